@@ -134,7 +134,7 @@ impl Guest {
 
     fn coalesce(&mut self, command: Coalesce, now: Nanos) -> Answer {
         if let Coalesce::SetQueue(queue, _) | Coalesce::GetQueue(queue) = command
-            && usize::from(queue) >= self.pairs() * 2
+            && usize::from(queue) >= self.data_queues()
         {
             return (ERR, None);
         }

@@ -1,10 +1,11 @@
 //! The kernel's data path of a port: vhost-net moves the frames between the guest's rings and a
 //! tap, and this process stands between the event descriptors, or out of the way.
 
+use super::pair::{QueuePair, ring_number};
 use super::queue::Queue;
 use super::statistics::Statistics;
 use crate::features::Features;
-use crate::hold::{RxBatch, TxRound};
+use crate::hold::{Rest, RxBatch, TxRound};
 use crate::memory::{DirtyLog, GuestMemory};
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::ProtocolError;
@@ -49,7 +50,14 @@ pub struct TapEnds {
 /// The kernel's data path of a port.
 #[derive(Debug)]
 pub struct Kernel {
-    pairs: Vec<Pair>,
+    /// A device for each queue pair.
+    pub(super) pairs: Vec<KernelPair>,
+    pub(super) path: KernelPath,
+}
+
+/// What the queue pairs of the kernel's data path have in common.
+#[derive(Debug)]
+pub(super) struct KernelPath {
     tap: TapEnds,
     /// Where kicks and calls are waited for.
     watch: Watch,
@@ -57,9 +65,9 @@ pub struct Kernel {
 
 type Watch = Option<(Poller, PortId)>;
 
-/// A queue pair.
+/// The part of a queue pair that the kernel serves.
 #[derive(Debug)]
-struct Pair {
+pub(super) struct KernelPair {
     number: u8,
     device: Box<dyn Device>,
     owned: bool,
@@ -69,6 +77,8 @@ struct Pair {
     call: OwnedFd,
     /// What signals the kernel in the place of the guest.
     kick: OwnedFd,
+    /// When its calls and kicks are left alone.
+    pub(super) rest: Rest,
 }
 
 /// One of a pair's rings.
@@ -100,41 +110,6 @@ struct ActiveRing {
     counted: u16,
 }
 
-impl Pair {
-    fn new(number: u8, device: Box<dyn Device>) -> Result<Self, VhostError> {
-        let event = || {
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(|cause| VhostError::new("make an event descriptor", cause.into()))
-        };
-        Ok(Self {
-            number,
-            device,
-            owned: false,
-            rx: Side::default(),
-            tx: Side::default(),
-            call: event()?,
-            kick: event()?,
-        })
-    }
-
-    fn side(&mut self, half: Half) -> &mut Side {
-        match half {
-            Half::Rx => &mut self.rx,
-            Half::Tx => &mut self.tx,
-        }
-    }
-}
-
-/// Which pair's which ring a queue is.
-fn place(number: usize) -> (usize, Half) {
-    let half = if number.is_multiple_of(2) {
-        Half::Rx
-    } else {
-        Half::Tx
-    };
-    (number / 2, half)
-}
-
 impl Kernel {
     /// A data path with a device for each pair, to a tap.
     ///
@@ -143,11 +118,10 @@ impl Kernel {
     pub fn new(devices: Vec<Box<dyn Device>>, tap: TapEnds) -> Result<Self, VhostError> {
         let pairs = (0..)
             .zip(devices)
-            .map(|(number, device)| Pair::new(number, device));
+            .map(|(number, device)| KernelPair::new(number, device));
         Ok(Self {
             pairs: pairs.collect::<Result<_, _>>()?,
-            tap,
-            watch: None,
+            path: KernelPath { tap, watch: None },
         })
     }
 
@@ -155,16 +129,23 @@ impl Kernel {
     pub fn offers(offered: Features) -> Features {
         offered.without(OF_RINGS.without(NEEDED))
     }
+}
 
+impl KernelPath {
     /// Why the guest's control frames are not answered, where they are not.
-    pub fn is_deaf(&self) -> Option<&str> {
+    pub(super) fn is_deaf(&self) -> Option<&str> {
         self.tap.control.as_ref().err().map(String::as_str)
     }
 
     /// Waits for kicks, calls and control frames from now on.
-    pub(super) fn watch(&mut self, poller: &Poller, id: PortId) -> Result<(), rustix::io::Errno> {
-        for (pair, number) in self.pairs.iter().zip(0..) {
-            poller.watch(&pair.call, Token::Call(id, number))?;
+    pub(super) fn watch(
+        &mut self,
+        pairs: &[QueuePair],
+        poller: &Poller,
+        id: PortId,
+    ) -> Result<(), rustix::io::Errno> {
+        for pair in pairs.iter().filter_map(|pair| pair.kernel.as_ref()) {
+            poller.watch(&pair.call, Token::Call(id, pair.number))?;
         }
         if let Ok(control) = &self.tap.control {
             poller.watch_level(control, Token::ControlFrame(id))?;
@@ -202,28 +183,20 @@ impl Kernel {
 
     // Rings.
 
-    /// Stops a ring, or all, and remembers where it was.
-    pub(super) fn pause(&mut self, queues: &mut [Queue], which: Option<usize>) {
-        for (number, queue) in queues.iter_mut().enumerate() {
-            if which.is_some_and(|which| which != number) {
-                continue;
-            }
-            let (pair, half) = place(number);
-            let Some(pair) = self.pairs.get_mut(pair) else {
-                continue;
-            };
-            if pair.side(half).running.take().is_none() {
-                continue;
-            }
-            // The memory under a ring goes next, so that it must stop. These fail for a device that
-            // is not ours, which it is as long as a ring runs.
-            let _ = pair.device.set_backend(half, None);
-            queue.kernel_stopped(pair.device.base(half).ok());
-            if let (Half::Tx, Some(kick), Some((poller, _))) =
-                (half, queue.kick_file(), &self.watch)
-            {
-                poller.forget(kick);
-            }
+    /// Stops a ring and remembers where it was.
+    pub(super) fn pause(&self, pair: &mut QueuePair, half: Half) {
+        let Some((kernel, queue)) = pair.kernel_half(half) else {
+            return;
+        };
+        if kernel.side(half).running.take().is_none() {
+            return;
+        }
+        // The memory under a ring goes next, so that it must stop. These fail for a device that
+        // is not ours, which it is as long as a ring runs.
+        let _ = kernel.device.set_backend(half, None);
+        queue.kernel_stopped(kernel.device.base(half).ok());
+        if let (Half::Tx, Some(kick), Some((poller, _))) = (half, queue.kick_file(), &self.watch) {
+            poller.forget(kick);
         }
     }
 
@@ -232,42 +205,36 @@ impl Kernel {
     /// # Errors
     /// When a ring is not in guest memory, or the kernel refuses it.
     pub(super) fn resume(
-        &mut self,
-        queues: &mut [Queue],
+        &self,
+        pairs: &mut [QueuePair],
         session: Session<'_>,
     ) -> Result<(), ProtocolError> {
-        for (number, pair) in self.pairs.iter_mut().enumerate() {
-            let Some(queues) = queues.get_mut(number * 2..number * 2 + 2) else {
+        let taps = &self.tap.queues;
+        for (number, pair) in pairs.iter_mut().enumerate() {
+            let QueuePair {
+                kernel: Some(kernel),
+                rx,
+                tx,
+                ..
+            } = pair
+            else {
                 continue;
             };
-            if !queues.iter().any(Queue::is_to_run) {
+            if !rx.is_to_run() && !tx.is_to_run() {
                 continue;
             }
-            if pair.rx.running.is_none() && pair.tx.running.is_none() {
-                pair.prepare(session)?;
+            if kernel.rx.running.is_none() && kernel.tx.running.is_none() {
+                kernel.prepare(session)?;
             }
-            for (queue, half) in queues.iter_mut().zip([Half::Rx, Half::Tx]) {
-                // More pairs than the tap has queues only send.
-                let queues = &self.tap.queues;
-                let tap = match half {
-                    Half::Rx => queues.get(number),
-                    Half::Tx => queues.get(number % queues.len().max(1)),
-                };
-                if queue.is_to_run() && pair.side(half).running.is_none() {
-                    pair.start(half, queue, session, (tap, &self.watch))?;
+            // More pairs than the tap has queues only send.
+            let [to_guest, from_guest] = [taps.get(number), taps.get(number % taps.len().max(1))];
+            for (half, queue, tap) in [(Half::Rx, rx, to_guest), (Half::Tx, tx, from_guest)] {
+                if queue.is_to_run() && kernel.side(half).running.is_none() {
+                    kernel.start(half, queue, session, (tap, &self.watch))?;
                 }
             }
         }
         Ok(())
-    }
-
-    /// Forgets all that the kernel was told, after [`Kernel::pause`].
-    pub(super) fn release(&mut self) {
-        for pair in &mut self.pairs {
-            if std::mem::take(&mut pair.owned) {
-                let _ = pair.device.disown();
-            }
-        }
     }
 
     // Notifications.
@@ -277,39 +244,33 @@ impl Kernel {
     /// # Errors
     /// When the kernel refuses.
     pub(super) fn set_through(
-        &mut self,
-        queues: &mut [Queue],
-        number: usize,
+        &self,
+        pair: &mut QueuePair,
+        half: Half,
         through: bool,
     ) -> Result<(), ProtocolError> {
-        let (pair, half) = place(number);
-        let Some(side) = self.pairs.get_mut(pair).map(|pair| pair.side(half)) else {
+        let Some(kernel) = &mut pair.kernel else {
             return Ok(());
         };
-        if std::mem::replace(&mut side.through, through) == through {
+        if std::mem::replace(&mut kernel.side(half).through, through) == through {
             return Ok(());
         }
-        self.replug(queues, number)
+        self.replug(pair, half)
     }
 
     /// Tells the kernel the descriptors of a queue, if it runs.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn replug(
-        &mut self,
-        queues: &mut [Queue],
-        number: usize,
-    ) -> Result<(), ProtocolError> {
-        let (pair, half) = place(number);
-        let (Some(pair), Some(queue)) = (self.pairs.get_mut(pair), queues.get_mut(number)) else {
+    pub(super) fn replug(&self, pair: &mut QueuePair, half: Half) -> Result<(), ProtocolError> {
+        let Some((kernel, queue)) = pair.kernel_half(half) else {
             return Ok(());
         };
         let Side {
             running: Some(running),
             through,
             ..
-        } = pair.side(half)
+        } = kernel.side(half)
         else {
             return Ok(());
         };
@@ -324,18 +285,18 @@ impl Kernel {
             Half::Tx => running.counted = running.view.offered(),
             Half::Rx => {}
         }
-        pair.plug(half, queue, &self.watch)?;
+        kernel.plug(half, queue, &self.watch)?;
         match half {
             Half::Rx if through => {
                 // What it signalled to us and was held.
-                if let Some(rx) = &mut pair.rx.running
+                if let Some(rx) = &mut kernel.rx.running
                     && rx.view.wants_signal()
                     && queue.call()
                 {
                     rx.view.signalled();
                 }
             }
-            Half::Tx if !through => pair.kick(),
+            Half::Tx if !through => kernel.kick(),
             _ => {}
         }
         Ok(())
@@ -343,28 +304,63 @@ impl Kernel {
 
     /// Listens to a pair's calls and kicks only while none of them is held: what is held is looked
     /// for when the hold ends, and nobody need be woken before.
-    pub(super) fn mute(&mut self, queues: &[Queue], pair: usize, (call, kick): (bool, bool)) {
-        let Some((poller, id)) = &self.watch else {
+    pub(super) fn mute(&self, pair: &mut QueuePair) {
+        let (Some((poller, id)), Some(kernel)) = (&self.watch, &mut pair.kernel) else {
             return;
         };
-        let kick_file = queues.get(pair * 2 + 1).and_then(Queue::kick_file);
-        let Some(pair) = self.pairs.get_mut(pair) else {
-            return;
-        };
-        if std::mem::replace(&mut pair.rx.muted, call) != call {
-            poller.mute(&pair.call, Token::Call(*id, pair.number), call);
+        let (call, kick) = (pair.hold.holds_call(), pair.hold.holds_drain());
+        if std::mem::replace(&mut kernel.rx.muted, call) != call {
+            poller.mute(&kernel.call, Token::Call(*id, kernel.number), call);
         }
-        if std::mem::replace(&mut pair.tx.muted, kick) != kick
-            && let Some(file) = kick_file
+        if std::mem::replace(&mut kernel.tx.muted, kick) != kick
+            && let Some(file) = pair.tx.kick_file()
         {
-            poller.mute(file, Token::Kick(*id, pair.number * 2 + 1), kick);
+            poller.mute(file, kernel.kick_token(*id), kick);
+        }
+    }
+}
+
+impl KernelPair {
+    fn new(number: u8, device: Box<dyn Device>) -> Result<Self, VhostError> {
+        let event = || {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(|cause| VhostError::new("make an event descriptor", cause.into()))
+        };
+        Ok(Self {
+            number,
+            device,
+            owned: false,
+            rx: Side::default(),
+            tx: Side::default(),
+            call: event()?,
+            kick: event()?,
+            rest: Rest::default(),
+        })
+    }
+
+    fn side(&mut self, half: Half) -> &mut Side {
+        match half {
+            Half::Rx => &mut self.rx,
+            Half::Tx => &mut self.tx,
         }
     }
 
-    /// What a pair received since this was last asked. A buffer counts as a frame; long frames have
+    fn kick_token(&self, id: PortId) -> Token {
+        let number = ring_number(self.number.into(), Half::Tx);
+        Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX))
+    }
+
+    /// Forgets all that the kernel was told, after [`KernelPath::pause`].
+    pub(super) fn release(&mut self) {
+        if std::mem::take(&mut self.owned) {
+            let _ = self.device.disown();
+        }
+    }
+
+    /// What the pair received since this was last asked. A buffer counts as a frame; long frames have
     /// several.
-    pub(super) fn received(&mut self, pair: usize) -> Option<RxBatch> {
-        let rx = self.pairs.get_mut(pair)?.rx.running.as_mut()?;
+    pub(super) fn received(&mut self) -> Option<RxBatch> {
+        let rx = self.rx.running.as_mut()?;
         let used = rx.view.used();
         let packets = used.wrapping_sub(std::mem::replace(&mut rx.counted, used));
         Some(RxBatch {
@@ -375,41 +371,34 @@ impl Kernel {
         })
     }
 
-    /// The receive ring of a pair.
-    pub(super) fn rx_view(&mut self, pair: usize) -> Option<&mut RingView> {
-        let rx = self.pairs.get_mut(pair)?.rx.running.as_mut();
-        rx.map(|running| &mut running.view)
+    /// The receive ring.
+    pub(super) fn rx_view(&mut self) -> Option<&mut RingView> {
+        self.rx.running.as_mut().map(|running| &mut running.view)
     }
 
-    /// How many frames a pair has offered since the last [`Kernel::drain`]. A kick that comes with
+    /// How many frames the guest has offered since the last [`KernelPair::drain`]. A kick that comes with
     /// none was for frames that the kernel was told of before.
-    pub(super) fn offered(&self, pair: usize) -> u16 {
-        let tx = self
-            .pairs
-            .get(pair)
-            .and_then(|pair| pair.tx.running.as_ref());
+    pub(super) fn offered(&self) -> u16 {
+        let tx = self.tx.running.as_ref();
         tx.map_or(0, |tx| tx.view.offered().wrapping_sub(tx.counted))
     }
 
-    /// Lets the kernel send what a pair offers, if there is anything. Tells how many frames were
+    /// Lets the kernel send what the guest offers, if there is anything. Tells how many frames were
     /// offered since the last time.
-    pub(super) fn drain(&mut self, pair: usize) -> Option<TxRound> {
-        let pair = self.pairs.get_mut(pair)?;
-        let tx = pair.tx.running.as_mut()?;
+    pub(super) fn drain(&mut self) -> Option<TxRound> {
+        let tx = self.tx.running.as_mut()?;
         let offered = tx.view.offered();
         let packets = offered.wrapping_sub(std::mem::replace(&mut tx.counted, offered));
         let ring_size = tx.view.size();
         if packets > 0 {
-            pair.kick();
+            self.kick();
         }
         Some(TxRound {
             packets: packets.into(),
             ring_size,
         })
     }
-}
 
-impl Pair {
     /// Signals the kernel in the guest's place.
     fn kick(&self) {
         // Ours alone, and it never blocks: a full counter says all that there is to say.
@@ -480,7 +469,7 @@ impl Pair {
             self.tx.muted = false;
             if !through {
                 // Reported at once if there was a kick before, so that none is lost.
-                let token = Token::Kick(*id, self.number * 2 + 1);
+                let token = self.kick_token(*id);
                 poller
                     .watch(kick, token)
                     .map_err(|cause| VhostError::new("wait for kicks", cause.into()))?;

@@ -16,6 +16,7 @@ mod kernel;
 #[cfg(test)]
 mod kernel_tests;
 mod packet;
+mod pair;
 mod queue;
 mod source;
 mod statistics;
@@ -42,8 +43,10 @@ use crate::memory::{Segment, own, peek};
 use crate::poller::{Poller, PortId};
 use crate::ring::RingFault;
 use crate::telemetry::{DropReason, PortCounters};
+use crate::vhost_net::Half;
 use deadlines::Deadlines;
 use guard::Verdict;
+use pair::{pair_and_half, ring_number};
 use source::{Source, Sources, State};
 
 /// How long a link keeps a frame for a guest without free buffers before it drops what comes for
@@ -177,7 +180,7 @@ impl Network {
 
     /// A guest kicked one of its rings.
     pub fn kicked(&mut self, id: PortId, queue: u8, now: Nanos) {
-        let pair = queue / 2;
+        let (pair, half) = pair_and_half(queue.into());
         self.deadlines.touch(id.port);
         let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(id.port)) else {
             return;
@@ -188,21 +191,21 @@ impl Network {
             return;
         }
         if guest.is_in_kernel() {
-            guest.kicked_for_kernel(pair.into(), now);
+            guest.kicked_for_kernel(pair, now);
             return;
         }
-        if queue.is_multiple_of(2) {
-            guest.buffers_came(pair.into());
+        if half == Half::Rx {
+            guest.buffers_came(pair);
             self.sources.unblock();
             return;
         }
-        let waiting = guest.waiting(pair.into());
-        let Some(hold) = guest.holds_mut().get_mut(usize::from(pair)) else {
+        let waiting = guest.waiting(pair);
+        let Some(hold) = guest.hold_mut(pair) else {
             return;
         };
         let kicked = hold.kicked(now, waiting);
         if let Some(release) = kicked.rx {
-            guest.release(pair.into(), release);
+            guest.release(pair, release);
         }
         let Some(index) = self.sources.find(id.port, pair) else {
             return;
@@ -211,7 +214,7 @@ impl Network {
             source.kicked = true;
         }
         if self.sources.state(index) == Some(State::Asleep) {
-            guest.quiet(pair.into());
+            guest.quiet(pair);
             let state = if kicked.drain {
                 State::Active
             } else {
@@ -271,7 +274,7 @@ impl Network {
 
     /// A tap has frames.
     pub fn tap_ready(&mut self, id: PortId, queue: u8) {
-        if let Some(index) = self.sources.find(id.port, queue)
+        if let Some(index) = self.sources.find(id.port, queue.into())
             && self.sources.state(index) == Some(State::Asleep)
         {
             self.sources.set(index, State::Active);
@@ -413,7 +416,7 @@ impl Network {
                 continue;
             }
             for pair in 0..guest.pairs() {
-                let Some(hold) = guest.holds_mut().get_mut(pair) else {
+                let Some(hold) = guest.hold_mut(pair) else {
                     continue;
                 };
                 let expired = hold.expired(now);
@@ -479,7 +482,7 @@ impl Network {
                     guest.complete(pair.into(), batch, done);
                 }
                 if let Some(fault) = fault {
-                    let queue = usize::from(pair) * 2 + 1;
+                    let queue = ring_number(pair.into(), Half::Tx);
                     guest.fault(queue, fault);
                     self.stopped.push(QueueFault { port, queue, fault });
                 }
@@ -703,7 +706,7 @@ impl Network {
                     let software = (&mut self.linear, &mut self.scratch);
                     let result = deliver_to_guest(guest, pair, frame, software, waiting);
                     let (delivery, until) = result.unwrap_or_else(|fault| {
-                        let queue = usize::from(pair) * 2;
+                        let queue = ring_number(pair.into(), Half::Rx);
                         guest.fault(queue, fault);
                         self.stopped.push(QueueFault { port, queue, fault });
                         (Delivery::Dropped(DropReason::NotRunning), None)

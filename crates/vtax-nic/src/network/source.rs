@@ -120,8 +120,8 @@ impl Sources {
 
     /// Where a queue is among all.
     #[inline]
-    pub(super) fn find(&self, port: u16, pair: u8) -> Option<usize> {
-        let index = self.starts.get(usize::from(port))? + usize::from(pair);
+    pub(super) fn find(&self, port: u16, pair: usize) -> Option<usize> {
+        let index = self.starts.get(usize::from(port))?.checked_add(pair)?;
         let source = self.list.get(index)?;
         (source.port == port).then_some(index)
     }
@@ -184,10 +184,7 @@ impl Sources {
 
     /// A source whose hold has ended becomes active.
     pub(super) fn end_hold(&mut self, port: u16, pair: usize) {
-        let index = u8::try_from(pair)
-            .ok()
-            .and_then(|pair| self.find(port, pair));
-        if let Some(index) = index
+        if let Some(index) = self.find(port, pair)
             && self.state(index) == Some(State::Held)
         {
             self.set(index, State::Active);

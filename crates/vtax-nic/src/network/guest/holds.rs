@@ -1,0 +1,176 @@
+//! How long a guest's notifications are held: what guest and operator agreed on, and when holds end.
+
+use super::{DataPath, Guest};
+use crate::control::api::{Change, PortInfo};
+use crate::control::frame::FRAME_LEN;
+use crate::control::{Answer, Policy};
+use crate::hold::{Mode, Nanos, PairHold, Rest};
+use crate::network::packet::BATCH;
+use crate::network::pair::ring_number;
+use crate::vhost_net::Half;
+
+impl Guest {
+    /// Puts into force what guest and operator agreed on by now.
+    pub fn settle_budget(&mut self, now: Nanos) {
+        for (number, pair) in self.pairs.iter_mut().enumerate() {
+            let [rx, tx] =
+                [Half::Rx, Half::Tx].map(|half| self.leases.bound(now, ring_number(number, half)));
+            pair.hold.set_bounds(rx, tx);
+        }
+        self.settle_through();
+    }
+
+    /// Handles a control frame of the guest; gives the answer to put into its receive queue.
+    pub fn control_frame(&mut self, frame: &[u8], now: Nanos) -> Option<[u8; FRAME_LEN]> {
+        let totals = &mut self.counters.totals;
+        let answer = match self.leases.frame(now, frame) {
+            Answer::Reply(reply) => {
+                totals.control_frames += 1;
+                Some(reply)
+            }
+            Answer::Limited => {
+                totals.control_limited += 1;
+                None
+            }
+            Answer::Malformed(_) => {
+                totals.control_malformed += 1;
+                None
+            }
+        };
+        self.settle_budget(now);
+        answer
+    }
+
+    /// Changes what the operator allows, and the controllers if that changes them.
+    pub fn change_policy(&mut self, change: &Change, now: Nanos) {
+        let mut policy = self.leases.policy();
+        let mut settings = self.settings;
+        change.apply(&mut policy, &mut settings);
+        self.leases.set_policy(policy);
+        if settings != self.settings {
+            self.settings = settings;
+            for pair in &mut self.pairs {
+                let release = pair.flush(now);
+                pair.hold = PairHold::new(settings.controller(), pair.hold.budget());
+                if let Some(kernel) = &mut pair.kernel {
+                    kernel.rest = Rest::default();
+                }
+                if let Some(release) = release {
+                    pair.release(release, &mut self.counters);
+                }
+            }
+        }
+        self.settle_budget(now);
+    }
+
+    /// Lets cap, default and guest decide again.
+    pub fn clear_override(&mut self, now: Nanos) {
+        let policy = Policy {
+            override_us: None,
+            ..self.leases.policy()
+        };
+        self.leases.set_policy(policy);
+        self.settle_budget(now);
+    }
+
+    /// The longest that any of its notifications may be held.
+    pub(super) fn budget(&mut self, now: Nanos) -> Nanos {
+        let bounds = (0..self.data_queues()).map(|queue| self.leases.bound(now, queue).budget);
+        bounds.max().unwrap_or(Nanos::ZERO)
+    }
+
+    /// What is in force, for the operator.
+    pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
+        let budget = self.budget(now);
+        let left = self.leases.lease_end().map(|end| end.since(now).0);
+        let seconds = |nanos: u64| u32::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u32::MAX);
+        PortInfo {
+            port: name.to_owned(),
+            connected,
+            settings: self.settings,
+            policy: self.leases.policy(),
+            in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
+            datapath: self.path.to_string(),
+            lease_left_s: left.map(seconds),
+        }
+    }
+
+    /// When something must be looked at: a hold or the guest's lease ends.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let holds = self.pairs.iter().filter_map(|pair| pair.hold.deadline());
+        let kernels = self.pairs.iter().filter_map(|pair| pair.kernel.as_ref());
+        let rests = kernels.filter_map(|kernel| kernel.rest.deadline());
+        holds
+            .chain(rests)
+            .chain(self.leases.lease_end())
+            .chain(self.control_due)
+            .min()
+    }
+
+    // What the kernel's data path reports.
+
+    /// Leaves the kernel the guest's own descriptors where nothing is held.
+    pub(super) fn settle_through(&mut self) {
+        let DataPath::Kernel(kernel) = &self.path else {
+            return;
+        };
+        for pair in &mut self.pairs {
+            let holds = self.settings.mode != Mode::Off && pair.hold.budget() > Nanos::ZERO;
+            let rests = pair
+                .kernel
+                .as_ref()
+                .is_some_and(|kernel| kernel.rest.is_resting());
+            let through = !holds || rests;
+            // Where calls are held and kicks are not, nobody watches kicks.
+            let kicks_alone = pair.hold.may_hold() == (true, false);
+            for (half, through) in [(Half::Rx, through), (Half::Tx, through || kicks_alone)] {
+                if let Err(cause) = kernel.set_through(pair, half, through) {
+                    eprintln!("vtax-nic: {cause}");
+                }
+            }
+            kernel.mute(pair);
+        }
+    }
+
+    /// The kernel wants the guest to be signalled for what a pair received.
+    pub fn called(&mut self, pair: usize, now: Nanos) {
+        if let Some(pair) = self.pairs.get_mut(pair) {
+            pair.called(now, &mut self.counters);
+        }
+        self.settle_through();
+    }
+
+    /// The guest kicked a transmit queue that the kernel serves.
+    pub fn kicked_for_kernel(&mut self, pair: usize, now: Nanos) {
+        if let Some(pair) = self.pairs.get_mut(pair) {
+            pair.kicked(now, &mut self.counters);
+        }
+        self.settle_through();
+    }
+
+    /// Ends what is due, where the kernel moves the frames.
+    pub fn end_holds_by_kernel(&mut self, now: Nanos) {
+        for pair in &mut self.pairs {
+            pair.end_holds(now, &mut self.counters);
+        }
+        self.settle_through();
+    }
+
+    /// Answers control frames that the kernel brings, up to a batch of them.
+    pub fn asked(&mut self, now: Nanos) {
+        let mut bytes = [0; FRAME_LEN];
+        for _ in 0..BATCH {
+            let DataPath::Kernel(kernel) = &self.path else {
+                return;
+            };
+            let Some(frame) = kernel.control_frame(&mut bytes) else {
+                return;
+            };
+            self.counters.messages += 1;
+            let reply = self.control_frame(frame, now);
+            if let (DataPath::Kernel(kernel), Some(reply)) = (&self.path, reply) {
+                kernel.answer(&reply);
+            }
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! A guest's port: its parts, and how frames leave and enter its rings.
+
+mod holds;
+mod session;
+
+use super::guard::{Guard, Limits};
+use super::kernel::{Kernel, KernelPath};
+use super::packet::{Batch, Frame};
+use super::pair::{QueuePair, pair_and_half, ring_number};
+use super::queue::Queue;
+use super::transfer::{self, Delivery};
+use crate::control::{LeaseManager, Policy};
+use crate::features::{Features, ProtocolFeatures};
+use crate::frame::{Mac, Offloads};
+use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, TxRound};
+use crate::memory::{self, Account, AccountWarning, DirtyLog, GuestMemory, MOST_MAPPED, Segment};
+use crate::poller::{Poller, PortId};
+use crate::protocol::ProtocolError;
+use crate::ring::{Chain, RingFault, Virtqueue, for_ring};
+use crate::telemetry::{DropReason, PortCounters, PortSnapshot};
+use crate::vhost_net::Half;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// The most queue pairs of a port.
+pub const MAX_PAIRS: u8 = 8;
+
+/// How a transmit queue that was seen empty goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainOutcome {
+    /// There are frames after all.
+    NotEmpty,
+    /// The guest kicks when there are.
+    AwaitsKick,
+    /// It is looked at again at the hold's deadline.
+    Held,
+}
+
+/// What a request wants done beyond the port itself.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// A guest to announce to the network.
+    pub announce: Option<Mac>,
+    /// A ring that was kicked.
+    pub kick: Option<u8>,
+    /// Whether that started it.
+    pub starts: bool,
+}
+
+/// What moves the frames of a port.
+#[derive(Debug)]
+enum DataPath {
+    /// The worker; and why not the kernel, where that was asked.
+    User(Option<String>),
+    /// vhost-net, with a device for each pair.
+    Kernel(KernelPath),
+}
+
+/// As an operator reads it.
+impl std::fmt::Display for DataPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::User(None) => f.write_str("user"),
+            Self::User(Some(why)) => write!(f, "user: {why}"),
+            Self::Kernel(kernel) => match kernel.is_deaf() {
+                None => f.write_str("kernel"),
+                Some(why) => write!(f, "kernel, which answers no control frames: {why}"),
+            },
+        }
+    }
+}
+
+/// A guest's port.
+#[derive(Debug)]
+pub struct Guest {
+    id: PortId,
+    /// What moves its frames.
+    path: DataPath,
+    /// Before the memory, which must outlive the kernel's use of it.
+    pairs: Vec<QueuePair>,
+    pub(super) features: Features,
+    offered: Features,
+    protocol: ProtocolFeatures,
+    pub(super) memory: GuestMemory,
+    pub(super) log: Option<DirtyLog>,
+    /// Where the front end takes messages of ours: calls, where it wants them so. It may complain when it is closed.
+    channel: Option<Arc<OwnedFd>>,
+    pub(super) control: Queue,
+    /// When commands are left in the control queue.
+    pub(super) control_due: Option<Nanos>,
+    /// How many pairs the guest asked for on the control queue.
+    pub(super) asked_pairs: usize,
+    settings: HoldSettings,
+    pub(super) leases: LeaseManager,
+    /// What it may send, where that is limited.
+    pub(super) guard: Option<Box<Guard>>,
+    /// How many pairs, from the first on, have both rings running.
+    running: usize,
+    sender: Offloads,
+    receiver: Offloads,
+    /// What the port did.
+    pub counters: PortCounters,
+    /// Chains and segments of the frame that is being delivered.
+    chains: Vec<Chain>,
+    pub(super) segments: Vec<Segment>,
+}
+
+impl Guest {
+    /// A port with `pairs` queue pairs and no front end.
+    pub fn new(
+        id: PortId,
+        pairs: u8,
+        offered: Features,
+        settings: HoldSettings,
+        policy: Policy,
+    ) -> Self {
+        let mut leases = LeaseManager::new(policy);
+        let budget = leases.budget(Nanos::ZERO);
+        let pairs = pairs.clamp(1, MAX_PAIRS);
+        Self {
+            id,
+            path: DataPath::User(None),
+            pairs: (0..pairs)
+                .map(|_| QueuePair::new(PairHold::new(settings.controller(), budget)))
+                .collect(),
+            features: Features::default(),
+            offered,
+            protocol: ProtocolFeatures::default(),
+            memory: GuestMemory::default(),
+            log: None,
+            channel: None,
+            control: Queue::default(),
+            control_due: None,
+            asked_pairs: 1,
+            settings,
+            leases,
+            guard: None,
+            running: 0,
+            sender: Offloads::default(),
+            receiver: Offloads::default(),
+            counters: PortCounters::default(),
+            chains: Vec::with_capacity(64),
+            segments: Vec::with_capacity(64),
+        }
+    }
+
+    /// The same port with limits.
+    #[must_use]
+    pub fn limited(mut self, limits: &Limits) -> Self {
+        self.guard = Guard::of(limits).map(Box::new);
+        let most = limits.memory.map_or(MOST_MAPPED, NonZeroU64::get);
+        let account = limits
+            .populate
+            .map(|most| Arc::new(Account::of(most.get())));
+        self.memory = GuestMemory::at_most(most).on_account(account);
+        self
+    }
+
+    /// The same port, whose frames the kernel moves, or the worker for a reason.
+    #[must_use]
+    pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
+        match kernel {
+            Ok(Kernel { pairs, path }) => {
+                if !memory::pager_sees_kernel() {
+                    self.memory = self.memory.anew().on_account(None);
+                }
+                self.offered = Kernel::offers(self.offered);
+                for (pair, kernel) in self.pairs.iter_mut().zip(pairs) {
+                    pair.kernel = Some(Box::new(kernel));
+                }
+                self.path = DataPath::Kernel(path);
+                self.settle_through();
+            }
+            Err(why) => self.path = DataPath::User(Some(why)),
+        }
+        self
+    }
+
+    /// Who moves its frames: `kernel`, or `user` and why not the kernel.
+    pub fn datapath(&self) -> String {
+        self.path.to_string()
+    }
+
+    /// Whether the kernel moves its frames.
+    pub fn is_in_kernel(&self) -> bool {
+        matches!(self.path, DataPath::Kernel(_))
+    }
+
+    /// Bytes of the header before each frame.
+    pub fn header_len(&self) -> usize {
+        self.features.header_len()
+    }
+
+    /// Waits for what the kernel tells.
+    ///
+    /// # Errors
+    /// When that cannot be waited for.
+    pub fn watch(&mut self, poller: &Poller) -> Result<(), rustix::io::Errno> {
+        match &mut self.path {
+            DataPath::Kernel(kernel) => kernel.watch(&self.pairs, poller, self.id),
+            DataPath::User(_) => Ok(()),
+        }
+    }
+
+    /// Queue pairs that it has.
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// Data queues that it has: the control queue's number with MQ.
+    pub(super) fn data_queues(&self) -> usize {
+        ring_number(self.pairs(), Half::Rx)
+    }
+
+    /// Queue pairs, from the first on, that run.
+    #[inline]
+    pub fn running_pairs(&self) -> usize {
+        self.running
+    }
+
+    /// The pair that receives what another port sends on its pair of this number.
+    #[inline]
+    pub fn receiving_pair(&self, pair: u8) -> Option<u8> {
+        #[expect(clippy::cast_possible_truncation, reason = "fewer than MAX_PAIRS")]
+        let running = self.running as u8;
+        if pair < running {
+            return Some(pair);
+        }
+        pair.checked_rem(running)
+    }
+
+    /// What the guest can take undone.
+    #[inline]
+    pub fn receiver(&self) -> Offloads {
+        self.receiver
+    }
+
+    /// The holds of a pair.
+    pub fn hold_mut(&mut self, pair: usize) -> Option<&mut PairHold> {
+        self.pairs.get_mut(pair).map(|pair| &mut pair.hold)
+    }
+
+    /// Why its memory is not what its front end shares any more, if it is not.
+    pub fn lost_memory(&self) -> Option<ProtocolError> {
+        let cut =
+            self.memory.is_truncated() || self.log.as_ref().is_some_and(DirtyLog::is_truncated);
+        let account = self
+            .memory
+            .account()
+            .filter(|account| account.is_overdrawn());
+        cut.then(|| match account {
+            Some(account) => ProtocolError::Populated(account.most()),
+            None => ProtocolError::Refused("the memory that it shares was truncated"),
+        })
+    }
+
+    /// A warning that half of what may be populated for it is used, once.
+    pub fn memory_warning(&self) -> Option<AccountWarning> {
+        self.memory.account()?.take_warning()
+    }
+
+    /// Its telemetry.
+    pub fn snapshot(&mut self, name: &str, now: Nanos) -> PortSnapshot {
+        let budget = self.budget(now);
+        let mode = self.settings.mode;
+        let mut snapshot = self.counters.snapshot(name, mode, budget);
+        if let DataPath::Kernel(kernel) = &mut self.path {
+            snapshot.frames_counted_by = kernel.count(&mut snapshot.totals);
+        }
+        snapshot
+    }
+
+    // Transmission: from the guest.
+
+    /// Takes up to a batch of frames from a transmit queue.
+    #[inline]
+    pub fn pull(&mut self, pair: usize, batch: &mut Batch) {
+        let header_len = self.features.header_len();
+        let sender = self.sender;
+        let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::tx_ring) else {
+            return;
+        };
+        let memory = &self.memory;
+        for_ring!(ring, ring => transfer::pull(ring, memory, batch, (header_len, sender)));
+    }
+
+    /// Returns the first `done` frames of a batch to their guest and puts the others back. Tells
+    /// what came to pass, as counters want it.
+    pub fn complete(&mut self, pair: usize, batch: &Batch, done: usize) {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.tx) else {
+            return;
+        };
+        let Some(ring) = queue.running_ring() else {
+            return;
+        };
+        let Some((returned, left)) = batch.packets.split_at_checked(done) else {
+            return;
+        };
+        let mut bytes = 0;
+        for packet in returned {
+            bytes += u64::from(packet.len);
+            if let Some(reason) = packet.refused {
+                self.counters.totals.drops.add(reason, 1);
+            }
+        }
+        for_ring!(ring, ring => {
+            ring.give_read(returned.iter().map(|packet| packet.place));
+            if let Some(first) = left.first() {
+                #[expect(clippy::cast_possible_truncation, reason = "at most a batch")]
+                ring.put_back(first.place, left.len() as u16);
+            }
+            ring.publish(self.log.as_ref().filter(|_| logs));
+        });
+        self.counters.totals.tx_packets += done as u64;
+        self.counters.totals.tx_bytes += bytes;
+        if done > 0 && ring.wants_signal() && queue.signal() {
+            self.counters.totals.tx_calls += 1;
+        }
+    }
+
+    /// The transmit queue was seen empty after `packets` frames: asks for a kick, or leaves it to
+    /// the hold's deadline.
+    pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> DrainOutcome {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(pair) = self.pairs.get_mut(pair) else {
+            return DrainOutcome::AwaitsKick;
+        };
+        let Some(ring) = pair.tx.running_ring() else {
+            return DrainOutcome::AwaitsKick;
+        };
+        self.counters.tx_drain(packets, kicked);
+        let round = TxRound {
+            packets,
+            ring_size: ring.size(),
+        };
+        let next = pair.hold.drained(now, round);
+        let log = self.log.as_ref().filter(|_| logs);
+        if next == NextDrain::AtDeadline {
+            ring.disarm(log);
+            return DrainOutcome::Held;
+        }
+        match ring.arm(log) {
+            Ok(false) => DrainOutcome::AwaitsKick,
+            // A fault is found by the next look.
+            Ok(true) | Err(_) => {
+                ring.disarm(log);
+                DrainOutcome::NotEmpty
+            }
+        }
+    }
+
+    /// Whether frames wait in a transmit queue.
+    #[inline]
+    pub fn has_work(&mut self, pair: usize) -> bool {
+        self.pairs
+            .get_mut(pair)
+            .and_then(QueuePair::tx_ring)
+            .is_some_and(|ring| ring.has_work())
+    }
+
+    /// Asks for no kicks of a transmit queue while it is polled.
+    pub fn quiet(&mut self, pair: usize) {
+        let logs = self.features.has(Features::LOG_ALL);
+        if let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::tx_ring) {
+            ring.disarm(self.log.as_ref().filter(|_| logs));
+        }
+    }
+
+    // Reception: to the guest.
+
+    /// Puts a frame into a receive queue, without publishing it.
+    #[inline]
+    pub fn deliver(&mut self, pair: usize, frame: &Frame) -> Result<Delivery, RingFault> {
+        let header_len = self.features.header_len();
+        let mergeable = self.features.has(Features::MRG_RXBUF);
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) else {
+            return Ok(Delivery::Dropped(DropReason::NotRunning));
+        };
+        let lists = (&mut self.chains, &mut self.segments);
+        let delivery = for_ring!(ring, ring => {
+            transfer::deliver(ring, &self.memory, frame, (header_len, mergeable), lists)
+        })?;
+        if delivery == Delivery::Delivered {
+            if logs && let Some(log) = &self.log {
+                transfer::mark(log, &self.segments, header_len + frame.len);
+            }
+            self.counters.totals.rx_packets += 1;
+            self.counters.totals.rx_bytes += frame.len as u64;
+        }
+        Ok(delivery)
+    }
+
+    /// Puts as many frames of a batch into a receive queue, from the `done`th on, as are plain and
+    /// fit into one buffer each, without publishing them; tells how many.
+    #[inline]
+    pub fn deliver_plain(&mut self, pair: usize, batch: &Batch, done: usize) -> usize {
+        let header_len = self.features.header_len();
+        let log = self.log.as_ref();
+        let log = log.filter(|_| self.features.has(Features::LOG_ALL));
+        let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) else {
+            return 0;
+        };
+        let (packets, bytes) = for_ring!(ring, ring => {
+            transfer::deliver_plain(ring, &self.memory, log, header_len, batch, done)
+        });
+        if packets > 0 {
+            self.has_buffers(pair);
+        }
+        self.counters.totals.rx_packets += packets as u64;
+        self.counters.totals.rx_bytes += bytes;
+        packets
+    }
+
+    /// Shows the guest `packets` frames and signals it, now or when the hold ends.
+    pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(pair) = self.pairs.get_mut(pair) else {
+            return;
+        };
+        let Some(ring) = pair.rx.running_ring() else {
+            return;
+        };
+        let log = self.log.as_ref().filter(|_| logs);
+        let batch = for_ring!(ring, ring => transfer::publish(ring, log, packets));
+        match pair.hold.received(now, batch) {
+            Some(release) => pair.release(release, &mut self.counters),
+            None => self.counters.totals.calls_suppressed += 1,
+        }
+    }
+
+    /// Signals a guest for its receive queue, unless it has found by itself what it was to know.
+    pub fn release(&mut self, pair: usize, release: Release) {
+        if let Some(pair) = self.pairs.get_mut(pair) {
+            pair.release(release, &mut self.counters);
+        }
+    }
+
+    /// Asks for a kick when there are buffers again. Tells whether more came meanwhile.
+    pub fn await_buffers(&mut self, pair: usize) -> bool {
+        let logs = self.features.has(Features::LOG_ALL);
+        self.pairs
+            .get_mut(pair)
+            .and_then(QueuePair::rx_ring)
+            .is_some_and(|ring| ring.arm(self.log.as_ref().filter(|_| logs)) != Ok(false))
+    }
+
+    /// The guest kicked a receive queue: there are buffers again, and no more kicks are wanted.
+    pub fn buffers_came(&mut self, pair: usize) {
+        let logs = self.features.has(Features::LOG_ALL);
+        if let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) {
+            ring.disarm(self.log.as_ref().filter(|_| logs));
+        }
+    }
+
+    /// Since when a receive queue lacks buffers: since now, if it did not before.
+    pub fn lacks_buffers_since(&mut self, pair: usize, now: Nanos) -> Nanos {
+        match self.pairs.get_mut(pair) {
+            Some(pair) => *pair.lacks_buffers_since.get_or_insert(now),
+            None => now,
+        }
+    }
+
+    /// Notes that a receive queue has buffers.
+    #[inline]
+    pub fn has_buffers(&mut self, pair: usize) {
+        if let Some(pair) = self.pairs.get_mut(pair) {
+            pair.lacks_buffers_since = None;
+        }
+    }
+
+    /// How many frames wait to be sent.
+    pub fn waiting(&mut self, pair: usize) -> u32 {
+        self.pairs
+            .get_mut(pair)
+            .and_then(QueuePair::tx_ring)
+            .map_or(0, |ring| ring.look().map_or(0, u32::from))
+    }
+
+    /// How many receive buffers there are.
+    pub fn free_buffers(&mut self, pair: usize) -> usize {
+        self.pairs
+            .get_mut(pair)
+            .and_then(QueuePair::rx_ring)
+            .map_or(0, |ring| ring.look().map_or(0, usize::from))
+    }
+
+    /// Stops a queue for what its guest did. Everything else goes on.
+    pub fn fault(&mut self, queue: usize, fault: RingFault) {
+        let (pair, half) = pair_and_half(queue);
+        if let Some(pair) = self.pairs.get_mut(pair) {
+            pair.queue_mut(half).fault(fault);
+        }
+        self.counters.totals.faults += 1;
+        self.count_running();
+    }
+}

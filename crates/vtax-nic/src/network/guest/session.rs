@@ -1,0 +1,445 @@
+//! A front end's session: what it asks for, and how its rings start and stop.
+
+use super::{DataPath, Guest, Outcome};
+use crate::features::{Features, ProtocolFeatures};
+use crate::frame::Offloads;
+use crate::hold::Nanos;
+use crate::memory::{DirtyLog, GuestMemory, MAX_REGIONS, MemoryError};
+use crate::network::kernel::Session;
+use crate::network::pair::{QueuePair, pair_and_half};
+use crate::network::queue::{Call, Queue};
+use crate::poller::{Poller, Token};
+use crate::protocol::{ProtocolError, Reply, Request};
+use crate::ring::RingFault;
+use crate::vhost_net::Half;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl Guest {
+    /// Does what a front end asks.
+    ///
+    /// # Errors
+    /// When it asks for what cannot be. It is to be disconnected then.
+    pub fn handle(
+        &mut self,
+        request: Request,
+        poller: &Poller,
+        now: Nanos,
+    ) -> Result<(Reply, Outcome), ProtocolError> {
+        let mut outcome = Outcome::default();
+        // The kernel is told of a new log as well: it writes to where the old one is mapped.
+        let stops = self.is_in_kernel()
+            && (request.changes_rings() || matches!(request, Request::SetLogBase { .. }));
+        if stops {
+            self.pause(request.ring(), now);
+        }
+        let mut result = self.answer(request, poller, now, &mut outcome);
+        if stops && result.is_ok() {
+            result = self.resume().and(result);
+        }
+        self.count_running();
+        if self.control.ring_mut().is_some() {
+            // It may hold commands that were not kicked for, and asks for kicks only once empty.
+            self.control_due = Some(now);
+        }
+        Ok((result?, outcome))
+    }
+
+    fn answer(
+        &mut self,
+        request: Request,
+        poller: &Poller,
+        now: Nanos,
+        outcome: &mut Outcome,
+    ) -> Result<Reply, ProtocolError> {
+        let mut reply = Reply::None;
+        match request {
+            Request::GetFeatures => reply = Reply::Number(self.offered.0),
+            Request::SetFeatures(features) => self.set_features(features)?,
+            Request::SetOwner | Request::NetSetMtu(_) => {}
+            Request::ResetOwner | Request::ResetDevice => self.reset(poller, now),
+            Request::SetMemTable(regions) => {
+                // The rings point into the old memory: none runs until they are resolved again.
+                let mut memory = self.memory.anew();
+                for (description, file) in regions {
+                    memory.add(description, file)?;
+                }
+                self.change_memory(|have| {
+                    *have = memory;
+                    Ok(())
+                })?;
+            }
+            Request::AddMemReg(description, file) => {
+                self.change_memory(|memory| memory.add(description, file))?;
+            }
+            Request::RemMemReg(description) => {
+                self.change_memory(|memory| {
+                    memory.remove(description);
+                    Ok(())
+                })?;
+            }
+            Request::GetMaxMemSlots => reply = Reply::Number(MAX_REGIONS as u64),
+            Request::SetLogBase { size, offset, file } => {
+                let log = DirtyLog::new(file, offset, size, &self.memory)?;
+                log.must_cover(&self.memory)?;
+                self.log = Some(log);
+                reply = Reply::Number(0);
+            }
+            // It would be written to when the log's address changes, which it never does here.
+            Request::SetLogFd(_) => {}
+            Request::SetVringNum { queue, size } => {
+                let features = self.features;
+                self.queue(queue)?.set_size(size, features)?;
+            }
+            Request::SetVringAddr(address) => {
+                self.queue(address.queue)?.set_addresses(address.addresses);
+                self.resolve()?;
+            }
+            Request::SetVringBase { queue, base } => {
+                // The upper half is where a packed ring's used descriptors go on: for us, who keep
+                // none back, at the same place, and some front ends leave it empty.
+                let packed = self.features.has(Features::RING_PACKED);
+                let base = u16::try_from(if packed { base & 0xffff } else { base })
+                    .map_err(|_| ProtocolError::Refused("a ring's base is below 65,536"))?;
+                self.queue(queue)?.set_base(base)?;
+            }
+            Request::GetVringBase { queue } => {
+                let base = u32::from(self.stop(queue, poller, now)?);
+                let packed = self.features.has(Features::RING_PACKED);
+                let base = if packed { base | base << 16 } else { base };
+                reply = Reply::VringState { queue, base };
+            }
+            Request::SetVringKick { queue, file } => {
+                if file.is_none() && !self.calls_in_band() {
+                    return Err(ProtocolError::Refused(
+                        "a ring that is polled instead of kicked is not supported",
+                    ));
+                }
+                self.start(queue, file, poller)?;
+            }
+            Request::VringKick { queue } => {
+                if !self.calls_in_band() {
+                    return Err(ProtocolError::Refused(
+                        "a ring is kicked by a message, which was not negotiated",
+                    ));
+                }
+                outcome.starts = self.start_in_band(queue, poller)?;
+                outcome.kick = u8::try_from(queue).ok();
+            }
+            Request::SetVringCall { queue, file } => {
+                let channel = self.channel.as_ref().filter(|_| self.calls_in_band());
+                let call = match file {
+                    Some(file) => Some(Call::Event(file)),
+                    None => channel.map(|channel| Call::Message(channel.clone(), queue)),
+                };
+                self.queue(queue)?.set_call(call)?;
+                self.replug(queue)?;
+            }
+            Request::SetVringErr { queue, file } => {
+                self.queue(queue)?.set_error(file)?;
+                self.replug(queue)?;
+            }
+            Request::GetProtocolFeatures => reply = Reply::Number(self.offers().0),
+            Request::SetProtocolFeatures(features) => {
+                if !self.offers().has(features) {
+                    return Err(ProtocolError::Refused(
+                        "a protocol feature was accepted that was not offered",
+                    ));
+                }
+                self.protocol = features;
+            }
+            // Front ends that count pairs are content with twice as many; Cloud Hypervisor counts rings.
+            Request::GetQueueNum => reply = Reply::Number(self.data_queues() as u64 + 1),
+            Request::SetVringEnable { queue, enable } => {
+                if !enable {
+                    // Nobody is signalled for a queue that does not run.
+                    self.flush(queue, now);
+                }
+                self.queue(queue)?.enable(enable);
+                // A guest that waits for frames kicks no transmit ring, and no frames come without.
+                if enable && self.calls_in_band() {
+                    self.start_in_band(queue, poller)?;
+                }
+            }
+            Request::SetBackendReqFd(channel) => {
+                // Others' sends can be made to wait, by whoever shares them.
+                if sockopt::socket_domain(&channel) != Ok(AddressFamily::UNIX)
+                    || sockopt::socket_type(&channel) != Ok(SocketType::STREAM)
+                {
+                    return Err(ProtocolError::Refused(
+                        "the channel for messages to the front end is no stream socket of UNIX's",
+                    ));
+                }
+                self.channel = Some(Arc::new(channel));
+            }
+            Request::SendRarp(mac) => outcome.announce = Some(mac),
+        }
+        Ok(reply)
+    }
+
+    /// The protocol's features that it offers. The kernel's data path takes nothing but descriptors.
+    fn offers(&self) -> ProtocolFeatures {
+        let offered = ProtocolFeatures::OFFERED;
+        if self.is_in_kernel() {
+            offered.without(ProtocolFeatures::INBAND_NOTIFICATIONS)
+        } else {
+            offered
+        }
+    }
+
+    /// Whether kicks and calls may be messages.
+    fn calls_in_band(&self) -> bool {
+        self.protocol.has(ProtocolFeatures::INBAND_NOTIFICATIONS)
+    }
+
+    /// Whether requests that ask for it are acknowledged.
+    pub fn acknowledges(&self) -> bool {
+        self.protocol.has(ProtocolFeatures::REPLY_ACK)
+    }
+
+    /// Forgets the front end, after it went away or failed.
+    pub fn disconnect(&mut self, poller: &Poller, now: Nanos) {
+        self.reset(poller, now);
+        self.protocol = ProtocolFeatures::default();
+        self.memory = self.memory.anew();
+        self.log = None;
+        self.channel = None;
+        if let Some(account) = self.memory.account() {
+            account.front_end_left(now);
+        }
+        if let Some(guard) = &mut self.guard {
+            guard.front_end_left();
+        }
+        self.leases.disconnected();
+        self.settle_budget(now);
+    }
+
+    fn reset(&mut self, poller: &Poller, now: Nanos) {
+        self.pause(None, now);
+        for pair in &mut self.pairs {
+            if let Some(kernel) = &mut pair.kernel {
+                kernel.release();
+            }
+            let _ = pair.hold.flush(now);
+        }
+        for queue in self.queues_mut() {
+            if let Some(kick) = queue.reset() {
+                poller.forget(kick);
+            }
+        }
+        self.control_due = None;
+        self.asked_pairs = 1;
+        self.features = Features::default();
+        self.sender = Offloads::default();
+        self.receiver = Offloads::default();
+        self.count_running();
+    }
+
+    /// The number of the control queue: after all pairs, or after the only one that there is
+    /// without MQ (virtio 1.3, 5.1.2).
+    fn control_number(&self) -> usize {
+        if self.features.has(Features::MQ) {
+            self.data_queues()
+        } else {
+            2
+        }
+    }
+
+    /// Whether a queue's number is the control queue's.
+    pub fn is_control(&self, queue: u8) -> bool {
+        self.features.has(Features::CTRL_VQ) && usize::from(queue) == self.control_number()
+    }
+
+    /// Whether commands were left in the control queue.
+    pub fn control_is_due(&self, now: Nanos) -> bool {
+        self.control_due.is_some_and(|due| due <= now)
+    }
+
+    /// Stops the control queue for what its guest did; tells its number.
+    pub fn control_fault(&mut self, fault: RingFault) -> usize {
+        self.control.fault(fault);
+        self.counters.totals.faults += 1;
+        self.control_number()
+    }
+
+    fn queue(&mut self, number: u32) -> Result<&mut Queue, ProtocolError> {
+        let is_control = u8::try_from(number).is_ok_and(|number| self.is_control(number));
+        if is_control {
+            return Ok(&mut self.control);
+        }
+        let (pair, half) = pair_and_half(number as usize);
+        match self.pairs.get_mut(pair) {
+            Some(pair) => Ok(pair.queue_mut(half)),
+            None => Err(ProtocolError::Queue(number)),
+        }
+    }
+
+    /// The queues of all pairs and the control queue.
+    fn queues_mut(&mut self) -> impl Iterator<Item = &mut Queue> {
+        let of_pairs = self.pairs.iter_mut().flat_map(QueuePair::queues_mut);
+        of_pairs.chain([&mut self.control])
+    }
+
+    pub(in crate::network) fn count_running(&mut self) {
+        // Who has our control queue says on it how many pairs it uses, one to begin with. Others
+        // enable rings.
+        let most = if self.control.ring_mut().is_some() {
+            self.asked_pairs
+        } else {
+            self.pairs.len()
+        };
+        let pairs = self.pairs.iter().take(most);
+        self.running = pairs.take_while(|pair| pair.is_running()).count();
+    }
+
+    fn set_features(&mut self, features: Features) -> Result<(), ProtocolError> {
+        if !self.offered.has(features) {
+            return Err(ProtocolError::Refused(
+                "a feature was accepted that was not offered",
+            ));
+        }
+        self.features = features;
+        self.sender = Offloads::of_sender(features);
+        self.receiver = Offloads::of_receiver(features);
+        self.resolve()
+    }
+
+    /// Changes memory while no ring points into it, then resolves the rings again.
+    fn change_memory(
+        &mut self,
+        change: impl FnOnce(&mut GuestMemory) -> Result<(), MemoryError>,
+    ) -> Result<(), ProtocolError> {
+        self.queues_mut().for_each(Queue::suspend);
+        change(&mut self.memory)?;
+        if let Some(log) = &self.log
+            && self.features.has(Features::LOG_ALL)
+        {
+            log.must_cover(&self.memory)?;
+        }
+        self.resolve()
+    }
+
+    fn resolve(&mut self) -> Result<(), ProtocolError> {
+        if let DataPath::User(_) = self.path {
+            for queue in self.pairs.iter_mut().flat_map(QueuePair::queues_mut) {
+                queue.resolve(&self.memory, self.features)?;
+            }
+        }
+        self.control.resolve(&self.memory, self.features)
+    }
+
+    /// Stops a ring that the kernel serves, or all, after the holds of its pair.
+    fn pause(&mut self, ring: Option<u32>, now: Nanos) {
+        if !self.is_in_kernel() {
+            return;
+        }
+        let ring = ring.map(|ring| pair_and_half(ring as usize));
+        let concerns = |number: usize| ring.is_none_or(|(pair, _)| pair == number);
+        for (number, pair) in self.pairs.iter_mut().enumerate() {
+            if concerns(number) && pair.flush(now).is_some() {
+                pair.rx.call();
+            }
+        }
+        // Nothing is held, so that everything is listened to when it goes on.
+        self.settle_through();
+        let DataPath::Kernel(kernel) = &self.path else {
+            return;
+        };
+        for (number, pair) in self.pairs.iter_mut().enumerate() {
+            for half in [Half::Rx, Half::Tx] {
+                if ring.is_none_or(|ring| ring == (number, half)) {
+                    kernel.pause(pair, half);
+                }
+            }
+        }
+    }
+
+    /// Starts the rings that the kernel is to serve.
+    fn resume(&mut self) -> Result<(), ProtocolError> {
+        let DataPath::Kernel(kernel) = &self.path else {
+            return Ok(());
+        };
+        let session = Session {
+            memory: &self.memory,
+            log: self.log.as_ref(),
+            features: self.features,
+        };
+        kernel.resume(&mut self.pairs, session)
+    }
+
+    fn replug(&mut self, queue: u32) -> Result<(), ProtocolError> {
+        let (pair, half) = pair_and_half(queue as usize);
+        match (&self.path, self.pairs.get_mut(pair)) {
+            (DataPath::Kernel(kernel), Some(pair)) => kernel.replug(pair, half),
+            _ => Ok(()),
+        }
+    }
+
+    fn start(
+        &mut self,
+        number: u32,
+        kick: Option<OwnedFd>,
+        poller: &Poller,
+    ) -> Result<(), ProtocolError> {
+        let id = self.id;
+        // Without protocol features there is no message that enables a ring.
+        let enable = !self.features.has(Features::PROTOCOL);
+        let token = Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX));
+        let is_control = u8::try_from(number).is_ok_and(|number| self.is_control(number));
+        let token = (is_control || !self.is_in_kernel()).then_some(token);
+        let (pair, half) = pair_and_half(number as usize);
+        let queue = match self.pairs.get_mut(pair) {
+            _ if is_control => &mut self.control,
+            Some(pair) => pair.queue_mut(half),
+            None => return Err(ProtocolError::Queue(number)),
+        };
+        queue.start(kick, poller, token)?;
+        if token.is_some() {
+            queue.resolve(&self.memory, self.features)?;
+        }
+        if enable {
+            queue.enable(true);
+        }
+        if let Some(ring) = queue.ring_mut() {
+            ring.disarm(self.log.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Starts a ring for which no descriptor comes, unless it is started; tells whether it did.
+    fn start_in_band(&mut self, number: u32, poller: &Poller) -> Result<bool, ProtocolError> {
+        let channel = self.channel.clone();
+        let queue = self.queue(number)?;
+        let (_, size, _) = queue.settings();
+        if queue.has_kicks() || size == 0 {
+            return Ok(false);
+        }
+        // Linux up to 6.5 does not say how it wants to be called.
+        if let Some(channel) = channel.filter(|_| !queue.has_call()) {
+            queue.set_call(Some(Call::Message(channel, number)))?;
+        }
+        self.start(number, None, poller)?;
+        Ok(true)
+    }
+
+    fn stop(&mut self, number: u32, poller: &Poller, now: Nanos) -> Result<u16, ProtocolError> {
+        self.flush(number, now);
+        let queue = self.queue(number)?;
+        let (base, kick) = queue.stop();
+        if let Some(kick) = kick {
+            poller.forget(kick);
+        }
+        Ok(base)
+    }
+
+    /// Sends the signals that are held for a queue's pair.
+    fn flush(&mut self, number: u32, now: Nanos) {
+        let (pair, _) = pair_and_half(number as usize);
+        if let Some(pair) = self.pairs.get_mut(pair)
+            && let Some(release) = pair.hold.flush(now).rx
+        {
+            pair.release(release, &mut self.counters);
+        }
+    }
+}
