@@ -15,6 +15,8 @@ const SERVICE_LIMIT: Duration = Duration::from_secs(60);
 const PREPARE_LIMIT: Duration = Duration::from_secs(600);
 /// How long the end of a service may be seen after the failure of a generator that it caused.
 const SEEN_LATER: Duration = Duration::from_secs(1);
+/// A load of fixed length may end so much before its time.
+const EARLY: Duration = Duration::from_millis(250);
 /// How often a target is asked outside the measured window.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -229,12 +231,12 @@ pub fn start(
     timing: Timing,
 ) -> Outcome<Box<dyn Load>> {
     let begun = Instant::now();
+    let length = timing.warmup + timing.duration;
     if command.line.is_empty() {
-        let length = timing.warmup + timing.duration;
         return Ok(Box::new(Pause { begun, length }));
     }
-    let limit = timing.warmup + timing.duration + command.patience;
-    let limit = (extent == Extent::FixedDuration).then_some(limit);
+    let is_fixed = extent == Extent::FixedDuration;
+    let limit = is_fixed.then_some(length + command.patience);
     let load: Box<dyn Load> = match command.runs {
         Runs::Client => Box::new(ClientLoad {
             running: client.start(&command.line)?,
@@ -243,6 +245,10 @@ pub fn start(
             service,
             programs,
             begun,
+            least: match is_fixed && !command.ramps {
+                true => length.saturating_sub(EARLY),
+                false => Duration::ZERO,
+            },
             limit,
         }),
         Runs::Target => Box::new(TargetLoad {
@@ -294,6 +300,8 @@ struct ClientLoad {
     programs: &'static [Program],
     /// When it was started, or went on to its present level.
     begun: Instant,
+    /// One that ends sooner has failed, whatever its exit code.
+    least: Duration,
     limit: Option<Duration>,
 }
 
@@ -318,15 +326,19 @@ impl Load for ClientLoad {
         };
         // First the cause, then the symptom: the generator of a dead service fails too, and may be seen to first.
         dead_service(target, self.service)?;
-        if finished.code == 0 {
-            return Ok(Some(finished.stdout));
+        // iperf3 may exit with 0 and its error in the JSON.
+        let ended = Instant::now();
+        let is_early = ended < self.begun + self.least;
+        if finished.code != 0 || is_early {
+            while ended.elapsed() < SEEN_LATER {
+                std::thread::sleep(PAUSE);
+                dead_service(target, self.service)?;
+            }
         }
-        let failed = Instant::now();
-        while failed.elapsed() < SEEN_LATER {
-            std::thread::sleep(PAUSE);
-            dead_service(target, self.service)?;
+        match finished.code {
+            0 => Ok(Some(finished.stdout)),
+            _ => Err(failure(&self.line, &finished, "client", self.programs)),
         }
-        Err(failure(&self.line, &finished, "client", self.programs))
     }
 
     fn level_began(&self) -> Option<Instant> {
