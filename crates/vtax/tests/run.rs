@@ -203,7 +203,7 @@ duration = "1s"
 [again]
 share = 0
 [settings]
-target.cpu_cap = 0.1
+target.cpu_cap = 0.05
 [[neighbour]]
 name = "beside"
 kind = "http-rate"
@@ -213,7 +213,7 @@ kind = "native"
 [[workload]]
 kind = "http-rate"
 arrival = "constant"
-rate = 3000
+rate = 6000
 "#;
     let Some((work, _host)) = prepared(plan) else {
         return;
@@ -229,6 +229,7 @@ rate = 3000
     let printed = fs::read(results.join("trials/0000/workload.json")).unwrap();
     let printed: serde_json::Value = serde_json::from_slice(&printed).unwrap();
     let last = printed["last_answer"].as_f64().unwrap();
+    // The neighbour's load lasts for 1.12 s.
     assert!(last > 2.0, "it was no overload: {last} s");
     let results = ResultsDir::open(&results).unwrap();
     let trial = results.trials().next().unwrap().unwrap();
