@@ -7,7 +7,8 @@ use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, TrialRow, distinct, headline_metrics,
 };
 use crate::numbers::{Shown, common_scale, ratio, scaled};
-use crate::results::Stage;
+use crate::platforms::{Mark, PLAIN, mark_of_curve, marks};
+use crate::results::{Stage, Treatment};
 use crate::stats::{Interval, Verdict};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
@@ -26,28 +27,6 @@ pub struct Figure {
     pub spec: Value,
 }
 
-/// Okabe and Ito's palette, which readers with any colour vision can tell apart, in an order
-/// that gives each known kind of platform a colour of its own in every report.
-const KINDS: [(&str, Mark); 4] = [
-    ("native", ("#0072B2", "circle")),
-    ("container", ("#009E73", "square")),
-    ("qemu", ("#D55E00", "triangle-up")),
-    ("xen", ("#CC79A7", "diamond")),
-];
-/// For other kinds, and for the second platform of a kind.
-const OTHERS: [Mark; 4] = [
-    ("#E69F00", "triangle-down"),
-    ("#56B4E9", "cross"),
-    ("#8C6BB1", "triangle-right"),
-    ("#7F7F7F", "triangle-left"),
-];
-
-/// A colour and a symbol.
-type Mark = (&'static str, &'static str);
-
-/// For what has no mark of its own.
-const PLAIN: Mark = ("#7F7F7F", "circle");
-
 /// The platforms of an analysis, and how each is drawn.
 pub(crate) struct Platforms {
     /// In order of appearance.
@@ -58,25 +37,17 @@ pub(crate) struct Platforms {
 impl Platforms {
     /// The first of a kind looks like the kind.
     pub(crate) fn of(analysis: &Analysis) -> Self {
-        let mut platforms = Self {
-            names: Vec::new(),
-            marks: HashMap::new(),
-        };
-        let mut used: HashSet<Mark> = HashSet::new();
-        let mut spare = OTHERS.into_iter().cycle();
-        for one in analysis.treatments.iter().map(|of| &of.treatment) {
-            if platforms.marks.contains_key(&one.platform) {
-                continue;
-            }
-            let kind = KINDS.iter().find(|(kind, _)| *kind == one.kind());
-            let mark = kind.map(|(_, mark)| *mark);
-            let mark = mark.filter(|mark| !used.contains(mark));
-            let mark = mark.or_else(|| spare.next()).unwrap_or(PLAIN);
-            used.insert(mark);
-            platforms.names.push(one.platform.clone());
-            platforms.marks.insert(one.platform.clone(), mark);
-        }
-        platforms
+        let treatments = analysis.treatments.iter().map(|of| &of.treatment);
+        let mut met = HashSet::new();
+        let firsts: Vec<&Treatment> = treatments
+            .filter(|treatment| met.insert(treatment.platform.as_str()))
+            .collect();
+        let kinds: Vec<&str> = firsts.iter().map(|treatment| treatment.kind()).collect();
+        let names: Vec<String> = (firsts.iter())
+            .map(|treatment| treatment.platform.clone())
+            .collect();
+        let marks = names.iter().cloned().zip(marks(&kinds)).collect();
+        Self { names, marks }
     }
 
     /// The colour of a platform.
@@ -87,13 +58,6 @@ impl Platforms {
     fn mark(&self, platform: &str) -> Mark {
         self.marks.get(platform).copied().unwrap_or(PLAIN)
     }
-}
-
-/// Colours and symbols for curves that are not told apart by their platforms alone.
-fn mark_of_curve(place: usize) -> Mark {
-    let known = KINDS.iter().map(|(_, mark)| *mark);
-    let marks: Vec<Mark> = known.chain(OTHERS).collect();
-    marks.get(place % marks.len()).copied().unwrap_or(PLAIN)
 }
 
 /// A page with more figures than this takes minutes to draw, and nobody looks at them all: the tables

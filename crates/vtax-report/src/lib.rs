@@ -13,6 +13,7 @@ pub mod export;
 pub mod figures;
 pub mod html;
 pub mod numbers;
+pub mod platforms;
 pub mod results;
 pub mod stats;
 pub mod survey;

@@ -1,34 +1,15 @@
-//! The figures: the paper's three, then what it left out.
+//! The figures: those of the paper, and further ones.
 
-use super::summary::{Seen, Summary};
+use super::summary::{Summary, TreatmentClimbs};
 use super::{bytes, time};
 use crate::record::{Interval, Latency};
 use crate::resources::Resource;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use vtax_report::figures::Figure;
+use vtax_report::platforms::{self, Mark};
 use vtax_report::stats::describe;
 use vtax_units::counted;
-
-/// Okabe and Ito's palette and shapes; each known platform keeps its own in every report.
-const MARKS: [(&str, &str, &str); 8] = [
-    ("mvm-parked", "#0072B2", "circle"),
-    ("mvm-live", "#56B4E9", "diamond"),
-    ("qemu", "#D55E00", "triangle-up"),
-    ("firecracker", "#8C6BB1", "triangle-right"),
-    ("cloud-hypervisor", "#7F7F7F", "triangle-left"),
-    ("container", "#009E73", "square"),
-    ("process", "#E69F00", "cross"),
-    ("thread", "#CC79A7", "triangle-down"),
-];
-const OTHERS: [(&str, &str); 6] = [
-    ("#B22222", "circle"),
-    ("#4B7F52", "square"),
-    ("#A0522D", "diamond"),
-    ("#3B5B92", "cross"),
-    ("#C0A000", "triangle-up"),
-    ("#5F9EA0", "triangle-down"),
-];
 
 fn resource_color(resource: Resource) -> &'static str {
     match resource {
@@ -44,28 +25,18 @@ fn resource_color(resource: Resource) -> &'static str {
 }
 
 /// Colours and shapes of all treatments, by label.
-fn marks(summary: &Summary) -> BTreeMap<String, (&'static str, &'static str)> {
-    let mut taken: Vec<&str> = Vec::new();
-    let mut others = OTHERS.iter().cycle();
-    let mut marks = BTreeMap::new();
-    for seen in &summary.seen {
-        let platform = seen.treatment.platform.as_str();
-        let mark = match MARKS.iter().find(|(name, ..)| *name == platform) {
-            Some((name, color, shape)) if !taken.contains(name) => {
-                taken.push(name);
-                (*color, *shape)
-            }
-            // The cycle never ends.
-            _ => others.next().copied().unwrap_or(("#7F7F7F", "circle")),
-        };
-        marks.insert(seen.treatment.label.clone(), mark);
-    }
-    marks
+fn marks(summary: &Summary) -> BTreeMap<String, Mark> {
+    let treatments: Vec<_> = summary.seen.iter().map(|seen| &seen.treatment).collect();
+    let kinds: Vec<&str> = (treatments.iter())
+        .map(|treatment| treatment.platform.as_str())
+        .collect();
+    let labels = treatments.iter().map(|treatment| treatment.label.clone());
+    labels.zip(platforms::marks(&kinds)).collect()
 }
 
 /// Every figure.
 pub(super) fn figures(summary: &Summary) -> Vec<Figure> {
-    let climbed: Vec<&Seen> = summary
+    let climbed: Vec<&TreatmentClimbs> = summary
         .seen
         .iter()
         .filter(|seen| !seen.climbs.is_empty())
@@ -105,7 +76,7 @@ fn scale(field: &str, labels: &[String], range: &[&str]) -> Value {
     json!({"field": field, "type": "nominal", "sort": labels, "scale": {"domain": labels, "range": range}})
 }
 
-/// Ticks at powers of ten alone.
+/// Ticks only at powers of ten.
 fn decades() -> Vec<f64> {
     (-6..=9).map(|power| 10f64.powi(power)).collect()
 }
@@ -122,7 +93,7 @@ fn share(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 /// The intervals of all climbs by population.
-fn by_population(seen: &Seen) -> BTreeMap<u32, Vec<&Interval>> {
+fn by_population(seen: &TreatmentClimbs) -> BTreeMap<u32, Vec<&Interval>> {
     let mut intervals: BTreeMap<u32, Vec<&Interval>> = BTreeMap::new();
     for interval in seen.records().flat_map(|climb| &climb.climb) {
         intervals
@@ -134,10 +105,7 @@ fn by_population(seen: &Seen) -> BTreeMap<u32, Vec<&Interval>> {
 }
 
 /// All platforms in one figure, each by the resource that binds it.
-fn together(
-    climbed: &[&Seen],
-    marks: &BTreeMap<String, (&'static str, &'static str)>,
-) -> Option<Figure> {
+fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Option<Figure> {
     let (mut values, mut labels) = (Vec::new(), Vec::new());
     let (mut colors, mut shapes) = (Vec::new(), Vec::new());
     for seen in climbed {
@@ -204,7 +172,7 @@ fn together(
     ))
 }
 
-fn limit_rule(climbed: &[&Seen]) -> Value {
+fn limit_rule(climbed: &[&TreatmentClimbs]) -> Value {
     let limit = climbed
         .iter()
         .find_map(|seen| Some(seen.climbs.first()?.1.limits.stop_percent))
@@ -214,7 +182,7 @@ fn limit_rule(climbed: &[&Seen]) -> Value {
 }
 
 /// One platform: every resource over the population, as in the paper's figures 2 to 4.
-fn resources(seen: &Seen) -> Option<Figure> {
+fn resources(seen: &TreatmentClimbs) -> Option<Figure> {
     let mut values = Vec::new();
     let mut shown: Vec<Resource> = Vec::new();
     for (population, intervals) in by_population(seen) {
@@ -270,8 +238,8 @@ fn resources(seen: &Seen) -> Option<Figure> {
 
 /// Latencies over the population, all platforms.
 fn times(
-    climbed: &[&Seen],
-    marks: &BTreeMap<String, (&'static str, &'static str)>,
+    climbed: &[&TreatmentClimbs],
+    marks: &BTreeMap<String, Mark>,
     id: &str,
     title: &str,
     caption: &str,
@@ -323,7 +291,7 @@ fn times(
     ))
 }
 
-/// What a guest's memory consists of, and the colours.
+/// The parts of a guest's memory and their colours.
 const PARTS: [(&str, &str); 7] = [
     ("processes’ pages", "#0072B2"),
     ("slab", "#D55E00"),
@@ -334,8 +302,8 @@ const PARTS: [(&str, &str); 7] = [
     ("in no account", "#BBBBBB"),
 ];
 
-/// What a guest's memory consists of.
-fn memory(climbed: &[&Seen]) -> Option<Figure> {
+/// The figure of the parts of a guest's memory.
+fn memory(climbed: &[&TreatmentClimbs]) -> Option<Figure> {
     let mut values = Vec::new();
     let mut order = Vec::new();
     for seen in climbed.iter().filter(|seen| seen.host_is_calm()) {

@@ -13,6 +13,7 @@ pub use scenario::{
 };
 
 use crate::numbers::{count, ratio};
+use crate::platforms;
 use crate::results::{
     Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
     Trial, TrialOutcome, is_difference, power_model, together,
@@ -930,7 +931,7 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
         .unwrap_or_default();
     TreatmentSummary {
         short,
-        noun: words::noun(treatment, &environment),
+        noun: platforms::noun(treatment, &environment),
         treatment: treatment.clone(),
         counts: Counts::of(mine.iter().copied()),
         metrics,

@@ -7,29 +7,6 @@ use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_units::Source;
 
-/// What a platform is called in a sentence, from its kind and its trials' environment.
-pub(super) fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>) -> String {
-    match treatment.kind() {
-        "native" => "bare metal".to_owned(),
-        "container" => "a container".to_owned(),
-        "qemu" => match environment.get("accel").map(String::as_str) {
-            Some("tcg") => "a VM (QEMU, TCG emulation)".to_owned(),
-            Some("kvm") => "a VM (QEMU, KVM)".to_owned(),
-            Some(other) => format!("a VM (QEMU, {other})"),
-            None => "a VM (QEMU)".to_owned(),
-        },
-        "cloud-hypervisor" => "a VM (Cloud Hypervisor)".to_owned(),
-        "firecracker" => "a VM (Firecracker)".to_owned(),
-        "xen" => match environment.get("xen.kind").map(String::as_str) {
-            Some("hvm") => "a Xen domain (HVM)".to_owned(),
-            Some("pvh") => "a Xen domain (PVH)".to_owned(),
-            Some("pv") => "a Xen domain (PV)".to_owned(),
-            _ => "a Xen domain".to_owned(),
-        },
-        _ => treatment.platform.clone(),
-    }
-}
-
 /// Two platforms that would be called the same get their names in the plan too.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
     let mut called: HashMap<String, HashSet<String>> = HashMap::new();
