@@ -3,6 +3,7 @@
 pub mod container;
 mod jobs;
 pub mod native;
+pub mod nspawn;
 pub mod oci;
 mod podman;
 pub mod qemu;
@@ -30,6 +31,7 @@ pub fn all() -> &'static [&'static dyn Platform] {
     &[
         &native::Native,
         &container::Container,
+        &nspawn::Nspawn,
         &qemu::Qemu,
         &vmm::Vmm::CloudHypervisor,
         &vmm::Vmm::Firecracker,

@@ -1,0 +1,267 @@
+//! A container of systemd-nspawn, in the cell's target network namespace and control group, with no
+//! systemd that manages it.
+
+use super::root::Root;
+use super::shared_kernel::{SharedKernelTarget, Way};
+use super::{CommandLine, GuestFiles, Means, Platform, Target};
+use std::fs;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use vtax_host::HostError;
+use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
+use vtax_host::command::{need_program, version_line};
+use vtax_host::settings::{Parameter, Settings};
+
+/// The platform `systemd-nspawn`.
+#[derive(Debug)]
+pub struct Nspawn;
+
+const PROGRAM: &str = "systemd-nspawn";
+
+/// The container's first program, below the PID 1 that nspawn brings. It prints a line when it runs.
+const INIT: &str = "echo vtax-ready; while :; do sleep 2147483 & wait; done";
+
+/// Starts the container and waits until its first program runs. Prints the leader's PID, the PID 1 of the
+/// container as the cell counts it, and its bounding set of capabilities.
+const START: &str = r#"log=$1; shift
+"$@" </dev/null >"$log" 2>&1 &
+turns=0
+until grep -qx vtax-ready "$log"; do
+    # The command line of a process that has ended is empty.
+    grep -qs . /proc/$!/cmdline && [ $turns -lt 600 ] || exit 1
+    turns=$((turns + 1))
+    sleep 0.05
+done
+read -r leader others < /proc/$!/task/$!/children
+echo "$leader"
+sed -n 's/^CapBnd:[[:space:]]*//p' "/proc/$leader/status""#;
+
+impl Platform for Nspawn {
+    fn kind(&self) -> &'static str {
+        PROGRAM
+    }
+
+    fn parameters(&self) -> &'static [Parameter] {
+        &[]
+    }
+
+    fn check(&self, settings: &Settings) -> Result<(), HostError> {
+        cell::check(settings)?;
+        works()
+    }
+
+    fn means(&self) -> Means {
+        Means::Program(&[PROGRAM])
+    }
+
+    fn expected_overhead(&self) -> Duration {
+        Duration::from_millis(700)
+    }
+
+    fn boot(
+        &self,
+        seat: &Seat<'_>,
+        guest: &GuestFiles,
+        _settings: &Settings,
+    ) -> Result<Box<dyn Target>, HostError> {
+        boot(seat, &guest.root)
+    }
+}
+
+/// Whether it works here, found out by running `true` in a container; asked once a process.
+fn works() -> Result<(), HostError> {
+    static KNOWN: Mutex<Option<Result<(), String>>> = Mutex::new(None);
+    // A poisoned lock still holds a whole answer, or none.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(|| probe().map_err(|error| error.to_string()));
+    known.clone().map_err(|why| HostError::Missing {
+        what: format!("a {PROGRAM} that works on this host ({why})"),
+        remedy: "install the Debian package systemd-container; where vtax itself is in a container, that one \
+                 must be allowed to mount procfs and control groups"
+            .to_owned(),
+    })
+}
+
+fn probe() -> Result<(), HostError> {
+    need_program(PROGRAM, "systemd-container")?;
+    cell::cgroup::sweep_probes();
+    let cell = Cell::create_unrecorded(CellConfig {
+        name: cell::cgroup::PROBE.to_owned(),
+        ..CellConfig::default()
+    })?;
+    let mut target = boot(&cell.target()?, Path::new("/"))?;
+    let finished = target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
+    if finished.code != 0 {
+        return Err(HostError::Program {
+            command: "true, in a container".to_owned(),
+            status: format!("exit code {}", finished.code),
+            output: String::from_utf8_lossy(&finished.stderr).into_owned(),
+        });
+    }
+    target.stop()?;
+    cell.destroy()
+}
+
+fn boot(seat: &Seat<'_>, lower: &Path) -> Result<Box<dyn Target>, HostError> {
+    let device = seat.attach_veth()?;
+    let root = Root::mount(seat, lower)?;
+    // On v2 nspawn makes groups below its own, which then can have no processes: commands need another.
+    let group = seat.group().below("nspawn")?;
+    let (leader, capabilities) = start(seat, &container(&root, &seat.guest_network()), &group)?;
+    let way = Way {
+        space: Space::Switch,
+        group: seat.group().below("commands")?,
+        prefix: way_in(leader, capabilities),
+    };
+    let facts = [
+        ("nspawn.version", version_line(PROGRAM)),
+        ("nspawn.seccomp", "none".to_owned()),
+        (
+            "nspawn.capabilities",
+            "systemd-nspawn's defaults".to_owned(),
+        ),
+    ];
+    Ok(Box::new(SharedKernelTarget::new(
+        seat, &root, &device, way, facts,
+    )?))
+}
+
+/// The command that runs the container.
+fn container(root: &Root, network: &str) -> CommandLine {
+    let mut line: CommandLine = [
+        PROGRAM,
+        "--quiet",
+        "--register=no",
+        "--keep-unit",
+        "--settings=no",
+        "--link-journal=no",
+        "--resolv-conf=off",
+        "--timezone=off",
+        "--console=pipe",
+        "--as-pid2",
+        "--machine=target",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    line.push(format!("--network-namespace-path={network}"));
+    line.push(format!("--directory={}", root.path.display()));
+    if let Some(scratch) = &root.scratch {
+        line.push(format!("--bind={}", scratch.device.display()));
+    }
+    line.extend(["/bin/sh", "-c", INIT].map(str::to_owned));
+    line
+}
+
+/// Starts the container; the leader's PID in the cell, and its capabilities.
+fn start(
+    seat: &Seat<'_>,
+    line: &CommandLine,
+    group: &cell::cgroup::Group,
+) -> Result<(u32, u64), HostError> {
+    let inside = seat.run_dir().join("nspawn.log");
+    let log = seat.outside(&inside);
+    vtax_files::create(&log)?;
+    let words = ["sh", "-c", START, "vtax-nspawn"].map(str::to_owned);
+    let words = (words.into_iter())
+        .chain([inside.display().to_string()])
+        .chain(line.iter().cloned())
+        .collect();
+    let output = seat
+        .command_in(Space::Switch, group, &words)
+        .output()
+        .map_err(HostError::process("start", format!("`{PROGRAM}`")))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    match leader(&printed).filter(|_| output.status.success()) {
+        Some(leader) => Ok(leader),
+        None => Err(HostError::Program {
+            command: line.join(" "),
+            status: output.status.to_string(),
+            output: fs::read_to_string(&log).unwrap_or_default()
+                + &String::from_utf8_lossy(&output.stderr),
+        }),
+    }
+}
+
+/// The leader and its capabilities, from what [`START`] prints.
+fn leader(printed: &str) -> Option<(u32, u64)> {
+    let (leader, capabilities) = printed.trim().split_once('\n')?;
+    Some((
+        leader.parse().ok()?,
+        u64::from_str_radix(capabilities, 16).ok()?,
+    ))
+}
+
+/// What comes before a command in the container: it enters the container's namespaces with the
+/// capabilities that the container has. Its outputs are the caller's files.
+fn way_in(leader: u32, capabilities: u64) -> CommandLine {
+    let held = (0..u64::BITS).filter(|number| capabilities >> number & 1 == 1);
+    let bound = held.fold("-all".to_owned(), |list, number| {
+        format!("{list},+cap_{number}")
+    });
+    [
+        "setpriv",
+        "--bounding-set",
+        &bound,
+        "--",
+        "nsenter",
+        &format!("--target={leader}"),
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--pid",
+        "--",
+    ]
+    .map(str::to_owned)
+    .to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::root::Layer;
+    use super::*;
+    use std::path::PathBuf;
+    use vtax_host::cell::Attached;
+
+    #[test]
+    fn a_container_is_in_the_seats_network_on_the_shared_root_with_its_disk() {
+        let root = Root {
+            path: "/run/seat1/root".into(),
+            layer: Layer::Overlay,
+            scratch: Some(Attached {
+                device: "/dev/loop3".into(),
+                directory: PathBuf::from("/scratch"),
+                direct: true,
+            }),
+        };
+        let line = container(&root, "/run/netns/target1");
+        for word in [
+            "--network-namespace-path=/run/netns/target1",
+            "--directory=/run/seat1/root",
+            "--bind=/dev/loop3",
+            "--register=no",
+            "--keep-unit",
+        ] {
+            assert!(line.contains(&word.to_owned()), "{word}: {line:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_has_the_containers_namespaces_and_no_more_than_its_capabilities() {
+        let way = way_in(17, 0b1001).join(" ");
+        assert!(
+            way.contains("--bounding-set -all,+cap_0,+cap_3 --"),
+            "{way}"
+        );
+        assert!(way.contains("--target=17 --mount"), "{way}");
+    }
+
+    #[test]
+    fn only_a_leader_with_its_capabilities_is_taken() {
+        assert_eq!(leader("17\n00000000fdecafff\n"), Some((17, 0xfdec_afff)));
+        for printed in ["", "17\n", "\n00ff\n", "17\nnone\n"] {
+            assert_eq!(leader(printed), None, "{printed:?}");
+        }
+    }
+}
