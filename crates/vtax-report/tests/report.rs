@@ -964,8 +964,8 @@ fn the_timeline_splits_the_cpu_by_actor_and_finds_the_watts() {
         who,
         [
             ("target", Stage::Vcpu),
-            ("target", Stage::Vhost),
             ("target", Stage::Emulator),
+            ("target", Stage::Vhost),
             ("target", Stage::Softirq),
             ("client", Stage::Client),
             ("disk", Stage::Neighbours),

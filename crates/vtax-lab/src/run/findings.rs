@@ -15,6 +15,7 @@ use vtax_host::host_settings;
 use vtax_load::workload::WorkloadResult;
 use vtax_observe::{ObserverReport, Snapshot, metric};
 use vtax_report::results::{Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, Role};
+use vtax_units::account::OBSERVER;
 use vtax_units::{Nanoseconds, Source};
 
 /// The place of an actor that lives on this host.
@@ -116,6 +117,11 @@ impl Findings<'_, '_> {
             cpu: self.report.cpu,
             passes: self.report.passes,
             missed: self.report.missed,
+            processors: Some(of_target.processors),
+            energy: of_target.energy().map_or_else(Vec::new, |_| {
+                let names = of_target.energy.iter().map(|(name, _)| name.clone());
+                names.collect()
+            }),
         };
         attempt.actors = (0..)
             .zip(self.guests)
@@ -255,11 +261,10 @@ impl Findings<'_, '_> {
         let is_short = end.at.saturating_since(begin.at) < self.shortest;
         let there = there.filter(|_| !is_short);
         let parties = if is_short { self.unseen } else { self.parties };
-        // What sampling and the meters of this host say is not about another one.
-        let own = self.observer(end.at.saturating_since(begin.at));
-        let (processors, observer, energy) = match there {
-            Some(_) => (self.processors_there, Nanoseconds(0), &[][..]),
-            None => (self.processors, own, self.energy),
+        // What the meters of this host say is not about another one.
+        let (processors, energy) = match there {
+            Some(_) => (self.processors_there, &[][..]),
+            None => (self.processors, self.energy),
         };
         let (begin, end) = there.unwrap_or((begin, end));
         Observation {
@@ -268,7 +273,6 @@ impl Findings<'_, '_> {
             processors,
             parties,
             party,
-            observer,
             energy,
             inner: inner.filter(|_| with_inner).map(|(before, after)| Inner {
                 before,
@@ -277,13 +281,6 @@ impl Findings<'_, '_> {
             }),
             host: self.host,
         }
-    }
-
-    /// The part of the sampling thread's time that falls into `span`.
-    fn observer(&self, span: Nanoseconds) -> Nanoseconds {
-        let (before, after) = self.inner;
-        let sampled = Nanoseconds::from(after.at.duration_since(before.at));
-        share_of(self.report.cpu, span, sampled)
     }
 
     /// What all actors did: the rest is foreign.
@@ -299,7 +296,7 @@ impl Findings<'_, '_> {
         OwnWork {
             target: sum(|party| &party.guest, metric::CPU_TOTAL),
             client: sum(|party| &party.client, metric::CPU_TOTAL),
-            vtax: self.observer(end.at.saturating_since(begin.at)),
+            vtax: spent(OBSERVER, metric::CPU_TOTAL),
             switch: spent(SWITCH, metric::CPU_TOTAL),
             domains: sum(|party| &party.guest, metric::CPU_DOMAIN),
             period: self.period,
@@ -338,13 +335,4 @@ pub fn histograms(driven: &Driven, parties: &[Party]) -> Vec<HistogramRecord> {
                 })
         })
         .collect()
-}
-
-/// The part of `total`, spent evenly over `whole`, that falls into `span`.
-fn share_of(total: Nanoseconds, span: Nanoseconds, whole: Nanoseconds) -> Nanoseconds {
-    if whole.0 == 0 {
-        return total;
-    }
-    let part = u128::from(total.0) * u128::from(span.0) / u128::from(whole.0);
-    Nanoseconds(u64::try_from(part).unwrap_or(u64::MAX).min(total.0))
 }

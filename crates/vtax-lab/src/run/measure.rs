@@ -560,7 +560,6 @@ mod tests {
     use super::super::observation::tests::{party, snapshot};
     use super::*;
     use vtax_load::workload::check::{Amount, Claim};
-    use vtax_units::Nanoseconds;
 
     #[test]
     fn a_guests_counter_that_wraps_goes_on_and_one_of_a_guest_that_booted_again_is_none() {
@@ -589,7 +588,6 @@ mod tests {
             processors: 1,
             parties: &parties,
             party: 0,
-            observer: Nanoseconds(0),
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -636,7 +634,6 @@ mod tests {
             processors: 1,
             parties: &parties,
             party,
-            observer: Nanoseconds(0),
             energy: &[],
             inner: None,
             host: Source::Measured,

@@ -1,18 +1,17 @@
 //! What was observed of one guest between two marks, and whose CPU time it was.
 //!
-//! The window's CPU time is split so that the parts sum to what the host did:
-//! busy = target (by stage) + client + vtax's own sampling + rest. Soft interrupts are the target's or
-//! the client's by whom they worked for, where they can be traced. The rest is the host's work
-//! that nobody owns. Where soft interrupts are traced it is shown and charged to nobody, like
-//! everything unattributed: it is mostly the rounding of idle time to ticks. Where they are not, it
-//! holds them, and counts as a cost of the target, for whose sake the host works.
+//! The window's CPU time is split by [`vtax_units::account`], so that the parts sum to what the host did:
+//! busy = target (by stage) + client + vtax's own sampling + rest. Where soft interrupts are traced the rest is
+//! shown and charged to nobody: it is mostly the rounding of idle time to ticks. Where they are not, it holds
+//! them, and counts as a cost of the target, for whose sake the host works.
 
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
 use vtax_host::cell::SWITCH;
 use vtax_observe::{Snapshot, metric};
 use vtax_report::results::Stage;
-use vtax_units::{Nanoseconds, Source};
+use vtax_units::Source;
+use vtax_units::account::{HOST, OBSERVER, Window};
 
 /// A guest of a trial and its client, by the owners of what is read of them.
 pub(super) struct Party {
@@ -38,8 +37,6 @@ pub(super) struct Observation<'a> {
     pub parties: &'a [Party],
     /// Which of them this is about.
     pub party: usize,
-    /// CPU time of the sampling thread in the window.
-    pub observer: Nanoseconds,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
     /// The guest's own counters around the window, where it has a kernel of its own.
@@ -100,100 +97,62 @@ impl Observation<'_> {
             .map(|quantity| quantity.value)
     }
 
-    /// The CPU time of the window. Busy is what is not idle: idle time is kept by the kernel's
-    /// high resolution clock, while the user and system columns are sampled at the tick.
-    #[allow(clippy::cast_precision_loss, reason = "a processor count")]
+    /// The CPU time of the window.
     pub(super) fn cpu(&self) -> Option<CpuShares> {
         let party = self.parties.get(self.party).filter(|party| party.is_here)?;
-        let seconds = |name| self.delta("host", name).map(|ns| ns / 1e9);
-        let idle = seconds(metric::CPU_IDLE)? + seconds(metric::CPU_IOWAIT).unwrap_or(0.0);
-        let steal = seconds(metric::CPU_STEAL).unwrap_or(0.0);
-        // Of a Dom0 the hypervisor knows exactly when it ran; the domains beside it come on top.
-        let dom0 = seconds(metric::CPU_DOM0);
-        let busy = dom0
-            .unwrap_or(self.processors as f64 * self.seconds() - idle - steal)
-            .max(0.0);
-        // Whatever is timed by the clock goes on while a hypervisor below runs something else: that
-        // is taken out in proportion. Kernels know it of their tasks, but Dom0's does not.
-        let kept = if busy > 0.0 {
-            busy / (busy + steal)
-        } else {
-            1.0
-        };
-        let really_ran = dom0.map_or(1.0, |_| kept);
-
-        let owned = |owner: &str, name| {
-            self.delta(owner, name)
-                .map_or(0.0, |ns| ns / 1e9 * really_ran)
-        };
-        // Soft interrupts go from whom they interrupted to whom they worked for, where they are
-        // traced; elsewhere these are zero, and they stay where the kernel books them.
-        let traced = |owner: &str, name| self.delta(owner, name).map_or(0.0, |ns| ns / 1e9 * kept);
-        let softirq = |owner: &str| traced(owner, metric::CPU_SOFTIRQ);
-        let own = |owner: &str| {
-            let context = traced(owner, metric::CPU_SOFTIRQ_CONTEXT);
-            (owned(owner, metric::CPU_TOTAL) - context).max(0.0)
-        };
-        // A Xen domain's time is none of this kernel's: to Dom0 it looks like nothing at all.
-        let domain = |owner: &str| {
-            self.delta(owner, metric::CPU_DOMAIN)
-                .map_or(0.0, |ns| ns / 1e9)
-        };
         let guest = party.guest.as_str();
-        let mut stages = BTreeMap::new();
-        if domain(guest) > 0.0 {
-            stages.insert(Stage::Vcpu, domain(guest));
-            stages.insert(Stage::Backend, own(guest));
-        } else if party.is_vm {
-            let total = owned(guest, metric::CPU_TOTAL);
-            let mut told_apart = 0.0;
-            for (stage, name) in [
-                (Stage::Vcpu, metric::CPU_VCPU),
-                (Stage::Iothread, metric::CPU_IOTHREAD),
-                (Stage::Vhost, metric::CPU_VHOST),
-                (Stage::Backend, metric::CPU_BACKEND),
-            ] {
-                // Which of its threads was interrupted is not known.
-                let spent = owned(guest, name) * if total > 0.0 { own(guest) / total } else { 1.0 };
-                told_apart += spent;
-                if spent > 0.0 {
-                    stages.insert(stage, spent);
-                }
-            }
-            stages.insert(Stage::Emulator, (own(guest) - told_apart).max(0.0));
-        } else {
-            stages.insert(Stage::Service, own(guest));
-        }
-        if softirq(guest) > 0.0 {
-            stages.insert(Stage::Softirq, softirq(guest));
-        }
+        let mut others = vec![(party.client.as_str(), Stage::Client)];
         // With more guests on it, it is nobody's alone, and in the rest.
-        if self.parties.len() == 1 && self.delta(SWITCH, metric::CPU_TOTAL).is_some() {
-            stages.insert(Stage::Switch, own(SWITCH) + softirq(SWITCH));
+        let is_alone = self.parties.len() == 1;
+        if is_alone && self.delta(SWITCH, metric::CPU_TOTAL).is_some() {
+            others.push((SWITCH, Stage::Switch));
         }
-        stages.insert(Stage::Client, own(&party.client) + softirq(&party.client));
-        let others = (0..).zip(self.parties);
-        let others = others.filter(|(index, _)| *index != self.party);
-        let company: f64 = others
-            .flat_map(|(_, other)| [&other.guest, &other.client])
-            .map(|owner| own(owner) + softirq(owner) + domain(owner))
-            .sum();
-        if self.parties.len() > 1 {
-            stages.insert(Stage::Neighbours, company);
+        for (index, other) in self.parties.iter().enumerate() {
+            if index != self.party {
+                let both = [other.guest.as_str(), other.client.as_str()];
+                others.extend(both.map(|owner| (owner, Stage::Neighbours)));
+            }
         }
-        stages.insert(Stage::Observer, self.observer.as_secs_f64() * really_ran);
-        let told: f64 = stages.values().sum();
-        let domains: f64 = self.parties.iter().map(|party| domain(&party.guest)).sum();
-        // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
-        // idle window the parts may exceed the whole, and the parts are the better reading.
-        let rest = (busy + domains - told).max(0.0);
-        stages.insert(Stage::Rest, rest);
+        let account = Window {
+            span: self.end.at.saturating_since(self.begin.at),
+            processors: self.processors,
+            target: guest,
+            is_vm: party.is_vm,
+            others: &others,
+            advance: &|owner, name| self.delta(owner, name).map(nanoseconds),
+        }
+        .account()?;
+
+        let owners = others.iter().map(|(_, stage)| *stage);
+        let owners = owners.chain([Stage::Observer]);
+        let mut stages = BTreeMap::new();
+        let mut add = |stage, seconds| *stages.entry(stage).or_insert(0.0) += seconds;
+        add(Stage::Rest, account.rest.as_secs_f64());
+        let of_target = match (self.delta(guest, metric::CPU_DOMAIN), party.is_vm) {
+            (Some(domain), _) if domain > 0.0 => Stage::Backend,
+            (_, true) => Stage::Emulator,
+            (_, false) => Stage::Service,
+        };
+        add(of_target, 0.0);
+        let mut charges = account.charges.iter();
+        for (stage, time) in charges
+            .next()
+            .iter()
+            .flat_map(|charge| charge.stages.iter())
+        {
+            add(stage, time.as_secs_f64());
+        }
+        for (charge, stage) in charges.zip(owners) {
+            add(stage, charge.stages.total().as_secs_f64());
+        }
         let is_traced = self.delta(guest, metric::CPU_SOFTIRQ).is_some();
         let is_charged = self.end.source(guest, metric::CPU_BACKEND).is_some();
         Some(CpuShares {
-            busy: told + rest,
+            // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
+            // idle window the parts may exceed the whole, and the parts are the better reading.
+            busy: account.sum().as_secs_f64(),
             stages,
-            owns_rest: !is_traced && !is_charged && self.parties.len() == 1,
+            owns_rest: !is_traced && !is_charged && is_alone,
         })
     }
 
@@ -205,19 +164,17 @@ impl Observation<'_> {
         if seconds <= 0.0 {
             return actors;
         }
-        let observer = self.delta("vtax", metric::CPU_TOTAL).map(nanoseconds);
         for (index, party) in self.parties.iter().enumerate() {
             let one = Self {
                 party: index,
-                observer: observer.unwrap_or(Nanoseconds(0)),
                 ..*self
             };
             let Some(cpu) = one.cpu() else { continue };
             for (stage, spent) in cpu.stages {
                 let actor = match stage {
                     Stage::Client => party.client.as_str(),
-                    Stage::Observer if index == 0 => "vtax",
-                    Stage::Rest if index == 0 => "host",
+                    Stage::Observer if index == 0 => OBSERVER,
+                    Stage::Rest if index == 0 => HOST,
                     Stage::Observer | Stage::Rest | Stage::Neighbours => continue,
                     _ => party.guest.as_str(),
                 };
@@ -237,7 +194,7 @@ pub(super) mod tests {
     use super::*;
     use vtax_load::workload::WorkloadResult;
     use vtax_observe::{Kind, Readings, Series};
-    use vtax_units::{Base, Unit};
+    use vtax_units::{Base, Nanoseconds, Unit};
 
     #[test]
     fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {
@@ -280,7 +237,6 @@ pub(super) mod tests {
             processors: 2,
             parties: &alone(false),
             party: 0,
-            observer: Nanoseconds(0),
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -343,7 +299,6 @@ pub(super) mod tests {
             processors: 2,
             parties: &parties,
             party,
-            observer: Nanoseconds(0),
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -395,7 +350,6 @@ pub(super) mod tests {
             processors: 2,
             parties: &parties,
             party: 0,
-            observer: Nanoseconds(0),
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -431,6 +385,7 @@ pub(super) mod tests {
                 ("target", metric::CPU_TOTAL, 1.0),
                 ("client", metric::CPU_TOTAL, 1.0),
                 ("target", metric::CPU_VCPU, 0.0),
+                ("vtax", metric::CPU_TOTAL, 0.0),
             ],
         );
         let end = snapshot(
@@ -440,6 +395,7 @@ pub(super) mod tests {
                 ("target", metric::CPU_TOTAL, 1.0 + target),
                 ("client", metric::CPU_TOTAL, 1.0 + client),
                 ("target", metric::CPU_VCPU, target / 2.0),
+                ("vtax", metric::CPU_TOTAL, 0.1),
             ],
         );
         let observation = Observation {
@@ -448,7 +404,6 @@ pub(super) mod tests {
             processors: 2,
             parties: &alone(is_vm),
             party: 0,
-            observer: Nanoseconds(100_000_000),
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -515,7 +470,6 @@ pub(super) mod tests {
             processors: 1,
             parties: &alone(false),
             party: 0,
-            observer: Nanoseconds(0),
             energy: &energy,
             inner: None,
             host: Source::Measured,

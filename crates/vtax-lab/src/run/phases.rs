@@ -677,7 +677,6 @@ impl Drive<'_, '_, '_> {
             processors: self.processors,
             parties: self.parties,
             party: 0,
-            observer: Nanoseconds(0),
             energy: self.energy,
             inner: None,
             host: self.host,

@@ -1,15 +1,17 @@
 //! What scenarios add to a treatment: its levels, its objective, the other actors, distributions,
 //! and one trial over time.
 
+mod timeline;
+
+pub use timeline::{Layer, Timeline, TimelinePhase};
+pub(super) use timeline::{is_wanted, timeline};
+
 use super::{Certainty, MetricSummary, Read, distinct, find_metric, metric_summaries};
-use crate::results::{
-    Actor, HistogramRecord, Metric, Phase, Role, SampleKind, Samples, Stage, Treatment, Trial,
-};
-use crate::stats;
+use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use vtax_units::{Base, Nanoseconds, Quantity, Source};
+use vtax_units::Quantity;
 
 /// One load level over the trials that reached it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -75,47 +77,6 @@ pub struct Distribution {
     /// Values in nanoseconds.
     pub histogram: Histogram<u64>,
 }
-
-/// One trial over time: one value for each second of its window.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Timeline {
-    /// The trial's index.
-    pub trial: u32,
-    /// CPU by actor and stage, in cores.
-    pub cpu: Vec<Layer>,
-    /// The host's power, with its flag.
-    pub watts: Option<(Vec<f64>, Source)>,
-    /// The phases, in order.
-    pub phases: Vec<TimelinePhase>,
-}
-
-/// One phase on the axis of a [`Timeline`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct TimelinePhase {
-    /// Its name.
-    pub name: String,
-    /// The load that was asked for.
-    pub level: Option<Quantity>,
-    /// Its start, in seconds of the window.
-    pub start: f64,
-    /// Its end, likewise.
-    pub end: f64,
-}
-
-/// The CPU time of one actor in one stage.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Layer {
-    /// The actor.
-    pub actor: String,
-    /// The stage.
-    pub stage: Stage,
-    /// The flag of its numbers.
-    pub source: Source,
-    /// Cores kept busy in each second.
-    pub cores: Vec<f64>,
-}
-
-const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
 
 /// The parts of trials by name, in the order in which trials name them; of namesakes in a trial the first.
 fn by_name<'a, T>(
@@ -262,174 +223,4 @@ pub(super) fn is_scenario(trial: &Trial) -> bool {
             .actors
             .iter()
             .any(|actor| actor.role == Role::Neighbour)
-}
-
-/// The counters that the CPU of an actor is split by.
-const CPU: [&str; 7] = [
-    "cpu.total_ns",
-    "cpu.vcpu_ns",
-    "cpu.iothread_ns",
-    "cpu.vhost_ns",
-    "cpu.softirq_ns",
-    "cpu.softirq_context_ns",
-    "cpu.domain_ns",
-];
-
-/// Whether a timeline is drawn from this series.
-pub(super) fn is_wanted(owner: &str, metric: &str) -> bool {
-    let power = metric.starts_with("energy.") || metric.starts_with("power.");
-    CPU.contains(&metric) != (owner == "host") && (owner != "host" || power)
-}
-
-/// A trial over time, from its samples.
-pub(super) fn timeline(trial: &Trial, samples: &[Samples]) -> Timeline {
-    let seconds = |at: Nanoseconds| at.saturating_since(trial.window.0).as_secs_f64();
-    Timeline {
-        trial: trial.index,
-        cpu: cpu(trial, samples),
-        watts: watts(trial, samples),
-        phases: trial
-            .phases
-            .iter()
-            .map(|phase| TimelinePhase {
-                name: phase.name.clone(),
-                level: phase.level,
-                start: seconds(phase.window.0),
-                end: seconds(phase.window.1),
-            })
-            .collect(),
-    }
-}
-
-fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
-    let named = samples.iter().map(|samples| samples.series.owner.as_str());
-    let owners = distinct(["target", "client"].into_iter().chain(named));
-    let mut layers = Vec::new();
-    for owner in owners.into_iter().filter(|owner| *owner != "host") {
-        let of = |metric: &str| {
-            samples
-                .iter()
-                .find(|samples| samples.series.owner == owner && samples.series.metric == metric)
-        };
-        let Some(total) = of("cpu.total_ns") else {
-            continue;
-        };
-        let cores = |metric: &str| -> Vec<f64> {
-            let found = of(metric)
-                .map(|samples| {
-                    stats::rates(&samples.points, samples.series.kind, trial.window, SECOND)
-                })
-                .unwrap_or_default();
-            found.into_iter().map(|rate| rate / 1e9).collect()
-        };
-        let mut layer = |stage, cores: Vec<f64>| {
-            if cores.iter().any(|cores| *cores > 0.001) {
-                layers.push(Layer {
-                    actor: owner.to_owned(),
-                    stage,
-                    source: total.series.source,
-                    cores,
-                });
-            }
-        };
-        let all = cores("cpu.total_ns");
-        let own = less(&all, &[cores("cpu.softirq_context_ns")]);
-        let softirq = cores("cpu.softirq_ns");
-        if owner != "target" {
-            let stage = match owner {
-                "client" => Stage::Client,
-                "switch" => Stage::Switch,
-                _ => Stage::Neighbours,
-            };
-            layer(stage, plus(&own, &softirq));
-            continue;
-        }
-        let domain = cores("cpu.domain_ns");
-        if !domain.is_empty() {
-            layer(Stage::Vcpu, domain);
-            layer(Stage::Backend, own);
-        } else if of("cpu.vcpu_ns").is_some() {
-            // Which of the threads was interrupted is not known.
-            let threads = [Stage::Vcpu, Stage::Iothread, Stage::Vhost].map(|stage| {
-                let spent = cores(&format!("cpu.{}_ns", stage.name()));
-                let kept = own.iter().zip(&all).map(|(own, all)| share(*own, *all));
-                let spent: Vec<f64> = spent.iter().zip(kept).map(|(s, kept)| s * kept).collect();
-                (stage, spent)
-            });
-            let rest = less(&own, &threads.clone().map(|(_, spent)| spent));
-            for (stage, spent) in threads {
-                layer(stage, spent);
-            }
-            layer(Stage::Emulator, rest);
-        } else {
-            layer(Stage::Service, own);
-        }
-        layer(Stage::Softirq, softirq);
-    }
-    layers
-}
-
-fn share(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 1.0 }
-}
-
-/// What is left of each value, never below zero.
-fn less(from: &[f64], what: &[Vec<f64>]) -> Vec<f64> {
-    let sum = |place: usize| what.iter().filter_map(|one| one.get(place)).sum::<f64>();
-    from.iter()
-        .enumerate()
-        .map(|(place, value)| (value - sum(place)).max(0.0))
-        .collect()
-}
-
-fn plus(to: &[f64], what: &[f64]) -> Vec<f64> {
-    to.iter()
-        .enumerate()
-        .map(|(place, value)| value + what.get(place).copied().unwrap_or(0.0))
-        .collect()
-}
-
-/// How far the sum of the right series may be from the trial's mean power.
-const SAME_POWER: f64 = 0.05;
-
-/// The host's power over time: the domain, or all domains of a meter, whose mean is the trial's
-/// `power.mean`. The record does not say which series that was made of, and domains overlap.
-fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
-    let known = trial.metrics.get("power.mean")?;
-    let domains: Vec<(&Samples, Vec<f64>)> = samples
-        .iter()
-        .filter(|samples| samples.series.owner == "host")
-        .filter(|samples| match samples.series.kind {
-            SampleKind::Counter => samples.series.unit.base == Base::Joule,
-            SampleKind::Gauge => samples.series.unit.base == Base::Watt,
-        })
-        .map(|samples| {
-            let watts = stats::rates(&samples.points, samples.series.kind, trial.window, SECOND);
-            (samples, watts)
-        })
-        .collect();
-    let meter = |samples: &Samples| {
-        let mut words = samples.series.metric.split('.');
-        (
-            words.next().map(str::to_owned),
-            words.next().map(str::to_owned),
-        )
-    };
-    let mut candidates: Vec<Vec<f64>> = Vec::new();
-    for (samples, watts) in &domains {
-        candidates.push(watts.clone());
-        let siblings = domains
-            .iter()
-            .filter(|(other, _)| meter(other) == meter(samples));
-        candidates.push(siblings.fold(vec![0.0; watts.len()], |sum, (_, one)| plus(&sum, one)));
-    }
-    let off = |watts: &Vec<f64>| {
-        let mean = stats::mean(watts)?;
-        Some((mean / known.quantity.value - 1.0).abs()).filter(|off| *off < SAME_POWER)
-    };
-    let (_, best) = candidates
-        .into_iter()
-        .filter_map(|watts| Some((off(&watts)?, watts)))
-        .min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    Some((best, known.source))
 }

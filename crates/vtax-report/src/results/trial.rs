@@ -279,8 +279,8 @@ pub struct PhaseTimes {
     pub total: Nanoseconds,
 }
 
-/// What watching the trial cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+/// How the trial was watched: what that cost, and what its account and its energy are made of.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ObservationCost {
     /// CPU time of the sampling thread in the whole trial.
     pub cpu: Nanoseconds,
@@ -288,6 +288,13 @@ pub struct ObservationCost {
     pub passes: u64,
     /// Passes that were due and not taken.
     pub missed: u64,
+    /// Processors of the target's host that were online. Absent in records that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processors: Option<usize>,
+    /// The host's series whose sum is `energy.total` and `power.mean`; empty where there is no energy, and in records
+    /// that did not keep them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub energy: Vec<String>,
 }
 
 /// `trial.json`: one trial, self-describing.

@@ -1,0 +1,408 @@
+//! One trial over time: whose CPU time each second was, by the rule of its table, and the host's power.
+
+use crate::results::{Role, SampleKind, Samples, Stage, Trial};
+use crate::stats;
+use std::collections::{BTreeMap, HashMap};
+use vtax_units::account::{HOST, OBSERVER, Window, counter};
+use vtax_units::{Base, Nanoseconds, Quantity, Source};
+
+/// One trial over time: one value for each second of its window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    /// The trial's index.
+    pub trial: u32,
+    /// CPU by actor and stage, in cores: all that the host of the target did.
+    pub cpu: Vec<Layer>,
+    /// The host's power, with its flag.
+    pub watts: Option<(Vec<f64>, Source)>,
+    /// The phases, in order.
+    pub phases: Vec<TimelinePhase>,
+}
+
+/// One phase on the axis of a [`Timeline`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct TimelinePhase {
+    /// Its name.
+    pub name: String,
+    /// The load that was asked for.
+    pub level: Option<Quantity>,
+    /// Its start, in seconds of the window.
+    pub start: f64,
+    /// Its end, likewise.
+    pub end: f64,
+}
+
+/// The CPU time of one actor in one stage.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Layer {
+    /// The actor.
+    pub actor: String,
+    /// The stage.
+    pub stage: Stage,
+    /// The flag of its numbers.
+    pub source: Source,
+    /// Cores kept busy in each second.
+    pub cores: Vec<f64>,
+}
+
+const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
+/// Seconds of a timeline: more than a day.
+const MOST: u64 = 100_000;
+
+/// The counters of an owner that an account is made of.
+const OF_OWNERS: [&str; 8] = [
+    counter::TOTAL,
+    counter::VCPU,
+    counter::IOTHREAD,
+    counter::VHOST,
+    counter::BACKEND,
+    counter::SOFTIRQ,
+    counter::SOFTIRQ_CONTEXT,
+    counter::DOMAIN,
+];
+/// Those of a host.
+const OF_HOSTS: [&str; 4] = [
+    counter::IDLE,
+    counter::IOWAIT,
+    counter::STEAL,
+    counter::DOM0,
+];
+/// What a host's processors did in the rest of their time.
+const COLUMNS: [&str; 4] = [
+    "cpu.user_ns",
+    "cpu.system_ns",
+    "cpu.irq_ns",
+    counter::SOFTIRQ,
+];
+
+/// Whether a timeline is drawn from this series.
+pub(in crate::analysis) fn is_wanted(owner: &str, metric: &str) -> bool {
+    let power = metric.starts_with("energy.") || metric.starts_with("power.");
+    match is_host(owner) {
+        true => OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric) || owner == HOST && power,
+        false => OF_OWNERS.contains(&metric),
+    }
+}
+
+/// Another machine's is named after who is on it.
+fn is_host(owner: &str) -> bool {
+    owner
+        .rsplit_once('.')
+        .map_or(owner == HOST, |(_, name)| name == HOST)
+}
+
+/// A trial over time, from its samples.
+pub(in crate::analysis) fn timeline(trial: &Trial, samples: &[Samples]) -> Timeline {
+    let seconds = |at: Nanoseconds| at.saturating_since(trial.window.0).as_secs_f64();
+    Timeline {
+        trial: trial.index,
+        cpu: cpu(trial, samples),
+        watts: watts(trial, samples),
+        phases: trial
+            .phases
+            .iter()
+            .map(|phase| TimelinePhase {
+                name: phase.name.clone(),
+                level: phase.level,
+                start: seconds(phase.window.0),
+                end: seconds(phase.window.1),
+            })
+            .collect(),
+    }
+}
+
+/// Whose CPU time each second was. A second in which the target or its host was not sampled is nobody's; those at the
+/// end are left out.
+fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
+    let counted = Counted::of(trial, samples);
+    let parties = Parties::of(trial, &counted);
+    let target = parties.target;
+    let mut layers: BTreeMap<(usize, Stage), Vec<f64>> = BTreeMap::new();
+    let mut known = 0;
+    for second in 0..counted.seconds {
+        let advance = |owner: &str, name: &str| counted.advance(owner, name, second);
+        let is_known =
+            [counter::TOTAL, counter::DOMAIN].map(|name| advance(target, name).is_some());
+        if !is_known.contains(&true) {
+            continue;
+        }
+        let window = Window {
+            span: SECOND,
+            processors: counted.processors,
+            target,
+            is_vm: counted.has(target, counter::VCPU),
+            others: &parties.others,
+            advance: &advance,
+        };
+        let Some(account) = window.account() else {
+            continue;
+        };
+        known = second + 1;
+        let mut add = |actor, stage, time: Nanoseconds| {
+            let cores = layers
+                .entry((actor, stage))
+                .or_insert_with(|| vec![0.0; counted.seconds]);
+            if let Some(cores) = cores.get_mut(second) {
+                *cores = time.as_secs_f64();
+            }
+        };
+        let mut charges = account.charges.iter();
+        for (stage, time) in charges
+            .next()
+            .iter()
+            .flat_map(|charge| charge.stages.iter())
+        {
+            add(0, stage, time);
+        }
+        for (place, (charge, (_, stage))) in charges.zip(parties.beside_target()).enumerate() {
+            add(place + 1, stage, charge.stages.total());
+        }
+        add(parties.others.len() + 2, Stage::Rest, account.rest);
+    }
+    let named: Vec<&str> = std::iter::once(target)
+        .chain(parties.beside_target().map(|(name, _)| name))
+        .chain([HOST])
+        .collect();
+    layers
+        .into_iter()
+        .filter(|(_, cores)| cores.iter().any(|cores| *cores > 0.001))
+        .filter_map(|((actor, stage), mut cores)| {
+            let actor = *named.get(actor)?;
+            cores.truncate(known);
+            Some(Layer {
+                actor: actor.to_owned(),
+                stage,
+                source: counted.source(actor, stage),
+                cores,
+            })
+        })
+        .collect()
+}
+
+/// Who is on the host of the target.
+struct Parties<'a> {
+    target: &'a str,
+    others: Vec<(&'a str, Stage)>,
+}
+
+impl<'a> Parties<'a> {
+    fn of(trial: &'a Trial, counted: &Counted<'_>) -> Self {
+        let target = trial.actors.iter().find(|actor| actor.role == Role::Target);
+        let target = target.map_or("target", |actor| actor.name.as_str());
+        let mut others = Vec::new();
+        if trial.actors.is_empty() {
+            others.push(("client", Stage::Client));
+        }
+        for actor in trial.actors.iter().filter(|actor| actor.place == "local") {
+            let stage = match (actor.role, actor.drives.as_deref()) {
+                (Role::Target, _) => continue,
+                (Role::Client, Some(guest)) if guest == target => Stage::Client,
+                (Role::Client, None) => Stage::Client,
+                _ => Stage::Neighbours,
+            };
+            others.push((actor.name.as_str(), stage));
+        }
+        let is_alone = others.iter().all(|(_, stage)| *stage == Stage::Client);
+        if is_alone && counted.has("switch", counter::TOTAL) {
+            others.push(("switch", Stage::Switch));
+        }
+        Self { target, others }
+    }
+
+    /// In the order of an account's charges.
+    fn beside_target(&self) -> impl Iterator<Item = (&'a str, Stage)> {
+        let observer = [(OBSERVER, Stage::Observer)];
+        self.others.iter().copied().chain(observer)
+    }
+}
+
+/// A counter, and what it advanced by in each second.
+type Advances<'a> = (&'a Samples, Vec<Option<Nanoseconds>>);
+
+/// The counters of a trial by owner and name, in the seconds of its window.
+struct Counted<'a> {
+    series: HashMap<&'a str, HashMap<&'a str, Advances<'a>>>,
+    seconds: usize,
+    processors: usize,
+    /// What goes before the name of every owner but the target, where its host is another machine.
+    elsewhere: &'static str,
+}
+
+impl<'a> Counted<'a> {
+    fn of(trial: &Trial, samples: &'a [Samples]) -> Self {
+        let span = trial.window.1.saturating_since(trial.window.0);
+        let seconds = span.0.checked_div(SECOND.0).unwrap_or(0).min(MOST);
+        let mut series: HashMap<&str, HashMap<&str, Advances<'_>>> = HashMap::new();
+        for one in samples.iter().filter(|one| is_time(one)) {
+            let advances = advances(&one.points, trial.window.0, seconds);
+            let of_owner = series.entry(&one.series.owner).or_default();
+            of_owner.insert(&one.series.metric, (one, advances));
+        }
+        let mut counted = Self {
+            series,
+            seconds: usize::try_from(seconds).unwrap_or(0),
+            processors: 1,
+            elsewhere: "",
+        };
+        if counted.has("target.host", counter::IDLE) {
+            counted.elsewhere = "target.";
+        }
+        counted.processors = counted.processors_of(trial);
+        counted
+    }
+
+    fn name(&self, owner: &str) -> String {
+        match owner {
+            "target" => owner.to_owned(),
+            _ => format!("{}{owner}", self.elsewhere),
+        }
+    }
+
+    fn find(&self, owner: &str, name: &str) -> Option<&Advances<'a>> {
+        self.series.get(self.name(owner).as_str())?.get(name)
+    }
+
+    fn has(&self, owner: &str, name: &str) -> bool {
+        self.find(owner, name).is_some()
+    }
+
+    fn advance(&self, owner: &str, name: &str, second: usize) -> Option<Nanoseconds> {
+        match self.find(owner, name) {
+            Some((_, advances)) => advances.get(second).copied().flatten(),
+            // Without the host's counters nothing is known of the rest and of stolen time.
+            None if (owner, name) == (HOST, counter::IDLE) => {
+                let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
+                Some(Nanoseconds(SECOND.0.saturating_mul(processors)))
+            }
+            None => None,
+        }
+    }
+
+    /// The host's processors. Records that do not name them have the whole of their time, column by column.
+    fn processors_of(&self, trial: &Trial) -> usize {
+        let known = trial.observation.processors;
+        let there = trial.environment.get("host.processors");
+        let there = there.filter(|_| !self.elsewhere.is_empty());
+        let there = there.and_then(|count| count.parse().ok());
+        if let Some(processors) = known.or(there) {
+            return processors;
+        }
+        let whole = COLUMNS.iter().chain(&OF_HOSTS[..3]);
+        let times = whole.filter_map(|name| self.find(HOST, name));
+        let mut sums = vec![0.0; self.seconds];
+        for (_, advances) in times {
+            for (sum, advance) in sums.iter_mut().zip(advances) {
+                *sum += advance.unwrap_or_default().as_secs_f64();
+            }
+        }
+        let mean = stats::mean(&sums).unwrap_or_default();
+        mean.round().clamp(1.0, 1e6) as usize
+    }
+
+    fn source(&self, actor: &str, stage: Stage) -> Source {
+        let name = match stage {
+            Stage::Vcpu if self.has(actor, counter::DOMAIN) => counter::DOMAIN,
+            Stage::Vcpu => counter::VCPU,
+            Stage::Rest => counter::IDLE,
+            _ => counter::TOTAL,
+        };
+        let found = self.find(actor, name);
+        let found = found.or_else(|| self.find(actor, counter::TOTAL));
+        found.map_or(Source::Measured, |(samples, _)| samples.series.source)
+    }
+}
+
+fn is_time(samples: &Samples) -> bool {
+    samples.series.unit.base == Base::Nanosecond && samples.series.kind == SampleKind::Counter
+}
+
+/// What a counter advanced by in each of so many seconds, between two samples in proportion; `None` where it was not
+/// sampled around one.
+fn advances(
+    points: &[(Nanoseconds, f64)],
+    from: Nanoseconds,
+    seconds: u64,
+) -> Vec<Option<Nanoseconds>> {
+    (0..seconds)
+        .map(|second| {
+            let begin = Nanoseconds(from.0.saturating_add(second * SECOND.0));
+            let end = begin + SECOND;
+            let before = points.partition_point(|(at, _)| *at <= begin);
+            let after = points.partition_point(|(at, _)| *at < end);
+            let around = points.get(before.saturating_sub(1)..points.len().min(after + 1))?;
+            let rates = stats::rates(around, SampleKind::Counter, (begin, end), SECOND);
+            let rate = rates.first()?.round().max(0.0);
+            Some(Nanoseconds(rate as u64))
+        })
+        .collect()
+}
+
+/// How far the sum of the right series may be from the trial's mean power.
+const SAME_POWER: f64 = 0.05;
+
+/// The host's power over time: of the series that the lab made the trial's `power.mean` of.
+fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
+    let known = trial.metrics.get("power.mean")?;
+    let domains: Vec<(&Samples, Vec<f64>)> = samples
+        .iter()
+        .filter(|samples| samples.series.owner == HOST)
+        .filter(|samples| match samples.series.kind {
+            SampleKind::Counter => samples.series.unit.base == Base::Joule,
+            SampleKind::Gauge => samples.series.unit.base == Base::Watt,
+        })
+        .map(|samples| {
+            let watts = stats::rates(&samples.points, samples.series.kind, trial.window, SECOND);
+            (samples, watts)
+        })
+        .collect();
+    let named = &trial.observation.energy;
+    let watts = if named.is_empty() {
+        guessed(known.quantity.value, &domains)?
+    } else {
+        let of = |name: &String| {
+            let mut all = domains.iter();
+            all.find(|(samples, _)| samples.series.metric == *name)
+                .map(|(_, watts)| watts)
+        };
+        sum(&named.iter().map(of).collect::<Option<Vec<_>>>()?)
+    };
+    Some((watts, known.source))
+}
+
+fn sum(parts: &[&Vec<f64>]) -> Vec<f64> {
+    let seconds = parts.iter().map(|part| part.len()).max().unwrap_or(0);
+    let of = |second: usize| parts.iter().filter_map(|part| part.get(second)).sum();
+    (0..seconds).map(of).collect()
+}
+
+/// In records that do not name the series: the domain, or all domains of a meter, whose mean is the trial's. Domains
+/// overlap.
+fn guessed(mean: f64, domains: &[(&Samples, Vec<f64>)]) -> Option<Vec<f64>> {
+    let meter = |samples: &Samples| {
+        let mut words = samples.series.metric.split('.');
+        (
+            words.next().map(str::to_owned),
+            words.next().map(str::to_owned),
+        )
+    };
+    let mut candidates: Vec<Vec<f64>> = Vec::new();
+    for (samples, watts) in domains {
+        candidates.push(watts.clone());
+        let siblings = domains
+            .iter()
+            .filter(|(other, _)| meter(other) == meter(samples));
+        candidates.push(sum(&siblings.map(|(_, watts)| watts).collect::<Vec<_>>()));
+    }
+    let off = |watts: &Vec<f64>| {
+        let own = stats::mean(watts)?;
+        Some((own / mean - 1.0).abs()).filter(|off| *off < SAME_POWER)
+    };
+    let (_, best) = candidates
+        .into_iter()
+        .filter_map(|watts| Some((off(&watts)?, watts)))
+        .min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    Some(best)
+}
+
+#[cfg(test)]
+mod tests;
