@@ -3,13 +3,14 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test lint bench bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
+.PHONY: help setup build demo demo-density testbed test test-all lint bench bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
 	@echo "make demo-density   how many guests this host holds, in three minutes"
 	@echo "make testbed        the published tables on an emulated host"
-	@echo "make test           run every test"
+	@echo "make test           run the tests that need what make demo installs"
+	@echo "make test-all       run every test, and install what they need"
 	@echo "make lint           formatting, lints, and no circle of imports"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-density  what the scalability test costs"
@@ -35,9 +36,12 @@ demo-density: build
 testbed: build
 	@./scripts/testbed $(VTAX)
 
-test:
-	@./scripts/setup test
+test: setup
 	@./scripts/test
+
+test-all:
+	@./scripts/setup test
+	@./scripts/test all
 
 lint:
 	@./scripts/setup lint

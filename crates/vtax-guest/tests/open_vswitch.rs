@@ -71,6 +71,7 @@ fn daemons(cell: &Cell) -> BTreeSet<(String, u32)> {
 }
 
 #[test]
+#[ignore = "needs Open vSwitch: make test-all"]
 fn guests_reach_each_other_over_open_vswitch_and_its_work_is_counted_apart() {
     let Some(mut bench) = Bench::new() else {
         return;
@@ -139,6 +140,7 @@ fn guests_reach_each_other_over_open_vswitch_and_its_work_is_counted_apart() {
 }
 
 #[test]
+#[ignore = "needs Open vSwitch: make test-all"]
 fn open_vswitch_ends_with_its_cell_however_that_ends() {
     let Some(mut bench) = Bench::new() else {
         return;

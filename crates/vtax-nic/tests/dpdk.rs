@@ -134,11 +134,13 @@ fn try_rings(kind: &str) {
 }
 
 #[test]
+#[ignore = "needs dpdk-testpmd: make test-all"]
 fn dpdk_speaks_over_split_rings() {
     try_rings("");
 }
 
 #[test]
+#[ignore = "needs dpdk-testpmd: make test-all"]
 fn dpdk_speaks_over_packed_rings() {
     try_rings("packed_vq=1,");
 }
@@ -193,6 +195,7 @@ fn captured(file: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
+#[ignore = "needs dpdk-testpmd: make test-all"]
 fn dpdk_gets_the_very_frames_that_it_sent_in_their_order() {
     if !has_testpmd() {
         return;

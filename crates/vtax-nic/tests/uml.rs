@@ -109,6 +109,7 @@ fn is_answer(frame: &[u8]) -> bool {
 }
 
 #[test]
+#[ignore = "needs User-mode Linux: make test-all"]
 fn linuxs_own_front_end_exchanges_frames() {
     let Some(linux) = found("linux.uml") else {
         return eprintln!("SKIPPED: there is no User-mode Linux (Debian: user-mode-linux)");

@@ -275,18 +275,21 @@ fn outage(test: &str, kind: Kind, (protocol, path): (&str, &str)) {
 const REMOTE_WRITE: (&str, &str) = ("remote-write", "/api/v1/write");
 
 #[test]
+#[ignore = "needs Prometheus: make test-all"]
 fn an_outage_of_prometheus_loses_nothing_and_repeats_nothing() {
     let test = "an_outage_of_prometheus_loses_nothing_and_repeats_nothing";
     outage(test, Kind::Prometheus, REMOTE_WRITE);
 }
 
 #[test]
+#[ignore = "needs VictoriaMetrics: make test-all"]
 fn an_outage_of_victoria_metrics_loses_nothing_and_repeats_nothing() {
     let test = "an_outage_of_victoria_metrics_loses_nothing_and_repeats_nothing";
     outage(test, Kind::VictoriaMetrics, REMOTE_WRITE);
 }
 
 #[test]
+#[ignore = "needs VictoriaMetrics: make test-all"]
 fn an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing() {
     let test = "an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing";
     let program = Kind::VictoriaMetrics.program();

@@ -1,9 +1,10 @@
-//! The closing line of `make test`: nothing that was skipped is counted as passed.
+//! The closing lines of `make test`, where nothing that was skipped or left out is counted as passed, and of `make demo`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// What cargo prints of three tests that passed, one of them without having done all.
@@ -64,14 +65,25 @@ fn a_test_that_was_skipped_is_counted_as_skipped_with_its_reason() {
     assert_eq!(said.lines().filter(|found| *found == line).count(), 2);
 }
 
+/// A program in a directory that is this line of shell.
+fn program(directory: &Path, line: &str) -> PathBuf {
+    let path = directory.join("program");
+    fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
 /// Runs the script with a cargo that is this line of shell.
 fn with_cargo(line: &str) -> (Output, String) {
+    with_arguments(&[], line)
+}
+
+fn with_arguments(arguments: &[&str], line: &str) -> (Output, String) {
     let directory = tempfile::tempdir().unwrap();
-    let cargo = directory.path().join("cargo");
-    fs::write(&cargo, format!("#!/bin/sh\n{line}\n")).unwrap();
-    fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+    let cargo = program(directory.path(), line);
     let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/test"));
     script.env("CARGO", &cargo).env_remove("VTAX_TESTS");
+    script.args(arguments);
     let output = script.output().unwrap();
     let said = String::from_utf8(output.stdout.clone()).unwrap();
     (output, said)
@@ -116,6 +128,51 @@ fn what_a_test_leaves_running_holds_nothing_up() {
         "{said}"
     );
     assert!(start.elapsed().as_secs() < 30, "{said}");
+}
+
+#[test]
+fn a_test_that_needs_more_is_left_out_named_by_its_program_and_not_counted() {
+    let (output, said) = with_cargo(
+        "printf '     Running tests/places.rs (target/debug/deps/places-0f1e)\\ntest result: ok. 0 passed; 0 failed; 10 ignored; 0 measured\\n'
+         printf '     Running unittests src/lib.rs (target/debug/deps/vtax_a-12ab)\\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\\n'
+         printf '   Doc-tests vtax_a\\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\\n'",
+    );
+    assert!(output.status.success(), "{said}");
+    let closing: Vec<&str> = said.lines().rev().take(2).collect();
+    let left = "  11 left to `make test-all`: places 10, vtax_a 1";
+    assert_eq!(closing, ["4 passed, 0 failed, 0 skipped", left], "{said}");
+}
+
+#[test]
+fn every_test_is_run_only_where_all_are_asked_for() {
+    let asked = |arguments: &[&str]| {
+        let line = "echo \"NOTE: $*\"; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
+        let (_, said) = with_arguments(arguments, line);
+        said.contains("--include-ignored")
+    };
+    assert_eq!((asked(&[]), asked(&["all"])), (false, true));
+    let (output, said) = with_arguments(&["most"], "true");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+}
+
+#[test]
+fn a_demo_on_a_busy_host_says_so_in_one_line_and_ends_with_3() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: the demo needs root");
+        return;
+    }
+    let demo = |line: &str| {
+        let directory = tempfile::tempdir().unwrap();
+        let vtax = program(directory.path(), line);
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo");
+        let output = Command::new(script).arg(vtax).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let busy = "the host was busy: no trial counts; run it again on a quiet machine\n";
+    assert_eq!(demo("exit 3"), (Some(3), busy.to_owned()));
+    assert_eq!(demo("exit 1"), (Some(1), String::new()));
+    assert_eq!(demo("exit 0"), (Some(0), String::new()));
 }
 
 #[test]

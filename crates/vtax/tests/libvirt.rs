@@ -210,6 +210,7 @@ impl Libvirt {
 }
 
 #[test]
+#[ignore = "needs libvirtd: make test-all"]
 fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kill() {
     let Some(libvirt) = Libvirt::start() else {
         return;
@@ -374,6 +375,7 @@ fn is_told_its_share(libvirt: &Libvirt) {
 }
 
 #[test]
+#[ignore = "needs libvirtd: make test-all"]
 fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     let Some(libvirt) = Libvirt::start() else {
         return;
@@ -545,6 +547,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
 }
 
 #[test]
+#[ignore = "needs libvirtd: make test-all"]
 fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
     let Some(libvirt) = Libvirt::start() else {
         return;

@@ -366,6 +366,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_clock() {
     let Some(machines) = Machines::start(PLAN) else {
         return;
@@ -448,6 +449,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
     let Some(machines) = Machines::start(&plan) else {
@@ -561,6 +563,7 @@ fn ssh_of(vtax: u32) -> i32 {
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_missing() {
     let plan = PLAN.replace("root@", "loader@");
     let Some(machines) = Machines::start(&plan) else {
@@ -579,6 +582,7 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn what_is_wrong_with_the_places_is_said_before_anything_boots() {
     let Some(machines) = Machines::start(PLAN) else {
         return;
@@ -631,6 +635,7 @@ rate_mbit = 50
 "#;
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
     let Some(machines) = Machines::start(FOUND) else {
         return;
@@ -667,6 +672,7 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn a_target_that_goes_costs_one_trial_and_comes_again() {
     let plan = FOUND.replace("repetitions = 2", "repetitions = 20");
     let Some(machines) = Machines::start(&plan) else {
@@ -709,6 +715,7 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
     let Some(machines) = Machines::start(FOUND) else {
         return;
@@ -779,6 +786,7 @@ fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
     let Some(machines) = Machines::start(FOUND) else {
         return;
@@ -850,6 +858,7 @@ const LOOKS: [&str; 12] = [
 ];
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     let Some(machines) = Machines::start(FOUND) else {
         return;
@@ -913,6 +922,7 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
 }
 
 #[test]
+#[ignore = "needs sshd: make test-all"]
 fn a_clone_of_a_template_is_measured_and_removed_and_so_it_is_after_a_kill() {
     let Some(machines) = Machines::start(FOUND) else {
         return;

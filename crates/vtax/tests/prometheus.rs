@@ -58,6 +58,7 @@ fn promtool(arguments: &[&str], input: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs promtool: make test-all"]
 fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
     if lacks(
         "promtool_accepts_the_rules_and_they_fire_when_they_should",
@@ -75,6 +76,7 @@ fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
 }
 
 #[test]
+#[ignore = "needs promtool: make test-all"]
 fn promtool_finds_nothing_to_say_about_the_metrics() {
     if lacks(
         "promtool_finds_nothing_to_say_about_the_metrics",
@@ -125,6 +127,7 @@ fn encode(query: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs Prometheus: make test-all"]
 fn a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboard() {
     let test = "a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboard";
     if lacks(test, &["prometheus"]) {

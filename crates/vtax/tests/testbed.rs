@@ -127,6 +127,7 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
     if !has("kvm") {
         return;
@@ -173,6 +174,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
     if !has("kvm") {
         return;
@@ -202,6 +204,7 @@ fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn a_run_that_cannot_start_inside_says_why() {
     if !has("kvm") {
         return;
@@ -218,6 +221,7 @@ fn a_run_that_cannot_start_inside_says_why() {
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn a_xen_guest_gives_the_same_numbers_twice() {
     if !has("xen") {
         return;
@@ -233,6 +237,7 @@ fn a_xen_guest_gives_the_same_numbers_twice() {
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instructions() {
     if !has("kvm") {
         return;
@@ -259,6 +264,7 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_watts() {
     if !has("qemu") || !has("kvm") {
         return;
@@ -293,6 +299,7 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
 
 /// The study of `docs/charge.md` at its smallest: containers, a few seconds.
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn two_guests_together_are_charged_what_each_is_charged_alone() {
     if !has("kvm") {
         return;
@@ -363,6 +370,7 @@ fn in_shell(hypervisor: &str, script: &str) -> String {
 }
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
     if !has("kvm") {
         return;
@@ -480,6 +488,7 @@ cat /run/nic.log /run/qemu.log
 poweroff -f"#;
 
 #[test]
+#[ignore = "needs testbeds, which are built and emulated: make test-all"]
 fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
     if !has("kvm") {
         return;

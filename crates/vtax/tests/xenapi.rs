@@ -78,6 +78,7 @@ print("content with it:", XenAPI.__file__)
 "#;
 
 #[test]
+#[ignore = "needs XenAPI, a Python package: make test-all"]
 fn the_vendors_own_sdk_is_content_with_the_stand_in() {
     // Where `scripts/setup test` puts it.
     let home = std::env::var_os("HOME")
@@ -113,6 +114,7 @@ fn the_vendors_own_sdk_is_content_with_the_stand_in() {
 }
 
 #[test]
+#[ignore = "needs openssl and curl: make test-all"]
 fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_never_taken() {
     let folder = tempfile::tempdir().unwrap();
     let Some(pool) = Pool::start(folder.path(), "127.0.0.1", None) else {
