@@ -1,0 +1,200 @@
+//! Results and plans that were altered at random are refused or read: nothing panics, and no number is taken that
+//! cannot be. `TRIES=5000 cargo test -p vtax --test mutations` takes minutes; without it a tenth of that runs.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use vtax_lab::plan::{Catalogue, Plan, treatments};
+use vtax_report::analysis::{Analysis, analyse};
+use vtax_report::results::ResultsDir;
+use vtax_report::{compare, export, html, terminal};
+
+fn tries() -> u64 {
+    std::env::var("TRIES").map_or(500, |tries| tries.parse().unwrap())
+}
+
+/// What breaks readers of numbers, texts and nesting.
+const FRAGMENTS: [&[u8]; 16] = [
+    b"1e999",
+    b"-1",
+    b"NaN",
+    b"null",
+    b"[]",
+    b"{}",
+    b"\"\"",
+    b"\"\\u0000\"",
+    b"18446744073709551616",
+    b"-9223372036854775808",
+    b"0",
+    b"1e-320",
+    b"\xff\xfe",
+    b"\x00",
+    b"[[[[[[[[",
+    b"\xf0\x9f\x92\xa3",
+];
+
+/// SplitMix64: the same tries on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end.max(1) as u64).unwrap()
+    }
+}
+
+/// One to four alterations.
+fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        let end = (at + random.below(24)).min(bytes.len());
+        match random.below(6) {
+            0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
+            1 => drop(bytes.drain(at..end)),
+            2 => {
+                let piece = bytes[at..end].to_vec();
+                let to = random.below(bytes.len() + 1);
+                bytes.splice(to..to, piece);
+            }
+            3 => bytes.truncate(at),
+            4 => {
+                // In the place of a number, where one is near.
+                let digits = |byte: &u8| byte.is_ascii_digit() || b".-+eE".contains(byte);
+                let begin = bytes[at..]
+                    .iter()
+                    .position(u8::is_ascii_digit)
+                    .map_or(at, |skip| at + skip);
+                let end = bytes[begin..]
+                    .iter()
+                    .position(|byte| !digits(byte))
+                    .map_or(begin, |len| begin + len);
+                bytes.splice(
+                    begin..end,
+                    FRAGMENTS[random.below(FRAGMENTS.len())].iter().copied(),
+                );
+            }
+            _ => drop(bytes.splice(
+                at..at,
+                FRAGMENTS[random.below(FRAGMENTS.len())].iter().copied(),
+            )),
+        }
+    }
+    bytes
+}
+
+fn copy(from: &Path, to: &Path, files: &mut Vec<PathBuf>) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to, files);
+        } else {
+            fs::copy(&from, &to).unwrap();
+            files.push(to);
+        }
+    }
+}
+
+/// All that is done with a results directory; whether it was read.
+fn read_results(path: &Path, good: &Analysis) -> bool {
+    let Ok(results) = ResultsDir::open(path) else {
+        return false;
+    };
+    let Ok(analysis) = analyse(&results) else {
+        return false;
+    };
+    let _ = terminal::table(&analysis, 80, false);
+    let _ = html::write_report(&results, &analysis);
+    let _ = export::csv(&results, &mut Vec::new());
+    let _ = export::csv_samples(&results, &mut Vec::new());
+    let _ = compare::table(&compare::compare(good, &[&analysis]), 80);
+    true
+}
+
+#[test]
+fn results_that_were_altered_at_random_are_read_or_refused() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vtax-report/tests/data/format-1");
+    let (mut read, mut refused) = (0, 0);
+    let folder = tempfile::tempdir().unwrap();
+    let good = folder.path().join("good");
+    copy(&kept, &good, &mut Vec::new());
+    let good = analyse(&ResultsDir::open(&good).unwrap()).unwrap();
+    let path = folder.path().join("results");
+    let mut files = Vec::new();
+    copy(&kept, &path, &mut files);
+    files.sort();
+    for seed in 0..tries() {
+        let mut random = Random(seed);
+        let file = &files[random.below(files.len())];
+        let original = fs::read(file).unwrap();
+        fs::write(file, mutated(&original, &mut random)).unwrap();
+        let outcome = catch_unwind(AssertUnwindSafe(|| read_results(&path, &good)));
+        fs::write(file, original).unwrap();
+        match outcome {
+            Ok(true) => read += 1,
+            Ok(false) => refused += 1,
+            Err(_) => panic!("try {seed} of {} panicked", file.display()),
+        }
+    }
+    // Both happen, or the alterations are of no use.
+    assert!(
+        read > 100 && refused > 100,
+        "{read} read, {refused} refused"
+    );
+}
+
+#[test]
+fn plans_that_were_altered_at_random_are_read_or_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
+    let mut plans: Vec<PathBuf> = [folder.clone(), folder.join("papers")]
+        .iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|end| end == "toml"))
+        .collect();
+    plans.sort();
+    let texts: Vec<Vec<u8>> = plans.iter().map(|path| fs::read(path).unwrap()).collect();
+    let standard = Catalogue::standard();
+    let (mut read, mut refused) = (0, 0);
+    for seed in 0..tries() {
+        let mut random = Random(seed);
+        let number = random.below(texts.len());
+        let bytes = mutated(&texts[number], &mut random);
+        let text = String::from_utf8_lossy(&bytes);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let climbs = vtax_density::plan::Plan::read("plan.toml", &text, false)
+                .map_err(|wrong| wrong.to_string());
+            match Plan::read("plan.toml", &text, &standard) {
+                Ok(plan) => {
+                    let all = treatments(&plan, &standard);
+                    let time = plan.expected_time(&all, &standard);
+                    assert!(!all.is_empty() && time.as_secs_f64().is_finite());
+                    true
+                }
+                Err(wrong) => {
+                    assert!(!wrong.to_string().is_empty());
+                    climbs.is_ok()
+                }
+            }
+        }));
+        match outcome {
+            Ok(true) => read += 1,
+            Ok(false) => refused += 1,
+            Err(_) => panic!("try {seed} of {} panicked", plans[number].display()),
+        }
+    }
+    assert!(
+        read > 100 && refused > 100,
+        "{read} read, {refused} refused"
+    );
+}
