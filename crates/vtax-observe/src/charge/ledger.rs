@@ -1,11 +1,11 @@
 //! The ledger of one interval: arithmetic only, so that its invariants can be tested on any input.
 //!
-//! 1. The sum of all rows, the host's and the unattributed time is the measured total, up to the
-//!    granularity of the sources ([`Ledger::excess`]).
-//! 2. Nothing is negative.
-//! 3. What a method cannot explain is unattributed and never spread over the guests.
+//! Time is divided by [`vtax_units::account`]. The ledger adds what is of several intervals and of methods: an excess
+//! that is taken off later unattributed time, the errors of models, and energy. What a method cannot explain is
+//! unattributed and never spread over the guests.
 
 use std::collections::{BTreeMap, HashMap};
+use vtax_units::account::{self, Host, Owner};
 pub use vtax_units::account::{Stage, Stages};
 use vtax_units::{Joules, Nanoseconds};
 
@@ -33,8 +33,12 @@ pub struct Usage {
     pub processors: u32,
     /// All time that processors were neither idle nor taken away by a hypervisor below.
     pub total: Nanoseconds,
+    /// Time that a hypervisor below took away.
+    pub stolen: Nanoseconds,
     /// The time of all tasks of this kernel.
     pub tasks: Nanoseconds,
+    /// Whether that time, and guests' own, goes on while a hypervisor below runs something else: in a Dom0.
+    pub tasks_hold_stolen: bool,
     /// The kernel's own account of soft interrupt time.
     pub softirq: Nanoseconds,
     /// Whether this kernel books soft interrupts apart from the task that they interrupt
@@ -70,6 +74,8 @@ pub struct IoCharge {
     pub ksoftirqd: Nanoseconds,
     /// Soft interrupt time that the method saw and could not tell whose it was.
     pub unknown: Nanoseconds,
+    /// Whether a clock timed this, which goes on while a hypervisor below runs something else.
+    pub is_by_clock: bool,
     /// Whether a model made this, so that the errors are meant.
     pub is_modelled: bool,
     /// How far `host_softirq` may be off.
@@ -160,34 +166,51 @@ impl Ledger {
     /// Closes the books of an interval. `carried` is the excess of earlier intervals that is not
     /// yet made good, and becomes what is left of it.
     pub fn close(usage: &Usage, io: &IoCharge, carried: &mut Nanoseconds) -> Self {
-        let mut own: BTreeMap<u32, Stages> = BTreeMap::new();
-        let mut outside = 0u64;
+        let mut places: BTreeMap<u32, usize> = BTreeMap::new();
         for guest in &usage.guests {
-            own.entry(guest.number).or_default().merge(&guest.own);
-            outside = outside.saturating_add(guest.outside.0);
+            places.entry(guest.number).or_default();
         }
-        let guests_tasks: u64 = {
-            // What is inside another guest's group is counted there already.
-            for guest in &usage.guests {
-                if let Some(container) = guest.inside.and_then(|number| own.get_mut(&number)) {
-                    container.take(guest.own.total());
-                }
+        for (place, at) in places.values_mut().enumerate() {
+            *at = place;
+        }
+        // Of kernels that book soft interrupts apart none are inside the time of tasks.
+        let context = |time: Nanoseconds| match usage.softirq_apart {
+            true => Nanoseconds(0),
+            false => time,
+        };
+        let work = |number: u32| io.guests.get(&number).copied().unwrap_or_default();
+        let of_method = |number: &u32| Owner {
+            softirq: work(*number).softirq,
+            context: context(work(*number).context),
+            ..Owner::default()
+        };
+        let mut owners: Vec<Owner> = places.keys().map(of_method).collect();
+        for guest in &usage.guests {
+            let owner = places.get(&guest.number).and_then(|at| owners.get_mut(*at));
+            let Some(owner) = owner else { continue };
+            for (stage, time) in guest.own.iter() {
+                let of_tasks = match stage {
+                    Stage::Vcpu => time.saturating_since(guest.outside),
+                    _ => time,
+                };
+                owner.tasks.add(stage, of_tasks);
             }
-            own.values()
-                .fold(0u64, |sum, stages| sum.saturating_add(stages.total().0))
-                .saturating_sub(outside)
+            let outside = owner.outside.0.saturating_add(guest.outside.0);
+            owner.outside = Nanoseconds(outside);
+            let around = guest.inside.and_then(|number| places.get(&number));
+            owner.inside = around.copied().or(owner.inside);
+        }
+        let host = Host {
+            busy: usage.total,
+            stolen: usage.stolen,
+            tasks: Some(usage.tasks),
+            softirq: io.host_softirq,
+            context: context(io.host_context),
+            ksoftirqd: io.ksoftirqd,
+            tasks_hold_stolen: usage.tasks_hold_stolen,
+            softirqs_hold_stolen: io.is_by_clock,
         };
-        let host_context = if usage.softirq_apart {
-            0
-        } else {
-            io.host_context.0
-        };
-        let host = usage
-            .tasks
-            .0
-            .saturating_sub(guests_tasks)
-            .saturating_sub(host_context)
-            .saturating_sub(io.ksoftirqd.0);
+        let account = account::close(&host, &owners);
 
         let modelled = |softirq: Nanoseconds, context: Nanoseconds| {
             io.is_modelled.then_some(Modelled {
@@ -195,34 +218,19 @@ impl Ledger {
                 softirq,
             })
         };
-        let mut rows = Vec::with_capacity(own.len());
-        for (number, mut stages) in own {
-            let work = io.guests.get(&number).copied().unwrap_or_default();
-            let booked = stages.total();
-            if !usage.softirq_apart {
-                stages.take(work.context);
-            }
-            stages.add(Stage::Softirq, work.softirq);
-            rows.push(Row {
-                number,
-                stages,
-                booked,
+        let charged = places.keys().zip(&account.charges);
+        let rows: Vec<Row> = charged
+            .map(|(number, charge)| Row {
+                number: *number,
+                stages: charge.stages,
+                booked: charge.booked,
                 energy: Joules(0.0),
-                modelled: modelled(work.softirq_error, work.context_error),
-            });
-        }
+                modelled: modelled(work(*number).softirq_error, work(*number).context_error),
+            })
+            .collect();
         // Work for a guest that has no row (it ended meanwhile) stays visible as nobody's.
-        let attributed = rows
-            .iter()
-            .fold(host, |sum, row| sum.saturating_add(row.stages.total().0))
-            .saturating_add(io.host_softirq.0);
-        let total = usage.total.0.saturating_add(outside);
-        let (rest, over) = (
-            total.saturating_sub(attributed),
-            attributed.saturating_sub(total),
-        );
-        let made_good = rest.min(carried.0);
-        carried.0 = (carried.0 - made_good).saturating_add(over);
+        let made_good = account.rest.0.min(carried.0);
+        carried.0 = (carried.0 - made_good).saturating_add(account.excess.0);
         // At most the time that no task had.
         let unattributed_error = rows
             .iter()
@@ -233,14 +241,14 @@ impl Ledger {
             .min(usage.total.saturating_since(usage.tasks).0);
         Self {
             span: usage.span,
-            total: Nanoseconds(total),
+            total: account.total,
             rows,
-            host: Nanoseconds(host),
-            host_softirq: io.host_softirq,
+            host: account.host,
+            host_softirq: account.softirq,
             host_energy: Joules(0.0),
-            unattributed: Nanoseconds(rest - made_good),
+            unattributed: Nanoseconds(account.rest.0 - made_good),
             unattributed_energy: Joules(0.0),
-            excess: Nanoseconds(over),
+            excess: account.excess,
             made_good: Nanoseconds(made_good),
             modelled: modelled(io.host_softirq_error, io.host_context_error),
             unattributed_error: io.is_modelled.then_some(Nanoseconds(unattributed_error)),
@@ -366,6 +374,63 @@ mod tests {
     }
 
     #[test]
+    fn time_that_a_hypervisor_below_took_is_in_no_row() {
+        let usage = Usage {
+            total: Nanoseconds(800),
+            stolen: Nanoseconds(200),
+            tasks: Nanoseconds(700),
+            guests: vec![guest(1, stages(0, 400))],
+            ..Usage::default()
+        };
+        let io = IoCharge {
+            guests: [(1, work(100, 50))].into(),
+            is_by_clock: true,
+            ..IoCharge::default()
+        };
+        let found = |usage: &Usage, io: &IoCharge| {
+            let ledger = Ledger::close(usage, io, &mut Nanoseconds(0));
+            let stages = ledger.rows[0].stages;
+            let of = |stage| stages.get(stage).0;
+            let parts = (of(Stage::Emulator), of(Stage::Softirq), ledger.host.0);
+            assert_eq!(ledger.sum(), ledger.total);
+            parts
+        };
+        assert_eq!(found(&usage, &io), (360, 80, 300));
+        let sampled = IoCharge {
+            is_by_clock: false,
+            ..io.clone()
+        };
+        assert_eq!(found(&usage, &sampled), (350, 100, 300));
+        let dom0 = Usage {
+            tasks_hold_stolen: true,
+            ..usage
+        };
+        assert_eq!(found(&dom0, &io), (280, 80, 240));
+    }
+
+    #[test]
+    fn soft_interrupts_in_back_ends_leave_a_domains_own_time_as_xen_counts_it() {
+        let mut domain = guest(1, stages(900, 0));
+        domain.outside = Nanoseconds(900);
+        domain.own.add(Stage::Backend, Nanoseconds(100));
+        let usage = Usage {
+            total: Nanoseconds(300),
+            tasks: Nanoseconds(200),
+            guests: vec![domain],
+            ..Usage::default()
+        };
+        let io = IoCharge {
+            guests: [(1, work(40, 40))].into(),
+            ..IoCharge::default()
+        };
+        let ledger = Ledger::close(&usage, &io, &mut Nanoseconds(0));
+        let row = ledger.row(1).unwrap();
+        assert_eq!(row.stages.get(Stage::Vcpu).0, 900);
+        assert_eq!(row.stages.get(Stage::Backend).0, 60);
+        assert_eq!((row.booked.0, row.stages.total().0), (1000, 1000));
+    }
+
+    #[test]
     fn what_a_method_cannot_explain_is_nobodys() {
         let usage = Usage {
             total: Nanoseconds(1000),
@@ -421,10 +486,13 @@ mod tests {
             total in 0u64..20_000_000_000, tasks in 0u64..20_000_000_000,
             host in 0u64..2_000_000_000, context in 0u64..2_000_000_000,
             softirq_apart in any::<bool>(), carried in 0u64..1_000_000_000,
+            stolen in 0u64..20_000_000_000, tasks_hold_stolen in any::<bool>(), is_by_clock in any::<bool>(),
         ) {
             let usage = Usage {
                 total: Nanoseconds(total),
+                stolen: Nanoseconds(stolen),
                 tasks: Nanoseconds(tasks),
+                tasks_hold_stolen,
                 softirq_apart,
                 guests: guests.iter().map(|(number, own, is_outside, inside)| GuestUse {
                     number: *number,
@@ -439,6 +507,7 @@ mod tests {
                 host_softirq: Nanoseconds(host),
                 host_context: Nanoseconds(context),
                 ksoftirqd: Nanoseconds(context / 3),
+                is_by_clock,
                 ..IoCharge::default()
             };
             let mut left = Nanoseconds(carried);

@@ -623,7 +623,10 @@ impl Method for Traced {
             .collect();
 
         self.groups.update(guests, &alive);
-        let mut charge = IoCharge::default();
+        let mut charge = IoCharge {
+            is_by_clock: true,
+            ..IoCharge::default()
+        };
         let add = |to: &mut Nanoseconds, ns: u64| *to = Nanoseconds(to.0.saturating_add(ns));
         let found = self.probe.read();
         for (owner, ns) in found.charges {

@@ -190,6 +190,8 @@ impl UsageReader {
             span,
             processors: host.time.processors,
             total,
+            stolen: host.time.stolen_since(&last.time),
+            tasks_hold_stolen: guests.iter().any(|guest| guest.domain.is_some()),
             tasks: tasks.unwrap_or(host.time.sampled_since(&last.time)),
             softirq: host.time.softirq_since(&last.time),
             softirq_apart: self.softirq_apart,

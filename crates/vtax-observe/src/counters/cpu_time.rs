@@ -92,6 +92,7 @@ pub(crate) struct CpuMark {
     softirq: u64,
     busy: u64,
     unused: u64,
+    stolen: u64,
     unused_faults: u64,
     busy_faults: u64,
     passes: u64,
@@ -147,7 +148,8 @@ impl CpuTime {
         let totals = self.totals();
         mark.busy = sum(&totals, &Time::BUSY);
         mark.softirq = of(&totals, Time::Softirq);
-        mark.unused = self.unused.total().saturating_add(of(&totals, Time::Steal));
+        mark.stolen = of(&totals, Time::Steal);
+        mark.unused = self.unused.total().saturating_add(mark.stolen);
         mark.unused_faults += u64::from(before.passes > 0 && !unused_is_exact);
         mark.busy_faults += u64::from(before.passes > 0 && !busy_is_exact);
         self.mark = mark;
@@ -188,6 +190,11 @@ impl CpuMark {
     /// How long soft interrupts ran since `earlier`.
     pub(crate) fn softirq_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.softirq.saturating_sub(earlier.softirq))
+    }
+
+    /// How long a hypervisor below ran something else since `earlier`.
+    pub(crate) fn stolen_since(&self, earlier: &Self) -> Nanoseconds {
+        Nanoseconds(self.stolen.saturating_sub(earlier.stolen))
     }
 
     /// How long processors were busy since `earlier`: never more than all of them had. `None` where the

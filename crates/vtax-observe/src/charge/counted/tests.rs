@@ -217,6 +217,8 @@ impl Kernel {
             span: Nanoseconds(1_000_000_000),
             processors: 2,
             total: nanoseconds(run + idle),
+            stolen: Nanoseconds(0),
+            tasks_hold_stolen: false,
             tasks: nanoseconds(run),
             softirq: nanoseconds(ticks),
             softirq_apart: false,
