@@ -29,7 +29,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn start(
         program: &Path,
         directory: &Path,
@@ -79,7 +79,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn connect(&self, port: &str, options: Options) -> Result<Nic, String> {
         let path = self.directory.join(port);
         Nic::connect(&path, options).map_err(|error| format!("{}: {error}", path.display()))
@@ -89,7 +89,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn stats(&self, port: &str) -> Result<PortSnapshot, String> {
         let request = Request::Stats {
             port: Some(port.to_owned()),
@@ -104,7 +104,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn ask(&self, request: &Request) -> Result<vtax_nic::control::api::Response, String> {
         Client::connect(&self.directory.join("api"))?.ask(request)
     }

@@ -12,7 +12,7 @@ use crate::session::{SessionError, message, request, state};
 
 /// What is wrong with a ring or a frame. Committed on queue pair 0 of a running NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it; `describe` says it in words")]
+#[expect(missing_docs, reason = "`describe` is the documentation")]
 pub enum Misdeed {
     AvailableIndexJumps,
     HeadPastTable,

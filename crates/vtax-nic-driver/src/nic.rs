@@ -188,7 +188,7 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Tells the back end where guest memory is.
+    /// Shares guest memory with the back end.
     ///
     /// # Errors
     ///
@@ -404,7 +404,7 @@ impl Nic {
             self.frame.clear();
             queue.copy_out(&self.memory, head, len, &mut self.frame);
             queue.ring.offer(&self.memory, head);
-            // With MRG_RXBUF the header says how many buffers the frame has.
+            // With MRG_RXBUF the header holds the number of buffers of the frame.
             let buffers = self.frame.get(10..).and_then(|rest| rest.first_chunk());
             let buffers = buffers.map_or(1, |count| u16::from_le_bytes(*count));
             for _ in 1..buffers {
@@ -427,7 +427,7 @@ impl Nic {
         frames
     }
 
-    /// Sleeps until a pair's RX queue has something, up to `limit`. Tells whether it has.
+    /// Sleeps until a pair's RX queue has something, up to `limit`. Returns whether it has.
     pub fn wait(&mut self, pair: usize, limit: Duration) -> bool {
         let Some(queue) = self.pairs.get(pair).map(|pair| &pair.rx) else {
             return false;

@@ -98,7 +98,7 @@ impl PackedRing {
         self.next = self.next.after(1, self.size);
     }
 
-    /// Makes everything offered visible. Tells whether the device wants a kick.
+    /// Makes everything offered visible. Returns whether the device wants a kick.
     pub fn publish(&mut self, memory: &GuestMemory) -> bool {
         let Some((first, flags)) = self.hidden.take() else {
             return false;

@@ -1,4 +1,4 @@
-//! Stamped frames: each says its number and when it was sent, so the receiver knows what was lost,
+//! Stamped frames: each carries its number and when it was sent, so the receiver knows what was lost,
 //! repeated or reordered, and how long each was on its way.
 
 use vtax_nic::hold::Nanos;
@@ -10,7 +10,7 @@ pub const SHORTEST_FRAME: usize = 60;
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb6];
 const MAGIC: [u8; 4] = *b"vtxp";
 
-/// What a stamped frame says.
+/// What a stamped frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Counted from 0.

@@ -103,7 +103,7 @@ impl DriverRing {
         self.next_available = self.next_available.wrapping_add(1);
     }
 
-    /// Makes everything offered visible. Tells whether the device wants a kick.
+    /// Makes everything offered visible. Returns whether the device wants a kick.
     pub fn publish(&mut self, memory: &GuestMemory) -> bool {
         let (old, new) = (self.published, self.next_available);
         if let Some(ring) = &mut self.packed {

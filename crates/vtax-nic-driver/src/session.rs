@@ -49,7 +49,7 @@ pub enum SessionError {
         /// Why it failed.
         error: std::io::Error,
     },
-    /// The back end said no.
+    /// The back end refused.
     #[error("the back end refused request {request} with {code}")]
     Refused {
         /// The request's number.
@@ -101,7 +101,7 @@ impl Session {
         })
     }
 
-    /// Negotiates: everything in `wanted` that is offered. Tells what was agreed on.
+    /// Negotiates: everything in `wanted` that is offered. Returns what was agreed on.
     ///
     /// # Errors
     ///

@@ -90,10 +90,10 @@ pub enum Verb {
 }
 
 impl Cli {
-    /// Does what the command line says; serving ends with the process.
+    /// Runs the command line's command; serving ends with the process.
     ///
     /// # Errors
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn execute(self, out: &mut impl Write) -> Result<(), String> {
         match &self.verb {
             Some(Verb::Ctl(ctl)) => ctl.run(out),

@@ -1,4 +1,4 @@
-//! What the program is to do: a TOML file, or flags that say the same.
+//! The configuration: a TOML file, or flags with the same settings.
 
 use crate::control::Policy;
 use crate::datapath::Datapath;

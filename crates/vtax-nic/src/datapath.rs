@@ -1,4 +1,4 @@
-//! Who moves a port's frames: the kernel (vhost-net), or this process.
+//! The choice of the data path: the kernel (vhost-net) or this process moves a port's frames.
 
 use crate::features::Features;
 use crate::network::{Kernel, NEEDED, TapEnds};

@@ -9,7 +9,7 @@ impl Features {
     pub const CSUM: Self = Self(1);
     /// Partial checksums in received frames.
     pub const GUEST_CSUM: Self = Self(1 << 1);
-    /// The device says its MTU.
+    /// The device reports its MTU.
     pub const MTU: Self = Self(1 << 3);
     /// Unsegmented TCP over IPv4 in received frames.
     pub const GUEST_TSO4: Self = Self(1 << 7);
@@ -159,7 +159,7 @@ impl ProtocolFeatures {
     pub const RARP: Self = Self(1 << 2);
     /// Requests may ask for an acknowledgement.
     pub const REPLY_ACK: Self = Self(1 << 3);
-    /// The front end tells the MTU.
+    /// The front end sends the MTU.
     pub const MTU: Self = Self(1 << 4);
     /// The front end gives a channel for requests of ours. Linux's own cannot be interrupted without.
     pub const BACKEND_REQ: Self = Self(1 << 5);

@@ -1,4 +1,4 @@
-//! How a port meets its front end: listening, connecting, or with a socket that it was given.
+//! A port's connection to its front end: by listening, by connecting, or by a socket that it was given.
 
 use crate::hold::Nanos;
 use crate::poller::{Poller, PortId, Token};
@@ -164,7 +164,7 @@ impl FrontEnd {
         }
     }
 
-    /// Lets go of a front end. Tells whether another may come.
+    /// Lets go of a front end. Returns whether another may come.
     pub fn disconnect(&mut self, now: Nanos, poller: &Poller) -> bool {
         if let Some(connection) = self.connection.take() {
             poller.forget(&connection);

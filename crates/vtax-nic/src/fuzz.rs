@@ -423,7 +423,7 @@ fn another(
     (mapped, queue)
 }
 
-/// Takes and returns all that waits, on both sides; tells whether the ring goes on.
+/// Takes and returns all that waits, on both sides; returns whether the ring goes on.
 fn take_both(
     ours: &mut SplitRing,
     memory: &GuestMemory,
@@ -721,7 +721,7 @@ fn well_formed(input: &mut Input) -> Vec<u8> {
     [header, payload].concat()
 }
 
-/// Tells whether the back end still takes messages.
+/// Returns whether the back end still takes messages.
 fn send(socket: &OwnedFd, bytes: &[u8], files: &[OwnedFd]) -> bool {
     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
@@ -864,7 +864,7 @@ fn frame_of(input: &mut Input) -> Vec<u8> {
     bytes
 }
 
-/// Reads all that a tap gave its kernel; tells how many frames. Each is whole, and what its header says lies in it.
+/// Reads all that a tap gave its kernel; returns how many frames. Each is whole, and what its header says lies in it.
 fn taken_by_kernel(kernel: &OwnedFd) -> usize {
     let mut message = vec![0; HEADER_LEN + frame::MAX_FRAME];
     let mut count = 0;

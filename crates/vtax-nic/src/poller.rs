@@ -1,4 +1,4 @@
-//! What the worker waits for: descriptors, each with a token, and a deadline.
+//! An epoll of what the worker waits for: descriptors, each with a token, and a deadline.
 
 use crate::hold::Nanos;
 use rustix::event::Timespec;

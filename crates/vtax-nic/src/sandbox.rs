@@ -1,5 +1,5 @@
-//! Gives up everything that serving ports does not need: another user, capabilities, files, TCP ports
-//! and other processes (Landlock), and system calls (seccomp).
+//! The sandbox of the running program. It gives up everything that serving ports does not need: another user,
+//! capabilities, files, TCP ports and other processes (Landlock), and system calls (seccomp).
 
 use crate::{memory, vhost_net};
 use rustix::process::{Gid, Uid};
@@ -49,7 +49,7 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 /// Leaves no file within reach and no system call but those that serving needs. Threads that are
 /// started later inherit it.
 ///
-/// `connects` are the sockets that ports connect to as clients; `in_kernel` tells whether vhost-net
+/// `connects` are the sockets that ports connect to as clients; `in_kernel` is whether vhost-net
 /// is used.
 ///
 /// # Errors

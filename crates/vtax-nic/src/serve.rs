@@ -262,7 +262,7 @@ fn front_end(id: PortId, port: &PortConfig) -> Result<FrontEnd, ServeError> {
 }
 
 /// Takes over a descriptor that the program was started with.
-#[expect(unsafe_code, reason = "the operator says that the number is ours")]
+#[expect(unsafe_code, reason = "the operator gives the number to this process")]
 fn given(fd: i32) -> Option<OwnedFd> {
     // SAFETY: F_GETFD only asks whether the number is open.
     if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {

@@ -1,4 +1,4 @@
-//! Signals through event descriptors that never wait for whoever receives them.
+//! Signals through event descriptors, which never wait for the receiver.
 //!
 //! A front end shares the open file of its call descriptor with us. It can put it into blocking mode
 //! at any time and fill its counter: a write would then wait for as long as the front end likes, and
@@ -57,7 +57,7 @@ struct Reads {
 /// One for the process: the kernel locks it for a few instructions at most.
 static READS: OnceLock<Option<Reads>> = OnceLock::new();
 
-/// Gets ready, which a sandbox would forbid later. Tells whether signals can never wait; without
+/// Gets ready, which a sandbox would forbid later. Returns whether signals can never wait; without
 /// asynchronous I/O in the kernel they are plain writes.
 pub fn prepare() -> bool {
     reads().is_some()
@@ -67,7 +67,7 @@ fn reads() -> Option<&'static Reads> {
     READS.get_or_init(Reads::new).as_ref()
 }
 
-/// Signals an eventfd once; tells whether that went well. A counter that is full says all that a
+/// Signals an eventfd once; returns whether that went well. A counter that is full is all that a
 /// signal could.
 #[inline]
 pub fn raise(event: &OwnedFd) -> bool {

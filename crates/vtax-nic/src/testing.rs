@@ -428,7 +428,7 @@ impl PackedDriver {
             .write(at + index * 16, &encode((address, len, 0, flags)));
     }
 
-    /// Offers a chain; tells whether the device wants a kick for it.
+    /// Offers a chain; returns whether the device wants a kick for it.
     pub fn offer(&mut self, id: u16, descriptors: &[(u64, u32, u16)]) -> bool {
         let first = self.next;
         let mut slots: Vec<_> = Vec::new();

@@ -84,22 +84,22 @@ pub enum Event {
     Error,
 }
 
-/// A data path of the kernel for one queue pair; a trait so that tests can see what it is told.
+/// A data path of the kernel for one queue pair; a trait so that tests can see its requests.
 ///
 /// Each function fails when the kernel refuses.
-#[expect(clippy::missing_errors_doc, reason = "said above, once for all")]
+#[expect(clippy::missing_errors_doc, reason = "documented above, for all methods")]
 pub trait Device: std::fmt::Debug + Send {
     /// Makes this process, whose addresses it will use, its owner; starts its thread.
     fn own(&self) -> Result<(), VhostError>;
-    /// Ends its thread and forgets all that it was told.
+    /// Ends its thread and forgets its settings.
     fn disown(&self) -> Result<(), VhostError>;
     /// Sets the features that were negotiated.
     fn set_features(&self, features: u64) -> Result<(), VhostError>;
-    /// Says where guest memory is, instead of where it was.
+    /// Sets where guest memory is, in place of where it was.
     fn set_memory(&self, regions: &[MappedRegion]) -> Result<(), VhostError>;
-    /// Says where the dirty log is, as an address of this process.
+    /// Sets where the dirty log is, as an address of this process.
     fn set_log(&self, log: u64) -> Result<(), VhostError>;
-    /// Says where a ring that does not run is, as addresses of this process, how many entries it
+    /// Sets where a ring that does not run is, as addresses of this process, how many entries it
     /// has, and the available index to go on from.
     fn set_ring(
         &self,
@@ -176,7 +176,7 @@ impl VhostNet {
         Ok(features)
     }
 
-    /// `argument` is what the request's number says.
+    /// `argument` is of the type that the request's number names.
     fn ask<T>(&self, request: u32, what: &'static str, argument: &mut T) -> Result<(), VhostError> {
         // SAFETY: each request above reads, or writes, a `T` of its own, which lives; a memory table
         // has as many regions as it says.

@@ -17,7 +17,7 @@ const BATCHES_A_LOOK: u32 = 8;
 /// Messages of one front end that are answered before others get their turn.
 const MESSAGES_A_LOOK: usize = 16;
 
-/// What a front end said in its turn.
+/// What a front end sent in its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// No whole message.
@@ -129,7 +129,7 @@ impl Worker {
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut tokens = Vec::with_capacity(64);
         let mut batches = 0;
-        // What was spent before there was anything to serve is nobody's.
+        // Processor time before there was anything to serve is charged to no port.
         let _ = self.ledger.settle(now(), cpu_time(), 0);
         while !self.front_ends.is_empty() {
             let time = now();
@@ -303,7 +303,7 @@ impl Worker {
         }
     }
 
-    /// Says which queues stopped, and stops ports whose memory was lost.
+    /// Logs which queues stopped, and stops ports whose memory was lost.
     fn report(&mut self) {
         // First: queues stop for what is found in the place of lost memory.
         if memory::any_truncation() {

@@ -188,7 +188,7 @@ impl Job {
 
     /// Hands in the reports; call it even if no port is concerned.
     pub fn answer(self, reports: Vec<Report>) {
-        // Whoever asked may have given up: nobody is left to tell.
+        // The client may be gone: then nobody reads the answer.
         let _ = self.answer.send(reports);
     }
 }
@@ -324,7 +324,7 @@ impl Response {
 ///
 /// # Errors
 ///
-/// A sentence that says what is wrong with it.
+/// A sentence with what is wrong with it.
 pub fn parse(line: &[u8]) -> Result<Request, String> {
     serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
 }

@@ -139,7 +139,7 @@ impl Ctl {
     ///
     /// # Errors
     ///
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn run(&self, out: &mut impl Write) -> Result<(), String> {
         let mut client = Client::connect(&self.socket)?;
         let mut response = client.ask(&self.verb.request())?;

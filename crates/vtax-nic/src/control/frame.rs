@@ -45,7 +45,7 @@ pub enum Operation {
     Ask,
     /// Give the lease back.
     Release,
-    /// Tell what is in force.
+    /// Report what is in force.
     Query,
 }
 

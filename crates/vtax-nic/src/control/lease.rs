@@ -149,7 +149,7 @@ impl LeaseManager {
         let hold_us = if enable { hold_us } else { 0 };
         let granted_s = lease_s.min(self.policy.lease_cap_s);
         if operation != Operation::Query {
-            // The last word counts, and a frame is about all queues.
+            // The latest request counts, and a frame is about all queues.
             self.coalesced = [None; QUEUES];
         }
         match operation {

@@ -10,7 +10,7 @@ pub struct Policy {
     pub cap_us: u32,
     /// What holds while the guest has no lease; the cap bounds it too.
     pub default_us: u32,
-    /// If set: what holds, whatever cap and guest say.
+    /// If set, it is in force, whatever cap and guest ask.
     pub override_us: Option<u32>,
     /// The longest lease, in seconds.
     pub lease_cap_s: u32,

@@ -23,7 +23,7 @@ pub fn sum(bytes: &[u8], initial: u16) -> u16 {
 }
 
 /// Finishes a partial checksum: the field at `start + offset` holds the pseudo-header's sum, and
-/// becomes the checksum of everything from `start` on. Tells whether the field is in the frame.
+/// becomes the checksum of everything from `start` on. Returns whether the field is in the frame.
 #[must_use]
 pub fn complete(frame: &mut [u8], start: usize, offset: usize) -> bool {
     let field = start.saturating_add(offset);

@@ -75,8 +75,8 @@ pub enum Refusal {
     /// A segmentation that is unknown, was not negotiated or is into segments of a few bytes.
     #[error("the segmentation asked for is not possible")]
     Segmentation,
-    /// The frame is not what its header says.
-    #[error("the frame is not what its header says")]
+    /// The frame contradicts its header.
+    #[error("the frame contradicts its virtio-net header")]
     Malformed,
 }
 
@@ -171,8 +171,8 @@ impl NetHeader {
         bytes
     }
 
-    /// Checks what a sender with these offloads says of a frame of `len` bytes, and leaves out what
-    /// only a host may say.
+    /// Checks the header that a sender with these offloads gave a frame of `len` bytes, and leaves out what
+    /// only a host may set.
     ///
     /// # Errors
     /// Why the frame cannot go on.

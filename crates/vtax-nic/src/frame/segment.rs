@@ -18,7 +18,7 @@ static NEXT_IDENTIFICATION: AtomicU32 = AtomicU32::new(1);
 /// that can do it; otherwise everything is filled in.
 ///
 /// # Errors
-/// When the frame is not what its header says. Nothing was sent then.
+/// When the frame contradicts its header. Nothing was sent then.
 pub fn segment(
     frame: &[u8],
     header: NetHeader,

@@ -1,4 +1,4 @@
-//! Hold only where a hold merges notifications, and never the first packet after idle.
+//! The `adaptive` controller: it holds only where a hold merges notifications, and never the first packet after idle.
 
 use super::window::Window;
 use super::{Controller, Nanos};

@@ -1,4 +1,4 @@
-//! Hold for a fixed time, as other virtual switches do.
+//! The `fixed` controller: it holds for a fixed time, as other virtual switches do.
 
 use super::{Controller, Nanos};
 

@@ -1,4 +1,4 @@
-//! Never hold: the honest baseline. EVENT_IDX alone suppresses notifications.
+//! The `off` controller: it never holds. EVENT_IDX alone suppresses notifications.
 
 use super::{Controller, Nanos};
 

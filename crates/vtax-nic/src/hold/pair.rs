@@ -42,7 +42,7 @@ pub struct Release {
 pub struct KickOutcome {
     /// The guest is awake anyway: a held RX signal is best sent now.
     pub rx: Option<Release>,
-    /// Drain the TX ring now. Otherwise [`PairHold::deadline`] says when.
+    /// Drain the TX ring now. Otherwise [`PairHold::deadline`] is when.
     pub drain: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct DueHolds {
 pub enum NextDrain {
     /// Ask for a kick: publish `avail_event`, fence, look once more.
     OnKick,
-    /// Leave `avail_event` stale: [`PairHold::deadline`] says when to drain.
+    /// Leave `avail_event` stale: [`PairHold::deadline`] is when to drain.
     AtDeadline,
 }
 

@@ -1,6 +1,6 @@
-//! The adaptive buffering of Shea, Wang, Liu and Zhu (INFOCOM 2014), to the letter.
+//! The `paper` controller: the adaptive buffering of Shea, Wang, Liu and Zhu (INFOCOM 2014), to the letter.
 //!
-//! It is here to be measured against. `docs/nic-hold.md` says where it is weak.
+//! It is here to be measured against. `docs/nic-hold.md` lists its weaknesses.
 
 use super::{Controller, Nanos};
 

@@ -1,13 +1,13 @@
-//! When to look away: a worker that must be woken for each notification, to decide that it is not to
-//! be held, costs more than it saves.
+//! When notifications are not watched: a worker that is woken for each of them, only to decide that it is
+//! not to be held, costs more than it saves.
 
 use super::Nanos;
 
 /// Packets watched before a rest: as many as a controller learns from.
 const WATCHED: u32 = 64;
 
-/// Notifications from which it is told whether they come close enough to be merged at all, and how many of them must.
-const TOLD: u32 = 8;
+/// Notifications after which it is decided whether they come close enough to be merged at all, and how many must.
+const DECISIVE: u32 = 8;
 const CLOSE: u32 = 2;
 
 /// How many times as long as the watch a rest is, at least and at most.
@@ -52,7 +52,7 @@ impl Rest {
         self.until
     }
 
-    /// Packets passed while watched, with a notification; `holds` tells whether the controller holds any, for up to
+    /// Packets passed while watched, with a notification; `holds` is whether the controller holds any, for up to
     /// `budget`. Begins a rest if it is time for one.
     pub fn passed(
         &mut self,
@@ -73,7 +73,7 @@ impl Rest {
         };
         let before = last.replace(now);
         self.close += u32::from(before.is_some_and(|before| now.since(before) <= budget));
-        if self.notifications >= TOLD && self.close < CLOSE {
+        if self.notifications >= DECISIVE && self.close < CLOSE {
             self.until = Some(now + LONGEST);
         } else if self.packets >= WATCHED {
             let rest = Nanos(now.since(since).0.saturating_mul(TIMES));

@@ -21,7 +21,7 @@ pub enum MemoryError {
         description.guest, description.size
     )]
     Region {
-        /// What the front end said.
+        /// What the front end claimed.
         description: RegionDescription,
         /// What is wrong with it.
         why: &'static str,

@@ -74,7 +74,7 @@ struct Message {
     thread: u64,
 }
 
-/// What is told of missing pages.
+/// What the kernel reports missing pages to.
 #[derive(Debug)]
 struct Pager {
     faults: OwnedFd,
@@ -105,7 +105,7 @@ pub fn open_pager() -> io::Result<()> {
     Ok(())
 }
 
-/// The device's file mode says who may have the kernel's own faults reported, a capability otherwise.
+/// The device's file mode decides who may have the kernel's own faults reported, a capability otherwise.
 fn descriptor() -> io::Result<(OwnedFd, bool)> {
     let flags = UserfaultfdFlags::CLOEXEC;
     let device = open(
@@ -250,7 +250,7 @@ impl Pager {
     }
 }
 
-/// `argument` is what the request's number says.
+/// `argument` is of the type that the request's number names.
 fn ask<T>(faults: &OwnedFd, request: u32, argument: &mut T) -> Result<(), Errno> {
     // SAFETY: each request above reads, or writes, a `T` of its own, which lives; what is mapped is not changed but for
     // pages that did not exist.

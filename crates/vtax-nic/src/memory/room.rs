@@ -1,4 +1,4 @@
-//! How much memory there is for this program, and what a port gets of it where its limits leave that open.
+//! The memory that this program may use, and the default limits that follow for a port.
 
 use std::path::Path;
 

@@ -16,7 +16,7 @@ pub struct Segment {
     pub len: u32,
     /// Guest-physical address, for the dirty log; 0 for memory of our own.
     pub guest: u64,
-    /// Whether the guest gave it to be written. Only a chain that is taken says so.
+    /// Whether the guest gave it to be written. Known only of a chain that is taken.
     pub writable: bool,
 }
 
@@ -32,7 +32,7 @@ impl Segment {
         writable: false,
     };
 
-    /// Takes bytes off its start, as many as it has and `bytes` has room for; tells how many.
+    /// Takes bytes off its start, as many as it has and `bytes` has room for; returns how many.
     #[inline]
     pub fn take(&mut self, bytes: &mut [u8]) -> usize {
         let count = bytes.len().min(self.len as usize);
@@ -108,7 +108,7 @@ pub fn own(bytes: &[u8]) -> Segment {
     }
 }
 
-/// Copies up to `buffer.len()` bytes from the start of `segments`; tells how many.
+/// Copies up to `buffer.len()` bytes from the start of `segments`; returns how many.
 #[inline]
 pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
     peek_from(segments, 0, buffer)

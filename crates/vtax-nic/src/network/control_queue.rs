@@ -66,7 +66,7 @@ impl Guest {
         Ok(chain.map(|chain| chain.place))
     }
 
-    /// Answers one command; tells how many bytes the answer has.
+    /// Answers one command; returns how many bytes the answer has.
     fn serve_request(&mut self, segments: &[Segment], now: Nanos) -> Result<u32, RingFault> {
         let split = segments.iter().position(|segment| segment.writable);
         let split = split.unwrap_or(segments.len());
@@ -74,7 +74,7 @@ impl Guest {
         if to_write.iter().any(|segment| !segment.writable) {
             return Err(RingFault::Direction);
         }
-        // One byte more than fits tells that it is too long.
+        // One byte more than fits shows that it is too long.
         let mut request = [0; LONGEST + 1];
         let len = memory::peek(to_read, &mut request);
         let (status, result) = if len > LONGEST {

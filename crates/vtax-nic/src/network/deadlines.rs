@@ -1,4 +1,4 @@
-//! When which port of a network must be looked at. Ports at which nothing happens cost nothing.
+//! The deadlines of a network's ports. Ports at which nothing happens cost nothing.
 
 use crate::hold::Nanos;
 use std::collections::BTreeSet;

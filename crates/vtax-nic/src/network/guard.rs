@@ -1,4 +1,4 @@
-//! What a port may send among strangers: from which addresses, how much, and how much to everybody.
+//! The limits of what a port may send: from which addresses, how much, and how much to all other ports.
 
 use crate::frame::Mac;
 use crate::hold::Nanos;
@@ -201,7 +201,7 @@ pub struct Guard {
     packets: Option<Bucket>,
     bytes: Option<Bucket>,
     floods: Option<Bucket>,
-    /// Whether each limit was told of since a front end came.
+    /// Whether each limit was logged since a front end came.
     told: [bool; 3],
 }
 
@@ -226,7 +226,7 @@ impl Guard {
         self.own.as_deref().unwrap_or_default()
     }
 
-    /// Learns an address, if it is the first. Tells whether it did.
+    /// Learns an address, if it is the first. Returns whether it did.
     pub fn learn(&mut self, source: Mac) -> bool {
         match &mut self.own {
             Some(own) if own.is_empty() && is_station(source) => {
@@ -291,13 +291,13 @@ impl Guard {
         may
     }
 
-    /// Whether a limit that the port ran into is to be told of: the first time.
+    /// Whether a limit that the port ran into is to be logged: the first time.
     pub fn is_news(&mut self, limit: Limit) -> bool {
         let told = self.told.get_mut(limit as usize);
         told.is_some_and(|told| !std::mem::replace(told, true))
     }
 
-    /// Another front end may come: limits are told of anew.
+    /// Another front end may come: limits are logged anew.
     pub fn front_end_left(&mut self) {
         self.told = [false; 3];
     }

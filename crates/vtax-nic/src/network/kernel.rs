@@ -1,5 +1,5 @@
 //! The kernel's data path of a port: vhost-net moves the frames between the guest's rings and a
-//! tap, and this process stands between the event descriptors, or out of the way.
+//! tap. Where notifications are held, this process relays the event descriptors; else the kernel has the guest's own.
 
 use super::pair::{QueuePair, ring_number};
 use super::queue::Queue;
@@ -258,7 +258,7 @@ impl KernelPath {
         self.replug(pair, half)
     }
 
-    /// Tells the kernel the descriptors of a queue, if it runs.
+    /// Gives the kernel the descriptors of a queue, if it runs.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -350,7 +350,7 @@ impl KernelPair {
         Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX))
     }
 
-    /// Forgets all that the kernel was told, after [`KernelPath::pause`].
+    /// Makes the kernel forget the device's settings, after [`KernelPath::pause`].
     pub(super) fn release(&mut self) {
         if std::mem::take(&mut self.owned) {
             let _ = self.device.disown();
@@ -377,13 +377,13 @@ impl KernelPair {
     }
 
     /// How many frames the guest has offered since the last [`KernelPair::drain`]. A kick that comes with
-    /// none was for frames that the kernel was told of before.
+    /// none was for frames that the kernel was signalled for before.
     pub(super) fn offered(&self) -> u16 {
         let tx = self.tx.running.as_ref();
         tx.map_or(0, |tx| tx.view.offered().wrapping_sub(tx.counted))
     }
 
-    /// Lets the kernel send what the guest offers, if there is anything. Tells how many frames were
+    /// Lets the kernel send what the guest offers, if there is anything. Returns how many frames were
     /// offered since the last time.
     pub(super) fn drain(&mut self) -> Option<TxRound> {
         let tx = self.tx.running.as_mut()?;
@@ -401,11 +401,11 @@ impl KernelPair {
 
     /// Signals the kernel in the guest's place.
     fn kick(&self) {
-        // Ours alone, and it never blocks: a full counter says all that there is to say.
+        // Ours alone, and it never blocks: a full counter is a signal already.
         let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
-    /// Tells the device all that both rings have in common.
+    /// Gives the device all that both rings have in common.
     fn prepare(&mut self, session: Session<'_>) -> Result<(), VhostError> {
         if !self.owned {
             self.device.own()?;

@@ -235,7 +235,7 @@ impl Bench {
         Ok(reply)
     }
 
-    /// What the worker does with what happened by `now`. Tells how much that was.
+    /// What the worker does with what happened by `now`. Returns how much that was.
     fn work(&mut self, now: Nanos) -> usize {
         let mut tokens = Vec::new();
         self.poller.wait(Some(Nanos::ZERO), &mut tokens).unwrap();

@@ -238,7 +238,7 @@ impl Network {
         }
     }
 
-    /// Waits for frames of taps and for what the kernel tells, where it is the one that moves them.
+    /// Waits for frames of taps, and for the kernel's events where the kernel moves them.
     /// `number` is the network's.
     ///
     /// # Errors
@@ -373,7 +373,7 @@ impl Network {
         self.publish(now);
     }
 
-    /// Does what is due: moves a batch from each queue that has frames and ends holds. Tells
+    /// Does what is due: moves a batch from each queue that has frames and ends holds. Returns
     /// whether there may be more to do at once.
     pub fn poll(&mut self, now: Nanos, batch: &mut Batch) -> bool {
         self.end_holds(now);
@@ -437,7 +437,7 @@ impl Network {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Moves one batch. Tells whether there may be more at once.
+    /// Moves one batch. Returns whether there may be more at once.
     fn forward(&mut self, index: usize, now: Nanos, batch: &mut Batch) -> bool {
         let Some(&mut Source { port, pair, .. }) = self.sources.get_mut(index) else {
             return false;
@@ -494,7 +494,7 @@ impl Network {
     }
 
     /// Moves the next frames of a batch over a link, as many as need no more than a copy into a
-    /// guest; tells how many. All others are [`Network::dispatch`]'s.
+    /// guest; returns how many. All others are [`Network::dispatch`]'s.
     #[inline]
     fn forward_plain(&mut self, port: u16, pair: u8, batch: &Batch, done: usize) -> usize {
         if self.table.is_some() || !batch.packets.get(done).is_some_and(|packet| packet.plain) {
@@ -659,12 +659,12 @@ impl Network {
         }
     }
 
-    /// Notes that a port ran into a limit, to be told of once.
+    /// Notes that a port ran into a limit, to be logged once.
     fn note(&mut self, port: u16, limit: Limit) {
         let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
             return;
         };
-        // Of a port without limits of its own it is said each time, and the log has its own bound.
+        // A port without limits of its own is logged each time, and the log has its own bound.
         let is_news = guest
             .guard
             .as_mut()

@@ -64,7 +64,7 @@ impl Queue {
     }
 
     /// Takes what to signal the driver by. The first thing on it is a signal: a back end that was
-    /// killed may have published entries and not have told.
+    /// killed may have published entries without a signal.
     pub(super) fn set_call(&mut self, call: Option<Call>) -> Result<(), ProtocolError> {
         self.call = match call {
             Some(Call::Event(file)) => Some(Call::Event(event(file)?)),
@@ -109,7 +109,7 @@ impl Queue {
         Ok(())
     }
 
-    // What the kernel's data path asks and tells.
+    // For the kernel's data path.
 
     /// Whether it is to run.
     pub(super) fn is_to_run(&self) -> bool {
@@ -136,7 +136,7 @@ impl Queue {
         self.error.as_ref()
     }
 
-    /// The kernel serves it. What was returned before may not have been told.
+    /// The kernel serves it. What was returned before may not have been signalled.
     pub(super) fn kernel_started(&mut self) {
         self.in_kernel = true;
         self.call();
@@ -198,7 +198,7 @@ impl Queue {
             ));
         }
         self.ring = ring;
-        // What a ring before this one published may not have been told.
+        // What a ring before this one published may not have been signalled.
         self.call();
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Signals the driver, if it wants to be. Tells whether that went well.
+    /// Signals the driver, if it wants to be. Returns whether that went well.
     pub(super) fn call(&self) -> bool {
         match &self.call {
             None => true,
@@ -231,7 +231,7 @@ impl Queue {
         }
     }
 
-    /// Signals the driver for all that is published; tells whether that went well. If not, the next
+    /// Signals the driver for all that is published; returns whether that went well. If not, the next
     /// publication signals for both.
     pub(super) fn signal(&mut self) -> bool {
         let told = self.call();

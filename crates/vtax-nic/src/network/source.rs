@@ -136,7 +136,7 @@ impl Sources {
         self.list.get(index).map(|source| source.state)
     }
 
-    /// Says how a source goes on.
+    /// Sets how a source goes on.
     #[inline]
     pub(super) fn set(&mut self, index: usize, state: State) {
         let Some(source) = self.list.get_mut(index) else {

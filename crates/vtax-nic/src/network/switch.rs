@@ -109,7 +109,7 @@ impl MacTable {
         }
     }
 
-    /// Tells whether the port may send from there.
+    /// Returns whether the port may send from there.
     fn learn(&mut self, source: Mac, port: u16, now: Nanos) -> bool {
         // No station has a group address.
         if source[0] & 1 != 0 {

@@ -380,7 +380,7 @@ impl TapQueue {
     }
 
     /// Takes a TCP segment into a private copy, to which the next of its stream may be added: the kernel takes many
-    /// of a guest that does not leave them in one as if it did. Tells whether it is one.
+    /// of a guest that does not leave them in one as if it did. Returns whether it is one.
     fn merge(&mut self, frame: &Frame, header_len: usize) -> bool {
         if frame.len > LONGEST_MERGED || frame.header.segmentation().is_some() {
             return false;
@@ -590,7 +590,7 @@ fn read_one_by_one(
     read
 }
 
-/// One system call for all of `frames`. Tells how many failed.
+/// One system call for all of `frames`. Returns how many failed.
 fn write_batch<'a>(
     ring: &mut IoUring,
     file: &OwnedFd,

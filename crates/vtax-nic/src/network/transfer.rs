@@ -109,7 +109,7 @@ fn put_back(ring: &mut impl Virtqueue, chains: &[Chain]) {
     }
 }
 
-/// Puts plain frames into one buffer each, as long as that goes; tells how many, and their bytes.
+/// Puts plain frames into one buffer each, as long as that goes; returns how many, and their bytes.
 #[inline]
 pub(super) fn deliver_plain(
     ring: &mut impl Virtqueue,
@@ -158,7 +158,7 @@ pub(super) fn deliver_plain(
     (packets, bytes)
 }
 
-/// Publishes a receive ring; tells what a hold wants to know.
+/// Publishes a receive ring; returns what a hold wants to know.
 #[inline]
 pub(super) fn publish(ring: &mut impl Virtqueue, log: Option<&DirtyLog>, packets: u32) -> RxBatch {
     ring.publish(log);

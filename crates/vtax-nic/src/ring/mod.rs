@@ -208,7 +208,7 @@ pub trait Virtqueue {
     /// Notes that the driver was signalled for all that is published.
     fn signalled(&mut self);
 
-    /// Asks the driver for a kick at the next chain that it offers. Tells whether one came since
+    /// Asks the driver for a kick at the next chain that it offers. Returns whether one came since
     /// the last look, for which there may be no kick.
     ///
     /// # Errors

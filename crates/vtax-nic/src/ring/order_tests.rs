@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 /// A word that both sides use: where it is, and its bytes.
 type Shared = (u64, usize);
 
-/// Two sides of one handshake. Each tells whether it goes on: it has found something, or wakes the other.
+/// Two sides of one handshake. Each returns whether it goes on: it has found something, or wakes the other.
 struct Sides {
     driver: Driver,
     memory: GuestMemory,

@@ -80,7 +80,7 @@ impl Position {
     }
 }
 
-/// What a descriptor's two bits say to someone with a wrap counter.
+/// The meaning of a descriptor's two bits for a side with a wrap counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mark {
     /// Not offered in this lap.

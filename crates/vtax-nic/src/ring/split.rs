@@ -180,7 +180,7 @@ impl SplitRing {
         Ok(Some(u16::from_le(entry.load(Ordering::Relaxed))))
     }
 
-    /// Notes that the next chain is taken; tells its place.
+    /// Notes that the next chain is taken; returns its place.
     #[inline]
     fn advance(&mut self, id: u16) -> Place {
         let at = self.taken;

@@ -1,4 +1,4 @@
-//! Whose work a worker's processor time was.
+//! The part of each port in a worker's processor time.
 //!
 //! The worker reads its own processor clock once a millisecond at most, and shares out what was
 //! spent since the last reading: each port pays in proportion to what it made the worker do, which

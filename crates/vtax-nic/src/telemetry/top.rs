@@ -30,7 +30,7 @@ impl Top {
     ///
     /// # Errors
     ///
-    /// A sentence that says what failed.
+    /// A sentence with what failed.
     pub fn run(&self, out: &mut impl Write) -> Result<(), String> {
         let mut client = Client::connect(&self.socket)?;
         let request = Request::Subscribe {

@@ -192,7 +192,7 @@ impl Guest {
         self.features.header_len()
     }
 
-    /// Waits for what the kernel tells.
+    /// Waits for the kernel's events.
     ///
     /// # Errors
     /// When that cannot be waited for.
@@ -285,8 +285,7 @@ impl Guest {
         for_ring!(ring, ring => transfer::pull(ring, memory, batch, (header_len, sender)));
     }
 
-    /// Returns the first `done` frames of a batch to their guest and puts the others back. Tells
-    /// what came to pass, as counters want it.
+    /// Returns the first `done` frames of a batch to their guest and puts the others back.
     pub fn complete(&mut self, pair: usize, batch: &Batch, done: usize) {
         let logs = self.features.has(Features::LOG_ALL);
         let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.tx) else {
@@ -394,7 +393,7 @@ impl Guest {
     }
 
     /// Puts as many frames of a batch into a receive queue, from the `done`th on, as are plain and
-    /// fit into one buffer each, without publishing them; tells how many.
+    /// fit into one buffer each, without publishing them; returns how many.
     #[inline]
     pub fn deliver_plain(&mut self, pair: usize, batch: &Batch, done: usize) -> usize {
         let header_len = self.features.header_len();
@@ -438,7 +437,7 @@ impl Guest {
         }
     }
 
-    /// Asks for a kick when there are buffers again. Tells whether more came meanwhile.
+    /// Asks for a kick when there are buffers again. Returns whether more came meanwhile.
     pub fn await_buffers(&mut self, pair: usize) -> bool {
         let logs = self.features.has(Features::LOG_ALL);
         self.pairs

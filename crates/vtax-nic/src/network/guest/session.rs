@@ -28,7 +28,7 @@ impl Guest {
         now: Nanos,
     ) -> Result<(Reply, Outcome), ProtocolError> {
         let mut outcome = Outcome::default();
-        // The kernel is told of a new log as well: it writes to where the old one is mapped.
+        // A new log concerns the kernel as well: it writes to where the old one is mapped.
         let stops = self.is_in_kernel()
             && (request.changes_rings() || matches!(request, Request::SetLogBase { .. }));
         if stops {
@@ -256,7 +256,7 @@ impl Guest {
         self.control_due.is_some_and(|due| due <= now)
     }
 
-    /// Stops the control queue for what its guest did; tells its number.
+    /// Stops the control queue for what its guest did; returns its number.
     pub fn control_fault(&mut self, fault: RingFault) -> usize {
         self.control.fault(fault);
         self.counters.totals.faults += 1;
@@ -282,7 +282,7 @@ impl Guest {
     }
 
     pub(in crate::network) fn count_running(&mut self) {
-        // Who has our control queue says on it how many pairs it uses, one to begin with. Others
+        // A guest with a control queue sets on it how many pairs it uses, one to begin with. Others
         // enable rings.
         let most = if self.control.ring_mut().is_some() {
             self.asked_pairs
@@ -407,7 +407,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Starts a ring for which no descriptor comes, unless it is started; tells whether it did.
+    /// Starts a ring for which no descriptor comes, unless it is started; returns whether it did.
     fn start_in_band(&mut self, number: u32, poller: &Poller) -> Result<bool, ProtocolError> {
         let channel = self.channel.clone();
         let queue = self.queue(number)?;
@@ -415,7 +415,7 @@ impl Guest {
         if queue.has_kicks() || size == 0 {
             return Ok(false);
         }
-        // Linux up to 6.5 does not say how it wants to be called.
+        // Linux up to 6.5 gives no descriptor for calls.
         if let Some(channel) = channel.filter(|_| !queue.has_call()) {
             queue.set_call(Some(Call::Message(channel, number)))?;
         }
