@@ -6,7 +6,7 @@
 #![allow(clippy::expect_used, reason = "a bench that cannot be set up ends")]
 
 use std::process::Command;
-use vtax_density::report::{Seen, Summary, bytes};
+use vtax_density::report::{Summary, TreatmentClimbs, bytes};
 use vtax_report::results::ResultsDir;
 
 const PLAN: &str = r#"
@@ -26,7 +26,7 @@ accel = "tcg"
 maximum = 60
 "#;
 
-fn rate(seen: &Seen) -> f64 {
+fn rate(seen: &TreatmentClimbs) -> f64 {
     let births = seen
         .records()
         .flat_map(|climb| &climb.climb)

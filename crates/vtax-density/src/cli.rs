@@ -24,29 +24,29 @@ pub struct DensityArguments {
     /// mvm-live, qemu, firecracker, cloud-hypervisor, container, process, thread
     #[arg(long, value_name = "NAME")]
     pub platform: Vec<String>,
-    /// The expected maximum of every platform, in the place of the plan's
+    /// The expected maximum of every platform, in place of the plan's
     #[arg(long, value_name = "GUESTS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max: Option<u32>,
-    /// A first look: fewer guests, one climb each, marked as such in the report
+    /// A quick run: fewer guests and one climb each, marked as such in the report
     #[arg(long)]
     pub quick: bool,
     /// The results directory [default: results/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
     /// Print events as JSON lines, one object each, instead of progress for people; the last one,
-    /// `report`, says where the report is
+    /// `report`, has the path of the report
     #[arg(long)]
     pub json: bool,
-    /// Hold guests for a climb; what `vtax density` starts itself
+    /// Make and hold the guests of a climb; `vtax density` starts this itself
     #[arg(long, hide = true, value_name = "JSON")]
     pub supervise: Option<String>,
 }
 
-/// Runs the command. `words` are what starts this command line again: empty for `vtax-density`,
+/// Runs the command. `words` are the arguments before this command line: none for `vtax-density`,
 /// `["density"]` for `vtax density`.
 ///
 /// # Errors
-/// Whatever the run meets.
+/// As [`run::run`] and [`report::write`].
 pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabError> {
     if let Some(spec) = &arguments.supervise {
         return Ok(supervisor::serve(spec)?);
@@ -89,12 +89,12 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         .collect();
     let signals = Signals::install()
         .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
-    // Where nobody reads any more, the run ends in order.
-    let mut tell: Box<dyn FnMut(Event)> = if arguments.json {
+    // A closed output stops the run in order.
+    let mut report_event: Box<dyn FnMut(Event)> = if arguments.json {
         let asked = signals.flag();
         Box::new(move |event| {
             if let Ok(line) = serde_json::to_string(&event)
-                && say(&line).is_err()
+                && print_line(&line).is_err()
             {
                 asked.store(true, Ordering::SeqCst);
             }
@@ -102,7 +102,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     } else {
         let asked = signals.flag();
         Box::new(move |event| {
-            if let Some(words) = words_of(&event)
+            if let Some(words) = line_of(&event)
                 && writeln!(io::stderr(), "{words}").is_err()
             {
                 asked.store(true, Ordering::SeqCst);
@@ -110,19 +110,19 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         })
     };
     for label in absent {
-        tell(Event::Note {
+        report_event(Event::Note {
             message: format!("{label} is not installed here and left out"),
         });
     }
-    let (results, _) = run::run(&plan, &text, &words, &options, &signals, &mut tell)?;
+    let (results, _) = run::run(&plan, &text, &words, &options, &signals, &mut report_event)?;
     let (path, summary) = report::write(&results)?;
-    let said = if arguments.json {
-        say(&serde_json::json!({"event": "report", "path": path}).to_string())
+    let written = if arguments.json {
+        print_line(&serde_json::json!({"event": "report", "path": path}).to_string())
     } else {
-        say(&format!("{summary}\nreport: {}", path.display()))
+        print_line(&format!("{summary}\nreport: {}", path.display()))
     };
-    // The report is written; who reads no further has had enough.
-    if let Err(cause) = said
+    // The report exists, so a closed output is no failure.
+    if let Err(cause) = written
         && cause.kind() != io::ErrorKind::BrokenPipe
     {
         return Err(HostError::file("write", "standard output")(cause).into());
@@ -136,13 +136,13 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     Ok(())
 }
 
-/// A line on standard output, which may be closed.
-fn say(line: &str) -> io::Result<()> {
+/// Writes a line to standard output, which may be closed.
+fn print_line(line: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush())
 }
 
-/// The plan with another expected maximum, so that `plan.toml` says what was run.
+/// The plan with another expected maximum, so that the stored `plan.toml` is the plan that ran.
 fn with_maximum(text: &str, maximum: u32) -> Result<String, LabError> {
     let unreadable =
         |cause: &dyn std::fmt::Display| LabError::Plan(format!("the plan cannot be read: {cause}"));
@@ -160,7 +160,7 @@ fn with_maximum(text: &str, maximum: u32) -> Result<String, LabError> {
     toml::to_string(&table).map_err(|cause| unreadable(&cause))
 }
 
-fn words_of(event: &Event) -> Option<String> {
+fn line_of(event: &Event) -> Option<String> {
     let line = match event {
         Event::Note { message } => message.clone(),
         Event::Started {

@@ -1,4 +1,4 @@
-//! One climb: guests in equal steps, samples at each, until something binds; then down again.
+//! One climb: the population grows in equal steps, with samples at each, until a resource binds; then it shrinks.
 
 mod churn;
 mod energy;
@@ -28,36 +28,36 @@ use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_observe::clock::process_cpu;
 
-/// What a climb needs besides its variant.
+/// The host and the method of a climb.
 pub struct Bench<'a> {
-    /// How to climb.
+    /// The method.
     pub method: &'a Method,
     /// The host.
     pub roots: &'a Roots,
     /// Stop requests.
     pub signals: &'a Signals,
-    /// The words that make this program a supervisor.
+    /// The arguments that make this program a supervisor.
     pub words: &'a [String],
     /// The host's energy meter, where there is one.
     pub energy: &'a mut Option<Energy>,
 }
 
-/// How long to ask for guests at a time: stop requests are heard in between.
+/// The longest request for guests; stop requests are checked between two.
 const BATCH_SECONDS: f64 = 1.0;
-/// Booted guests calm down before they are sampled.
+/// Time for booted guests to become idle before they are sampled.
 const SETTLE: Duration = Duration::from_millis(150);
-/// How long memory may take to come back: the kernel frees some of it at leisure.
+/// Time limit of the return of memory: the kernel frees some of it later.
 const RETURN_LIMIT: Duration = Duration::from_secs(15);
-/// Memory that other programs may have taken meanwhile, as a share of what the population had.
+/// The share of the population's memory that has to return; other programs may have taken the rest.
 const RETURNED: f64 = 0.98;
 /// Steps of a descent.
 const DESCENT: [u32; 4] = [75, 50, 25, 0];
 
-/// Climbs. Returns the record, and facts about the platform.
+/// Runs a climb. Returns its record and facts about the platform.
 ///
 /// # Errors
-/// When the cell or the supervisor cannot be made, the supervisor breaks, or a stop is asked for. What was
-/// started is ended in every case.
+/// When the cell or the supervisor cannot be made, the supervisor fails, or a stop is requested. All started processes
+/// end in every case.
 pub fn climb(
     bench: &mut Bench<'_>,
     variant: &Variant,
@@ -88,7 +88,7 @@ pub fn climb(
     let top = climb.last().map_or(0, |top| top.population);
     let method = ascent.bench.method;
     let (cloud, left) = match variant.kind {
-        // Their monitor ends guests all at once.
+        // Their monitor cannot end guests individually.
         Kind::Mvm { .. } => (None, top),
         _ => ascent.churn(&method.churn, top, seed)?,
     };
@@ -117,10 +117,10 @@ pub fn climb(
     Ok((record, facts))
 }
 
-/// Whether this host can climb a variant, before any climb.
+/// Checks that this host can run a variant.
 ///
 /// # Errors
-/// What is missing, with its remedy.
+/// When a program or a device is missing.
 pub fn check(variant: &Variant, roots: &Roots) -> Result<(), HostError> {
     vtax_host::host_settings::check(&variant.host, &roots.sys)?;
     match &variant.kind {
@@ -162,7 +162,7 @@ fn vmm(roots: &Roots, vmm: Vmm) -> Result<PathBuf, HostError> {
     installed(roots, name, &remedy)
 }
 
-/// What guests with a kernel of their own boot: the lab's, from its image.
+/// The kernel and initial RAM disk of guests that boot Linux, from the guest image of the lab.
 fn echo_guest() -> Result<EchoGuest, HostError> {
     let files = image::cached(&Recipe::standard())?.ok_or_else(|| HostError::Missing {
         what: "the guest image, whose kernel is to boot".to_owned(),
@@ -226,7 +226,7 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Superv
 }
 
 impl Bench<'_> {
-    /// Joules so far, where a meter tells them.
+    /// Energy so far in joules, where the host has a meter.
     fn joules(&mut self) -> Option<f64> {
         self.energy.as_mut().and_then(Energy::read)
     }
@@ -238,7 +238,7 @@ struct Ascent<'a, 'b> {
     group: Group,
     began: Instant,
     guard_cpu: f64,
-    /// Guests a second, as last seen.
+    /// Guests made per second in the last request.
     rate: Option<f64>,
 }
 
@@ -261,7 +261,7 @@ impl Ascent<'_, '_> {
             }
             let mut binding = judge(&limits, &interval);
             if matches!(binding, Some(Binding::Probe { .. })) {
-                // Once is chance.
+                // A second probe, since one outlier does not end a climb.
                 interval.probe = Some(self.probe()?);
                 binding = judge(&limits, &interval);
             }
@@ -286,7 +286,7 @@ impl Ascent<'_, '_> {
             let batch = self.rate.map_or(left.min(8.0), |rate| {
                 (rate * BATCH_SECONDS).clamp(1.0, left)
             });
-            // Within 1 and what is left.
+            // Between 1 and the missing guests.
             let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
             let answer = self.supervisor.ask(&Request::Grow(goal))?;
             let made = answer.population.saturating_sub(sum.population);
@@ -295,7 +295,7 @@ impl Ascent<'_, '_> {
             } else if answer.refused.is_none() && answer.exceeded.is_none() {
                 return Err(HostError::Protocol {
                     peer: SUPERVISOR.to_owned(),
-                    detail: format!("it made none of {goal} guests and gave no reason"),
+                    detail: format!("it made no guest towards {goal} and gave no reason"),
                 });
             }
             self.guard_cpu += answer.guard_cpu;
@@ -319,7 +319,7 @@ impl Ascent<'_, '_> {
         Ok((births, sum))
     }
 
-    /// The host, as it is while the guests sleep.
+    /// Samples the host while the guests sleep.
     fn look(
         &mut self,
         population: u32,
@@ -363,7 +363,7 @@ impl Ascent<'_, '_> {
         Ok(Latency::of(answer.probe, answer.failed))
     }
 
-    /// The whole population, left alone.
+    /// Measures the whole population without probes.
     fn idle(&mut self) -> Result<Option<Idle>, HostError> {
         let wanted = self.bench.method.idle;
         if wanted.is_zero() {
@@ -384,7 +384,7 @@ impl Ascent<'_, '_> {
         }))
     }
 
-    /// From the `left` guests that there are of the `top` that there were.
+    /// Shrinks the population in steps, from `left` guests of once `top`.
     fn down(&mut self, top: u32, mut left: u32) -> Result<Vec<Interval>, HostError> {
         let mut descent = Vec::new();
         for percent in DESCENT {
@@ -396,7 +396,9 @@ impl Ascent<'_, '_> {
             if let Some(why) = answer.refused {
                 return Err(HostError::Protocol {
                     peer: SUPERVISOR.to_owned(),
-                    detail: format!("of {left} guests it cannot end all but {to}: {why}"),
+                    detail: format!(
+                        "it cannot shrink the population from {left} to {to} guests: {why}"
+                    ),
                 });
             }
             left = answer.population;
@@ -407,7 +409,7 @@ impl Ascent<'_, '_> {
     }
 }
 
-/// Waits until memory is back, or for as long as it may take.
+/// Waits until the memory has returned or the time limit is over.
 fn returned(
     roots: &Roots,
     before: &Memory,
@@ -434,13 +436,13 @@ fn processors() -> u32 {
         .unwrap_or(1)
 }
 
-/// The population, by its control group's accounts.
+/// The control group of the population.
 struct Group {
     folders: Vec<PathBuf>,
 }
 
 #[derive(Clone, Copy)]
-struct Used {
+struct GroupUsage {
     at: Instant,
     /// Processor time.
     seconds: f64,
@@ -455,21 +457,21 @@ impl Group {
         }
     }
 
-    fn read(&self) -> Used {
+    fn read(&self) -> GroupUsage {
         let first = |of: fn(&Path) -> Option<f64>| {
             self.folders
                 .iter()
                 .find_map(|folder| of(folder))
                 .unwrap_or(0.0)
         };
-        Used {
+        GroupUsage {
             at: Instant::now(),
             seconds: first(cpu_seconds),
             disk_bytes: first(disk_bytes),
         }
     }
 
-    /// Bytes that the group is charged for; none where memory is not accounted.
+    /// Memory charged to the group in bytes; none where memory is not accounted.
     fn charged(&self) -> Option<f64> {
         self.folders.iter().find_map(|folder| {
             ["memory.current", "memory.usage_in_bytes"]
@@ -518,7 +520,7 @@ fn cpu_seconds(folder: &Path) -> Option<f64> {
     Some(line.trim().parse::<f64>().ok()? / 1e6)
 }
 
-impl Used {
+impl GroupUsage {
     /// Percent of all processors.
     fn share_since(&self, earlier: &Self) -> f64 {
         let wall = (self.at - earlier.at).as_secs_f64() * f64::from(processors());

@@ -1,13 +1,13 @@
-//! A straight line through a climb, how well it fits, and where it would lead on another host.
+//! A straight line through the points of a climb, its quality, and its extrapolation.
 
 use serde::{Deserialize, Serialize};
 
 /// A least-squares line, `intercept + slope · x`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// The value at no guests.
+    /// The value without guests.
     pub intercept: f64,
-    /// The value of one guest more.
+    /// The increase per guest.
     pub slope: f64,
     /// Standard error of the slope; none below three points.
     pub slope_error: Option<f64>,
@@ -15,7 +15,7 @@ pub struct Line {
     pub r_squared: f64,
     /// The largest distance of a point from the line.
     pub worst_residual: f64,
-    /// Points.
+    /// The number of points.
     pub n: usize,
 }
 
@@ -60,7 +60,7 @@ impl Line {
         self.intercept + self.slope * x
     }
 
-    /// Where it reaches `y`; none where it does not rise.
+    /// The `x` at which the line reaches `y`; none where it does not rise.
     #[must_use]
     pub fn reaches(&self, y: f64) -> Option<f64> {
         let x = (y - self.intercept) / self.slope;

@@ -1,10 +1,9 @@
 //! The standardized scalability test of Bratterud and Haugerud (2013), for any platform: how many
 //! guests a host can hold, which resource ends it, and what each guest costs on the way.
 //!
-//! A [`plan`] names platforms and what to vary; [`run`] climbs each of them, several times, into an
-//! ordinary results directory; [`report`] reads it again. A [`climb`] grows the population in equal
-//! [`stop::steps`] with a [`supervisor`], samples the host's [`resources`] at each, and
-//! [`stop::judge`] says when it ends.
+//! A [`plan`] names platforms and their factors. [`run`] climbs each of them several times and writes an ordinary
+//! results directory, which [`report`] reads. A [`climb`] grows the population in equal [`stop::steps`] with a
+//! [`supervisor`] and samples the host's [`resources`] at each; [`stop::judge`] decides when it ends.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

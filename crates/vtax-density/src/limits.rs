@@ -1,15 +1,15 @@
-//! What a climb may use up, and what it was that ended it.
+//! The limits of a climb's use of resources, and the one that ended it.
 
 use crate::resources::{Resource, Shares};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a climb may use up.
+/// The limits of a climb's use of resources.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// The share of any resource at which a climb ends, in percent.
     pub stop_percent: f64,
-    /// The share of memory that stays available whatever happens, in percent.
+    /// The share of memory that stays available, in percent.
     pub reserve_percent: f64,
     /// The longest 99th percentile of the probe's response times, in milliseconds.
     pub probe_p99_ms: f64,
@@ -26,8 +26,7 @@ impl Limits {
         }
     }
 
-    /// The level that is at its limit and furthest beyond it. Levels alone: while guests boot,
-    /// processors and disks may be as busy as they like.
+    /// The level furthest beyond its limit, if any is. Rates do not count: booting guests may use all processors and disks.
     #[must_use]
     pub fn exceeded(&self, levels: &Shares) -> Option<Binding> {
         levels
@@ -47,19 +46,19 @@ impl Limits {
 pub enum Binding {
     /// A resource is at its limit.
     Resource {
-        /// Which.
+        /// The resource.
         resource: Resource,
         /// Its share in percent.
         percent: f64,
     },
-    /// The probe answers too slowly, or no longer.
+    /// The probe answers too slowly or not at all.
     Probe {
         /// The 99th percentile of its response times in milliseconds; none: no answer.
         p99_ms: Option<f64>,
     },
-    /// A guest could not be made: the platform's or the kernel's own words.
+    /// A guest could not be made.
     Refused {
-        /// Why.
+        /// The error message of the platform or the kernel.
         why: String,
     },
     /// The expected maximum is reached.

@@ -1,4 +1,4 @@
-//! A density plan: a TOML file that names platforms, what to vary of them, and how to climb.
+//! A density plan: a TOML file of platforms, their factors, and the method of the climbs.
 
 use crate::limits::Limits;
 use crate::supervisor::{Devices, QemuOptions, Work};
@@ -12,15 +12,15 @@ use vtax_lab::plan::read::{self, Value, flatten};
 use vtax_lab::plan::{Diagnostics, combinations};
 use vtax_report::results::Treatment;
 
-/// What every trial of a density run says of its workload.
+/// The workload of every trial of a density run.
 pub const WORKLOAD: &str = "density";
 
-/// How a climb is made.
+/// The method of a climb.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Method {
     /// Steps to the expected maximum.
     pub intervals: u32,
-    /// When it ends.
+    /// The limits at which it ends.
     pub limits: Limits,
     /// Samples in each interval.
     pub samples: u32,
@@ -28,11 +28,11 @@ pub struct Method {
     pub sample: Duration,
     /// Requests in each interval.
     pub probes: u32,
-    /// How long the population is left alone at the top.
+    /// Time without probes at the top.
     pub idle: Duration,
-    /// All guests in one process, where the platform puts them into ours.
+    /// Whether one process holds all guests, on platforms whose guests are in the supervisor.
     pub one_process: bool,
-    /// How many of a hundred guests work, where the platform says what at.
+    /// The share of guests with work, in percent, where the platform has a `work`.
     pub working_percent: u32,
     /// Guests that start and end at the top.
     pub churn: Churn,
@@ -52,21 +52,21 @@ pub struct Churn {
 /// A platform with one level of each of its factors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
-    /// As trials and tables name it.
+    /// Its name in trials and tables.
     pub treatment: Treatment,
-    /// What its guests are.
+    /// The kind of its guests.
     pub kind: Kind,
-    /// What some of them do while others are asked.
+    /// The work of some guests while the others are probed.
     pub work: Option<Work>,
     /// The expected maximum.
     pub maximum: u32,
-    /// The host's state while it is climbed.
+    /// The host's settings during the climb.
     pub host: Settings,
-    /// Left out, rather than a mistake, where its program is not installed.
+    /// Whether a missing program leaves the platform out instead of failing the run.
     pub if_present: bool,
 }
 
-/// A platform and how its guests are made.
+/// A platform with the options of its guests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// Threads.
@@ -92,7 +92,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The program that makes its guests, where that is one of its own.
+    /// The program that makes its guests, unless that is vtax.
     #[must_use]
     pub fn program(&self) -> Option<&str> {
         match self {
@@ -108,17 +108,17 @@ impl Kind {
 pub struct Plan {
     /// Its name.
     pub name: String,
-    /// What it wants to find out.
+    /// Its purpose.
     pub description: String,
     /// Seed of the order of climbs.
     pub seed: u64,
     /// Climbs of each platform.
     pub repetitions: u32,
-    /// Climbs that do not count are made again, up to this share of all climbs.
+    /// The share of climbs that may be repeated because they failed or are suspect.
     pub again: f64,
-    /// How they are made.
+    /// Their method.
     pub method: Method,
-    /// What is climbed.
+    /// The variants.
     pub variants: Vec<Variant>,
     /// Whether this is the quick profile.
     pub is_quick: bool,
@@ -149,7 +149,7 @@ impl Default for Method {
 }
 
 impl Method {
-    /// The time of a climb whose guests are made in none.
+    /// The time of a climb without that of making guests.
     #[must_use]
     pub fn least_time(&self) -> Duration {
         self.sample * self.samples * (1 + self.intervals) + self.idle + self.churn.watched
@@ -159,9 +159,9 @@ impl Method {
 /// A platform that a plan can name.
 struct Platform {
     kind: &'static str,
-    /// The expected maximum where a plan does not say.
+    /// The default of the expected maximum.
     maximum: u32,
-    /// What can be varied, besides the host's settings.
+    /// The factors, without the host's settings.
     parameters: &'static [Parameter],
 }
 
@@ -187,14 +187,14 @@ const fn guests(key: &'static str, help: &'static str) -> Parameter {
     Parameter::unset(key, Domain::Integer(1, u32::MAX as i64)).help(help)
 }
 
-/// What every platform has, and what is no factor.
+/// The keys of every platform that are no factor.
 const COMMON: [Parameter; 3] = [
     guests("maximum", "guests expected at most"),
     guests("quick_maximum", "the same for a first look"),
     Parameter::unset("if_present", Domain::Bool).help("only where installed"),
 ];
 
-/// What some guests do while others are asked.
+/// The work of some guests while the others are probed.
 const fn work(words: &'static [&'static str]) -> Parameter {
     Parameter::unset("work", Domain::Choice(words)).help("what some of its guests do")
 }
@@ -234,14 +234,14 @@ pub fn platforms() -> impl Iterator<Item = &'static str> {
 }
 
 impl Plan {
-    /// Whether a document, sound or not, is meant as a density plan: it has a `density`.
+    /// Whether a document, valid or not, is meant as a density plan: it has a `density`.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
         let (document, _) = DeTable::parse_recoverable(text);
         document.get_ref().get("density").is_some()
     }
 
-    /// The time of all climbs whose guests are made in none.
+    /// The time of all climbs without that of making guests.
     #[must_use]
     pub fn least_time(&self) -> Duration {
         let climbs = u32::try_from(self.variants.len()).unwrap_or(u32::MAX);
@@ -253,13 +253,12 @@ impl Plan {
     /// Reads and validates a plan, or its quick profile. `file` only names it in messages.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with line, column and, where one is near, the valid
-    /// spelling.
+    /// All mistakes, each with line, column and, where one is similar, the valid spelling.
     pub fn read(file: &str, text: &str, is_quick: bool) -> Result<Self, Diagnostics> {
         read::document(file, text, (), |reader, root| plan(reader, root, is_quick))
     }
 
-    /// Leaves out what is to be climbed only where its program is present. Returns these platforms.
+    /// Removes the optional platforms whose program is missing and returns them.
     pub fn leave_out_absent(&mut self, roots: &Roots) -> Vec<String> {
         let absent = |variant: &Variant| {
             let program = variant.kind.program();
@@ -273,7 +272,7 @@ impl Plan {
         labels
     }
 
-    /// The text of a plan that climbs these platforms as they are.
+    /// The text of a plan of these platforms with their defaults.
     #[must_use]
     pub fn of_platforms(platforms: &[String]) -> String {
         let mut text = "name = \"density\"\ndescription = \"How many guests this host holds\"\n\n[density]\n\n[quick]\nsamples = 3\nsample_ms = 100\nprobes = 40\nidle_seconds = 2\nrepetitions = 1\n".to_owned();
@@ -349,7 +348,7 @@ fn repetitions(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<u32> {
     reader.integer(table, "repetitions", 1, 1000)
 }
 
-/// What a section says of the method; whatever it leaves out is as before.
+/// The method of a section; keys that it leaves out keep the values of `before`.
 fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> Method {
     let mut number = |key: &str, low: f64, high: f64, before: f64| {
         reader.number(table, key, low, high).unwrap_or(before)
@@ -426,8 +425,7 @@ fn read_variants(
     variants
 }
 
-/// What a `[[platform]]` says that is no factor, and its factors; one with a single level is not
-/// varied.
+/// The keys of a `[[platform]]` that are no factor, and its factors; one with a single level is not varied.
 fn read_platform(
     reader: &mut Reader<'_>,
     platform: &Platform,
@@ -514,7 +512,7 @@ fn variant(
     }
 }
 
-/// A platform with all that it can be told.
+/// The kind of a platform with its options.
 fn kind(name: &str, settings: &Settings) -> Kind {
     let text = |key: &str| settings.text(key).unwrap_or_default().to_owned();
     match name {

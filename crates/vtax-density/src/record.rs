@@ -1,4 +1,4 @@
-//! What a climb writes down (`workload.json` of its trial), and what reports read again.
+//! The record of a climb (`workload.json` of its trial), which reports read.
 
 use crate::limits::{Binding, Limits};
 use crate::resources::{Memory, Resource, Shares};
@@ -10,7 +10,7 @@ pub const VERSION: u32 = 1;
 /// Response or birth times, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// How many there were.
+    /// Number of times.
     pub answered: u32,
     /// Requests without an answer, or a wrong one.
     pub failed: u32,
@@ -25,7 +25,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these times; `failed` had none.
+    /// The statistics of these times; `failed` requests had none.
     #[must_use]
     // Counts of requests.
     pub fn of(mut micros: Vec<f64>, failed: u32) -> Self {
@@ -53,23 +53,23 @@ impl Latency {
     }
 }
 
-/// What growing the population took.
+/// The cost of growing the population.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Births {
     /// Guests made.
     pub count: u32,
     /// Wall time for all of them, in seconds.
     pub seconds: f64,
-    /// From asking for a guest to having it: a process started, an object made.
+    /// From the request to the started process or the created object.
     pub create: Option<Latency>,
-    /// From asking for a guest to one that has booted and sleeps.
+    /// From the request to the guest that has booted and sleeps.
     pub boot: Option<Latency>,
 }
 
-/// One look at the host.
+/// One sample of the host.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Since the climb began, in seconds.
+    /// Time since the start of the climb, in seconds.
     pub at: f64,
     /// Every resource, in percent.
     pub shares: Shares,
@@ -81,9 +81,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// The share of a resource as far as the population can be the cause, in percent. Processors
-    /// and disks serve others too; and no guest has a way to a network device of the host, since
-    /// the cell's network namespace has none.
+    /// The share of a resource that the population can have caused, in percent. Processors and disks serve other
+    /// programs as well. No guest reaches a network device of the host: the cell's network namespace has none.
     #[must_use]
     pub fn own_share(&self, resource: Resource) -> Option<f64> {
         match resource {
@@ -98,31 +97,30 @@ impl Sample {
 /// One interval of a climb or a descent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// Guests, the probe not counted.
+    /// Number of guests, without the probe.
     pub population: u32,
-    /// What bringing them up took.
+    /// The cost of making them.
     pub births: Option<Births>,
     /// The host while they sleep.
     pub samples: Vec<Sample>,
-    /// How fast guests answer.
+    /// Response times of guests.
     pub probe: Option<Latency>,
     /// The host's memory, in bytes.
     pub memory: Memory,
-    /// What the population's control group is charged for, in bytes: pages of its processes and
-    /// what the kernel books on them. Less than the host's own difference, which has everything,
-    /// but free of other programs' comings and goings.
+    /// Memory charged to the population's control group, in bytes: pages of its processes and of the kernel on their
+    /// behalf. It is less than the difference of the host's memory, but independent of other programs.
     #[serde(default)]
     pub charged: Option<f64>,
-    /// Energy of the host over the samples, in joules, and over how many seconds.
+    /// Energy of the host during the samples, in joules, and their duration in seconds.
     pub joules: Option<(f64, f64)>,
-    /// Why a guest could not be made.
+    /// The reason why a guest could not be made.
     pub refused: Option<String>,
 }
 
-/// The whole population, left alone.
+/// The whole population without probes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
-    /// For how long.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Processor time of the population, in percent of one processor.
     pub core_percent: f64,
@@ -130,31 +128,31 @@ pub struct Idle {
     pub joules: Option<f64>,
 }
 
-/// Guests that came and went, at the top.
+/// Churn at the top: guests that started and ended.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cloud {
-    /// For how long, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Guests that there was room for.
+    /// The largest population.
     pub places: u32,
-    /// Guests that came, those that were turned away included.
+    /// Arrivals, including those turned away.
     pub arrivals: u32,
-    /// Of these, guests that came when all places were taken.
+    /// Arrivals turned away because all places were taken.
     pub turned_away: u32,
-    /// Guests that went.
+    /// Departures.
     pub departures: u32,
-    /// Guests that were there, on average over the time that was planned.
+    /// Mean population over the planned time.
     pub mean_population: f64,
-    /// From asking for a guest to one that has booted.
+    /// From the request to the booted guest.
     pub boot: Option<Latency>,
-    /// How fast those that were there answered.
+    /// Response times of running guests.
     pub probe: Latency,
-    /// How much later than planned a guest came or went, at most, in seconds: a platform that needs longer to make or end
-    /// guests than there is time between two falls behind.
+    /// The largest delay of an arrival or departure, in seconds. It grows where a platform needs longer to make or end a
+    /// guest than the time between two changes.
     pub late: f64,
     /// Processor time of the population and of its making, in percent of one processor.
     pub core_percent: f64,
-    /// What ended it early.
+    /// The reason of an early end.
     pub refused: Option<String>,
 }
 
@@ -165,30 +163,30 @@ pub struct Climb {
     pub version: u32,
     /// The platform's kind.
     pub platform: String,
-    /// What was expected.
+    /// The expected maximum.
     pub maximum: u32,
-    /// What it might use up.
+    /// The limits of its use of resources.
     pub limits: Limits,
     /// Processors of the host.
     pub processors: u32,
     /// The host before anything was started.
     pub before: Memory,
-    /// The way up, the empty platform first.
+    /// The intervals of the way up; the first is the empty platform.
     pub climb: Vec<Interval>,
-    /// The top, left alone.
+    /// The top without probes.
     pub idle: Option<Idle>,
-    /// Guests that came and went, before the way down.
+    /// Churn before the way down.
     #[serde(default)]
     pub cloud: Option<Cloud>,
-    /// The way down.
+    /// The intervals of the way down.
     pub descent: Vec<Interval>,
-    /// The host after everything was ended.
+    /// The host after the end of the cell.
     pub after: Memory,
-    /// How long the memory took to come back, in seconds.
+    /// Time until the memory had returned, in seconds.
     pub returned_after: f64,
     /// What ended the climb.
     pub binding: Binding,
-    /// Processor time of the climb itself, in seconds: this process, and guarding in the supervisor.
+    /// Processor time of the climb itself, in seconds: this process and the guard of the supervisor.
     pub own_cpu: f64,
     /// Wall time from the first guest to the end of the climb, in seconds.
     pub seconds: f64,
@@ -207,7 +205,7 @@ impl Climb {
         self.top().map_or(0, |top| top.population)
     }
 
-    /// Memory of one guest in bytes, everything that the platform brought along included.
+    /// Memory of one guest in bytes, with its share of the platform.
     #[must_use]
     pub fn bytes_each(&self) -> Option<f64> {
         let top = self.top().filter(|top| top.population > 0)?;
@@ -216,14 +214,14 @@ impl Climb {
         Some(used / f64::from(top.population))
     }
 
-    /// Memory of one guest in bytes that its control group is charged for.
+    /// Memory of one guest in bytes, as charged to the control group.
     #[must_use]
     pub fn charged_each(&self) -> Option<f64> {
         let top = self.top().filter(|top| top.population > 0)?;
         Some(top.charged? / f64::from(top.population))
     }
 
-    /// The share of the memory that the population took and that came back, in percent.
+    /// The share of the population's memory that returned, in percent.
     #[must_use]
     pub fn returned_percent(&self) -> Option<f64> {
         let taken = self.before.available - self.top()?.memory.available;

@@ -1,4 +1,4 @@
-//! What a host has and how much of it is used, as 0 to 100 %, from the kernel's own accounts.
+//! The use of the host's resources, as 0 to 100 %, from the kernel's accounts.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fs;
 use std::time::Instant;
 use vtax_host::{HostError, Roots};
 
-/// Something that a host can run out of.
+/// A resource that can be exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
@@ -64,16 +64,16 @@ impl fmt::Display for Resource {
     }
 }
 
-/// How much of each resource is used, in percent of what there is. A resource that the host has
-/// not, or whose limit it does not tell, is absent.
+/// The use of each resource, in percent of its limit. A resource is absent where the host does not have it or its limit
+/// is not known.
 pub type Shares = BTreeMap<Resource, f64>;
 
 /// The host's memory by what holds it, in bytes (`/proc/meminfo`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All there is.
+    /// All memory.
     pub total: f64,
-    /// What new work could have without swapping, by the kernel's estimate.
+    /// Memory available to new work without swapping, by the kernel's estimate.
     pub available: f64,
     /// Pages of processes: anonymous and shared memory.
     pub user: f64,
@@ -85,7 +85,7 @@ pub struct Memory {
     pub per_cpu: f64,
     /// Kernel stacks.
     pub stacks: f64,
-    /// Other pages of the kernel that its accounts name: `vmalloc` is where KVM keeps much.
+    /// Other accounted pages of the kernel, such as `vmalloc`, of which KVM uses much.
     pub vmalloc: f64,
     /// Swap in use.
     pub swap: f64,
@@ -119,7 +119,7 @@ impl Memory {
         }
     }
 
-    /// What the kernel holds by its own accounts. Kernel stacks are in `vmalloc` areas already.
+    /// Memory of the kernel by its accounts. Kernel stacks are part of `vmalloc`.
     #[must_use]
     pub fn kernel(&self) -> f64 {
         self.slab + self.page_tables + self.per_cpu + self.vmalloc.max(self.stacks)
@@ -129,15 +129,15 @@ impl Memory {
 /// The accounts of a host at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts {
-    /// When, for rates.
+    /// Their time, for rates.
     pub at: Option<Instant>,
     /// Memory.
     pub memory: Memory,
     /// Processor time since boot, busy and in all, in ticks of all processors.
     cpu: (f64, f64),
-    /// Open files, and the most that may be.
+    /// Open files and their limit.
     handles: (f64, f64),
-    /// Tasks, and the most that may be.
+    /// Tasks and their limit.
     tasks: (f64, f64),
     /// Milliseconds that each disk has been busy.
     disks: BTreeMap<String, f64>,
@@ -146,7 +146,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Reads what changes fast and costs little: memory, descriptors and PIDs.
+    /// Reads the accounts that change fast and cost little: memory, descriptors and PIDs.
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
@@ -299,7 +299,7 @@ fn cpu(stat: &str) -> (f64, f64) {
         .collect();
     let all: f64 = fields.iter().sum();
     let idle: f64 = fields.iter().skip(3).take(2).sum();
-    // Stolen time was no time of this host's: neither busy nor there to be used.
+    // Stolen time did not belong to this host: it is neither busy nor part of the total.
     let stolen = fields.get(7).copied().unwrap_or(0.0);
     (all - idle - stolen, all - stolen)
 }

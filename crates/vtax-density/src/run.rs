@@ -1,4 +1,4 @@
-//! The climbs of a plan, as an experiment of the lab, and what each of them leaves in its trial.
+//! The climbs of a plan as an experiment of the lab, and the files and metrics of their trials.
 
 use crate::climb::{Bench, Energy, check, climb};
 use crate::limits::{Binding, Limits};
@@ -24,18 +24,18 @@ use vtax_report::results::{
 };
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
-/// A ratio this near to 1 is no effect.
+/// A ratio that differs from 1 by less is no effect.
 const MINIMUM_EFFECT: f64 = 0.02;
 /// Other programs' processor time above which a climb is suspect, in percent of the machine.
 const FOREIGN_PERCENT: f64 = 5.0;
-/// The climb's own processor time that is too much, in percent of one processor.
+/// Processor time of the climb itself above which it is suspect, in percent of one processor.
 const OVERHEAD_PERCENT: f64 = 1.0;
-/// The share of memory that has to come back, in percent.
+/// The share of memory that has to return, in percent.
 const RETURNED_PERCENT: f64 = 95.0;
-/// Below this much memory, what other programs take or give back is larger than what is measured.
+/// The least memory whose return is judged: below it, changes by other programs are larger.
 const JUDGED_BYTES: f64 = 64e6;
 
-/// Runs a plan. `words` make this program a supervisor.
+/// Runs a plan. `words` are the arguments that make this program a supervisor.
 ///
 /// # Errors
 /// As [`run_experiment`]. Finished climbs stay.
@@ -173,7 +173,6 @@ impl Experiment for Climbs<'_> {
                 .map(|interval| interval.samples.len() as u64)
                 .sum(),
             missed: 0,
-            ..ObservationCost::default()
         };
         let each = record.bytes_each().map_or_else(String::new, |each| {
             format!(", {} each", Quantity::new(each, Unit::of(Base::Byte)))
@@ -189,7 +188,7 @@ impl Experiment for Climbs<'_> {
     }
 }
 
-/// What whoever watches is told of an interval.
+/// The progress event of an interval.
 fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
     let mut readings = BTreeMap::new();
     if let Some((resource, share)) = nearest(limits, interval) {
@@ -214,7 +213,7 @@ fn sampled(limits: &Limits, interval: &Interval, maximum: u32) -> Event {
     }
 }
 
-/// Guests whose instructions are emulated say nothing about the processor time of others.
+/// The source of a variant's processor time: emulated where QEMU emulates the guests' instructions.
 fn source_of(variant: &Variant) -> Source {
     match &variant.kind {
         crate::plan::Kind::Qemu(options) if options.accel == "tcg" => Source::Emulated,
@@ -267,7 +266,7 @@ fn suspicions(climb: &Climb) -> Vec<String> {
     reasons
 }
 
-/// The numbers of a climb that tables compare.
+/// The metrics of a climb.
 fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     use Base::{Byte, Joule, One, Percent, Second};
     use Better::{Higher, Lower, Neither};
@@ -362,7 +361,7 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
     known.collect()
 }
 
-/// What summaries lead with.
+/// The headline metrics.
 const HEADLINES: [&str; 5] = [
     "guests",
     "memory.each",
@@ -371,7 +370,7 @@ const HEADLINES: [&str; 5] = [
     "probe.p99",
 ];
 
-/// A metric in words.
+/// The title of a metric.
 fn title(name: &str) -> &str {
     match name {
         "guests" => "guests at the top",
@@ -400,7 +399,7 @@ fn title(name: &str) -> &str {
     }
 }
 
-/// Every sample, as in any other trial.
+/// Writes all samples in the format of any trial.
 fn samples(climb: &Climb, mut writer: SampleWriter) -> Result<(), LabError> {
     let mut register = |owner: &str, metric: &str, base| {
         writer.register(&SampleSeries {

@@ -1,12 +1,12 @@
-//! When a climb ends: a pure function of an interval's samples.
+//! The end of a climb, as a pure function of the samples of an interval.
 
 use crate::limits::{Binding, Limits};
 use crate::record::{Interval, Sample};
 use crate::resources::{Resource, Shares};
 
-/// What ends the climb after `interval`, if anything does. The medians of its samples count, so
-/// that one burst ends nothing, and of resources that are used up by the moment only the
-/// population's own share: other programs' work is no reason to hold fewer guests.
+/// The reason to end the climb after `interval`, if there is one. The medians of its samples count, so that one burst
+/// ends nothing. Of rates only the population's own share counts, so that the work of other programs does not lower
+/// the number of guests.
 #[must_use]
 pub fn judge(limits: &Limits, interval: &Interval) -> Option<Binding> {
     let mut medians = Shares::new();
@@ -30,8 +30,7 @@ pub fn judge(limits: &Limits, interval: &Interval) -> Option<Binding> {
     }
 }
 
-/// The resource that would have ended the climb first had it gone on: the one with the largest
-/// share of its own limit in the last interval.
+/// The resource nearest to its limit in the last interval, which would have ended a longer climb.
 #[must_use]
 pub fn nearest(limits: &Limits, interval: &Interval) -> Option<(Resource, f64)> {
     let last = interval.samples.last()?;
@@ -41,7 +40,7 @@ pub fn nearest(limits: &Limits, interval: &Interval) -> Option<(Resource, f64)> 
         .max_by(|(a, x), (b, y)| (x / limits.of(*a)).total_cmp(&(y / limits.of(*b))))
 }
 
-/// The populations at which a climb to `maximum` stops to look: `intervals` equal steps.
+/// The populations at which a climb to `maximum` is sampled: `intervals` equal steps.
 #[must_use]
 pub fn steps(maximum: u32, intervals: u32) -> Vec<u32> {
     let intervals = intervals.clamp(1, maximum.max(1));
@@ -175,7 +174,7 @@ mod tests {
             let any = pairs.iter().any(|(resource, share)| *share >= LIMITS.of(*resource));
             match binding {
                 Some(Binding::Resource { resource, percent }) => prop_assert!(percent >= LIMITS.of(resource)),
-                // Nobody's disk: the population did not use it.
+                // The population did not use the disk.
                 other => prop_assert!(other.is_none() && (!any || pairs.iter().all(|(resource, share)| *resource == Resource::Disk || *share < LIMITS.of(*resource)))),
             }
         }

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
-use vtax_density::report::{Seen, Summary};
+use vtax_density::report::{Summary, TreatmentClimbs};
 use vtax_density::resources::Resource;
 use vtax_report::analysis::{Analysis, TreatmentSummary};
 use vtax_report::results::ResultsDir;
@@ -129,7 +129,7 @@ impl Curves {
     fn add_climb(
         &mut self,
         run: usize,
-        seen: &Seen,
+        seen: &TreatmentClimbs,
         metric: &str,
         title: &str,
         unit: &str,

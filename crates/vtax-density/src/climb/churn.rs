@@ -10,7 +10,7 @@ use crate::supervisor::Request;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 
-/// Between two requests.
+/// Time between two probes.
 const ASK_EVERY: Duration = Duration::from_millis(20);
 
 /// A change of the population.
@@ -23,7 +23,7 @@ enum Change {
 /// Draws the changes of the population and their times.
 struct Draw {
     random: fastrand::Rng,
-    /// Each a second.
+    /// Per second.
     arrivals: f64,
     departures_of_one: f64,
 }
@@ -42,7 +42,7 @@ impl Draw {
     fn next(&mut self, population: u32) -> (f64, Change) {
         let departures = f64::from(population) * self.departures_of_one;
         let all = self.arrivals + departures;
-        // 1 less what is below 1 has a logarithm.
+        // 1 - x with x below 1 is above 0, so its logarithm exists.
         let wait = -(1.0 - self.random.f64()).ln() / all;
         let change = if self.random.f64() * all < self.arrivals {
             Change::Arrival

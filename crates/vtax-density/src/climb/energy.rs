@@ -1,4 +1,4 @@
-//! The host's measured energy. A model's joules would only repeat the processor time.
+//! The measured energy of the host. Modelled energy is left out, since it follows from processor time.
 
 use vtax_host::meters;
 use vtax_host::{HostError, Roots};
@@ -15,10 +15,10 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// Opens the meters that measure this host; none when there is none.
+    /// Opens the meters that measure this host; none where it has none.
     ///
     /// # Errors
-    /// When what the environment says of meters is wrong.
+    /// When the environment variables of meters are not valid.
     pub fn open(roots: &Roots) -> Result<Option<Self>, HostError> {
         let meters: Vec<Box<dyn Meter>> = meters::list(roots)?
             .into_iter()

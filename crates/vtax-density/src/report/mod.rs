@@ -1,12 +1,11 @@
-//! The report of a density run: the paper's figures and tables in their form, published beside
-//! measured, and what the paper left out.
+//! The report of a density run: the paper's figures and tables with published and measured numbers, and further ones.
 
 mod figures;
 mod page;
 mod published;
 mod summary;
 
-pub use summary::{Bound, Each, Seen, Summary};
+pub use summary::{Bound, Each, Summary, TreatmentClimbs};
 
 use std::path::PathBuf;
 use vtax_lab::LabError;
@@ -27,18 +26,18 @@ pub fn write(results: &ResultsDir) -> Result<(PathBuf, Summary), LabError> {
     Ok((html::write_page(results, &page)?, summary))
 }
 
-/// Bytes as people write them.
+/// Bytes with a fitting unit.
 #[must_use]
 pub fn bytes(bytes: f64) -> String {
     Quantity::new(bytes, Unit::of(Base::Byte)).to_string()
 }
 
-/// A duration in microseconds as people write it.
+/// A duration in microseconds with a fitting unit.
 pub(crate) fn time(micros: f64) -> String {
     Quantity::new(micros / 1e6, Unit::of(Base::Second)).to_string()
 }
 
-/// A count with thousands apart.
+/// A count with separated thousands.
 pub(crate) fn count(n: f64) -> String {
     let digits = format!("{:.0}", n.max(0.0));
     let mut text = String::new();
@@ -51,7 +50,7 @@ pub(crate) fn count(n: f64) -> String {
     text
 }
 
-/// A modelled count: three digits, since no straight line deserves more.
+/// A modelled count with three digits, the precision of a straight line.
 pub(crate) fn about(n: f64) -> String {
     if !(n.is_finite() && n > 0.0) {
         return "0".to_owned();

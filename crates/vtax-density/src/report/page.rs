@@ -1,7 +1,7 @@
-//! The page: what was found, the figures, the tables beside the paper's, where it all comes from.
+//! The page: findings, figures, tables beside those of the paper, and provenance.
 
 use super::published::{MEMORY, PROCESSORS, Published, Row};
-use super::summary::{Each, Seen, Summary};
+use super::summary::{Each, Summary, TreatmentClimbs};
 use super::{about, bytes, count, time};
 use crate::fit::Line;
 use crate::limits::Binding;
@@ -218,9 +218,9 @@ fn costs(out: &mut String, summary: &Summary) {
     );
 }
 
-/// Where guests came and went.
+/// The table of churn.
 fn clouds(out: &mut String, summary: &Summary) {
-    let cloudy: Vec<&Seen> = summary
+    let cloudy: Vec<&TreatmentClimbs> = summary
         .seen
         .iter()
         .filter(|seen| seen.records().any(|climb| climb.cloud.is_some()))
@@ -353,7 +353,7 @@ fn lines(out: &mut String, summary: &Summary) {
 }
 
 /// A treatment as a row of the paper's tables.
-fn as_row(seen: &Seen) -> Option<(String, Row)> {
+fn as_row(seen: &TreatmentClimbs) -> Option<(String, Row)> {
     let factor = |key: &str| seen.treatment.factors.get(key).map(String::as_str);
     let platform = seen.treatment.platform.as_str();
     let works = factor("work").is_some_and(|work| work != "none");
@@ -392,8 +392,8 @@ fn as_row(seen: &Seen) -> Option<(String, Row)> {
     Some((more.to_owned(), row))
 }
 
-/// Whether the processor's power saving was off: table I, on: table II, or cannot be told.
-fn power_saving(results: &ResultsDir, seen: &Seen) -> Option<bool> {
+/// Whether the processor's power saving was on (table II) or off (table I); none where that is unknown.
+fn power_saving(results: &ResultsDir, seen: &TreatmentClimbs) -> Option<bool> {
     let governor = seen
         .treatment
         .factors
@@ -414,7 +414,7 @@ fn published_tables(out: &mut String, results: &ResultsDir, summary: &Summary) {
     let Some(published) = Published::read() else {
         return;
     };
-    let measured: Vec<(&Seen, String, Row)> = summary
+    let measured: Vec<(&TreatmentClimbs, String, Row)> = summary
         .seen
         .iter()
         .filter_map(|seen| as_row(seen).map(|(more, row)| (seen, more, row)))
@@ -436,13 +436,13 @@ fn published_tables(out: &mut String, results: &ResultsDir, summary: &Summary) {
     ];
     out.push_str("<h3>The paper’s tables I and II, with this host’s rows in their form</h3>\n");
     for (title, rows, saving) in tables {
-        let ours: Vec<&(&Seen, String, Row)> = measured
+        let ours: Vec<&(&TreatmentClimbs, String, Row)> = measured
             .iter()
             .filter(|(seen, ..)| power_saving(results, seen) == saving)
             .collect();
         table(out, title, rows, &ours);
     }
-    let untold: Vec<&(&Seen, String, Row)> = measured
+    let untold: Vec<&(&TreatmentClimbs, String, Row)> = measured
         .iter()
         .filter(|(seen, ..)| power_saving(results, seen).is_none())
         .collect();
@@ -467,7 +467,12 @@ fn published_tables(out: &mut String, results: &ResultsDir, summary: &Summary) {
     );
 }
 
-fn table(out: &mut String, title: &str, published: &[Row], measured: &[&(&Seen, String, Row)]) {
+fn table(
+    out: &mut String,
+    title: &str,
+    published: &[Row],
+    measured: &[&(&TreatmentClimbs, String, Row)],
+) {
     add!(
         out,
         "<div class=\"scroll\"><table>\n<caption>{}</caption>\n<thead><tr><th></th><th>sleep</th><th>KVM</th><th>bits</th><th>MVMs</th><th>CPU %</th><th>RAM %</th><th>swap %</th>\

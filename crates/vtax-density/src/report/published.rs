@@ -1,4 +1,4 @@
-//! What Bratterud and Haugerud (2013) printed, from `papers/figures.toml`.
+//! The numbers of Bratterud and Haugerud (2013), from `papers/figures.toml`.
 
 use serde::Deserialize;
 
@@ -35,7 +35,7 @@ struct Bratterud {
     scalability_test: ScalabilityTest,
 }
 
-/// What the text says of the figures.
+/// Numbers that the text of the paper gives for its figures.
 #[derive(Debug, Clone, Deserialize, PartialEq)]
 pub(super) struct ScalabilityTest {
     pub(super) vms_at_stop: f64,
@@ -50,7 +50,7 @@ pub(super) struct MaxCpu {
     pub(super) pit_off: f64,
 }
 
-/// What the paper printed.
+/// The numbers of the paper.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Published {
     /// Fixed highest frequency.

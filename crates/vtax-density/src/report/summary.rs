@@ -1,4 +1,4 @@
-//! What a run found: its climbs by treatment, the lines through them, and where they lead.
+//! The summary of a run: its climbs by treatment, the lines through them, and their extrapolation.
 
 use super::{about, bytes, count, time};
 use crate::fit::Line;
@@ -15,34 +15,34 @@ use vtax_units::noun;
 
 /// All climbs of one treatment.
 #[derive(Debug, Clone)]
-pub struct Seen {
-    /// What was climbed.
+pub struct TreatmentClimbs {
+    /// The treatment.
     pub treatment: Treatment,
-    /// The trials that ended well, with their records.
+    /// The finished trials with their records.
     pub climbs: Vec<(Trial, Climb)>,
-    /// Why others failed.
+    /// The reasons of the failed ones.
     pub failures: Vec<String>,
 }
 
-/// Where a treatment ends, and by what.
+/// The end of a treatment and its reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
     /// The resource; none: the probe, or the platform itself.
     pub resource: Option<Resource>,
-    /// What ended it, or would end it, in words.
+    /// The reason in words.
     pub words: String,
     /// Guests at that point.
     pub guests: f64,
-    /// Whether a straight line says so rather than the climb.
+    /// Whether the end is extrapolated by a straight line.
     pub modelled: bool,
 }
 
-/// Memory of a guest in bytes, and whose account says so.
+/// Memory of a guest in bytes, by the account that it is from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Each {
     /// The host's available memory: everything.
     ByHost(f64),
-    /// The control group's charge: without what the kernel books on nobody.
+    /// The charge of the control group, without memory that the kernel charges to no group.
     Charged(f64),
 }
 
@@ -50,7 +50,7 @@ pub enum Each {
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// By treatment, in the plan's order.
-    pub seen: Vec<Seen>,
+    pub seen: Vec<TreatmentClimbs>,
     /// Climbs that failed.
     pub failed: usize,
     /// Climbs that are not run yet.
@@ -63,11 +63,11 @@ impl Summary {
     /// # Errors
     /// When a climb's record is damaged.
     pub fn of(results: &ResultsDir) -> Result<Self, LabError> {
-        let mut seen: Vec<Seen> = results
+        let mut seen: Vec<TreatmentClimbs> = results
             .run()
             .treatments
             .iter()
-            .map(|treatment| Seen {
+            .map(|treatment| TreatmentClimbs {
                 treatment: treatment.clone(),
                 climbs: Vec::new(),
                 failures: Vec::new(),
@@ -107,18 +107,18 @@ impl Summary {
     }
 }
 
-/// Bytes of a climb's record; those of a climb to the end have some hundred kilobytes.
+/// The largest size of a climb's record; that of a full climb has some hundred kilobytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A line that explains less of the variance than this follows something else.
+/// The least share of the variance that a line has to explain to be used.
 const STRAIGHT: f64 = 0.9;
 
-/// The middle of what several climbs found.
+/// The median of several climbs.
 fn middle(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     median(values.flatten())
 }
 
-impl Seen {
+impl TreatmentClimbs {
     /// The records.
     pub fn records(&self) -> impl Iterator<Item = &Climb> {
         self.climbs.iter().map(|(_, climb)| climb)
@@ -155,9 +155,8 @@ impl Seen {
             .collect()
     }
 
-    /// The line through the population's own share of a resource, in percent. Where other programs
-    /// come and go so much that the host's memory follows no line, what the population's control
-    /// group is charged for does, on top of what was used before.
+    /// The line through the population's own share of a resource, in percent. Where other programs change the host's
+    /// memory so much that it follows no line, it is the line through the control group's charge plus the earlier use.
     #[must_use]
     pub fn line(&self, resource: Resource) -> Option<Line> {
         let line = self.line_of_shares(resource);
@@ -187,8 +186,7 @@ impl Seen {
         }))
     }
 
-    /// The line through the memory that the host misses, in bytes: each climb against its own
-    /// start.
+    /// The line through the decrease of the host's available memory since the start of each climb, in bytes.
     #[must_use]
     pub fn memory_line(&self) -> Option<Line> {
         let points: Vec<(f64, f64)> = self
@@ -205,14 +203,13 @@ impl Seen {
         Line::through(&points)
     }
 
-    /// The line through what the population's control group is charged for, in bytes.
+    /// The line through the memory charged to the population's control group, in bytes.
     #[must_use]
     pub fn charged_line(&self) -> Option<Line> {
         Line::through(&self.points(|interval| interval.charged))
     }
 
-    /// Whether the host's memory follows the population and nothing else, so that its differences
-    /// mean something.
+    /// Whether the host's memory follows the population alone, so that its differences can be used.
     #[must_use]
     pub fn host_is_calm(&self) -> bool {
         let trusted = self
@@ -223,7 +220,7 @@ impl Seen {
         trusted && self.memory_line().is_some_and(straight)
     }
 
-    /// Charged bytes of one guest more, with its share of what was set aside for all at the start.
+    /// Charged bytes per guest, with its share of the memory allocated for all at the start.
     fn charged_slope(&self) -> Option<Line> {
         let line = self.charged_line()?;
         let each = self.at_top(|climb, _| climb.charged_each())?;
@@ -233,8 +230,8 @@ impl Seen {
         })
     }
 
-    /// Memory of a guest: by the host's difference, or, where other programs hide that, what its
-    /// control group is charged for.
+    /// Memory of a guest, by the difference of the host's memory or, where other programs hide that, by the charge of its
+    /// control group.
     #[must_use]
     pub fn memory_each(&self) -> Option<Each> {
         let by_host = self.at_top(|climb, _| climb.bytes_each());
@@ -246,7 +243,7 @@ impl Seen {
         }
     }
 
-    /// What ended the climbs; where the expected maximum did, what would have, by straight lines.
+    /// The reason of the climbs' end. For climbs that reached the expected maximum it is extrapolated by straight lines.
     #[must_use]
     pub fn bound(&self) -> Option<Bound> {
         let (_, climb) = self
@@ -272,7 +269,7 @@ impl Seen {
                     .into_iter()
                     .filter_map(|resource| {
                         let line = self.line(resource)?;
-                        // A line that might as well be flat leads nowhere.
+                        // Only a slope that clearly differs from 0 is extrapolated.
                         let rises = line.slope > 3.0 * line.slope_error? && line.r_squared > 0.5;
                         let at = line.reaches(climb.limits.of(resource)).filter(|_| rises)?;
                         Some((resource, at.max(guests)))
@@ -297,8 +294,8 @@ impl Seen {
         }
     }
 
-    /// How many guests another host would hold, by straight lines through memory and processor
-    /// time: its processors, and its bytes of memory.
+    /// The number of guests of another host with these processors and bytes of memory, by the lines of memory and
+    /// processor time.
     #[must_use]
     pub fn on_host(&self, processors: f64, memory: f64) -> Option<(f64, &'static str)> {
         let (_, climb) = self.climbs.first()?;
@@ -361,11 +358,10 @@ impl Bound {
 }
 
 impl Summary {
-    /// The same for programs: what [`Summary`]'s table shows, with its units in the names, and every
-    /// climb.
+    /// The summary as JSON: the table of [`Summary`] with the units in the names, and every climb.
     #[must_use]
     pub fn document(&self) -> Value {
-        let platform = |seen: &Seen| {
+        let platform = |seen: &TreatmentClimbs| {
             let (by, each) = match seen.memory_each() {
                 Some(Each::ByHost(each)) => (Some("host"), Some(each)),
                 Some(Each::Charged(each)) => (Some("control group"), Some(each)),
@@ -524,7 +520,7 @@ mod tests {
         }
     }
 
-    pub(crate) fn seen(climb: Climb) -> Seen {
+    pub(crate) fn seen(climb: Climb) -> TreatmentClimbs {
         let treatment = Treatment {
             label: "x".to_owned(),
             platform: "x".to_owned(),
@@ -552,7 +548,7 @@ mod tests {
             objective: None,
             observation: vtax_report::results::ObservationCost::default(),
         };
-        Seen {
+        TreatmentClimbs {
             treatment,
             climbs: vec![(trial, climb)],
             failures: Vec::new(),

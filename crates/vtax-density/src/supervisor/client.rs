@@ -1,20 +1,20 @@
-//! The other end of a supervisor: requests in, answers out.
+//! The client of a supervisor: sends requests and reads answers.
 
 use super::{Answer, Request, SUPERVISOR};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vtax_host::HostError;
 
-/// The most bytes of an answer, which tells of every kind of guest.
+/// The largest size of an answer, which holds a time for each guest.
 const LONGEST_ANSWER: u64 = 16 << 20;
 
-/// A running supervisor. It ends when this is dropped.
+/// A running supervisor. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Supervisor {
     child: Child,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// What it told of itself.
+    /// Its first answer, which has the facts about its platform.
     pub hello: Answer,
 }
 
@@ -22,7 +22,7 @@ impl Supervisor {
     /// Starts `command` and waits for its first answer.
     ///
     /// # Errors
-    /// When it cannot be started, ends at once, or cannot keep such guests, with its reason.
+    /// When it cannot be started, ends at once, or cannot make such guests.
     pub fn start(mut command: Command) -> Result<Self, HostError> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -34,7 +34,7 @@ impl Supervisor {
         let Some(answers) = child.stdout.take() else {
             return Err(HostError::Closed {
                 peer: SUPERVISOR.to_owned(),
-                detail: " before it said anything".to_owned(),
+                detail: " before its first answer".to_owned(),
             });
         };
         let mut supervisor = Self {
@@ -50,10 +50,10 @@ impl Supervisor {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// When the supervisor has ended, with what it said last.
+    /// When the supervisor has ended, with the end of its output.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, HostError> {
         let line = serde_json::to_string(request)
             .map_err(|cause| HostError::process("ask", SUPERVISOR)(cause.into()))?;
@@ -85,7 +85,7 @@ impl Supervisor {
         drop(self.requests.take());
         let mut output = String::new();
         if let Some(stderr) = &mut self.child.stderr {
-            // What it said before it ended; without that there is still the status.
+            // Without its output the status is still reported.
             let _ = stderr.take(16 << 10).read_to_string(&mut output);
         }
         let status = self
@@ -102,7 +102,7 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        // Its input closes, which is its sign to end.
+        // A supervisor ends when its input closes.
         drop(self.requests.take());
         let _ = self.child.wait();
     }

@@ -1,31 +1,34 @@
-//! A container for each guest: namespaces, control group and capabilities of its own, made by an
-//! OCI runtime; inside, `cat` of a static busybox.
+//! Guests that are containers: an OCI runtime makes each with its own namespaces, control group and
+//! capabilities, and `cat` of a static busybox runs in it.
 
+use super::error::{GuestError, Result, last_line};
+use super::individual::{Echo, GuestDriver};
 use super::process::busybox;
-use super::singly::{Echo, Singly};
 use super::work::Work;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use vtax_guest::platform::oci::Bundle;
+use vtax_host::HostError;
 use vtax_host::command::version_line;
 
-/// How to start containers here; the lab knows.
+/// The OCI runtime and the parent control group of its containers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Runtime {
     /// Its program.
     pub program: String,
-    /// The control group of a container, in the runtime's terms, but for its number.
+    /// The control group of a container as the runtime takes it, without the number.
     pub control_group: String,
 }
 
-/// Where all of it lives: the cell's own tmpfs.
+/// Bundles and the shared root, on the tmpfs of the cell.
 const FOLDER: &str = "/run/density";
 
-/// Containers below this supervisor.
+/// The containers of one supervisor.
 #[derive(Debug)]
 pub(super) struct Containers {
     runtime: Runtime,
@@ -35,17 +38,16 @@ pub(super) struct Containers {
 }
 
 impl Containers {
-    pub(super) fn new(runtime: Runtime, first: u32, work: Option<Work>) -> Result<Self, String> {
+    pub(super) fn new(runtime: Runtime, first: u32, work: Option<Work>) -> Result<Self> {
         let folder = PathBuf::from(FOLDER);
-        let failed = |cause: std::io::Error| {
-            format!("cannot make the root of containers in {FOLDER}: {cause}")
-        };
         let root = folder.join("root");
         for directory in ["bin", "proc", "dev", "sys", "tmp"] {
-            fs::create_dir_all(root.join(directory)).map_err(failed)?;
+            let directory = root.join(directory);
+            fs::create_dir_all(&directory).map_err(HostError::file("create", directory))?;
         }
-        if !root.join("bin/busybox").exists() {
-            fs::copy(busybox()?, root.join("bin/busybox")).map_err(failed)?;
+        let copy = root.join("bin/busybox");
+        if !copy.exists() {
+            fs::copy(busybox()?, &copy).map_err(HostError::file("create", copy))?;
         }
         Ok(Self {
             runtime,
@@ -70,11 +72,11 @@ impl Containers {
     }
 }
 
-/// Busybox, in there.
+/// The busybox of the shared root.
 const BUSYBOX: &str = "/bin/busybox";
 
-/// One for a busybox of a read-only root that all containers share, without capabilities.
-fn described<'a>(
+/// The bundle of a busybox without capabilities, on the read-only root that all containers share.
+fn busybox_bundle<'a>(
     name: &'a str,
     root: &'a Path,
     control_group: &'a str,
@@ -92,15 +94,14 @@ fn described<'a>(
     }
 }
 
-impl Singly for Containers {
-    /// One that works has no line to ask it by.
+impl GuestDriver for Containers {
+    /// The connection for probes; a guest with work has none.
     type Guest = Option<Echo>;
 
-    fn start(&mut self, number: u32) -> Result<Option<Echo>, String> {
+    fn start(&mut self, number: u32) -> Result<Option<Echo>> {
         let name = self.name(number);
         let bundle = self.folder.join(&name);
-        let failed =
-            |cause: std::io::Error| format!("cannot make the bundle of container {name}: {cause}");
+        let failed = |cause: io::Error| HostError::file("create", &bundle)(cause);
         fs::create_dir_all(&bundle).map_err(failed)?;
         let group = format!("{}-{name}", self.runtime.control_group);
         let (work, echo, input, output);
@@ -115,9 +116,9 @@ impl Singly for Containers {
             input = Stdio::from(theirs.try_clone().map_err(failed)?);
             (echo, output) = (Some(ours), Stdio::from(theirs));
         }
-        let config = described(&name, &self.folder.join("root"), &group, &arguments).config();
+        let config = busybox_bundle(&name, &self.folder.join("root"), &group, &arguments).config();
         vtax_files::write_scratch(&bundle.join("config.json"), config.to_string())
-            .map_err(|error| failed(error.into()))?;
+            .map_err(HostError::from)?;
         let status = self
             .command()
             .args(["run", "--detach", "--bundle"])
@@ -127,45 +128,47 @@ impl Singly for Containers {
             .stdout(output)
             .stderr(Stdio::null())
             .status()
-            .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
+            .map_err(HostError::process("run", &self.runtime.program))?;
         if status.success() {
             return Ok(echo);
         }
         let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        let last = log.lines().rev().find(|line| !line.trim().is_empty());
-        Err(format!(
-            "`{} run` of container {name} failed ({status}): {}",
-            self.runtime.program,
-            last.unwrap_or("it gave no reason")
-        ))
+        Err(GuestError::Program {
+            command: format!("{} run {name}", self.runtime.program),
+            status,
+            reason: last_line(&log),
+        })
     }
 
-    fn await_boot(&mut self, guest: &mut Option<Echo>) -> Result<(), String> {
+    fn await_boot(&mut self, guest: &mut Option<Echo>) -> Result<()> {
         match guest {
             Some(echo) => echo.ask().map(drop),
             None => Ok(()),
         }
     }
 
-    fn ask(&mut self, guest: &mut Option<Echo>) -> Result<Duration, String> {
+    fn ask(&mut self, guest: &mut Option<Echo>) -> Result<Duration> {
         match guest {
             Some(echo) => echo.ask(),
-            None => Err("a guest that works is not asked".to_owned()),
+            None => Err(GuestError::NotProbed),
         }
     }
 
-    fn end(&mut self, echo: Option<Echo>, number: u32) -> Result<(), String> {
+    fn end(&mut self, echo: Option<Echo>, number: u32) -> Result<()> {
         let name = self.name(number);
-        // Its input ends, and `cat` with it; the runtime takes the rest away.
+        // The end of its input ends `cat`; the runtime removes the rest.
         drop(echo);
         let output = self
             .command()
             .args(["delete", "--force", &name])
             .output()
-            .map_err(|cause| format!("cannot run `{}`: {cause}", self.runtime.program))?;
+            .map_err(HostError::process("run", &self.runtime.program))?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("container {name} was not removed: {}", said.trim()));
+            return Err(GuestError::Program {
+                command: format!("{} delete {name}", self.runtime.program),
+                status: output.status,
+                reason: last_line(&String::from_utf8_lossy(&output.stderr)),
+            });
         }
         let _ = fs::remove_dir_all(self.folder.join(&name));
         Ok(())

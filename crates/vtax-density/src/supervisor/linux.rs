@@ -1,7 +1,7 @@
-//! A VM with a Linux kernel of its own for each guest, in a VMM that is made for that: nothing but
-//! the kernel and `cat` on its serial port.
+//! Guests that are VMs of Firecracker or Cloud Hypervisor: each runs its own Linux kernel and `cat` on its serial port.
 
-use super::singly::{Echo, Singly};
+use super::error::{GuestError, Result, last_line};
+use super::individual::{Echo, GuestDriver};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,35 +10,36 @@ use std::process::{Child, Command};
 use std::time::Duration;
 use vtax_guest::image::{ECHO_TOKEN, EchoGuest};
 use vtax_guest::platform::vmm::{Machine, Place, Vmm};
+use vtax_host::HostError;
 use vtax_host::command::{CommandLine, version_line};
 
-/// How guests are made.
+/// The VMM and the kernel of guests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinuxOptions {
-    /// By which VMM.
+    /// The VMM.
     pub vmm: Vmm,
-    /// Where it is.
+    /// The path of its program.
     pub program: String,
-    /// What they boot.
+    /// The kernel and initial RAM disk.
     pub guest: EchoGuest,
 }
 
-/// How long a guest may take to boot.
+/// Time limit of a boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// Memory of a guest in MiB: with 64, a distribution's kernel cannot unpack its initial RAM disk.
 const MEMORY_MIB: u32 = 128;
-/// Sockets, configurations and logs: in the cell's own tmpfs.
+/// Sockets, configurations and logs, on the tmpfs of the cell.
 const FOLDER: &str = "/run/density-linux";
 
-/// What both VMMs tell the kernel. What it says later would be taken for an answer.
+/// The kernel command line of both VMMs. It is quiet: a later message of the kernel would be taken for an answer.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=0 reboot=k panic=-1";
 
-/// A running VMM and the line to its guest.
+/// A running VMM and the connection to its guest.
 #[derive(Debug)]
 pub(super) struct Guest {
     child: Child,
     line: Echo,
-    /// What the VMM says of itself.
+    /// The output of the VMM.
     log: PathBuf,
     files: Vec<PathBuf>,
 }
@@ -53,50 +54,51 @@ impl Drop for Guest {
     }
 }
 
-/// VMMs below this supervisor.
+/// The VMMs of one supervisor.
 #[derive(Debug)]
-pub(super) struct Linuxes {
+pub(super) struct LinuxGuests {
     options: LinuxOptions,
     first: u32,
 }
 
-impl Linuxes {
-    /// Guests from `first` on: several supervisors share the folder.
-    pub(super) fn new(options: LinuxOptions, first: u32) -> Result<Self, String> {
-        fs::create_dir_all(FOLDER).map_err(|cause| format!("cannot create {FOLDER}: {cause}"))?;
+impl LinuxGuests {
+    /// Guests numbered from `first` on, since several supervisors share the folder.
+    pub(super) fn new(options: LinuxOptions, first: u32) -> Result<Self> {
+        fs::create_dir_all(FOLDER).map_err(HostError::file("create", FOLDER))?;
         Ok(Self { options, first })
     }
 
-    /// Why a guest did not boot: the VMM's own words, and what KVM is here.
-    fn no_boot(&self, guest: &mut Guest, console: &str) -> String {
+    /// The reason of a failed boot: the last output of guest and VMM, and the KVM of this host.
+    fn no_boot(&self, guest: &mut Guest, console: &str) -> GuestError {
         let program = self.options.vmm.program();
-        // It closes the line a moment before it has ended.
+        // A VMM closes the connection shortly before it ends.
         let status = (0..20).find_map(|_| {
             std::thread::sleep(Duration::from_millis(5));
             guest.child.try_wait().ok().flatten()
         });
-        let how = match status {
-            Some(status) => format!("ended ({status}) before its guest had booted"),
-            None => format!("did not boot its guest within {} s", BOOT_LIMIT.as_secs()),
+        let what = match status {
+            Some(status) => format!("{program} ended ({status}) before its guest had booted"),
+            None => format!(
+                "{program} did not boot its guest within {} s",
+                BOOT_LIMIT.as_secs()
+            ),
         };
-        let said = fs::read_to_string(&guest.log).unwrap_or_default();
-        let last = console
-            .lines()
-            .chain(said.lines())
-            .map(str::trim)
-            .rfind(|line| !line.is_empty());
-        format!(
-            "{program} {how}: {}; KVM is {} here, and `vtax doctor` tells whether it boots a stock kernel",
-            last.unwrap_or("it gave no reason"),
-            vtax_mvm::machine::kvm::Host::backend()
-        )
+        let log = fs::read_to_string(&guest.log).unwrap_or_default();
+        GuestError::Boot {
+            what,
+            reason: last_line(&format!("{console}\n{log}")),
+            remedy: format!(
+                "KVM is {} here, and `vtax doctor` checks whether it boots a stock kernel",
+                vtax_mvm::machine::kvm::Host::backend()
+            ),
+        }
     }
 }
 
-impl Singly for Linuxes {
+impl GuestDriver for LinuxGuests {
     type Guest = Guest;
 
-    fn start(&mut self, number: u32) -> Result<Guest, String> {
+    fn start(&mut self, number: u32) -> Result<Guest> {
         let LinuxOptions {
             vmm,
             program,
@@ -130,21 +132,21 @@ impl Singly for Linuxes {
                 files: started.files,
             })
         });
-        guest.map_err(|cause| format!("cannot start {program}: {cause}"))
+        Ok(guest.map_err(HostError::process("start", program))?)
     }
 
-    fn await_boot(&mut self, guest: &mut Guest) -> Result<(), String> {
-        match guest.line.hear(&format!("{ECHO_TOKEN}\n"), BOOT_LIMIT) {
+    fn await_boot(&mut self, guest: &mut Guest) -> Result<()> {
+        match guest.line.wait_for(&format!("{ECHO_TOKEN}\n"), BOOT_LIMIT) {
             Ok(()) => guest.line.ask().map(drop),
-            Err(console) => Err(self.no_boot(guest, &console)),
+            Err(cause) => Err(self.no_boot(guest, &cause.received)),
         }
     }
 
-    fn ask(&mut self, guest: &mut Guest) -> Result<Duration, String> {
+    fn ask(&mut self, guest: &mut Guest) -> Result<Duration> {
         guest.line.ask()
     }
 
-    fn end(&mut self, guest: Guest, _number: u32) -> Result<(), String> {
+    fn end(&mut self, guest: Guest, _number: u32) -> Result<()> {
         drop(guest);
         Ok(())
     }

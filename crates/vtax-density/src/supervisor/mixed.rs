@@ -1,18 +1,19 @@
-//! A population of which some work while the others sleep and are asked.
+//! A population of guests with work and of sleeping guests, which answer the probes.
 
+use super::error::Result;
 use super::{Guard, Population, Tally};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Two populations that count as one.
+/// Sleeping guests and guests with work as one population.
 pub(super) struct Mixed {
     pub(super) sleepers: Box<dyn Population>,
     pub(super) workers: Box<dyn Population>,
-    /// Of all guests.
+    /// The share of guests with work.
     pub(super) working_percent: u32,
 }
 
-/// How many of so many guests work: at least one is left to be asked.
+/// The number of guests with work; at least one guest is left for probes.
 pub(super) fn working(guests: u32, percent: u32) -> u32 {
     let share = u64::from(guests) * u64::from(percent) / 100;
     u32::try_from(share)
@@ -25,20 +26,20 @@ impl Population for Mixed {
         self.sleepers.count() + self.workers.count()
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
         let working = working(to, self.working_percent);
         self.sleepers.grow(to - working, guard, tally)?;
-        // When a worker has booted cannot be told by an answer: their times are not the sleepers'.
+        // A guest with work answers no probe, so its boot time is measured differently and not reported.
         self.workers.grow(working, guard, &mut Tally::default())
     }
 
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
+    fn shrink(&mut self, to: u32) -> Result<()> {
         let working = working(to, self.working_percent);
         self.workers.shrink(working)?;
         self.sleepers.shrink(to - working)
     }
 
-    fn ask(&mut self) -> Result<Duration, String> {
+    fn ask(&mut self) -> Result<Duration> {
         self.sleepers.ask()
     }
 

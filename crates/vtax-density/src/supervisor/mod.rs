@@ -1,18 +1,19 @@
-//! The supervisor: a process in the climb's cell that makes guests, holds them and asks them.
+//! The guest supervisor: a process in the climb's cell that makes, holds and probes guests.
 //!
-//! It is this program run again. It takes one JSON request a line and gives one JSON answer a
-//! line; when its input closes, however the climb ended, it ends, and the cell takes whatever it
-//! kept along. Guests count as the cell's target; the climb itself stays outside.
+//! It is a second process of this program. It reads one JSON request a line and writes one JSON answer a line. It ends
+//! when its input closes, also after a crash of the climb, and the cell ends its guests. Guests count as the cell's
+//! target; the climb itself runs outside of the cell.
 
 mod client;
 mod container;
+mod error;
+mod individual;
 mod linux;
 mod mixed;
 mod mvm;
 mod process;
 mod qemu;
 mod shards;
-mod singly;
 mod thread;
 mod work;
 
@@ -24,8 +25,9 @@ pub use work::Work;
 
 use crate::limits::{Binding, Limits};
 use crate::resources::{Accounts, ProcessLevels};
+use error::Result;
+use individual::IndividualGuests;
 use serde::{Deserialize, Serialize};
-use singly::OneByOne;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -36,31 +38,31 @@ use vtax_observe::clock::thread_cpu;
 /// The most bytes of one answer of a guest.
 const LONGEST_ANSWER: usize = 64 << 10;
 
-/// What errors call it.
+/// The name of a supervisor in errors.
 pub(crate) const SUPERVISOR: &str = "the guest supervisor";
 
-/// What a supervisor keeps; its only argument.
+/// The population of a supervisor; its only argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Spec {
-    /// What the guests are.
+    /// The kind of the guests.
     pub guests: Guests,
-    /// What some of them do; the others sleep until they are asked.
+    /// The work of some guests; the others sleep until a probe.
     pub work: Option<Work>,
-    /// How many of a hundred do it.
+    /// The share of guests with work, in percent.
     pub working_percent: u32,
-    /// The number of the first.
+    /// The number of the first guest.
     pub first: u32,
-    /// How many there may become.
+    /// The largest population.
     pub maximum: u32,
-    /// All guests in one process, whose own limits then bind.
+    /// Whether one process holds all guests, so that its limits count.
     pub one_process: bool,
-    /// What they may use up.
+    /// The limits of their use of resources.
     pub limits: Limits,
-    /// The words that make this program a supervisor.
+    /// The arguments that make this program a supervisor.
     pub words: Vec<String>,
 }
 
-/// A kind of guest, with all that is needed to make one.
+/// A kind of guest with its options.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Guests {
@@ -86,22 +88,22 @@ pub enum Guests {
     Linux(LinuxOptions),
 }
 
-/// What the climb asks of its supervisor.
+/// A request of the climb.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Make guests until there are so many.
+    /// Make guests up to this population.
     Grow(u32),
-    /// End guests until there are so many.
+    /// End guests down to this population.
     Shrink(u32),
-    /// Ask guests, so many times, one after the other.
+    /// Probe guests this many times, one after the other.
     Probe(u32),
 }
 
-/// What the supervisor answers.
+/// An answer of the supervisor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Guests now.
+    /// The population.
     pub population: u32,
     /// Wall time, in seconds.
     pub seconds: f64,
@@ -113,7 +115,7 @@ pub struct Answer {
     pub probe: Vec<f64>,
     /// Requests without an answer.
     pub failed: u32,
-    /// Why no further guest can be made.
+    /// The reason why no further guest can be made.
     pub refused: Option<String>,
     /// The level that stopped the growth.
     pub exceeded: Option<Binding>,
@@ -121,32 +123,32 @@ pub struct Answer {
     pub guard_cpu: f64,
     /// Descriptors and mappings of the one process that holds all guests.
     pub process: Option<ProcessLevels>,
-    /// What there is to know of the platform, told with the first answer.
+    /// Facts about the platform; only in the first answer.
     pub facts: BTreeMap<String, String>,
 }
 
-/// Guests of one kind, kept by this process.
+/// Guests of one kind that this process holds.
 trait Population {
-    /// Guests now.
+    /// The number of guests.
     fn count(&self) -> u32;
 
-    /// Makes guests until there are `to`, or the guard says no.
+    /// Makes guests up to `to`, or until the guard permits no further one.
     ///
     /// # Errors
-    /// Why a guest could not be made; those made before stay.
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String>;
+    /// When a guest cannot be made; earlier ones stay.
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()>;
 
-    /// Ends guests until there are `to` or, where they cannot be ended singly, fewer.
+    /// Ends guests down to `to`, or all where they cannot be ended individually.
     ///
     /// # Errors
-    /// What did not end.
-    fn shrink(&mut self, to: u32) -> Result<(), String>;
+    /// When a guest does not end.
+    fn shrink(&mut self, to: u32) -> Result<()>;
 
-    /// Asks one guest and waits for its answer.
+    /// Probes one guest and waits for its answer.
     ///
     /// # Errors
-    /// Why there was none.
-    fn ask(&mut self) -> Result<Duration, String>;
+    /// When no answer comes.
+    fn ask(&mut self) -> Result<Duration>;
 
     /// Facts for the trial's record.
     fn facts(&self) -> BTreeMap<String, String> {
@@ -154,7 +156,7 @@ trait Population {
     }
 }
 
-/// Times of births, in microseconds.
+/// Times to make and to boot guests, in microseconds.
 #[derive(Debug, Default)]
 struct Tally {
     create: Vec<f64>,
@@ -165,16 +167,16 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// How often the guard looks at most.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The shortest time between two checks of the guard.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Looks at the host's levels while guests are made, so that no limit is passed between two
-/// samples of the climb: the reserve of memory above all.
+/// Checks the host's levels while guests are made, so that no limit, above all the reserve of memory, is passed between
+/// two samples of the climb.
 #[derive(Debug)]
 struct Guard {
     limits: Limits,
     roots: Roots,
-    looked: Option<Instant>,
+    checked: Option<Instant>,
     exceeded: Option<Binding>,
     cpu: Duration,
 }
@@ -184,7 +186,7 @@ impl Guard {
         Self {
             limits,
             roots: Roots::host(),
-            looked: None,
+            checked: None,
             exceeded: None,
             cpu: Duration::ZERO,
         }
@@ -195,34 +197,33 @@ impl Guard {
         if self.exceeded.is_some() {
             return false;
         }
-        if self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY) {
+        if self.checked.is_none_or(|at| at.elapsed() >= CHECK_INTERVAL) {
             let began = thread_cpu();
             if let Ok(accounts) = Accounts::levels(&self.roots) {
-                // Mappings are counted line by line, which takes long when there are many: the
-                // climb does it once an interval.
+                // Without mappings: they are counted line by line, which is slow, so the climb does it once an interval.
                 self.exceeded = self.limits.exceeded(&accounts.level_shares(None));
             }
-            self.looked = Some(Instant::now());
+            self.checked = Some(Instant::now());
             self.cpu += Duration::from(thread_cpu().saturating_since(began));
         }
         self.exceeded.is_none()
     }
 }
 
-/// Guests that one process of ours can hold.
+/// The number of guests that one process can hold.
 fn capacity(guests: &Guests) -> u32 {
     let descriptors =
         u32::try_from(vtax_mvm::population::capacity::raise_descriptors()).unwrap_or(u32::MAX);
     match guests {
-        // Starting a process copies its parent's table of descriptors, one for each guest: a
-        // large one would make guests look slow to create.
+        // The start of a process copies its parent's table of descriptors, one for each guest. A large table would
+        // lengthen the measured times.
         Guests::Process | Guests::Container { .. } | Guests::Linux(_) => {
             1000.min(descriptors.saturating_sub(64))
         }
-        // A stack and one for signals, each with its guard page: four mappings; room for the allocator's own.
+        // A thread has four mappings, stack and signal stack with a guard page each; the allocator needs some as well.
         Guests::Thread => (crate::resources::most_mappings() * 0.24) as u32,
         Guests::Mvm { live: true, .. } => {
-            // The answering descriptors of the supervisor and its workers besides.
+            // Less the descriptors of the supervisor and of its workers.
             vtax_mvm::population::capacity::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)
@@ -232,7 +233,7 @@ fn capacity(guests: &Guests) -> u32 {
     }
 }
 
-fn populate(spec: &Spec) -> Result<Box<dyn Population>, String> {
+fn populate(spec: &Spec) -> Result<Box<dyn Population>> {
     if spec.work.is_some() && spec.working_percent < 100 {
         let working = mixed::working(spec.maximum, spec.working_percent);
         let sleeping = spec.maximum - working;
@@ -260,13 +261,11 @@ fn populate(spec: &Spec) -> Result<Box<dyn Population>, String> {
         return Ok(Box::new(shards::Shards::new(spec.clone(), capacity)));
     }
     Ok(match &spec.guests {
-        Guests::Thread => Box::new(OneByOne::new(thread::Threads)),
-        Guests::Process => Box::new(OneByOne::new(process::Processes::new(spec.work)?)),
-        Guests::Container { runtime } => Box::new(OneByOne::new(container::Containers::new(
-            runtime.clone(),
-            spec.first,
-            spec.work,
-        )?)),
+        Guests::Thread => Box::new(IndividualGuests::new(thread::Threads)),
+        Guests::Process => Box::new(IndividualGuests::new(process::Processes::new(spec.work)?)),
+        Guests::Container { runtime } => Box::new(IndividualGuests::new(
+            container::Containers::new(runtime.clone(), spec.first, spec.work)?,
+        )),
         Guests::Mvm { live, image } => {
             let holding = if *live {
                 Holding::Live
@@ -286,9 +285,9 @@ fn populate(spec: &Spec) -> Result<Box<dyn Population>, String> {
                 image,
                 ..options.clone()
             };
-            Box::new(qemu::Qemus::new(options, spec.first)?)
+            Box::new(qemu::QemuGuests::new(options, spec.first)?)
         }
-        Guests::Linux(options) => Box::new(OneByOne::new(linux::Linuxes::new(
+        Guests::Linux(options) => Box::new(IndividualGuests::new(linux::LinuxGuests::new(
             options.clone(),
             spec.first,
         )?)),
@@ -299,22 +298,22 @@ fn populate(spec: &Spec) -> Result<Box<dyn Population>, String> {
 ///
 /// # Errors
 /// When `spec` is no [`Spec`], or the output is closed.
-pub fn serve(spec: &str) -> Result<(), HostError> {
+pub fn serve(spec: &str) -> std::result::Result<(), HostError> {
     let spec: Spec = serde_json::from_str(spec).map_err(|cause| HostError::Invalid {
         what: "the argument of --supervise".to_owned(),
         problem: cause.to_string(),
     })?;
     let mut population = match populate(&spec) {
         Ok(population) => population,
-        Err(why) => {
-            return say(&Answer {
-                refused: Some(why),
+        Err(cause) => {
+            return send(&Answer {
+                refused: Some(cause.to_string()),
                 ..Answer::default()
             });
         }
     };
     let facts = population.facts();
-    say(&Answer {
+    send(&Answer {
         facts,
         ..Answer::default()
     })?;
@@ -327,7 +326,7 @@ pub fn serve(spec: &str) -> Result<(), HostError> {
         })?;
         let mut answer = handle(population.as_mut(), &request, &spec.limits);
         answer.process = alone.then(ProcessLevels::own);
-        say(&answer)?;
+        send(&answer)?;
     }
     Ok(())
 }
@@ -338,23 +337,27 @@ fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -
     match request {
         Request::Grow(to) => {
             let (mut guard, mut tally) = (Guard::new(*limits), Tally::default());
-            answer.refused = population.grow(*to, &mut guard, &mut tally).err();
+            let grown = population.grow(*to, &mut guard, &mut tally);
+            answer.refused = grown.err().map(|cause| cause.to_string());
             answer.create = tally.create;
             answer.boot = tally.boot;
             answer.exceeded = guard.exceeded;
             answer.guard_cpu = guard.cpu.as_secs_f64();
         }
-        Request::Shrink(to) => answer.refused = population.shrink(*to).err(),
+        Request::Shrink(to) => {
+            let shrunk = population.shrink(*to);
+            answer.refused = shrunk.err().map(|cause| cause.to_string());
+        }
         Request::Probe(times) => {
             for _ in 0..*times {
                 match population.ask() {
                     Ok(time) => answer.probe.push(micros(time)),
-                    Err(why) => {
+                    Err(cause) => {
                         answer.failed += 1;
-                        answer.refused = Some(why);
+                        answer.refused = Some(cause.to_string());
                     }
                 }
-                // A pause, so that guests answer from sleep rather than from a warm loop.
+                // A pause, so that guests answer from sleep and not from a warm loop.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
@@ -364,7 +367,7 @@ fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -
     answer
 }
 
-fn say(answer: &Answer) -> Result<(), HostError> {
+fn send(answer: &Answer) -> std::result::Result<(), HostError> {
     let mut out = io::stdout().lock();
     serde_json::to_string(answer)
         .map_err(io::Error::from)

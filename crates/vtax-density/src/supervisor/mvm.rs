@@ -1,70 +1,69 @@
-//! Micro VMs in vtax's own monitor, live or parked.
+//! Guests that are micro VMs of vtax's monitor, live or parked.
 
-use super::singly::PATIENCE;
+use super::error::{GuestError, Result};
+use super::individual::ANSWER_LIMIT;
 use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_host::HostError;
 use vtax_host::untrusted::shown;
 use vtax_mvm::front::router::http_answer;
 use vtax_mvm::image::Image;
 use vtax_mvm::machine::kvm::Host;
 use vtax_mvm::population::worker::{Addresses, Workers};
-use vtax_mvm::population::{Holding, Plan, Population as Monitor};
+use vtax_mvm::population::{Holding, Plan, Population as MonitorPopulation};
 
-/// How long no guest may boot before the monitor counts as stuck.
+/// Time without a boot after which the monitor counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// One monitor with its workers.
 #[derive(Debug)]
-struct Running {
-    monitor: Arc<Monitor>,
+struct Monitor {
+    population: Arc<MonitorPopulation>,
     workers: Workers,
 }
 
-impl Running {
-    fn start(plan: Plan, admitted: u32, socket: &Path) -> Result<Self, String> {
+impl Monitor {
+    fn start(plan: Plan, admitted: u32, socket: &Path) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let monitor = Arc::new(Monitor::new(plan).map_err(|cause| cause.to_string())?);
-        monitor.admit(admitted);
+        let population = Arc::new(MonitorPopulation::new(plan)?);
+        population.admit(admitted);
         let addresses = Addresses {
             http: None,
             unix: Some(socket.to_owned()),
         };
-        let workers = Workers::start(Arc::clone(&monitor), cores, &addresses)
-            .map_err(|cause| cause.to_string())?;
-        Ok(Self { monitor, workers })
+        let workers = Workers::start(Arc::clone(&population), cores, &addresses)?;
+        Ok(Self {
+            population,
+            workers,
+        })
     }
 }
 
-/// Micro VMs of this process.
+/// The micro VMs of this process.
 #[derive(Debug)]
 pub(super) struct MicroVms {
     plan: Plan,
     socket: PathBuf,
-    running: Option<Running>,
-    /// A guest that answers, where the others' image does not.
-    probe: Option<(Running, PathBuf)>,
+    monitor: Option<Monitor>,
+    /// A guest that answers probes, where the image of the others does not.
+    probe: Option<(Monitor, PathBuf)>,
     connection: Option<UnixStream>,
     random: fastrand::Rng,
 }
 
 impl MicroVms {
-    pub(super) fn new(
-        holding: Holding,
-        image: &str,
-        first: u32,
-        maximum: u32,
-    ) -> Result<Self, String> {
-        let image = Image::open(image).map_err(|cause| cause.to_string())?;
+    pub(super) fn new(holding: Holding, image: &str, first: u32, maximum: u32) -> Result<Self> {
+        let image = Image::open(image)?;
         let socket = |what: &str| PathBuf::from(format!("/run/density-{what}-{first}.socket"));
         let probe = if ["web", "echo"].contains(&image.name()) {
             None
         } else {
-            let web = Image::open("web").map_err(|cause| cause.to_string())?;
+            let web = Image::open("web")?;
             let plan = Plan {
                 image: web,
                 first: 0,
@@ -72,7 +71,7 @@ impl MicroVms {
                 holding,
             };
             let socket = socket("probe");
-            Some((Running::start(plan, 1, &socket)?, socket))
+            Some((Monitor::start(plan, 1, &socket)?, socket))
         };
         let plan = Plan {
             image,
@@ -81,19 +80,20 @@ impl MicroVms {
             holding,
         };
         let socket = socket("guests");
-        let running = Some(Running::start(plan.clone(), 0, &socket)?);
+        let monitor = Some(Monitor::start(plan.clone(), 0, &socket)?);
         Ok(Self {
             plan,
             socket,
-            running,
+            monitor,
             probe,
             connection: None,
             random: fastrand::Rng::with_seed(1),
         })
     }
 
-    fn request(&mut self, guest: u32) -> Result<(), String> {
-        let failed = |cause: std::io::Error| format!("guest {guest} gave no answer: {cause}");
+    fn request(&mut self, guest: u32) -> Result<()> {
+        let peer = || format!("guest {guest}");
+        let failed = |cause: io::Error| GuestError::no_answer(peer())(cause);
         let mut stream = match self.connection.take() {
             Some(stream) => stream,
             None => {
@@ -102,7 +102,9 @@ impl MicroVms {
                     .as_ref()
                     .map_or(&self.socket, |(_, socket)| socket);
                 let stream = UnixStream::connect(socket).map_err(failed)?;
-                stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+                stream
+                    .set_read_timeout(Some(ANSWER_LIMIT))
+                    .map_err(failed)?;
                 stream
             }
         };
@@ -117,17 +119,18 @@ impl MicroVms {
                     return Ok(());
                 }
                 Some((status, body)) => {
-                    return Err(format!(
-                        "guest {guest} answered {status}: {}",
-                        shown(String::from_utf8_lossy(&body).trim())
-                    ));
+                    let body = shown(String::from_utf8_lossy(&body).trim());
+                    return Err(GuestError::WrongAnswer {
+                        peer: peer(),
+                        answer: format!("{status}: {body}"),
+                    });
                 }
                 None => {}
             }
             match stream.read(&mut buffer).map_err(failed)? {
-                0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
                 _ if received.len() > LONGEST_ANSWER => {
-                    return Err(failed(std::io::ErrorKind::InvalidData.into()));
+                    return Err(failed(io::ErrorKind::InvalidData.into()));
                 }
                 count => received.extend(buffer.iter().take(count)),
             }
@@ -137,69 +140,70 @@ impl MicroVms {
 
 impl Population for MicroVms {
     fn count(&self) -> u32 {
-        self.running
+        self.monitor
             .as_ref()
-            .map_or(0, |running| running.monitor.census().booted)
+            .map_or(0, |monitor| monitor.population.census().booted)
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
-        let Some(running) = &self.running else {
-            return Err("the population has ended".to_owned());
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
+        let Some(monitor) = &self.monitor else {
+            return Err(GuestError::Stopped);
         };
-        let before = running.monitor.census().booted;
-        let (mut seen, mut since) = (before, Instant::now());
-        running.workers.admit(to.min(self.plan.count));
+        let before = monitor.population.census().booted;
+        let (mut booted, mut since) = (before, Instant::now());
+        monitor.workers.admit(to.min(self.plan.count));
         loop {
             std::thread::sleep(Duration::from_millis(5));
-            let census = running.monitor.census();
-            if census.booted > seen {
-                // Many boot between two looks: each then counts with the mean.
-                let each = micros(since.elapsed()) / f64::from(census.booted - seen);
+            let census = monitor.population.census();
+            if census.booted > booted {
+                // Several guests may boot between two checks; their mean is one value.
+                let each = micros(since.elapsed()) / f64::from(census.booted - booted);
                 tally.boot.push(each);
-                (seen, since) = (census.booted, Instant::now());
+                (booted, since) = (census.booted, Instant::now());
             }
             if census.dead > 0 {
-                return Err(format!(
-                    "{} died while booting",
-                    vtax_units::counted(census.dead, "guest")
-                ));
+                return Err(GuestError::Died(census.dead));
             }
-            if running.workers.stopped() {
-                let cause = self.running.take().map(|running| running.workers.stop());
-                return Err(match cause {
-                    Some(Err(cause)) => cause.to_string(),
-                    _ => "the monitor stopped".to_owned(),
+            if monitor.workers.stopped() {
+                let outcome = self.monitor.take().map(|monitor| monitor.workers.stop());
+                return Err(match outcome {
+                    Some(Err(cause)) => cause.into(),
+                    _ => GuestError::Stopped,
                 });
             }
-            if seen >= to.min(self.plan.count) {
+            if booted >= to.min(self.plan.count) {
                 return Ok(());
             }
             if !guard.permits() {
-                running.workers.admit(seen);
+                monitor.workers.admit(booted);
                 return Ok(());
             }
             if since.elapsed() > STUCK {
-                return Err(format!("no guest booted for {} s", STUCK.as_secs()));
+                return Err(GuestError::Host(HostError::Timeout {
+                    what: "the boot of a further guest".to_owned(),
+                    seconds: STUCK.as_secs(),
+                    evidence: String::new(),
+                }));
             }
         }
     }
 
-    /// The monitor ends guests all at once.
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
+    /// Ends all guests: the monitor cannot end them individually.
+    fn shrink(&mut self, to: u32) -> Result<()> {
         if to >= self.count() {
             return Ok(());
         }
         self.connection = None;
-        match self.running.take() {
-            Some(running) => running.workers.stop().map_err(|cause| cause.to_string()),
+        match self.monitor.take() {
+            Some(monitor) => Ok(monitor.workers.stop()?),
             None => Ok(()),
         }
     }
 
-    fn ask(&mut self) -> Result<Duration, String> {
+    fn ask(&mut self) -> Result<Duration> {
         let guest = match &self.probe {
             Some(_) => 0,
-            None if self.count() == 0 => return Err("there is no guest to ask".to_owned()),
+            None if self.count() == 0 => return Err(GuestError::Empty),
             None => self.plan.first + self.random.u32(..self.count()),
         };
         let began = Instant::now();

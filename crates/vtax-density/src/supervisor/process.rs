@@ -1,7 +1,8 @@
-//! A floor: a process that sleeps until it is asked. The program is `cat` of a static busybox,
-//! the same as in a container.
+//! Guests that are processes, a lower bound of the cost of isolation: each sleeps until a probe. The program is `cat`
+//! of a static busybox, the same as in a container.
 
-use super::singly::{Echo, Singly};
+use super::error::{GuestError, Result};
+use super::individual::{Echo, GuestDriver};
 use super::work::Work;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io;
@@ -9,15 +10,19 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+use vtax_host::HostError;
 
 /// The static busybox of this host.
-pub(super) fn busybox() -> Result<PathBuf, String> {
-    vtax_host::Roots::host()
-        .program("busybox")
-        .ok_or_else(|| "busybox is missing: install the Debian package busybox-static".to_owned())
+pub(super) fn busybox() -> Result<PathBuf> {
+    vtax_host::Roots::host().program("busybox").ok_or_else(|| {
+        GuestError::Host(HostError::Missing {
+            what: "busybox".to_owned(),
+            remedy: "install the Debian package busybox-static".to_owned(),
+        })
+    })
 }
 
-/// Processes below this one.
+/// The processes of one supervisor.
 #[derive(Debug)]
 pub(super) struct Processes {
     busybox: PathBuf,
@@ -25,7 +30,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    pub(super) fn new(work: Option<Work>) -> Result<Self, String> {
+    pub(super) fn new(work: Option<Work>) -> Result<Self> {
         Ok(Self {
             busybox: busybox()?,
             work,
@@ -45,61 +50,59 @@ impl Processes {
         Ok((child, Some(echo)))
     }
 
-    fn working(&self, work: Work, number: u32) -> io::Result<Guest> {
+    fn working(&self, work: Work, output: Stdio, number: u32) -> io::Result<Guest> {
         let child = Command::new(&self.busybox)
             .args(work.arguments(&self.busybox.display().to_string(), number))
             .stdin(Stdio::null())
-            .stdout(work.output().map_err(io::Error::other)?)
+            .stdout(output)
             .stderr(Stdio::null())
-            // With what it has started it is ended at once.
+            // A group of its own, so that its children end with it.
             .process_group(0)
             .spawn()?;
         Ok((child, None))
     }
 }
 
-/// One that works has no line to ask it by.
+/// The process and the connection for probes; a guest with work has none.
 type Guest = (Child, Option<Echo>);
 
-impl Singly for Processes {
+impl GuestDriver for Processes {
     type Guest = Guest;
 
-    fn start(&mut self, number: u32) -> Result<Guest, String> {
+    fn start(&mut self, number: u32) -> Result<Guest> {
         let started = match self.work {
-            Some(work) => self.working(work, number),
+            Some(work) => self.working(work, work.output()?, number),
             None => self.echoing(),
         };
-        started.map_err(|cause| {
-            format!(
-                "cannot start a process: {cause}; see `ulimit -n`, `ulimit -u` and kernel.pid_max"
-            )
+        started.map_err(|cause| GuestError::Start {
+            what: "a process".to_owned(),
+            cause,
+            remedy: "check `ulimit -n`, `ulimit -u` and kernel.pid_max",
         })
     }
 
-    fn await_boot(&mut self, guest: &mut Guest) -> Result<(), String> {
+    fn await_boot(&mut self, guest: &mut Guest) -> Result<()> {
         match guest.1 {
             Some(_) => self.ask(guest).map(drop),
             None => Ok(()),
         }
     }
 
-    fn ask(&mut self, (_, echo): &mut Guest) -> Result<Duration, String> {
+    fn ask(&mut self, (_, echo): &mut Guest) -> Result<Duration> {
         match echo {
             Some(echo) => echo.ask(),
-            None => Err("a guest that works is not asked".to_owned()),
+            None => Err(GuestError::NotProbed),
         }
     }
 
-    fn end(&mut self, (mut child, echo): Guest, _number: u32) -> Result<(), String> {
-        // Its input ends, and `cat` with it.
+    fn end(&mut self, (mut child, echo): Guest, _number: u32) -> Result<()> {
+        // The end of its input ends `cat`; a guest with work has to be killed.
         if echo.is_none() {
             let group = Pid::from_child(&child);
             let _ = kill_process_group(group, Signal::KILL);
         }
         drop(echo);
-        child
-            .wait()
-            .map(drop)
-            .map_err(|cause| format!("cannot wait for a process: {cause}"))
+        let ended = child.wait().map(drop);
+        Ok(ended.map_err(HostError::process("wait for", "the process of a guest"))?)
     }
 }

@@ -1,32 +1,34 @@
-//! A QEMU for each guest, with the paper's tuning as options. All guests boot the same 512-byte
-//! sector; the first is a probe that answers on its serial port.
+//! Guests that are QEMU processes, optionally with the paper's tuning. All boot the same 512-byte sector; a further
+//! guest answers the probes on its serial port.
 
-use super::singly::PATIENCE;
+use super::error::{GuestError, Result, last_line};
+use super::individual::ANSWER_LIMIT;
 use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::qemu::{Options, value};
+use vtax_host::HostError;
 use vtax_host::command::version_line;
 use vtax_host::untrusted::shown;
 use vtax_mvm::image::{DiskFormat, Image, write_disk};
 
-/// Which devices a guest has.
+/// The devices of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Devices {
-    /// What QEMU gives a machine by itself: display adapter, network, 128 MB.
+    /// QEMU's defaults: display adapter, network, 128 MB.
     Stock,
-    /// None but disk and serial port, and 1 MB, or 2 for a q35.
+    /// Disk and serial port only, and 1 MB, or 2 for a q35.
     Off,
 }
 
-/// How QEMU is started.
+/// The options of QEMU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct QemuOptions {
     /// `qemu-system-x86_64` or `qemu-system-i386`.
@@ -35,26 +37,29 @@ pub struct QemuOptions {
     pub machine: String,
     /// `kvm` or `tcg`.
     pub accel: String,
-    /// Its devices.
+    /// The devices.
     pub devices: Devices,
     /// The boot sector.
     pub image: String,
 }
 
-/// How long a guest may take to boot.
+/// Time limit of a boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// How often a booting guest is looked at; looking stops it for a moment.
-const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Time between two checks of a booting guest; a check stops it briefly.
+const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 const FOLDER: &str = "/run/density-qemu";
+/// The names of peers in errors.
+const MONITOR: &str = "QEMU's monitor";
+const PROBE: &str = "the probe";
 
 impl QemuOptions {
-    /// What one guest is started with.
+    /// The command line of one guest.
     fn command_line(&self, disk: &Path, serial: &Path, monitor: &Path) -> Options {
         let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
         let stock = self.devices == Devices::Stock;
         let mut line = Options::stock(&self.program);
         if !stock {
-            // SeaBIOS has no room in 1 MB for what it needs to read a q35's disk, which is on AHCI.
+            // SeaBIOS needs more than 1 MB to read the disk of a q35, which is on AHCI.
             let mebibytes = if self.machine == "q35" { "2" } else { "1" };
             line.flag("-nodefaults")
                 .flag("-no-user-config")
@@ -69,7 +74,7 @@ impl QemuOptions {
         line.option("-machine", format!("{}{trimmed}", self.machine))
             .option("-accel", self.accel.as_str())
             .option("-display", "none")
-            // All guests share one disk that none writes to.
+            // All guests share one disk, and none writes to it.
             .option(
                 "-drive",
                 format!("file={},format=raw,if=ide,file.locking=off", value(disk)),
@@ -99,36 +104,35 @@ impl Drop for Guest {
     }
 }
 
-/// QEMUs below this one.
+/// The QEMUs of one supervisor.
 #[derive(Debug)]
-pub(super) struct Qemus {
+pub(super) struct QemuGuests {
     options: QemuOptions,
     disk: PathBuf,
     probe: Guest,
     connection: Option<UnixStream>,
     guests: Vec<Guest>,
     next: u32,
-    /// Before the names of its files.
+    /// The prefix of the names of its files.
     prefix: String,
     random: fastrand::Rng,
 }
 
-impl Qemus {
-    pub(super) fn new(options: QemuOptions, first: u32) -> Result<Self, String> {
+impl QemuGuests {
+    pub(super) fn new(options: QemuOptions, first: u32) -> Result<Self> {
         let prefix = format!("{first}-");
-        let failed = |cause: std::io::Error| format!("cannot use {FOLDER}: {cause}");
-        fs::create_dir_all(FOLDER).map_err(failed)?;
-        let disk = |name: &str, image: &str| -> Result<PathBuf, String> {
-            let image = Image::open(image).map_err(|cause| cause.to_string())?;
+        fs::create_dir_all(FOLDER).map_err(HostError::file("create", FOLDER))?;
+        let disk = |name: &str, image: &str| -> Result<PathBuf> {
+            let image = Image::open(image)?;
             let path = Path::new(FOLDER).join(format!("{prefix}{name}"));
-            write_disk(&image, DiskFormat::Raw, &path).map_err(|cause| cause.to_string())?;
+            write_disk(&image, DiskFormat::Raw, &path)?;
             Ok(path)
         };
         let own = disk("guest.img", &options.image)?;
         let disk_of_probe = disk("probe.img", "web")?;
         let mut probe = start(&options, &disk_of_probe, &format!("{prefix}probe"))?;
         while !probe.has_booted()? {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
         Ok(Self {
             options,
@@ -143,23 +147,21 @@ impl Qemus {
     }
 }
 
-fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest, String> {
+fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest> {
     let path = |what: &str| Path::new(FOLDER).join(format!("{name}.{what}"));
     let (serial, monitor) = (path("serial"), path("monitor"));
-    let log = path("log");
-    let said = vtax_files::create(&log).map_err(|error| error.to_string())?;
+    let log = vtax_files::create(&path("log")).map_err(HostError::from)?;
     let line = options.command_line(disk, &serial, &monitor);
     let child = Command::new(&options.program)
         .args(line.words().iter().skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(said)
+        .stderr(log)
         .spawn()
-        .map_err(|cause| {
-            format!(
-                "cannot run {}: {cause}; install the Debian package qemu-system-x86",
-                options.program
-            )
+        .map_err(|cause| GuestError::Start {
+            what: options.program.clone(),
+            cause,
+            remedy: "install the Debian package qemu-system-x86",
         })?;
     Ok(Guest {
         child,
@@ -172,25 +174,33 @@ fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest, String
 }
 
 impl Guest {
-    /// Whether the boot sector has come to its first `hlt`. Looked up in the processor's registers
-    /// through QEMU's monitor, so that it holds for images that never say a word.
-    fn has_booted(&mut self) -> Result<bool, String> {
+    /// Whether the boot sector has reached its first `hlt`. QEMU's monitor shows that in the processor's registers, also
+    /// for images without output.
+    fn has_booted(&mut self) -> Result<bool> {
         if let Ok(Some(status)) = self.child.try_wait() {
-            let said = fs::read_to_string(self.serial.with_extension("log")).unwrap_or_default();
-            return Err(format!("QEMU ended ({status}): {}", said.trim()));
+            let log = fs::read_to_string(self.serial.with_extension("log")).unwrap_or_default();
+            return Err(GuestError::Program {
+                command: "QEMU".to_owned(),
+                status,
+                reason: last_line(&log),
+            });
         }
         if self.began.elapsed() > BOOT_LIMIT {
-            return Err(format!(
-                "a guest did not boot within {} s; with KVM, its firmware may not run on this host: try accel = \"tcg\"",
-                BOOT_LIMIT.as_secs()
-            ));
+            return Err(GuestError::Boot {
+                what: format!(
+                    "a QEMU did not boot its guest within {} s",
+                    BOOT_LIMIT.as_secs()
+                ),
+                reason: "its processor did not halt in the boot sector".to_owned(),
+                remedy: "if KVM cannot run its firmware, use accel = \"tcg\"".to_owned(),
+            });
         }
         if self.console.is_none() {
             match UnixStream::connect(&self.monitor) {
                 Ok(stream) => {
                     stream
-                        .set_read_timeout(Some(PATIENCE))
-                        .map_err(|cause| cause.to_string())?;
+                        .set_read_timeout(Some(ANSWER_LIMIT))
+                        .map_err(GuestError::no_answer(MONITOR))?;
                     self.console = Some(stream);
                     self.registers("")?;
                     self.created = true;
@@ -200,30 +210,30 @@ impl Guest {
         }
         let asleep = sleeps_in_sector(&self.registers("info registers\n")?);
         if asleep {
-            // A connection to each of many guests would use up this process's descriptors.
+            // Closed, since connections to all guests would use up the descriptors of this process.
             self.console = None;
         }
         Ok(asleep)
     }
 
-    /// Sends a line to the monitor, and reads up to its next prompt.
-    fn registers(&mut self, line: &str) -> Result<String, String> {
-        let failed = |cause: std::io::Error| format!("QEMU's monitor gave no answer: {cause}");
+    /// Sends a line to the monitor and reads up to its next prompt.
+    fn registers(&mut self, line: &str) -> Result<String> {
+        let failed = |cause: io::Error| GuestError::no_answer(MONITOR)(cause);
         let Some(stream) = &mut self.console else {
             return Ok(String::new());
         };
         stream.write_all(line.as_bytes()).map_err(failed)?;
-        let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
-        while !said.ends_with(b"(qemu) ") {
+        let (mut output, mut buffer) = (Vec::new(), [0; 4096]);
+        while !output.ends_with(b"(qemu) ") {
             match stream.read(&mut buffer).map_err(failed)? {
-                0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
-                _ if said.len() > LONGEST_ANSWER => {
-                    return Err(failed(std::io::ErrorKind::InvalidData.into()));
+                0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                _ if output.len() > LONGEST_ANSWER => {
+                    return Err(failed(io::ErrorKind::InvalidData.into()));
                 }
-                count => said.extend(buffer.iter().take(count)),
+                count => output.extend(buffer.iter().take(count)),
             }
         }
-        Ok(String::from_utf8_lossy(&said).into_owned())
+        Ok(String::from_utf8_lossy(&output).into_owned())
     }
 }
 
@@ -244,13 +254,13 @@ fn sleeps_in_sector(registers: &str) -> bool {
         && value("HLT=") == Some(1)
 }
 
-impl Population for Qemus {
+impl Population for QemuGuests {
     fn count(&self) -> u32 {
         u32::try_from(self.guests.len()).unwrap_or(u32::MAX)
     }
 
     /// As many guests boot at a time as there are processors.
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut booting: Vec<Guest> = Vec::new();
         loop {
@@ -284,29 +294,31 @@ impl Population for Qemus {
                 }
             }
             booting = still;
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
+    fn shrink(&mut self, to: u32) -> Result<()> {
         let left = usize::try_from(to).unwrap_or(0).min(self.guests.len());
-        // Any may be the next to go.
+        // Guests end at random.
         self.random.shuffle(&mut self.guests);
         for guest in self.guests.iter_mut().skip(left) {
-            // All at once, then one after the other is waited for.
+            // All are killed before the first is waited for.
             let _ = guest.child.kill();
         }
         self.guests.truncate(left);
         Ok(())
     }
 
-    fn ask(&mut self) -> Result<Duration, String> {
-        let failed = |cause: std::io::Error| format!("the probe gave no answer: {cause}");
+    fn ask(&mut self) -> Result<Duration> {
+        let failed = |cause: io::Error| GuestError::no_answer(PROBE)(cause);
         let mut stream = match self.connection.take() {
             Some(stream) => stream,
             None => {
                 let stream = UnixStream::connect(&self.probe.serial).map_err(failed)?;
-                stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+                stream
+                    .set_read_timeout(Some(ANSWER_LIMIT))
+                    .map_err(failed)?;
                 stream
             }
         };
@@ -315,9 +327,9 @@ impl Population for Qemus {
         let (mut received, mut buffer) = (Vec::new(), [0; 256]);
         while !received.ends_with(b"\n") {
             match stream.read(&mut buffer).map_err(failed)? {
-                0 => return Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+                0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
                 _ if received.len() > LONGEST_ANSWER => {
-                    return Err(failed(std::io::ErrorKind::InvalidData.into()));
+                    return Err(failed(io::ErrorKind::InvalidData.into()));
                 }
                 count => received.extend(buffer.iter().take(count)),
             }
@@ -327,10 +339,10 @@ impl Population for Qemus {
         if received.starts_with(b"200") {
             Ok(took)
         } else {
-            Err(format!(
-                "the probe answered {}",
-                shown(String::from_utf8_lossy(&received).trim())
-            ))
+            Err(GuestError::WrongAnswer {
+                peer: PROBE.to_owned(),
+                answer: shown(String::from_utf8_lossy(&received).trim()),
+            })
         }
     }
 

@@ -1,11 +1,13 @@
-//! Guests over several supervisors, because one process may hold only so many.
+//! A population over several supervisors, each of which holds as many guests as one process can.
 
-use super::{Guard, Population, Request, Spec, Supervisor, Tally};
+use super::error::{GuestError, Result};
+use super::{Guard, Population, Request, SUPERVISOR, Spec, Supervisor, Tally};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
+use vtax_host::HostError;
 
-/// Supervisors below this one, each full but the last.
+/// Supervisors below this one; all but the last are full.
 #[derive(Debug)]
 pub(super) struct Shards {
     spec: Spec,
@@ -24,8 +26,9 @@ impl Shards {
         }
     }
 
-    fn start(&mut self) -> Result<(), String> {
-        let program = std::env::current_exe().map_err(|cause| cause.to_string())?;
+    fn start(&mut self) -> Result<()> {
+        let program =
+            std::env::current_exe().map_err(HostError::process("find", "this program"))?;
         let first = self.spec.first + self.count();
         let spec = Spec {
             first,
@@ -34,10 +37,11 @@ impl Shards {
                 .min(self.spec.maximum.saturating_sub(self.count())),
             ..self.spec.clone()
         };
-        let argument = serde_json::to_string(&spec).map_err(|cause| cause.to_string())?;
+        let argument = serde_json::to_string(&spec)
+            .map_err(|cause| HostError::process("start", SUPERVISOR)(cause.into()))?;
         let mut command = Command::new(program);
         command.args(&self.spec.words).arg(argument);
-        let supervisor = Supervisor::start(command).map_err(|cause| cause.to_string())?;
+        let supervisor = Supervisor::start(command)?;
         self.shards.push((supervisor, 0));
         Ok(())
     }
@@ -48,7 +52,7 @@ impl Population for Shards {
         self.shards.iter().map(|(_, count)| count).sum()
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
         while self.count() < to {
             let capacity = self.capacity;
             if self
@@ -63,15 +67,13 @@ impl Population for Shards {
                 return Ok(());
             };
             let goal = count.saturating_add(wanted).min(capacity);
-            let answer = supervisor
-                .ask(&Request::Grow(goal))
-                .map_err(|cause| cause.to_string())?;
+            let answer = supervisor.ask(&Request::Grow(goal))?;
             *count = answer.population;
             tally.create.extend(answer.create);
             tally.boot.extend(answer.boot);
             guard.cpu += Duration::from_secs_f64(answer.guard_cpu.max(0.0));
             if let Some(why) = answer.refused {
-                return Err(why);
+                return Err(GuestError::Reported(why));
             }
             if answer.exceeded.is_some() {
                 guard.exceeded = answer.exceeded;
@@ -81,46 +83,45 @@ impl Population for Shards {
         Ok(())
     }
 
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
+    fn shrink(&mut self, to: u32) -> Result<()> {
         while self.count() > to {
             let surplus = self.count() - to;
             let Some((supervisor, count)) = self.shards.last_mut() else {
                 return Ok(());
             };
             if *count <= surplus {
-                // Gracefully, so that what outlives a process is taken back too.
+                // A request rather than a signal, so that the supervisor also removes what would outlive its processes.
                 let ended = supervisor.ask(&Request::Shrink(0));
                 self.shards.pop();
-                ended.map_err(|cause| cause.to_string())?;
+                ended?;
                 continue;
             }
-            let answer = supervisor
-                .ask(&Request::Shrink(*count - surplus))
-                .map_err(|cause| cause.to_string())?;
+            let answer = supervisor.ask(&Request::Shrink(*count - surplus))?;
             *count = answer.population;
             if let Some(why) = answer.refused {
-                return Err(why);
+                return Err(GuestError::Reported(why));
             }
         }
         Ok(())
     }
 
-    fn ask(&mut self) -> Result<Duration, String> {
+    fn ask(&mut self) -> Result<Duration> {
         let full = self.shards.iter().filter(|(_, count)| *count > 0).count();
         if full == 0 {
-            return Err("there is no guest to ask".to_owned());
+            return Err(GuestError::Empty);
         }
         let chosen = self.random.usize(..full);
         let Some((supervisor, _)) = self.shards.get_mut(chosen) else {
-            return Err("there is no guest to ask".to_owned());
+            return Err(GuestError::Empty);
         };
-        let answer = supervisor
-            .ask(&Request::Probe(1))
-            .map_err(|cause| cause.to_string())?;
+        let answer = supervisor.ask(&Request::Probe(1))?;
         match (answer.probe.first(), answer.refused) {
             (Some(micros), _) => Ok(Duration::from_secs_f64(micros.max(0.0) / 1e6)),
-            (None, Some(why)) => Err(why),
-            (None, None) => Err("no answer".to_owned()),
+            (None, Some(why)) => Err(GuestError::Reported(why)),
+            (None, None) => Err(GuestError::Host(HostError::Protocol {
+                peer: SUPERVISOR.to_owned(),
+                detail: "a probe has neither a time nor a reason".to_owned(),
+            })),
         }
     }
 

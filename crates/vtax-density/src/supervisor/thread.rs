@@ -1,11 +1,13 @@
-//! The lowest floor: a thread that sleeps until it is asked.
+//! Guests that are threads, the lowest bound of a guest's cost: each sleeps until a probe.
 
-use super::singly::{PATIENCE, Singly};
+use super::error::{GuestError, Result};
+use super::individual::{ANSWER_LIMIT, GuestDriver};
+use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Large enough for a loop that does nothing; of these only the touched pages are memory.
+/// Stack of a thread; only its touched pages take memory.
 const STACK: usize = 32 << 10;
 
 #[derive(Debug)]
@@ -15,14 +17,14 @@ pub(super) struct Guest {
     thread: JoinHandle<()>,
 }
 
-/// Threads of this process.
+/// The threads of this process.
 #[derive(Debug)]
 pub(super) struct Threads;
 
-impl Singly for Threads {
+impl GuestDriver for Threads {
     type Guest = Guest;
 
-    fn start(&mut self, _number: u32) -> Result<Guest, String> {
+    fn start(&mut self, _number: u32) -> Result<Guest> {
         let (ask, asked) = sync_channel::<u8>(1);
         let (reply, answer) = sync_channel::<u8>(1);
         let thread = std::thread::Builder::new()
@@ -34,8 +36,10 @@ impl Singly for Threads {
                     }
                 }
             })
-            .map_err(|cause| {
-                format!("cannot start a thread: {cause}; see kernel.pid_max, kernel.threads-max and vm.max_map_count")
+            .map_err(|cause| GuestError::Start {
+                what: "a thread".to_owned(),
+                cause,
+                remedy: "check kernel.pid_max, kernel.threads-max and vm.max_map_count",
             })?;
         Ok(Guest {
             ask,
@@ -44,22 +48,20 @@ impl Singly for Threads {
         })
     }
 
-    fn ask(&mut self, guest: &mut Guest) -> Result<Duration, String> {
+    fn ask(&mut self, guest: &mut Guest) -> Result<Duration> {
         let began = Instant::now();
-        let ended = || "a thread has ended".to_owned();
-        guest.ask.send(b'?').map_err(|_| ended())?;
-        guest
-            .answer
-            .recv_timeout(PATIENCE)
+        let sent = guest.ask.send(b'?').map_err(io::Error::other);
+        let answered = sent.and_then(|()| {
+            let answer = guest.answer.recv_timeout(ANSWER_LIMIT);
+            answer.map_err(io::Error::other)
+        });
+        answered
             .map(|_| began.elapsed())
-            .map_err(|cause| format!("a thread gave no answer: {cause}"))
+            .map_err(GuestError::no_answer("a thread"))
     }
 
-    fn end(&mut self, guest: Guest, _number: u32) -> Result<(), String> {
+    fn end(&mut self, guest: Guest, _number: u32) -> Result<()> {
         drop(guest.ask);
-        guest
-            .thread
-            .join()
-            .map_err(|_| "a thread panicked".to_owned())
+        guest.thread.join().map_err(|_| GuestError::Panicked)
     }
 }

@@ -1,9 +1,11 @@
-//! What guests do that work while others sleep: a spell once a second, the same amount each time.
+//! The work of guests that do not sleep: one burst a second, of the same amount each time.
 
+use super::error::Result;
 use serde::{Deserialize, Serialize};
 use std::process::Stdio;
+use vtax_host::HostError;
 
-/// What a spell is of.
+/// The kind of a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Work {
@@ -15,17 +17,17 @@ pub enum Work {
     Network,
 }
 
-/// What micro VMs boot that work: 10 ms of computing in each second.
+/// The image of micro VMs with work: 10 ms of computing in each second.
 pub(super) const WORKING_IMAGE: &str = "working";
 
-/// Where files are whose writes shall reach a disk.
+/// The folder of files whose writes reach a disk.
 const ON_DISK: &str = "/var/tmp";
 
 impl Work {
-    /// All there is, as plans say it.
+    /// All values of a plan's `work`.
     pub const NAMES: [&str; 4] = ["none", "cpu", "disk", "network"];
 
-    /// What a plan says; `None` for `none`.
+    /// The value of a plan's `work`; `None` for `none`.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         match name {
@@ -36,11 +38,11 @@ impl Work {
         }
     }
 
-    /// The arguments of the busybox at `busybox` that do it, for the guest with this number.
+    /// The arguments of the busybox at `busybox`, for the guest with this number.
     pub(super) fn arguments(self, busybox: &str, number: u32) -> [String; 5] {
-        let spell = match self {
+        let burst = match self {
             Self::Cpu => "i=0; while [ $i -lt 10000 ]; do i=$((i + 1)); done",
-            // Opened anew, so that it is written from its beginning.
+            // A new file description, so that each burst writes from the beginning.
             Self::Disk => {
                 r#""$0" dd if=/dev/zero of=/proc/self/fd/1 bs=64k count=16 conv=fsync,notrunc 2>/dev/null"#
             }
@@ -53,21 +55,23 @@ impl Work {
         [
             "sh".to_owned(),
             "-c".to_owned(),
-            format!(r#"while :; do {spell}; "$0" usleep 990000; done"#),
+            format!(r#"while :; do {burst}; "$0" usleep 990000; done"#),
             busybox.to_owned(),
             number.to_string(),
         ]
     }
 
-    /// Where its output goes: of [`Work::Disk`] a file without a name, so that it goes with its guest.
-    pub(super) fn output(self) -> Result<Stdio, String> {
+    /// The standard output of its process. That of [`Work::Disk`] is a file without a name, which ends with its guest.
+    pub(super) fn output(self) -> Result<Stdio> {
         if self != Self::Disk {
             return Ok(Stdio::null());
         }
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
-        rustix::fs::open(ON_DISK, flags, Mode::from_raw_mode(0o600))
-            .map(Stdio::from)
-            .map_err(|cause| format!("cannot make a file without a name in {ON_DISK}: {cause}"))
+        let file = rustix::fs::open(ON_DISK, flags, Mode::from_raw_mode(0o600));
+        let file = file.map_err(|cause| {
+            HostError::file("create a file without a name in", ON_DISK)(cause.into())
+        })?;
+        Ok(Stdio::from(file))
     }
 }

@@ -1,5 +1,6 @@
-//! Guests that are made, asked and ended one by one.
+//! A population whose guests are made, probed and ended individually.
 
+use super::error::{GuestError, Result};
 use super::{Guard, LONGEST_ANSWER, Population, Tally, micros};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -8,39 +9,39 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use vtax_host::untrusted::shown_lines;
 
-/// How long an answer may take.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit of an answer.
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// How guests of one kind are made, asked and ended.
-pub(super) trait Singly {
+/// Makes, probes and ends guests of one kind.
+pub(super) trait GuestDriver {
     /// A running guest.
     type Guest;
 
     /// Makes the guest with this number, which need not have booted yet.
     ///
     /// # Errors
-    /// Why it could not be made.
-    fn start(&mut self, number: u32) -> Result<Self::Guest, String>;
+    /// When it cannot be made.
+    fn start(&mut self, number: u32) -> Result<Self::Guest>;
 
-    /// Waits until a guest has booted, which a first answer shows.
+    /// Waits for a guest's first answer, which shows that it has booted.
     ///
     /// # Errors
-    /// Why it has not.
-    fn await_boot(&mut self, guest: &mut Self::Guest) -> Result<(), String> {
+    /// When it does not boot.
+    fn await_boot(&mut self, guest: &mut Self::Guest) -> Result<()> {
         self.ask(guest).map(drop)
     }
 
-    /// Asks a guest and waits for its answer.
+    /// Probes a guest and waits for its answer.
     ///
     /// # Errors
-    /// Why there was none.
-    fn ask(&mut self, guest: &mut Self::Guest) -> Result<Duration, String>;
+    /// When no answer comes.
+    fn ask(&mut self, guest: &mut Self::Guest) -> Result<Duration>;
 
     /// Ends the guest with this number.
     ///
     /// # Errors
-    /// Why it did not end.
-    fn end(&mut self, guest: Self::Guest, number: u32) -> Result<(), String>;
+    /// When it does not end.
+    fn end(&mut self, guest: Self::Guest, number: u32) -> Result<()>;
 
     /// Facts for the trial's record.
     fn facts(&self) -> BTreeMap<String, String> {
@@ -48,16 +49,16 @@ pub(super) trait Singly {
     }
 }
 
-/// A population of such guests, asked at random.
-pub(super) struct OneByOne<K: Singly> {
+/// The guests of a driver; probes go to random ones.
+pub(super) struct IndividualGuests<K: GuestDriver> {
     kind: K,
-    /// With their numbers, which none that comes later has.
+    /// Guests with their numbers, which are never used again.
     guests: Vec<(u32, K::Guest)>,
     next: u32,
     random: fastrand::Rng,
 }
 
-impl<K: Singly> OneByOne<K> {
+impl<K: GuestDriver> IndividualGuests<K> {
     pub(super) fn new(kind: K) -> Self {
         Self {
             kind,
@@ -68,12 +69,12 @@ impl<K: Singly> OneByOne<K> {
     }
 }
 
-impl<K: Singly> Population for OneByOne<K> {
+impl<K: GuestDriver> Population for IndividualGuests<K> {
     fn count(&self) -> u32 {
         u32::try_from(self.guests.len()).unwrap_or(u32::MAX)
     }
 
-    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<(), String> {
+    fn grow(&mut self, to: u32, guard: &mut Guard, tally: &mut Tally) -> Result<()> {
         while self.count() < to && guard.permits() {
             let began = Instant::now();
             let number = self.next;
@@ -81,7 +82,7 @@ impl<K: Singly> Population for OneByOne<K> {
             let mut guest = self.kind.start(number)?;
             tally.create.push(micros(began.elapsed()));
             if let Err(why) = self.kind.await_boot(&mut guest) {
-                // Why it has not booted is what matters.
+                // The reason of the failed boot is reported, not one of the clean-up.
                 let _ = self.kind.end(guest, number);
                 return Err(why);
             }
@@ -91,8 +92,8 @@ impl<K: Singly> Population for OneByOne<K> {
         Ok(())
     }
 
-    /// Any may be the next to go.
-    fn shrink(&mut self, to: u32) -> Result<(), String> {
+    /// Ends guests at random.
+    fn shrink(&mut self, to: u32) -> Result<()> {
         while self.count() > to {
             let chosen = self.random.usize(..self.guests.len());
             let (number, guest) = self.guests.swap_remove(chosen);
@@ -101,11 +102,11 @@ impl<K: Singly> Population for OneByOne<K> {
         Ok(())
     }
 
-    fn ask(&mut self) -> Result<Duration, String> {
+    fn ask(&mut self) -> Result<Duration> {
         let chosen = self.random.usize(..self.guests.len().max(1));
         match self.guests.get_mut(chosen) {
             Some((_, guest)) => self.kind.ask(guest),
-            None => Err("there is no guest to ask".to_owned()),
+            None => Err(GuestError::Empty),
         }
     }
 
@@ -114,61 +115,79 @@ impl<K: Singly> Population for OneByOne<K> {
     }
 }
 
-/// The line to a guest that echoes what it is sent.
+/// The connection to a guest that echoes its input.
 #[derive(Debug)]
 pub(super) struct Echo(UnixStream);
 
 impl Echo {
-    /// The line over a connected socket.
+    /// The connection over a connected socket.
     pub(super) fn over(stream: UnixStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_LIMIT))?;
         Ok(Self(stream))
     }
 
-    /// Our end, and the guest's for its input and output.
+    /// A connection, and the guest's end of it for its input and output.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair()?;
         Ok((Self::over(ours)?, theirs.into()))
     }
 
     /// Sends a byte and waits until it comes back.
-    pub(super) fn ask(&mut self) -> Result<Duration, String> {
+    pub(super) fn ask(&mut self) -> Result<Duration> {
         let began = Instant::now();
         let mut byte = [b'?'];
         self.0
             .write_all(&byte)
             .and_then(|()| self.0.read_exact(&mut byte))
-            .map_err(|cause| format!("a guest gave no answer: {cause}"))?;
+            .map_err(GuestError::no_answer("a guest"))?;
         Ok(began.elapsed())
     }
 
-    /// Reads until `words` have come.
+    /// Reads until `text` has arrived.
     ///
     /// # Errors
-    /// What came instead before the line closed or `limit` was over.
-    pub(super) fn hear(&mut self, words: &str, limit: Duration) -> Result<(), String> {
+    /// When the connection closes, or `limit` is over, before that.
+    pub(super) fn wait_for(
+        &mut self,
+        text: &str,
+        limit: Duration,
+    ) -> std::result::Result<(), NotReceived> {
         let deadline = Instant::now() + limit;
-        let (mut heard, mut buffer) = (Vec::new(), [0; 4096]);
+        let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // A time-out of zero would mean none.
+            // A time-out of zero would mean no limit.
             let timed = self
                 .0
                 .set_read_timeout(Some(left.max(Duration::from_millis(1))));
             match timed.and_then(|()| self.0.read(&mut buffer)) {
-                Ok(count) if count > 0 && heard.len() < LONGEST_ANSWER => {
-                    heard.extend(buffer.iter().take(count));
+                Ok(count) if count > 0 && received.len() < LONGEST_ANSWER => {
+                    received.extend(buffer.iter().take(count));
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::Interrupted => continue,
-                _ => return Err(shown_lines(&String::from_utf8_lossy(&heard))),
+                _ => return Err(NotReceived::of(&received)),
             }
-            let words = words.as_bytes();
-            if heard.windows(words.len()).any(|bytes| bytes == words) {
-                return self
-                    .0
-                    .set_read_timeout(Some(PATIENCE))
-                    .map_err(|cause| cause.to_string());
+            let text = text.as_bytes();
+            if received.windows(text.len()).any(|bytes| bytes == text) {
+                let reset = self.0.set_read_timeout(Some(ANSWER_LIMIT));
+                return reset.map_err(|_| NotReceived::of(&received));
             }
+        }
+    }
+}
+
+/// An expected text did not arrive.
+#[derive(Debug, thiserror::Error)]
+#[error("the expected text did not arrive, but `{received}`")]
+pub(super) struct NotReceived {
+    /// The text that arrived instead, free of control characters.
+    pub(super) received: String,
+}
+
+impl NotReceived {
+    fn of(received: &[u8]) -> Self {
+        Self {
+            received: shown_lines(&String::from_utf8_lossy(received)),
         }
     }
 }
@@ -178,16 +197,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_heard_to_its_words_and_told_when_they_do_not_come() {
+    fn a_connection_is_read_up_to_a_text_and_what_arrived_instead_is_reported() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut line = Echo::over(ours).unwrap();
         theirs.write_all(b"noise\nnow ready\n").unwrap();
-        line.hear("ready\n", PATIENCE).unwrap();
+        line.wait_for("ready\n", ANSWER_LIMIT).unwrap();
         theirs.write_all(b"panic").unwrap();
-        let heard = line.hear("ready", Duration::from_millis(20));
-        assert_eq!(heard.unwrap_err(), "panic");
+        let waited = line.wait_for("ready", Duration::from_millis(20));
+        assert_eq!(waited.unwrap_err().received, "panic");
         theirs.write_all(b"the end").unwrap();
         drop(theirs);
-        assert_eq!(line.hear("ready", PATIENCE).unwrap_err(), "the end");
+        assert_eq!(
+            line.wait_for("ready", ANSWER_LIMIT).unwrap_err().received,
+            "the end"
+        );
     }
 }
