@@ -5,7 +5,7 @@ use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge,
 };
-use crate::numbers::count;
+use crate::numbers::{count, percent};
 use crate::results::Better;
 use crate::stats::{Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
@@ -21,6 +21,8 @@ pub struct RunComparison {
     pub others: Vec<ComparedRun>,
     /// What a reader must know before believing a difference.
     pub cautions: Vec<String>,
+    /// Smallest relative difference that is called one: the largest of the runs' own.
+    pub minimum_effect: f64,
 }
 
 /// One run against the first.
@@ -86,6 +88,7 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
         first: named(first),
         others: compared.collect(),
         cautions: cautions(first, others, all_kinds),
+        minimum_effect,
     }
 }
 
@@ -191,6 +194,8 @@ fn suspicion(letter: char, run: &Analysis) -> Option<String> {
     ))
 }
 
+/// Comparisons of a run of which the table says what would show an effect.
+const NEEDED: usize = 3;
 /// Columns of one run, and of the metrics' names before them.
 const COLUMN: usize = 23;
 const METRIC: usize = 22;
@@ -218,8 +223,24 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
         ""
     };
     lines.push(format!(
-        "  * a difference is shown; ratios are to A{interval}"
+        "  * a difference is shown; = the same within {}; ratios are to A{interval}",
+        percent(comparison.minimum_effect)
     ));
+    for (letter, run) in &runs {
+        let rows = run.comparisons.iter().filter(|row| row.headline);
+        let open: Vec<String> = rows
+            .filter_map(|row| Some((row, row.needed_in_words()?)))
+            .map(|(row, needed)| format!("{needed}: {} {}", row.metric, row.treatment))
+            .collect();
+        for row in open.iter().take(NEEDED) {
+            let line = format!("  not shown in {letter}: {row}");
+            lines.push(cut(&clean(&line), width));
+        }
+        let more = open.len().saturating_sub(NEEDED);
+        if more > 0 {
+            lines.push(format!("  not shown in {letter}: {more} more, in --json"));
+        }
+    }
     for (letter, run) in &runs {
         let only = [
             (format!("not in {letter}"), &run.only_first),
@@ -269,10 +290,10 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
             let shown = match run.get(&(treatment, metric)) {
                 Some(row) => {
                     let tax = row.ratio_in_words();
-                    let star = if row.verdict == Verdict::Different {
-                        " *"
-                    } else {
-                        ""
+                    let star = match row.verdict {
+                        Verdict::Different => " *",
+                        Verdict::Same => " =",
+                        _ => "",
                     };
                     format!("{}{star}", tax.unwrap_or_else(|| "–".to_owned()))
                 }

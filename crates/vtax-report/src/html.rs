@@ -3,7 +3,7 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     ActorSummary, Analysis, Certainty, Comparison, LevelSummary, MetricSummary, Sentence,
-    TreatmentSummary, TrialRow, distinct_metrics, find_metric,
+    TreatmentSummary, TrialRow, asked_effect, distinct_metrics, find_metric,
 };
 use crate::figures::{Figure, Platforms, figures};
 use crate::numbers::{count, estimate, percent, plain};
@@ -318,7 +318,9 @@ fn summary(out: &mut String, analysis: &Analysis) {
         add!(
             out,
             "<p class=\"key\">● a difference: the 95 % interval excludes 1, p &lt; 0.05 also after adjustment for the number of comparisons, and the \
-             effect is at least {least}. ○ none shown, which is not proof of equality: the interval says what remains possible.{}</p>\n",
+             effect is at least {least}. ○ the same within {least}: the whole interval is nearer to 1 than that. ○ none shown, which is not proof of \
+             equality: the interval says what remains possible, and how many more repetitions would show {} with a chance of 80 %.{}</p>\n",
+            percent(asked_effect(analysis.minimum_effect)),
             if kinds.seeds {
                 " Where n counts seeds, intervals say how much chance there is in the timing."
             } else {
@@ -594,7 +596,7 @@ fn levels_table(
             "<tr><th scope=\"row\">{}{}</th><td class=\"number\">{}</td><td>{kept}</td>",
             swatch(&summary.treatment.platform, all),
             escape(&summary.short),
-            escape(&level.name)
+            escape(&level_in_words(level))
         );
         for metric in &metrics {
             out.push_str(&cell(level.metric(&metric.name)));
@@ -602,6 +604,16 @@ fn levels_table(
         out.push_str("</tr>\n");
     }
     out.push_str("</tbody></table></div></details>\n");
+}
+
+/// A level's name, with the load that was offered where chance took that more than 1 % off.
+fn level_in_words(level: &LevelSummary) -> String {
+    let asked = level.level.value;
+    let offered = level.metric("offered").map(|offered| &offered.description);
+    match offered.filter(|offered| (offered.mean / asked - 1.0).abs() > 0.01) {
+        Some(offered) => format!("{} (offered {:.0})", level.name, offered.mean),
+        None => level.name.clone(),
+    }
 }
 
 /// The other actors' metrics, beside the target's of the same name.
@@ -696,7 +708,10 @@ fn comparison_rows(out: &mut String, comparisons: &[&Comparison]) {
             escape(&comparison.ratio_in_words().unwrap_or_else(dash)),
             badge(comparison.source, comparison.modelled),
             comparison.adjusted_p.map_or_else(dash, probability),
-            comparison.verdict.words(),
+            match comparison.needed_in_words() {
+                Some(needed) => format!("{}; {needed}", comparison.verdict.words()),
+                None => comparison.verdict.words().to_owned(),
+            },
         );
     }
     out.push_str("</tbody></table></div>\n");
@@ -912,6 +927,13 @@ fn provenance_section(out: &mut String, analysis: &Analysis, provenance: &Proven
         }
         out.push_str("</ul>\n");
     }
+    if !analysis.checks.is_empty() {
+        out.push_str("<h3 id=\"checks\">Checks on the design</h3>\n<ul>\n");
+        for check in &analysis.checks {
+            add!(out, "<li>{}</li>\n", escape(check));
+        }
+        out.push_str("</ul>\n");
+    }
     out.push_str("<h3>How each number is made</h3>\n<ol class=\"methods\">\n");
     for rule in methods(analysis) {
         add!(out, "<li>{rule}</li>\n");
@@ -947,14 +969,15 @@ fn methods(analysis: &Analysis) -> Vec<String> {
             link("https://doi.org/10.1145/2464157.2464160", "Kalibera &amp; Jones 2013")
         ),
         format!(
-            "<b>Intervals.</b> 95 %, bootstrap with {} resamples and expanded percentiles ({}), on log ratios for the tax; Student’s t below five values, \
-             where resampling cannot reach 95 %, of logarithms where a quantity cannot be negative.",
+            "<b>Intervals.</b> 95 %. Of a ratio of pairs: Student’s t of the log ratios. Of a mean, and of a ratio without pairs: bootstrap with {} \
+             resamples and expanded percentiles ({}); Student’s t below eight values, of logarithms where a quantity cannot be negative.",
             crate::stats::RESAMPLES,
             link("https://doi.org/10.1080/00031305.2015.1089789", "Hesterberg 2015")
         ),
         format!(
             "<b>Verdict.</b> A difference is claimed only when the interval excludes 1, the permutation p and Student’s p adjusted for the family of \
-             comparisons ({}) are below 0.05, and one of the two is larger by at least {}. Fewer than four pairs are always too few.",
+             comparisons ({}) are below 0.05, and one of the two is larger by at least {}. Fewer than four pairs are always too few. Equality is claimed \
+             when the whole interval is nearer to 1 than that.",
             link("https://doi.org/10.1111/j.2517-6161.1995.tb02031.x", "Benjamini &amp; Hochberg 1995"),
             percent(analysis.minimum_effect)
         ),

@@ -6,9 +6,12 @@
 //! or over different plans.
 
 use crate::export::{Dataset, Row, rows_of};
-use crate::numbers::{Shown, count, plain, ratio};
+use crate::numbers::{Shown, count, percent, plain, ratio};
 use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
-use crate::stats::{Description, Groups, Interval, Moments, NoTax, describe, exact_ratio};
+use crate::stats::{
+    Description, Groups, Interval, Moments, NoTax, Tax, Verdict, benjamini_hochberg, describe,
+    exact_ratio, tax_over, verdict,
+};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,6 +106,12 @@ pub struct Ratio {
     /// Two machines differ by about this factor: the standard deviation between them, without the
     /// scatter of their pairs.
     pub factor: Option<f64>,
+    /// What may be said, p adjusted for the headline metrics, or for the others, of all machines of the kind.
+    pub verdict: Verdict,
+    /// Smallest relative difference that is called one.
+    pub minimum_effect: f64,
+    #[serde(skip)]
+    tax: Tax,
 }
 
 /// What one directory says.
@@ -111,6 +120,7 @@ struct Digest {
     identity: String,
     plan: String,
     plan_sha256: String,
+    minimum_effect: f64,
     parts: Vec<Part>,
     trials: usize,
     counted: usize,
@@ -235,6 +245,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
             .join(" "),
         plan: run.name.clone(),
         plan_sha256: run.plan_sha256.clone(),
+        minimum_effect: run.minimum_effect,
         parts: Vec::new(),
         trials: 0,
         counted: 0,
@@ -353,6 +364,7 @@ struct Pool {
 /// One metric of one treatment, over machines.
 struct Over {
     about: About,
+    minimum_effect: f64,
     /// By the machine's number, in order.
     machines: Vec<(usize, Own)>,
 }
@@ -400,6 +412,7 @@ impl Gathered {
                 ];
                 let over = pool.metrics.entry(key).or_insert_with(|| Over {
                     about: value.about,
+                    minimum_effect: digest.minimum_effect,
                     machines: Vec::new(),
                 });
                 // One plan's metric has one unit; another is another vtax's and no part of this mean.
@@ -423,13 +436,30 @@ impl Gathered {
         let mut survey = self.survey;
         for (kind, pool) in self.kinds {
             survey.machines += pool.machines.len();
+            let mut findings: Vec<Finding> = pool.metrics.into_iter().filter_map(finding).collect();
+            judge(&mut findings);
             survey.kinds.push(Kind {
                 kind,
                 machines: pool.machines.len(),
-                findings: pool.metrics.into_iter().filter_map(finding).collect(),
+                findings,
             });
         }
         survey
+    }
+}
+
+/// Gives the verdicts, p adjusted within each family: the headlines, and the rest.
+fn judge(findings: &mut [Finding]) {
+    for headline in [true, false] {
+        let family = findings
+            .iter_mut()
+            .filter(|finding| finding.about.headline == headline)
+            .filter_map(|finding| finding.ratio.as_mut());
+        let family: Vec<&mut Ratio> = family.collect();
+        let p: Vec<f64> = family.iter().map(|ratio| ratio.tax.student_p).collect();
+        for (ratio, adjusted) in family.into_iter().zip(benjamini_hochberg(&p)) {
+            ratio.verdict = verdict(&ratio.tax, adjusted, ratio.minimum_effect);
+        }
     }
 }
 
@@ -441,14 +471,17 @@ fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) 
     for own in machines().filter(|_| refused.is_none()) {
         pairs.add(own.pairs);
     }
-    let ratio = pairs.mean().map(|(centre, interval, _)| Ratio {
-        n: pairs.count(),
-        ratio: centre.exp(),
-        interval: Interval {
-            low: interval.low.exp(),
-            high: interval.high.exp(),
-        },
-        factor: pairs.between().map(|between| between.sd.exp()),
+    let tax = tax_over(&pairs, 0.0);
+    let ratio = tax.and_then(|tax| {
+        Some(Ratio {
+            n: tax.n,
+            ratio: tax.ratio,
+            interval: tax.interval?,
+            factor: pairs.between().map(|between| between.sd.exp()),
+            verdict: Verdict::NoDifferenceShown,
+            minimum_effect: over.minimum_effect,
+            tax,
+        })
     });
     let means: Vec<f64> = machines().filter_map(|own| own.values.mean()).collect();
     Some(Finding {
@@ -494,7 +527,7 @@ pub fn table(survey: &Survey, width: usize) -> String {
             width,
         ));
         lines.push(format!(
-            "    {}{}ratio to its baseline [95 % CI], machines apart by",
+            "    {}{}ratio to its baseline [95 % CI], machines apart by, verdict",
             pad("metric", NAME),
             pad("median (least to most)", MEAN)
         ));
@@ -544,7 +577,11 @@ fn row(finding: &Finding) -> String {
             .factor
             .map(|factor| format!(", {factor:.3}"))
             .unwrap_or_default();
-        format!("{value} {range}{apart}")
+        let verdict = match found.verdict {
+            Verdict::Same => format!("the same within {}", percent(found.minimum_effect)),
+            other => other.words().to_owned(),
+        };
+        format!("{value} {range}{apart}, {verdict}")
     });
     let name = cut(&clean(&finding.metric), NAME - 1);
     let line = format!(

@@ -255,6 +255,9 @@ impl Page {
         for sentence in analysis.fleet.sentences(&analysis.comparisons) {
             self.paragraph(CYAN, "  ", &sentence);
         }
+        for check in &analysis.checks {
+            self.paragraph(CYAN, "  ", check);
+        }
         let left_out: Vec<String> = analysis
             .trials
             .iter()

@@ -129,26 +129,6 @@ fn zeros_cut_a_positive_interval_and_a_negative_value_is_taken_at_its_word() {
 }
 
 #[test]
-fn identical_treatments_are_rarely_called_different() {
-    for n in [4, 5, 6, 8, 10] {
-        let mut random = Random::new(seed_of(&["null"]) + n as u64);
-        let called = (0..WORLDS)
-            .filter(|world| {
-                let (treatment, baseline) = pairs(&mut random, n, 1.0, 0.1);
-                let tax = paired_tax(&treatment, &baseline, *world as u64).unwrap();
-                verdict(&tax, tax.student_p, 0.0) == Verdict::Different
-            })
-            .count();
-        eprintln!("null, n = {n}: called different {:.3}", share(called));
-        assert!(
-            share(called) <= 0.06,
-            "n = {n}: {} false calls of {WORLDS}",
-            called
-        );
-    }
-}
-
-#[test]
 fn a_threefold_cost_is_found_with_five_pairs() {
     let mut random = Random::new(3);
     let (treatment, baseline) = pairs(&mut random, 5, 3.0, 0.05);
@@ -164,10 +144,7 @@ fn a_difference_below_the_minimum_effect_is_not_claimed() {
     let treatment: Vec<f64> = baseline.iter().map(|value| value * 1.01).collect();
     let tax = paired_tax(&treatment, &baseline, 1).unwrap();
     assert!(tax.p < 0.01 && !tax.interval.unwrap().contains(1.0));
-    assert_eq!(
-        verdict(&tax, tax.student_p, 0.02),
-        Verdict::NoDifferenceShown
-    );
+    assert_eq!(verdict(&tax, tax.student_p, 0.02), Verdict::Same);
     assert_eq!(verdict(&tax, tax.student_p, 0.005), Verdict::Different);
 }
 
@@ -183,8 +160,8 @@ fn the_minimum_effect_is_the_same_factor_in_both_directions() {
         assert_eq!(judged(&shifted, &off), Verdict::Different, "{effect}");
         assert_eq!(judged(&off, &shifted), Verdict::Different, "{effect}");
         let less = off.map(|value| value * (1.0 + effect * 0.99));
-        assert_eq!(judged(&less, &off), Verdict::NoDifferenceShown);
-        assert_eq!(judged(&off, &less), Verdict::NoDifferenceShown);
+        assert_eq!(judged(&less, &off), Verdict::Same);
+        assert_eq!(judged(&off, &less), Verdict::Same);
         assert_eq!(exact_verdict(least, effect), Verdict::Different);
         assert_eq!(exact_verdict(1.0 / least, effect), Verdict::Different);
         assert_eq!(exact_verdict(1.0 + effect * 0.99, effect), Verdict::Same);
@@ -202,6 +179,14 @@ fn exact_values_that_repetitions_could_give_are_no_difference() {
     }
     for ratio in [1.00021, 1.0 / 1.00021] {
         assert_eq!(exact_verdict(ratio, 0.0), Verdict::Different, "{ratio}");
+    }
+}
+
+#[test]
+fn equal_positive_values_have_an_interval_of_one_point() {
+    for n in 2..12 {
+        let interval = positive_mean_interval(&vec![350.0; n], 1).unwrap();
+        assert_eq!((interval.low, interval.high), (350.0, 350.0), "n = {n}");
     }
 }
 
@@ -378,7 +363,7 @@ proptest! {
             let one = tax(&treatment, &baseline, 9).unwrap();
             let other = tax(&scaled(&treatment), &scaled(&baseline), 9).unwrap();
             prop_assert!((one.ratio / other.ratio - 1.0).abs() < 1e-9);
-            prop_assert_eq!(one.p, other.p);
+            prop_assert!((one.p - other.p).abs() < 1e-9);
             prop_assert!((one.interval.unwrap().low / other.interval.unwrap().low - 1.0).abs() < 1e-9);
         }
     }

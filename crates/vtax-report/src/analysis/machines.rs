@@ -1,10 +1,11 @@
 //! How much the machines of a run disagree: a random effect on the logarithm of a comparison's ratio.
 //! Blocks never span machines, so every ratio is one machine's own.
 
-use super::{Comparison, MetricSummary, Read};
-use crate::numbers::count;
-use crate::results::{Together, Trial};
-use crate::stats::{Groups, Interval};
+use super::Comparison;
+use super::checks::Pairs;
+use crate::numbers::{count, ratio};
+use crate::results::Together;
+use crate::stats::{Groups, Interval, tax_over};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -70,74 +71,51 @@ impl Fleet {
         }
     }
 
-    /// Says of each comparison how much machines disagree. Where they do, one machine's blocks say less
-    /// than that many machines would: the interval becomes that of the mean over machines.
-    pub(super) fn judge<'a>(
+    /// Judges each comparison over machines: pairs of one machine are not independent of each other, so each
+    /// machine counts once. Also says how much machines disagree.
+    pub(super) fn judge(
         &self,
         comparisons: &mut [Comparison],
-        metric: impl Fn(&str, &str) -> Option<&'a MetricSummary>,
-        trials: &[Read],
+        pairs_of: impl Fn(&Comparison) -> Pairs,
     ) {
         if self.of.len() < 2 || self.machines < 2 {
             return;
         }
-        let block_of: BTreeMap<u32, u32> = trials
-            .iter()
-            .map(|Read { trial, .. }: &Read| trial)
-            .map(|trial: &Trial| (trial.index, trial.block))
-            .collect();
         for comparison in comparisons {
-            let Some(tax) = &mut comparison.tax else {
-                continue;
-            };
-            let by_block = |label: &str| -> BTreeMap<u32, f64> {
-                let values = metric(label, &comparison.metric).map(|metric| &metric.values);
-                let values = values.into_iter().flatten();
-                values
-                    .filter_map(|(index, value)| Some((*block_of.get(index)?, value.ln())))
-                    .collect()
-            };
-            let (mine, theirs) = (
-                by_block(&comparison.treatment),
-                by_block(&comparison.baseline),
-            );
+            let Some(tax) = comparison.tax else { continue };
             let mut groups: Vec<Vec<f64>> = vec![Vec::new(); self.machines];
-            for (block, value) in &mine {
-                let pair = theirs.get(block).zip(self.of.get(block));
-                if let Some((other, group)) =
-                    pair.and_then(|(other, at)| Some((other, groups.get_mut(*at)?)))
-                {
-                    group.push(value - other);
+            for (block, value, other) in pairs_of(comparison) {
+                let group = self.of.get(&block).and_then(|at| groups.get_mut(*at));
+                if let Some(group) = group {
+                    group.push(value.ln() - other.ln());
                 }
             }
             let groups: Groups = groups.iter().collect();
-            let Some(found) = groups.between() else {
+            let Some(over) = tax_over(&groups, tax.effect) else {
                 continue;
             };
-            let disagreement = Disagreement {
+            comparison.machines = groups.between().map(|found| Disagreement {
                 machines: found.groups,
                 factor: found.sd.exp(),
-                interval: Interval {
-                    low: found.interval.low.exp(),
-                    high: found.interval.high.exp(),
-                },
+                interval: found.interval.exp(),
                 p: found.p,
-            };
-            comparison.machines = Some(disagreement);
-            let over = groups.mean().filter(|_| disagreement.is_shown());
-            if let Some((centre, interval, p)) = over {
-                tax.ratio = centre.exp();
-                tax.interval = Some(Interval {
-                    low: interval.low.exp(),
-                    high: interval.high.exp(),
-                });
-                (tax.student_p, tax.n) = (p, groups.count());
-                comparison.ratio = Some(tax.ratio);
-                comparison.note = Some(format!(
-                    "machines disagree: the mean and the interval are over {}",
-                    count(groups.count(), "machine")
+            });
+            (comparison.tax, comparison.ratio) = (Some(over), Some(over.ratio));
+            comparison.over_machines = true;
+            let disagree = comparison.machines.is_some_and(|found| found.is_shown());
+            let mut note = format!(
+                "{}the mean and the interval are over {}, each of which counts once",
+                if disagree { "machines disagree: " } else { "" },
+                count(over.n, "machine")
+            );
+            if let Some((centre, interval)) = groups.mean_of_these() {
+                let these = ratio(centre.exp(), Some(interval.exp()));
+                note.push_str(&format!(
+                    "; for these machines alone it is {}",
+                    these.line()
                 ));
             }
+            comparison.add_note(note);
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod certainty;
 pub mod charge;
+mod checks;
 mod machines;
 mod scenario;
 pub(crate) mod words;
@@ -12,15 +13,15 @@ pub use scenario::{
     ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline, TimelinePhase,
 };
 
-use crate::numbers::{count, ratio};
+use crate::numbers::{count, percent, ratio};
 use crate::platforms;
 use crate::results::{
     Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
     Trial, TrialOutcome, is_difference, power_model, together,
 };
 use crate::stats::{
-    self, Description, Interval, NoTax, SteadyState, Tax, Verdict, benjamini_hochberg, classify,
-    describe, mean_interval, positive_mean_interval, rates, seed_of,
+    self, Description, FEWEST_PAIRS, Interval, NoTax, SteadyState, Tax, Verdict,
+    benjamini_hochberg, classify, describe, mean_interval, positive_mean_interval, rates, seed_of,
 };
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -80,6 +81,8 @@ pub struct Analysis {
     pub observation: Observation,
     /// The machines that ran it.
     pub fleet: Fleet,
+    /// What is seen of drift over blocks, order within blocks and correlation of blocks, in lines.
+    pub checks: Vec<String>,
 }
 
 impl Analysis {
@@ -385,10 +388,27 @@ pub struct Comparison {
     pub family: usize,
     /// What may be said.
     pub verdict: Verdict,
+    /// How many repetitions would show how much, where neither a difference nor equality is shown.
+    pub needed: Option<Needed>,
+    /// The Hodges–Lehmann estimate of the ratio, where pairs are outliers by Tukey's fences.
+    pub robust_ratio: Option<f64>,
+    /// Whether the sample is of machines, each of which counts once, not of pairs.
+    pub over_machines: bool,
     /// Why there is no ratio, or what else a reader must know.
     pub note: Option<String>,
     /// How much the machines that ran it disagree, where several did.
     pub machines: Option<Disagreement>,
+}
+
+/// How many repetitions show an effect with a chance of 80 %, by the scatter that was observed.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Needed {
+    /// The effect: the plan's minimum effect, 0.02 where it has none.
+    pub effect: f64,
+    /// Repetitions, in all.
+    pub n: usize,
+    /// Those beyond the ones that there are.
+    pub more: usize,
 }
 
 impl Comparison {
@@ -436,8 +456,36 @@ impl Comparison {
             adjusted_p: None,
             family: 0,
             verdict: Verdict::NoRatio,
+            needed: None,
+            robust_ratio: None,
+            over_machines: false,
             machines: None,
         }
+    }
+
+    /// Adds to what else a reader must know.
+    pub(crate) fn add_note(&mut self, more: String) {
+        match &mut self.note {
+            Some(note) => *note = format!("{note}; {more}"),
+            None => self.note = Some(more),
+        }
+    }
+
+    /// What would show an effect, `5 more blocks would show 2 %`; `None` where that is not known.
+    pub fn needed_in_words(&self) -> Option<String> {
+        let Needed { effect, more, .. } = self.needed?;
+        let effect = percent(effect);
+        Some(match (more, self.over_machines, self.tax?.paired) {
+            (0, ..) => format!("enough to show {effect}"),
+            (more, true, _) => format!("{} would show {effect}", further(more, "machine")),
+            (more, false, true) if self.certainty == Certainty::Seeds => {
+                format!("{} would show {effect}", further(more, "seed"))
+            }
+            (more, false, true) => format!("{} would show {effect}", further(more, "block")),
+            (more, false, false) => {
+                format!("{} of each would show {effect}", further(more, "trial"))
+            }
+        })
     }
 
     /// Nothing is claimed of trials that are suspect.
@@ -446,6 +494,7 @@ impl Comparison {
             return;
         }
         self.verdict = Verdict::Suspect;
+        self.needed = None;
         self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 
@@ -466,8 +515,17 @@ impl Comparison {
             Some(tax) => (tax.n, tax.paired),
             None => (1, self.ratio.map(|_| true)?),
         };
-        Some(count(n, self.certainty.repetition(paired)))
+        let repetition = match self.over_machines {
+            true => "machine",
+            false => self.certainty.repetition(paired),
+        };
+        Some(count(n, repetition))
     }
+}
+
+/// `1 more block`, `2 more blocks`.
+fn further(n: usize, noun: &str) -> String {
+    count(n, &format!("more {noun}"))
 }
 
 /// One trial as a row.
@@ -594,14 +652,31 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         Some(_) => Vec::new(),
     };
     let labels = by_label(&summaries);
-    let metric = |label: &str, name: &str| labels.get(label)?.metric(name);
-    fleet.judge(&mut comparisons, metric, &trials);
+    let block_of = blocks(&trials);
+    let pairs_of = |comparison: &Comparison| {
+        let metric = |label: &str| labels.get(label)?.metric(&comparison.metric);
+        let both = metric(&comparison.treatment).zip(metric(&comparison.baseline));
+        both.map_or_else(Vec::new, |(own, other)| {
+            checks::pairs(own, other, &block_of)
+        })
+    };
+    for comparison in &mut comparisons {
+        let pairs = pairs_of(comparison);
+        checks::note_outliers(comparison, &pairs);
+    }
+    fleet.judge(&mut comparisons, pairs_of);
     judge(&mut comparisons, run.minimum_effect);
     if provisional {
         for comparison in &mut comparisons {
             comparison.make_provisional();
         }
     }
+    let compared = comparisons.iter().map(|one| (one, pairs_of(one)));
+    let compared: Vec<(&Comparison, checks::Pairs)> = compared.collect();
+    let checks = match provisional {
+        true => Vec::new(),
+        false => checks::lines(&summaries, &compared, &places(&block_of)),
+    };
     let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
     let source = summaries
         .iter()
@@ -635,6 +710,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         comparisons,
         observation: observation(&trials),
         fleet,
+        checks,
         attempts: attempts(shards, &rows),
         trials: rows,
         unreadable,
@@ -1013,11 +1089,25 @@ fn metric_summary(
     })
 }
 
+/// The block of each trial, by its index.
+fn blocks(trials: &[Read]) -> BTreeMap<u32, u32> {
+    let trials = trials.iter().map(|read| &read.trial);
+    trials.map(|trial| (trial.index, trial.block)).collect()
+}
+
+/// The place of each trial in its block, by the order of the schedule.
+fn places(block_of: &BTreeMap<u32, u32>) -> BTreeMap<u32, usize> {
+    let mut lengths: BTreeMap<u32, usize> = BTreeMap::new();
+    let trials = block_of.iter().map(|(index, block)| {
+        let length = lengths.entry(*block).or_default();
+        *length += 1;
+        (*index, *length)
+    });
+    trials.collect()
+}
+
 fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Vec<Comparison> {
-    let block_of: BTreeMap<u32, u32> = trials
-        .iter()
-        .map(|Read { trial, .. }| (trial.index, trial.block))
-        .collect();
+    let block_of = blocks(trials);
     let labels = by_label(summaries);
     let mut comparisons = Vec::new();
     for summary in summaries {
@@ -1078,21 +1168,11 @@ fn tax_of(
     block_of: &BTreeMap<u32, u32>,
     seed: u64,
 ) -> (Result<Tax, NoTax>, usize) {
-    let by_block = |metric: &MetricSummary| -> BTreeMap<u32, f64> {
-        metric
-            .values
-            .iter()
-            .filter_map(|(index, value)| Some((*block_of.get(index)?, *value)))
-            .collect()
-    };
-    let (mine, theirs) = (by_block(metric), by_block(baseline));
-    let pairs: Vec<(f64, f64)> = mine
-        .iter()
-        .filter_map(|(block, value)| Some((*value, *theirs.get(block)?)))
-        .collect();
+    let pairs = checks::pairs(metric, baseline, block_of);
     let complete = pairs.len() == metric.values.len() && pairs.len() == baseline.values.len();
-    if complete || pairs.len() >= 4 {
-        let (treatment, baseline_values): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
+    if complete || pairs.len() >= FEWEST_PAIRS {
+        let values = pairs.iter().map(|(_, value, other)| (*value, *other));
+        let (treatment, baseline_values): (Vec<f64>, Vec<f64>) = values.unzip();
         let dropped = metric.values.len() + baseline.values.len() - 2 * pairs.len();
         return (
             stats::paired_tax(&treatment, &baseline_values, seed),
@@ -1133,11 +1213,55 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
             comparison.verdict = stats::verdict(&tax, adjusted, minimum_effect);
             let alone = stats::verdict(&tax, tax.student_p, minimum_effect);
             if comparison.verdict != alone {
-                comparison.note.get_or_insert(format!(
+                comparison.add_note(format!(
                     "on its own p = {:.3}; among {size} comparisons {adjusted:.3}: more repetitions would decide",
                     tax.student_p
                 ));
+            } else if let Some(why) = why_not_shown(&tax, comparison.verdict, minimum_effect) {
+                comparison.add_note(why);
+            }
+            if comparison.verdict == Verdict::NoDifferenceShown {
+                comparison.needed = needed(&tax, minimum_effect);
             }
         }
     }
+}
+
+/// Why no difference is shown though the interval excludes 1; `None` where it does not.
+fn why_not_shown(tax: &Tax, verdict: Verdict, minimum_effect: f64) -> Option<String> {
+    let excludes = tax.interval.is_some_and(|interval| !interval.contains(1.0));
+    if verdict != Verdict::NoDifferenceShown || !excludes {
+        return None;
+    }
+    Some(match tax.p < 0.05 {
+        true => format!(
+            "the interval excludes 1, but the ratio is nearer to 1 than the minimum effect of {}",
+            percent(minimum_effect)
+        ),
+        false => format!(
+            "the interval excludes 1, but the permutation test does not (p = {:.3}): more repetitions would decide",
+            tax.p
+        ),
+    })
+}
+
+/// Effect that is asked for where the plan has no smallest one.
+const ASKED_EFFECT: f64 = 0.02;
+
+/// The effect that more repetitions would show.
+pub(crate) fn asked_effect(minimum_effect: f64) -> f64 {
+    match minimum_effect > 0.0 {
+        true => minimum_effect,
+        false => ASKED_EFFECT,
+    }
+}
+
+fn needed(tax: &Tax, minimum_effect: f64) -> Option<Needed> {
+    let effect = asked_effect(minimum_effect);
+    let n = stats::pairs_to_show(effect, tax.sd?)?;
+    Some(Needed {
+        effect,
+        n,
+        more: n.saturating_sub(tax.n),
+    })
 }

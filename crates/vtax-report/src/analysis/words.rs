@@ -1,7 +1,7 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
-use crate::numbers::{count, estimate, percent};
+use crate::numbers::{count, estimate, percent, ratio};
 use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -263,6 +263,14 @@ fn sentence(
     if comparison.source != Source::Measured {
         evidence.push_str(&format!(", {}", comparison.source));
     }
+    if let Some(robust) = outliers_matter(comparison) {
+        evidence.push_str(&format!(
+            "; {robust} by Hodges and Lehmann, which outliers do not move"
+        ));
+    }
+    if let Some(needed) = comparison.needed_in_words() {
+        evidence.push_str(&format!("; {needed}"));
+    }
     match comparison.verdict {
         Verdict::Different => {
             let says = |verb: &str, what: &str| {
@@ -307,6 +315,15 @@ fn sentence(
             capital(&subject)
         ),
     }
+}
+
+/// The ratio that outliers do not move, where it is off the mean by a quarter of the interval or more.
+fn outliers_matter(comparison: &Comparison) -> Option<String> {
+    let (robust, tax) = (comparison.robust_ratio?, comparison.tax?);
+    let interval = tax.interval?;
+    let width = (interval.high / interval.low).ln();
+    let is_off = (robust / tax.ratio).ln().abs() >= 0.25 * width;
+    is_off.then(|| ratio(robust, None).value)
 }
 
 fn capital(text: &str) -> String {

@@ -136,20 +136,20 @@ impl Groups {
         })
     }
 
-    /// The mean over groups, each of which counts once, with Student's interval and two-sided p of it
-    /// being 0: what holds for a group that was not there.
-    pub fn mean(&self) -> Option<(f64, Interval, f64)> {
-        let means = &self.means;
-        let degrees = u32::try_from(means.len().checked_sub(1)?).ok()?;
-        let centre = mean(means)?;
-        let sd = super::describe::standard_deviation(means, centre)?;
-        let error = sd / (means.len() as f64).sqrt();
-        let half = student_quantile(1.0 - ALPHA, degrees) * error;
-        let p = match error > 0.0 {
-            true => super::distribution::student_beyond(centre.abs() / error, degrees),
-            false => f64::from(centre == 0.0),
-        };
-        Some((centre, Interval::finite(centre - half, centre + half)?, p))
+    /// The means of the groups.
+    pub(super) fn means(&self) -> &[f64] {
+        &self.means
+    }
+
+    /// The mean over groups with Student's interval by their own scatter: what holds for these groups, and
+    /// no others. `None` where no group has two values.
+    pub fn mean_of_these(&self) -> Option<(f64, Interval)> {
+        let (count, below) = (self.means.len(), self.values.checked_sub(self.means.len())?);
+        let degrees = u32::try_from(below).ok().filter(|degrees| *degrees > 0)?;
+        let centre = mean(&self.means)?;
+        let variance = self.within / below as f64 * self.inverse_sizes / (count * count) as f64;
+        let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
+        Some((centre, Interval::finite(centre - half, centre + half)?))
     }
 }
 

@@ -7,17 +7,23 @@ mod bootstrap;
 mod describe;
 mod distribution;
 mod permutation;
+mod power;
 mod random;
+mod robust;
 mod steady;
 mod tax;
+mod trend;
 
 pub use between::{Between, Groups, Moments};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
 pub use describe::{Description, describe, mean, median, quantile};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
+pub use power::pairs_to_show;
 pub use random::{Random, seed_of};
+pub use robust::{hodges_lehmann, outliers};
 pub use steady::{Steadiness, SteadyState, classify, rates};
 pub use tax::{
-    NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax, unpaired_tax,
-    verdict,
+    FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax,
+    tax_over, unpaired_tax, verdict,
 };
+pub use trend::{Trend, correlation, trend};

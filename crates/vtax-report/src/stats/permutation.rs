@@ -6,9 +6,14 @@ use super::random::Random;
 const EXACT_LIMIT: u64 = 20_000;
 const DRAWS: u32 = 10_000;
 
-/// From this many pairs on, signs are flipped within pairs; below, the smallest p that 2^n flips
-/// can give is above 0.01, and labels are exchanged over all values instead.
-pub(super) const FEWEST_TO_FLIP: usize = 8;
+/// From this many pairs on, flips of signs have as much power as Student's t. Of six pairs they give a p
+/// below 0.05 only where all pairs agree, 2 of 2^6, which is less power than Student's t has of five.
+pub(super) const FEWEST_TO_FLIP: usize = 7;
+
+/// The smallest two-sided p that [`sign_flip_p`] can give for this many pairs.
+pub(super) fn smallest_flip_p(n: usize) -> f64 {
+    0.5f64.powi(i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX))
+}
 
 /// Two-sided p of "both treatments are the same", by flipping the sign of each pair's difference.
 pub(super) fn sign_flip_p(differences: &[f64], random: &mut Random) -> f64 {

@@ -2,6 +2,7 @@
 //! "Virtual machine warmup blows hot and cold"): find changepoints, then compare the segments.
 
 use super::describe::{mean, median, quantile};
+use super::trend::trend;
 use crate::results::{Better, SampleKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -17,7 +18,7 @@ pub enum SteadyState {
     WarmUp,
     /// It was better earlier than at its end.
     Slowdown,
-    /// It still changes in its last quarter.
+    /// It still changes in its last quarter, or, where it is short, all the time.
     NoSteadyState,
     /// Trials of one treatment disagree (never the class of a single series).
     Inconsistent,
@@ -41,6 +42,14 @@ impl fmt::Display for SteadyState {
 /// The shortest series that is classified, in points.
 pub const SHORTEST: usize = 8;
 
+/// Below this many points no changepoint is found in a straight line, however steep: cutting it in the
+/// middle gains n ln 4, and the penalty is 15 ln n. A test of trend decides there.
+const SHORTEST_WITH_CHANGEPOINTS: usize = 45;
+/// Level of that test.
+const TREND: f64 = 0.01;
+/// Levels that differ by less than this share are one.
+const ONE_LEVEL: f64 = 0.03;
+
 /// A class with the evidence for it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Steadiness {
@@ -56,7 +65,9 @@ pub struct Steadiness {
 /// with a penalty of 15 log n, segments that do not differ from the last are joined to it, and
 /// the last quarter must be one level. Simpler than the paper: two segments are the same where
 /// their means differ by less than the larger of their standard deviations or 3 % of the last
-/// level (the paper has a variance and an absolute time there, which mean nothing for rates).
+/// level (the paper has a variance and an absolute time there, which mean nothing for rates). A series of
+/// fewer than 45 points that would be flat by that has no steady state where it has a trend (Mann and
+/// Kendall, p < 0.01) of more than 3 %.
 pub fn classify(rates: &[f64], better: Better) -> Steadiness {
     let finite: Vec<f64> = rates
         .iter()
@@ -110,7 +121,9 @@ pub fn classify(rates: &[f64], better: Better) -> Steadiness {
         Better::Higher => segment.mean > last.mean,
         Better::Lower | Better::Neither => segment.mean < last.mean,
     };
-    let class = if others.is_empty() {
+    let class = if others.is_empty() && has_trend(&finite) {
+        SteadyState::NoSteadyState
+    } else if others.is_empty() {
         SteadyState::Flat
     } else if steady_from > series.len() * 3 / 4 {
         SteadyState::NoSteadyState
@@ -126,6 +139,17 @@ pub fn classify(rates: &[f64], better: Better) -> Steadiness {
             .map(|segment| (segment.start, segment.mean))
             .collect(),
     }
+}
+
+/// Whether a series that is too short for changepoints moves all the time.
+fn has_trend(series: &[f64]) -> bool {
+    if series.len() >= SHORTEST_WITH_CHANGEPOINTS {
+        return false;
+    }
+    let moves = trend(series).filter(|trend| trend.p < TREND);
+    moves
+        .zip(median(series))
+        .is_some_and(|(trend, level)| trend.change.abs() > ONE_LEVEL * level.abs())
 }
 
 #[derive(Debug, Clone)]
@@ -144,7 +168,7 @@ impl Segment {
     }
 
     fn same_level(&self, last: &Self) -> bool {
-        (self.mean - last.mean).abs() <= self.sd.max(last.sd).max(0.03 * last.mean.abs())
+        (self.mean - last.mean).abs() <= self.sd.max(last.sd).max(ONE_LEVEL * last.mean.abs())
     }
 }
 

@@ -1,12 +1,13 @@
 //! The tax: a treatment's cost over its baseline's, as a ratio with an interval and a verdict.
 
+use super::between::Groups;
 use super::bootstrap::{
     FEWEST_TO_RESAMPLE, Interval, expanded_percentiles, resampled_means, student_interval,
 };
 use super::describe::{mean, standard_deviation};
 use super::distribution::{student_beyond, student_quantile};
 use super::permutation::{
-    FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p,
+    FEWEST_TO_FLIP, cliffs_delta, exchange_p, sign_flip_p, smallest_exchange_p, smallest_flip_p,
 };
 use super::random::Random;
 use serde::{Deserialize, Serialize};
@@ -28,13 +29,17 @@ pub struct Tax {
     pub n: usize,
     /// Cliff's delta of the values, −1 to 1.
     pub effect: f64,
-    /// Two-sided permutation p.
+    /// Two-sided permutation p; of four to six pairs, and of machines, Student's.
     pub p: f64,
     /// Two-sided p of Student's t on log ratios. Unlike a permutation p of few trials it has no
     /// smallest value, so it can be adjusted for many comparisons.
     pub student_p: f64,
     /// The smallest p that this many trials can give.
     pub smallest_p: f64,
+    /// Standard deviation of the logarithm of a pair's ratio; unpaired, of that of a trial's ratio to
+    /// another. `None` for a single pair.
+    #[serde(default)]
+    pub sd: Option<f64>,
 }
 
 /// Why there is no ratio.
@@ -72,9 +77,9 @@ pub enum Verdict {
     /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum; of an exact
     /// ratio only the last.
     Different,
-    /// One of the three is not met.
+    /// Neither a difference nor equality is shown.
     NoDifferenceShown,
-    /// The ratio is exact, and nearer to 1 than the plan's minimum effect.
+    /// The whole interval, or the exact ratio, is nearer to 1 than the plan's minimum effect.
     Same,
     /// No outcome of so few trials could have been called a difference.
     TooFewTrials,
@@ -119,11 +124,14 @@ fn logarithms(treatment: &[f64], baseline: &[f64]) -> Result<(Vec<f64>, Vec<f64>
     Ok((logs(treatment), logs(baseline)))
 }
 
+/// Fewer pairs than this are too few to call anything different.
+pub const FEWEST_PAIRS: usize = 4;
+
 /// The tax from pairs: `treatment[i]` and `baseline[i]` ran in the same block.
 ///
-/// The interval is that of the mean log ratio (expanded percentile; Student's t below five
-/// pairs). p is from flipping signs within pairs from eight pairs on, and from exchanging labels
-/// over all values below that, which is the stricter one when blocks differ.
+/// The interval is Student's of the mean log ratio. p is from flipping signs within pairs. Of four to
+/// six pairs flips give hardly any p below 0.05, so p is Student's there. Both see differences within
+/// pairs only, so a drift of the host between blocks hides nothing.
 ///
 /// # Errors
 /// When there is no ratio, and why.
@@ -139,36 +147,49 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
         .zip(&log_baseline)
         .map(|(t, b)| t - b)
         .collect();
-    let mut random = Random::new(seed);
-    let interval = match n {
-        0 | 1 => None,
-        few if few < FEWEST_TO_RESAMPLE => student_interval(&differences),
-        _ => expanded_percentiles(resampled_means(&differences, &mut random), n),
-    };
-    let (p, smallest_p) = if n >= FEWEST_TO_FLIP {
-        (
-            sign_flip_p(&differences, &mut random),
-            0.5f64.powi(i32::try_from(n - 1).unwrap_or(i32::MAX)),
-        )
-    } else {
-        (
-            exchange_p(&log_treatment, &log_baseline, &mut random),
-            smallest_exchange_p(n, n),
-        )
-    };
-    let effect = cliffs_delta(treatment, baseline).unwrap_or(0.0);
     let centre = mean(&differences).ok_or(NoTax::NotFinite)?;
     let student_p = student_p(centre, variance_of_mean(&differences), n);
+    let (p, smallest_p) = match n {
+        FEWEST_PAIRS..FEWEST_TO_FLIP => (student_p, 0.0),
+        _ => (
+            sign_flip_p(&differences, &mut Random::new(seed)),
+            smallest_flip_p(n),
+        ),
+    };
     finish(Tax {
         ratio: centre,
-        interval,
+        interval: student_interval(&differences),
+        paired: true,
+        n,
+        effect: cliffs_delta(treatment, baseline).unwrap_or(0.0),
+        p,
+        student_p,
+        smallest_p,
+        sd: standard_deviation(&differences, centre),
+    })
+}
+
+/// The tax over machines: the groups are logarithms of the ratios of each machine's pairs. Each machine
+/// counts once, with Student's interval and p of that: pairs of one machine are not independent of each
+/// other, since all of them have what is particular to it. `None` of fewer than two machines. `effect` is
+/// Cliff's delta.
+pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
+    let means = machines.means();
+    let centre = mean(means)?;
+    let n = means.len();
+    let p = student_p(centre, variance_of_mean(means), n);
+    let tax = Tax {
+        ratio: centre,
+        interval: Some(student_interval(means)?),
         paired: true,
         n,
         effect,
         p,
-        student_p,
-        smallest_p,
-    })
+        student_p: p,
+        smallest_p: 0.0,
+        sd: standard_deviation(means, centre),
+    };
+    finish(tax).ok()
 }
 
 /// The tax from trials that are not pairs: both samples are resampled on their own.
@@ -207,6 +228,7 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
         p,
         student_p,
         smallest_p,
+        sd: variance.map(|variance| (variance * n as f64).sqrt()),
     })
 }
 
@@ -286,9 +308,17 @@ fn finish(tax: Tax) -> Result<Tax, NoTax> {
     })
 }
 
+/// Whether all of an interval is nearer to 1 than `minimum_effect`: two one-sided tests at 2.5 % each
+/// (Schuirmann 1987).
+fn is_within(interval: Interval, minimum_effect: f64) -> bool {
+    let most = 1.0 + minimum_effect;
+    minimum_effect > 0.0 && interval.low >= 1.0 / most && interval.high <= most
+}
+
 /// The verdict: a difference is claimed only when the interval excludes 1, the permutation p and
 /// `adjusted_p` ([`Tax::student_p`] adjusted for the family of comparisons) are below 0.05, and
-/// the ratio is 1 + `minimum_effect` or more, or the inverse of that or less.
+/// the ratio is 1 + `minimum_effect` or more, or the inverse of that or less. Equality is claimed when
+/// the whole interval is nearer to 1 than that.
 pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
     let Some(interval) = tax.interval else {
         return Verdict::TooFewTrials;
@@ -300,6 +330,8 @@ pub fn verdict(tax: &Tax, adjusted_p: f64, minimum_effect: f64) -> Verdict {
     let unlikely = tax.p < ALPHA && adjusted_p < ALPHA;
     if !interval.contains(1.0) && unlikely && effect {
         Verdict::Different
+    } else if is_within(interval, minimum_effect) {
+        Verdict::Same
     } else {
         Verdict::NoDifferenceShown
     }

@@ -1,0 +1,194 @@
+//! Checks on a run's design: outliers among pairs, drift over blocks, order within blocks, and correlation of
+//! consecutive blocks. Each that shows something is one line.
+
+use super::{Comparison, MetricSummary, TreatmentSummary};
+use crate::numbers::{count, percent, ratio};
+use crate::stats::{Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend};
+use std::collections::BTreeMap;
+
+/// Fewer blocks than this have no trend and no correlation worth a line.
+const FEWEST_BLOCKS: usize = 6;
+/// Level of every check, adjusted for the number of its kind.
+const LEVEL: f64 = 0.05;
+/// A smaller drift is no matter.
+const LEAST_DRIFT: f64 = 0.02;
+/// Examples that a line names.
+const EXAMPLES: usize = 3;
+
+/// The pairs of a comparison: block, and the values of treatment and baseline.
+pub(super) type Pairs = Vec<(u32, f64, f64)>;
+
+/// Trials of one block, as pairs.
+pub(super) fn pairs(
+    metric: &MetricSummary,
+    baseline: &MetricSummary,
+    block_of: &BTreeMap<u32, u32>,
+) -> Pairs {
+    let by_block = |metric: &MetricSummary| -> BTreeMap<u32, f64> {
+        let values = metric.values.iter();
+        let values = values.filter_map(|(index, value)| Some((*block_of.get(index)?, *value)));
+        values.collect()
+    };
+    let others = by_block(baseline);
+    let own = by_block(metric).into_iter();
+    own.filter_map(|(block, value)| Some((block, value, *others.get(&block)?)))
+        .collect()
+}
+
+fn log_ratios(pairs: &Pairs) -> Vec<f64> {
+    let ratios = pairs.iter().map(|(_, value, other)| (value / other).ln());
+    ratios.collect()
+}
+
+/// Names the outliers among a comparison's pairs, and gives the ratio that they do not move.
+pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
+    let logs = log_ratios(pairs);
+    let Some(tax) = comparison.tax.filter(|tax| tax.paired) else {
+        return;
+    };
+    let found = outliers(&logs);
+    let Some(robust) = hodges_lehmann(&logs).filter(|_| !found.is_empty()) else {
+        return;
+    };
+    let named = found.iter().take(EXAMPLES).filter_map(|at| {
+        let ((block, ..), log) = pairs.get(*at).zip(logs.get(*at))?;
+        Some(format!("block {block}: {}", ratio(log.exp(), None).value))
+    });
+    let named: Vec<String> = named.collect();
+    let robust = robust.exp();
+    comparison.robust_ratio = Some(robust);
+    comparison.add_note(format!(
+        "{} of {} by Tukey's fences ({}): the Hodges–Lehmann ratio, which outliers do not move, is {}",
+        count(found.len(), "outlier"),
+        count(tax.n, "pair"),
+        named.join(", "),
+        ratio(robust, None).value
+    ));
+}
+
+/// A finding of one series, with its p.
+struct Found {
+    p: f64,
+    shown: String,
+}
+
+/// One line of what is found after adjustment for how many were looked at; `None` where nothing is.
+fn line(found: Vec<Found>, what: &str, consequence: &str) -> Option<String> {
+    let p: Vec<f64> = found.iter().map(|one| one.p).collect();
+    let shown: Vec<String> = found
+        .into_iter()
+        .zip(benjamini_hochberg(&p))
+        .filter(|(_, adjusted)| *adjusted < LEVEL)
+        .map(|(one, adjusted)| format!("{} (p = {adjusted:.3})", one.shown))
+        .collect();
+    let more = match shown.len().saturating_sub(EXAMPLES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let examples: Vec<String> = shown.into_iter().take(EXAMPLES).collect();
+    (!examples.is_empty()).then(|| format!("{what}: {}{more}. {consequence}", examples.join("; ")))
+}
+
+/// The headline metrics that are samples, by treatment.
+fn headlines(
+    treatments: &[TreatmentSummary],
+) -> impl Iterator<Item = (&TreatmentSummary, &MetricSummary)> {
+    let all = treatments.iter().flat_map(|treatment| {
+        let metrics = treatment.metrics.iter();
+        metrics.map(move |metric| (treatment, metric))
+    });
+    all.filter(|(_, metric)| {
+        let values = &metric.values;
+        metric.headline
+            && !metric.certainty.is_exact()
+            && values.iter().all(|(_, value)| *value > 0.0)
+    })
+}
+
+/// What the checks show, in lines. `schedule` has each trial's place in its block.
+pub(super) fn lines(
+    treatments: &[TreatmentSummary],
+    comparisons: &[(&Comparison, Pairs)],
+    schedule: &BTreeMap<u32, usize>,
+) -> Vec<String> {
+    let found = [
+        line(
+            drift(treatments),
+            "Drift over the blocks",
+            "Ratios compare trials of one block, so it is not in them.",
+        ),
+        line(
+            order(treatments, schedule),
+            "Order within a block",
+            "What runs later in a block differs: a pause between trials, or more blocks, would help.",
+        ),
+        line(
+            correlated(comparisons),
+            "Correlation of consecutive blocks",
+            "Blocks are not independent, so the interval of the ratio is too narrow or too wide.",
+        ),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+fn drift(treatments: &[TreatmentSummary]) -> Vec<Found> {
+    let series = headlines(treatments).filter(|(_, metric)| metric.values.len() >= FEWEST_BLOCKS);
+    let found = series.filter_map(|(treatment, metric)| {
+        // Indexes of trials rise with their blocks.
+        let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
+        let Trend { p, change } = trend(&logs)?;
+        let change = change.exp_m1();
+        Some(Found {
+            p: if change.abs() < LEAST_DRIFT { 1.0 } else { p },
+            shown: format!(
+                "{} of {} by {}{}",
+                metric.title,
+                treatment.treatment.label,
+                if change > 0.0 { "+" } else { "" },
+                percent(change)
+            ),
+        })
+    });
+    found.collect()
+}
+
+/// By workload and metric, over all of its treatments: each value less the mean of its treatment, against its place.
+fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Vec<Found> {
+    let mut of: BTreeMap<(&str, &str), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for (treatment, metric) in headlines(treatments) {
+        let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
+        let Some(centre) = mean(&logs).filter(|_| logs.len() >= FEWEST_BLOCKS) else {
+            continue;
+        };
+        let key = (treatment.treatment.workload.as_str(), metric.title.as_str());
+        let (places, rests) = of.entry(key).or_default();
+        for ((index, _), log) in metric.values.iter().zip(logs) {
+            if let Some(place) = schedule.get(index) {
+                places.push(*place as f64);
+                rests.push(log - centre);
+            }
+        }
+    }
+    let found = of
+        .into_iter()
+        .filter_map(|((workload, metric), (places, rests))| {
+            let (r, p) = correlation(&places, &rests)?;
+            let shown = format!("{metric} in {workload} correlates by {r:.2} with the place");
+            Some(Found { p, shown })
+        });
+    found.collect()
+}
+
+fn correlated(comparisons: &[(&Comparison, Pairs)]) -> Vec<Found> {
+    let sampled = comparisons.iter().filter(|(comparison, pairs)| {
+        comparison.headline && comparison.tax.is_some() && pairs.len() > FEWEST_BLOCKS
+    });
+    let found = sampled.filter_map(|(comparison, pairs)| {
+        let logs = log_ratios(pairs);
+        let (r, p) = correlation(logs.get(..logs.len() - 1)?, logs.get(1..)?)?;
+        let label = &comparison.treatment;
+        let shown = format!("{} of {label} by {r:.2}", comparison.title);
+        Some(Found { p, shown })
+    });
+    found.collect()
+}

@@ -1,0 +1,49 @@
+//! Outliers, and a centre that they do not move.
+
+use super::describe::{median, quantile};
+
+/// Fewer values than this have no quartiles worth the name.
+const FEWEST: usize = 5;
+
+/// Positions of the values beyond Tukey's fences, 1.5 interquartile ranges outside of the quartiles
+/// (Tukey 1977); none of fewer than five values.
+pub fn outliers(values: &[f64]) -> Vec<usize> {
+    let quartiles = quantile(values, 0.25).zip(quantile(values, 0.75));
+    let Some((low, high)) = quartiles.filter(|_| values.len() >= FEWEST) else {
+        return Vec::new();
+    };
+    let fence = 1.5 * (high - low);
+    let is_outside = |value: f64| value < low - fence || value > high + fence;
+    let all = values.iter().enumerate();
+    all.filter(|(_, value)| is_outside(**value))
+        .map(|(position, _)| position)
+        .collect()
+}
+
+/// The median of the means of all pairs of values, each with itself too (Hodges and Lehmann 1963); `None` of
+/// nothing. The time grows with the square of their number.
+pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
+    let pairs = values.iter().enumerate().flat_map(|(at, one)| {
+        let others = values.iter().skip(at);
+        others.map(move |other| one.midpoint(*other))
+    });
+    median(&pairs.collect::<Vec<f64>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outlier_is_named_and_moves_the_centre_little() {
+        let values = [1.0, 1.1, 0.9, 1.05, 0.95, 3.0];
+        assert_eq!(outliers(&values), [5]);
+        let centre = hodges_lehmann(&values).unwrap();
+        assert!((1.0..1.1).contains(&centre), "{centre}");
+        assert_eq!(outliers(&[1.0, 1.0, 1.0, 9.0]), Vec::<usize>::new());
+        assert_eq!(outliers(&[2.0; 8]), Vec::<usize>::new());
+        // R: wilcox.test(c(1, 2, 4), conf.int = TRUE) has the median of 1, 1.5, 2, 2.5, 3, 4.
+        assert_eq!(hodges_lehmann(&[1.0, 2.0, 4.0]), Some(2.25));
+        assert_eq!(hodges_lehmann(&[]), None);
+    }
+}

@@ -1,0 +1,291 @@
+//! What the statistics promise, by simulation: coverage, false calls and power under the noise, drift, differences
+//! between blocks and outliers of real hosts. `docs/method.md` has the tables that `--nocapture` prints.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
+
+use vtax_report::results::Better;
+use vtax_report::stats::{
+    Groups, Random, SteadyState, Tax, Verdict, classify, paired_tax, pairs_to_show, seed_of,
+    tax_over, verdict,
+};
+
+/// Data sets of each cell: a share of 0.05 is known to a standard error of 0.005.
+const SETS: usize = 2000;
+/// Numbers of pairs.
+const PAIRS: [usize; 8] = [3, 4, 5, 6, 7, 8, 10, 30];
+/// Scatter of a trial.
+const NOISE: f64 = 0.05;
+
+/// A standard normal number (Box and Muller 1958).
+fn normal(random: &mut Random) -> f64 {
+    let radius = (-2.0 * (1.0 - random.uniform()).ln()).sqrt();
+    radius * (2.0 * std::f64::consts::PI * random.uniform()).cos()
+}
+
+/// What happens beside lognormal noise.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum World {
+    Noise,
+    /// The host becomes slower by half over the run.
+    Drift,
+    /// Blocks differ by a factor with a standard deviation of 30 %.
+    Blocks,
+    /// One trial in ten, of either treatment, takes 1.5 to 3 times as long.
+    Outliers,
+}
+
+const WORLDS: [World; 4] = [World::Noise, World::Drift, World::Blocks, World::Outliers];
+
+impl World {
+    fn pairs(self, random: &mut Random, n: usize, ratio: f64) -> (Vec<f64>, Vec<f64>) {
+        let of_block = |block: usize, random: &mut Random| match self {
+            Self::Drift => 1.0 + 0.5 * block as f64 / (n - 1) as f64,
+            Self::Blocks => (0.3 * normal(random)).exp(),
+            Self::Noise | Self::Outliers => 1.0,
+        };
+        let trial = |random: &mut Random| {
+            let is_outlier = self == Self::Outliers && random.uniform() < 0.1;
+            let factor = if is_outlier {
+                1.5 + 1.5 * random.uniform()
+            } else {
+                1.0
+            };
+            factor * (NOISE * normal(random)).exp()
+        };
+        (0..n)
+            .map(|block| {
+                let level = of_block(block, random);
+                (level * ratio * trial(random), level * trial(random))
+            })
+            .unzip()
+    }
+
+    /// The shares of data sets of which each of `hold` is true.
+    fn shares<const N: usize>(
+        self,
+        n: usize,
+        ratio: f64,
+        hold: [&dyn Fn(&Tax) -> bool; N],
+    ) -> [f64; N] {
+        let mut random = Random::new(seed_of(&["simulation", &format!("{self:?}")]) + n as u64);
+        let mut held = [0u32; N];
+        for set in 0..SETS {
+            let (treatment, baseline) = self.pairs(&mut random, n, ratio);
+            let tax = paired_tax(&treatment, &baseline, set as u64).unwrap();
+            for (held, holds) in held.iter_mut().zip(hold) {
+                *held += u32::from(holds(&tax));
+            }
+        }
+        held.map(|held| f64::from(held) / SETS as f64)
+    }
+
+    fn share(self, n: usize, ratio: f64, holds: impl Fn(&Tax) -> bool) -> f64 {
+        let [share] = self.shares(n, ratio, [&holds]);
+        share
+    }
+}
+
+fn is_different(tax: &Tax) -> bool {
+    verdict(tax, tax.student_p, 0.0) == Verdict::Different
+}
+
+fn row(world: World, what: &str, shares: &[f64]) {
+    let shares: Vec<String> = shares
+        .iter()
+        .map(|share| format!("{:.1}", 100.0 * share))
+        .collect();
+    eprintln!("| {world:?} | {what} | {} |", shares.join(" | "));
+}
+
+#[test]
+fn from_3_to_30_pairs_the_interval_covers_the_truth_and_few_equal_treatments_are_called_different()
+{
+    for world in WORLDS {
+        let shares = PAIRS.map(|n| {
+            let covers = |tax: &Tax| tax.interval.unwrap().contains(1.0);
+            world.shares(n, 1.0, [&covers, &is_different])
+        });
+        let (coverage, called) = (
+            shares.map(|[share, _]| share),
+            shares.map(|[_, share]| share),
+        );
+        row(world, "coverage %", &coverage);
+        row(world, "false \"different\" %", &called);
+        // Few values with outliers scatter so much that the interval is wider than it needs to be.
+        let most = if world == World::Outliers { 0.99 } else { 0.97 };
+        for (n, share) in PAIRS.iter().zip(coverage) {
+            assert!(
+                (0.93..=most).contains(&share),
+                "{world:?}, n = {n}: {share}"
+            );
+        }
+        for (n, share) in PAIRS.iter().zip(called) {
+            // 0.05 and three standard errors.
+            assert!(share <= 0.065, "{world:?}, n = {n}: {share}");
+        }
+    }
+}
+
+#[test]
+fn drift_and_blocks_hide_no_difference_of_10_percent() {
+    for world in WORLDS {
+        let pairs = [3, 4, 5, 6, 7, 8, 10];
+        let shares = pairs.map(|n| world.share(n, 1.1, is_different));
+        row(world, "power at 1.10× %", &shares);
+        if world == World::Outliers {
+            continue;
+        }
+        for (n, share) in pairs.iter().zip(shares) {
+            let least = match n {
+                3 => 0.0,
+                4 => 0.35,
+                5 => 0.5,
+                6 => 0.6,
+                _ => 0.7,
+            };
+            assert!(share >= least, "{world:?}, n = {n}: {share}");
+        }
+    }
+}
+
+#[test]
+fn a_difference_in_every_block_is_shown_whatever_the_blocks_do() {
+    for n in 4..=12usize {
+        let baseline: Vec<f64> = (0..n)
+            .map(|block| 1.0 + 0.5 * block as f64 / (n - 1) as f64)
+            .collect();
+        let mut random = Random::new(n as u64);
+        let treatment: Vec<f64> = baseline
+            .iter()
+            .map(|value| 1.1 * value * (0.001 * normal(&mut random)).exp())
+            .collect();
+        let tax = paired_tax(&treatment, &baseline, 1).unwrap();
+        assert!(!tax.interval.unwrap().contains(1.0));
+        assert_eq!(
+            verdict(&tax, tax.student_p, 0.02),
+            Verdict::Different,
+            "n = {n}: {tax:?}"
+        );
+    }
+}
+
+#[test]
+fn no_difference_is_claimed_against_its_interval_or_its_p() {
+    for world in WORLDS {
+        for n in [2, 3, 4, 5, 6, 8, 12] {
+            let agrees = world.share(n, 1.1, |tax| {
+                !is_different(tax)
+                    || (!tax.interval.unwrap().contains(1.0)
+                        && tax.p < 0.05
+                        && tax.student_p < 0.05)
+            });
+            assert_eq!(agrees, 1.0, "{world:?}, n = {n}");
+        }
+    }
+}
+
+#[test]
+fn the_same_is_said_where_the_interval_lies_within_the_minimum_effect_and_seldom_falsely() {
+    let same = |tax: &Tax| verdict(tax, tax.student_p, 0.05) == Verdict::Same;
+    for world in WORLDS {
+        // At the edge of what counts as the same, it is said in 2.5 % at most.
+        for n in [4, 6, 10, 12] {
+            let share = world.share(n, 1.05, same);
+            assert!(share <= 0.035, "{world:?}, n = {n}: {share}");
+        }
+    }
+    let within_10_percent = |tax: &Tax| verdict(tax, tax.student_p, 0.1) == Verdict::Same;
+    let share = World::Drift.share(12, 1.0, within_10_percent);
+    assert!(share > 0.9, "{share}");
+}
+
+#[test]
+fn so_many_pairs_as_are_asked_for_show_the_effect_in_four_of_five_runs() {
+    for effect in [0.06, 0.08, 0.1] {
+        let n = pairs_to_show(effect, NOISE * 2f64.sqrt()).unwrap();
+        let share = World::Drift.share(n, 1.0 + effect, is_different);
+        eprintln!("{n} pairs show {effect}: {share}");
+        assert!(
+            (0.74..=0.88).contains(&share),
+            "{effect}: {n} pairs, {share}"
+        );
+    }
+}
+
+/// Fleets of so many machines and blocks, whose ratios have a standard deviation between machines of
+/// `between` times that of the blocks: how often the interval covers the truth.
+fn fleets(machines: usize, blocks: usize, between: f64) -> f64 {
+    let mut random = Random::new(seed_of(&["fleet"]) + (machines * 100 + blocks) as u64);
+    let covered = (0..SETS).filter(|_| {
+        let groups: Vec<Vec<f64>> = (0..machines)
+            .map(|_| {
+                let machine = between * NOISE * normal(&mut random);
+                (0..blocks)
+                    .map(|_| machine + NOISE * normal(&mut random))
+                    .collect()
+            })
+            .collect();
+        let tax = tax_over(&groups.iter().collect::<Groups>(), 0.0).unwrap();
+        tax.interval.unwrap().contains(1.0)
+    });
+    covered.count() as f64 / SETS as f64
+}
+
+#[test]
+fn the_interval_over_machines_covers_the_truth_however_much_they_scatter() {
+    for (machines, blocks) in [(2, 4), (2, 10), (3, 4), (4, 10), (8, 4)] {
+        let shares = [0.0, 0.5, 1.0, 2.0].map(|between| fleets(machines, blocks, between));
+        eprintln!("| {machines} × {blocks} | {shares:?} |");
+        for share in shares {
+            assert!(
+                (0.93..=0.97).contains(&share),
+                "{machines} machines of {blocks} blocks: {share}"
+            );
+        }
+    }
+}
+
+/// The share of series of that length whose class is `Flat`.
+fn flat(length: usize, noise: f64, shape: impl Fn(f64) -> f64) -> f64 {
+    let mut random = Random::new(seed_of(&["flat"]) + length as u64);
+    let rounds = 200;
+    let flat = (0..rounds).filter(|_| {
+        let rates: Vec<f64> = (0..length)
+            .map(|at| shape(at as f64) * (1.0 + noise * normal(&mut random)))
+            .collect();
+        classify(&rates, Better::Higher).class == SteadyState::Flat
+    });
+    flat.count() as f64 / f64::from(rounds)
+}
+
+#[test]
+fn a_short_series_with_a_trend_is_not_called_flat() {
+    for (what, length, shape) in [
+        (
+            "tenfold over 20 s",
+            20,
+            (|at| 1.0 + 9.0 * at / 19.0) as fn(f64) -> f64,
+        ),
+        ("double over 30 s", 30, |at| 1.0 + at / 29.0),
+        ("half more over 10 s", 10, |at| 1.0 + 0.5 * at / 9.0),
+        ("warm-up of 5 s in 10 s", 10, |at| {
+            1.5 - 0.5 * (-at / 5.0).exp()
+        }),
+        ("10 % over 44 s", 44, |at| 1.0 + 0.1 * at / 43.0),
+    ] {
+        for noise in [0.0, 0.01] {
+            let share = flat(length, noise, shape);
+            assert!(share <= 0.02, "{what}, noise {noise}: {share} called flat");
+        }
+    }
+}
+
+#[test]
+fn a_short_series_of_noise_is_mostly_called_flat() {
+    for length in [8, 10, 20, 44] {
+        for noise in [0.0, 0.01, 0.2] {
+            let share = flat(length, noise, |_| 5.0);
+            assert!(share >= 0.96, "{length} points, noise {noise}: {share}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a report, a comparison of runs and a survey claim of runs whose numbers are made up: differences under drift,
+//! equality, what would show more, outliers, machines, and the checks on the design.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
+
+mod common;
+
+use common::{Fake, normal};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use vtax_report::analysis::{Analysis, Comparison, analyse, analyse_shards};
+use vtax_report::results::{ResultsDir, Trial};
+use vtax_report::stats::{Random, Verdict};
+use vtax_report::{compare, survey, terminal};
+use vtax_units::Quantity;
+
+const BLOCKS: u32 = 8;
+
+fn fake(blocks: u32) -> Fake {
+    Fake {
+        platforms: vec!["native", "qemu"],
+        blocks,
+        trouble: false,
+        ..Fake::default()
+    }
+}
+
+/// A run in which a trial of the workload `iperf3-receive` costs what `cost` says.
+fn write(path: &Path, blocks: u32, cost: impl Fn(&Trial) -> f64) -> ResultsDir {
+    let results = fake(blocks).write(path);
+    set(&results, cost);
+    results
+}
+
+fn set(results: &ResultsDir, cost: impl Fn(&Trial) -> f64) {
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        if trial.treatment.workload == "iperf3-receive" {
+            let value = cost(&trial);
+            let metric = trial.metrics.get_mut("cpu.per_work").unwrap();
+            metric.quantity = Quantity::new(value, metric.quantity.unit);
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+}
+
+fn run(blocks: u32, cost: impl Fn(&Trial) -> f64) -> (tempfile::TempDir, Analysis) {
+    let folder = tempfile::tempdir().unwrap();
+    let results = write(&folder.path().join("run"), blocks, cost);
+    (folder, analyse(&results).unwrap())
+}
+
+fn is_vm(trial: &Trial) -> bool {
+    trial.treatment.platform == "qemu"
+}
+
+/// A scatter of that size, which is a trial's own.
+fn noise(trial: &Trial, size: f64) -> f64 {
+    (size * normal(&mut Random::new(u64::from(trial.index) + 1))).exp()
+}
+
+fn cpu(comparisons: &[Comparison]) -> &Comparison {
+    let mut all = comparisons.iter();
+    all.find(|one| one.workload == "iperf3-receive" && one.metric == "cpu.per_work")
+        .unwrap()
+}
+
+fn sentence(analysis: &Analysis) -> &str {
+    let mut all = analysis.sentences.iter();
+    let found = all.find(|one| one.workload == "iperf3-receive" && one.metric == "cpu.per_work");
+    &found.unwrap().text
+}
+
+#[test]
+fn a_difference_in_every_block_is_a_sentence_however_the_host_drifts() {
+    for blocks in 4..=7 {
+        let (_folder, analysis) = run(blocks, |trial| {
+            let drift = 1.0 + 0.1 * f64::from(trial.block);
+            drift * if is_vm(trial) { 1.1 } else { 1.0 } * noise(trial, 0.001)
+        });
+        assert_eq!(cpu(&analysis.comparisons).verdict, Verdict::Different);
+        let text = sentence(&analysis);
+        assert!(text.contains(" costs 1."), "{blocks} blocks: {text}");
+    }
+}
+
+#[test]
+fn what_lies_within_the_minimum_effect_is_the_same_in_sentence_table_and_json() {
+    let (_folder, analysis) = run(BLOCKS, |trial| noise(trial, 0.001));
+    let of = cpu(&analysis.comparisons);
+    assert_eq!((of.verdict, of.needed), (Verdict::Same, None));
+    let text = sentence(&analysis);
+    assert!(
+        text.contains("the same CPU") && text.contains("within 2 %"),
+        "{text}"
+    );
+    assert!(terminal::table(&analysis, 100, false).contains("the same"));
+    assert_eq!(json!(of)["verdict"], "same");
+}
+
+#[test]
+fn where_nothing_is_shown_the_sentence_names_the_blocks_that_would_show_the_minimum_effect() {
+    let (_folder, analysis) = run(BLOCKS, |trial| noise(trial, 0.03));
+    let of = cpu(&analysis.comparisons);
+    assert_eq!(of.verdict, Verdict::NoDifferenceShown);
+    let needed = of.needed.unwrap();
+    assert!(needed.n == needed.more + 8 && needed.more > 5, "{needed:?}");
+    let text = sentence(&analysis);
+    let expected = format!("; {} more blocks would show 2 %)", needed.more);
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[test]
+fn an_outlier_is_named_with_a_ratio_that_it_does_not_move() {
+    let (_folder, analysis) = run(BLOCKS, |trial| {
+        let spike = if is_vm(trial) && trial.block == 3 {
+            3.0
+        } else {
+            1.0
+        };
+        spike * noise(trial, 0.01)
+    });
+    let of = cpu(&analysis.comparisons);
+    let note = of.note.as_deref().unwrap();
+    assert!(
+        note.contains("1 outlier of 8 pairs by Tukey's fences (block 3: "),
+        "{note}"
+    );
+    let robust = of.robust_ratio.unwrap();
+    assert!((0.98..1.03).contains(&robust), "{robust}");
+    assert!(of.ratio.unwrap() > 1.1);
+    let (_folder, quiet) = run(BLOCKS, |trial| 1.0 + 0.1 * f64::from(trial.block));
+    assert_eq!(cpu(&quiet.comparisons).robust_ratio, None);
+}
+
+#[test]
+fn drift_order_and_correlation_are_one_line_each_and_a_quiet_run_has_none() {
+    let lines = |cost: &dyn Fn(&Trial) -> f64| run(12, cost).1.checks;
+    assert_eq!(lines(&|trial| noise(trial, 0.02)), Vec::<String>::new());
+    let drift = lines(&|trial| noise(trial, 0.01) * (1.0 + 0.05 * f64::from(trial.block)));
+    assert!(
+        drift.len() == 1 && drift[0].starts_with("Drift over the blocks: "),
+        "{drift:?}"
+    );
+    assert!(
+        drift[0].contains("by +") && drift[0].contains("of one block"),
+        "{drift:?}"
+    );
+    // Six treatments a block: later ones cost more.
+    let order = lines(&|trial| noise(trial, 0.01) * (1.0 + 0.05 * f64::from(trial.index % 6)));
+    assert!(
+        order.len() == 1 && order[0].starts_with("Order within a block: "),
+        "{order:?}"
+    );
+    let slow = |trial: &Trial| is_vm(trial) && trial.block % 12 < 6;
+    let walk = lines(&|trial| noise(trial, 0.01) * if slow(trial) { 1.3 } else { 1.0 });
+    let expected = "Correlation of consecutive blocks: ";
+    assert!(
+        walk.iter().any(|line| line.starts_with(expected)),
+        "{walk:?}"
+    );
+}
+
+/// Shards of that many machines, of four blocks each.
+fn fleet(folder: &Path, machines: u32, cost: impl Fn(u32, &Trial) -> f64) -> Vec<ResultsDir> {
+    let fake = fake(4 * machines);
+    let shards = (0..machines).map(|at| {
+        let results = fake.create(&folder.join(format!("m{at}")));
+        let host = json!({ "boot_id": format!("boot{at}"), "kernel": "6.1.0", "vtax": "1", "cpu": { "model": "Example" } });
+        fs::write(results.path().join("host.json"), host.to_string()).unwrap();
+        for index in results.pending() {
+            if results.block_of(index).unwrap() % machines == at {
+                fake.write_trial(&results, index);
+            }
+        }
+        set(&results, |trial| cost(at, trial));
+        results
+    });
+    shards.collect()
+}
+
+#[test]
+fn each_of_several_machines_counts_once_also_where_no_disagreement_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let shards = fleet(folder.path(), 2, |machine, trial| {
+        let own = if machine == 1 { 1.035 } else { 1.03 };
+        noise(trial, 0.012) * if is_vm(trial) { own } else { 1.0 }
+    });
+    let all = analyse_shards(&shards.iter().collect::<Vec<_>>()).unwrap();
+    let of = cpu(&all.comparisons);
+    assert!(!of.machines.unwrap().is_shown());
+    assert_eq!((of.over_machines, of.tax.unwrap().n), (true, 2));
+    assert_eq!(of.verdict, Verdict::NoDifferenceShown);
+    let note = of.note.as_deref().unwrap();
+    assert!(
+        note.contains("over 2 machines") && note.contains("for these machines alone it is 1.0"),
+        "{note}"
+    );
+    let text = sentence(&all);
+    assert!(
+        text.contains("n = 2 machines") && text.contains("more machines would show 2 %"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_survey_says_what_differs_and_what_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let verdict = |name: &str, vm: f64| {
+        let shards = fleet(&folder.path().join(name), 5, |_, trial| {
+            noise(trial, 0.001) * if is_vm(trial) { vm } else { 1.0 }
+        });
+        let paths: Vec<_> = shards.iter().map(|shard| shard.path().to_owned()).collect();
+        let found = survey::survey(&paths, None).unwrap();
+        let ratio = found.kinds[0].findings.iter().find_map(|of| {
+            let is_it =
+                of.treatment.contains("qemu · iperf3-receive") && of.metric == "cpu.per_work";
+            is_it.then_some(of.ratio).flatten()
+        });
+        (ratio.unwrap().verdict, survey::table(&found, 120))
+    };
+    let (different, table) = verdict("different", 1.2);
+    assert_eq!(different, Verdict::Different);
+    assert!(table.contains(", different"), "{table}");
+    let (same, table) = verdict("same", 1.0);
+    assert_eq!(same, Verdict::Same);
+    assert!(table.contains("the same within 2 %"), "{table}");
+}
+
+#[test]
+fn runs_side_by_side_show_what_is_the_same_and_what_would_show_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |name: &str, size: f64, salt: u32| {
+        let results = write(&folder.path().join(name), BLOCKS, |trial| {
+            let mut other = trial.clone();
+            other.index += salt;
+            noise(&other, size)
+        });
+        analyse(&results).unwrap()
+    };
+    let (a, b) = (made("a", 0.002, 0), made("b", 0.002, 1000));
+    let compared = compare::compare(&a, &[&b]);
+    assert_eq!(cpu(&compared.others[0].comparisons).verdict, Verdict::Same);
+    let table = compare::table(&compared, 100);
+    assert!(
+        table.contains("] =") && table.contains("= the same within 2 %"),
+        "{table}"
+    );
+    let (a, b) = (made("c", 0.1, 0), made("d", 0.1, 1000));
+    let table = compare::table(&compare::compare(&a, &[&b]), 100);
+    assert!(
+        table.contains("not shown in B: ") && table.contains("of each would show 2 %"),
+        "{table}"
+    );
+}
