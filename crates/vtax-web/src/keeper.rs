@@ -471,9 +471,13 @@ mod tests {
             testbed: Testbed::default(),
         };
         let number = |name| fs::metadata(state.path().join(name)).unwrap().ino();
-        worker.begin(&start, &Dir::open(state.path()).unwrap()).unwrap();
+        worker
+            .begin(&start, &Dir::open(state.path()).unwrap())
+            .unwrap();
         let before = number("events");
-        worker.begin(&start, &Dir::open(state.path()).unwrap()).unwrap();
+        worker
+            .begin(&start, &Dir::open(state.path()).unwrap())
+            .unwrap();
         assert_eq!(number("events.before"), before, "it stays, with its number");
         assert_ne!(number("events"), before);
     }

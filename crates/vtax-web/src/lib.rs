@@ -15,11 +15,11 @@ mod comparison;
 mod connections;
 mod curves;
 mod density;
-mod doors;
 mod events;
 mod history;
 mod keeper;
 mod lab;
+mod listener;
 mod live;
 mod machines;
 mod meters;
@@ -40,8 +40,8 @@ mod tls;
 mod token_file;
 mod trials;
 
-pub use doors::Doors;
 pub use keeper::{Keeper, Starter};
+pub use listener::ListenerSettings;
 pub use live::Live;
 pub use machines::Machines;
 pub use server::{Server, WebError};
@@ -99,35 +99,35 @@ pub fn run(
     let live = Arc::new(Live::default());
     let keeper = Keeper::start(options.starter.clone());
     let keeper =
-        keeper.map_err(|cause| WebError::Doors(format!("cannot start a thread: {cause}")))?;
+        keeper.map_err(|cause| WebError::Listener(format!("cannot start a thread: {cause}")))?;
     let state = &options.starter.state;
     let mut site = Site::new(Arc::clone(&live), &options.results, state)
         .with_machines(options.machines.clone())
         .with_keeper(state, keeper);
     let read =
-        |path: &PathBuf| Token::read(path).map_err(|error| WebError::Doors(error.to_string()));
-    let mut doors = Doors {
+        |path: &PathBuf| Token::read(path).map_err(|error| WebError::Listener(error.to_string()));
+    let mut settings = ListenerSettings {
         certificate: options.certificate.clone(),
         watcher: options.watch_token.as_ref().map(read).transpose()?,
-        ..Doors::open(options.listen)
+        ..ListenerSettings::open(options.listen)
     };
     let mut made = None;
     if !options.watch_only {
-        doors.operator = options.token.as_ref().map(read).transpose()?;
+        settings.operator = options.token.as_ref().map(read).transpose()?;
         // Elsewhere a token must be one that its users were given.
-        if doors.operator.is_none() && options.listen.ip().is_loopback() {
+        if settings.operator.is_none() && options.listen.ip().is_loopback() {
             let (token, text) = Token::random()
-                .map_err(|cause| WebError::Doors(format!("cannot make a token: {cause}")))?;
-            doors.operator = Some(token);
+                .map_err(|cause| WebError::Listener(format!("cannot make a token: {cause}")))?;
+            settings.operator = Some(token);
             made = Some(text);
         }
     }
     // Nobody else could start them.
-    if doors.operator.is_some() {
+    if settings.operator.is_some() {
         site = site.with_plans(&options.plans);
     }
-    let server = Server::start(site, &doors)?;
-    let scheme = if doors.certificate.is_some() {
+    let server = Server::start(site, &settings)?;
+    let scheme = if settings.certificate.is_some() {
         "https"
     } else {
         "http"

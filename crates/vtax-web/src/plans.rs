@@ -183,14 +183,20 @@ fn listed(path: &str, text: &str, catalogue: &Catalogue) -> Option<Listed> {
     let (name, description, mistakes) = if density::Plan::is_meant(text) {
         match density::Plan::read(path, text, false) {
             Ok(plan) => (plan.name, plan.description, 0),
-            Err(found) => (path.to_owned(), String::new(), found.list.len() + found.more),
+            Err(found) => (
+                path.to_owned(),
+                String::new(),
+                found.list.len() + found.more,
+            ),
         }
     } else {
         match Plan::read(path, text, catalogue) {
             Ok(plan) => (plan.name, plan.description, 0),
-            Err(found) if text.contains("[[platform]]") => {
-                (path.to_owned(), String::new(), found.list.len() + found.more)
-            }
+            Err(found) if text.contains("[[platform]]") => (
+                path.to_owned(),
+                String::new(),
+                found.list.len() + found.more,
+            ),
             Err(_) => return None,
         }
     };

@@ -6,7 +6,7 @@ use crate::access::{self, Access, Entered, refusal};
 use crate::answers::posted;
 use crate::assets;
 use crate::connections;
-use crate::doors::Doors;
+use crate::listener::ListenerSettings;
 use crate::privileges;
 use crate::routes::{atlas, host, machines, results, runs};
 use crate::site::Site;
@@ -38,7 +38,7 @@ pub enum WebError {
     LeavesTheHost(SocketAddr, &'static str),
     /// A file of the certificate or of a token is no good.
     #[error("{0}")]
-    Doors(String),
+    Listener(String),
     /// The kernel refused.
     #[error("cannot serve the page on {address}: {cause}{}", remedy(.cause))]
     Listen {
@@ -77,17 +77,17 @@ impl Server {
     ///
     /// # Errors
     /// When the address cannot be listened on, or is no loopback one and not guarded.
-    pub fn start(site: Site, doors: &Doors) -> Result<Self, WebError> {
-        let listen = doors.listen;
-        if let Some(why) = doors.unguarded() {
+    pub fn start(site: Site, settings: &ListenerSettings) -> Result<Self, WebError> {
+        let listen = settings.listen;
+        if let Some(why) = settings.unguarded() {
             return Err(WebError::LeavesTheHost(listen, why));
         }
         let failed = |cause| WebError::Listen {
             address: listen,
             cause,
         };
-        let identity = doors.certificate.as_ref().map(|files| files.read());
-        let identity = identity.transpose().map_err(WebError::Doors)?;
+        let identity = settings.certificate.as_ref().map(|files| files.read());
+        let identity = identity.transpose().map_err(WebError::Listener)?;
         let listener = std::net::TcpListener::bind(listen).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -101,15 +101,15 @@ impl Server {
         };
         let encrypted = identity.as_ref().map(|identity| identity.acceptor());
         let access = Access {
-            operator: doors.operator.clone(),
-            watcher: doors.watcher.clone(),
-            closed: doors.is_closed(),
+            operator: settings.operator.clone(),
+            watcher: settings.watcher.clone(),
+            closed: settings.is_closed(),
             identity,
             port: address.port(),
             longest: access::LONGEST,
         };
         let router = router(site, Arc::new(access));
-        let patience = doors.patience;
+        let patience = settings.patience;
         let (end, ended) = oneshot::channel::<()>();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()

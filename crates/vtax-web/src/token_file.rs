@@ -25,7 +25,7 @@ impl TokenFile {
         });
         match written {
             Ok(dir) => Ok(Self { dir, name }),
-            Err(error) => Err(WebError::Doors(format!(
+            Err(error) => Err(WebError::Listener(format!(
                 "cannot keep the operator's token: {error}; give one with --token FILE, or --watch-only"
             ))),
         }

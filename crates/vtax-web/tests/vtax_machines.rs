@@ -18,7 +18,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use vtax_nic::control::Policy;
-use vtax_web::{Doors, Live, Machines, Server, Site, Token};
+use vtax_web::{ListenerSettings, Live, Machines, Server, Site, Token};
 
 #[test]
 fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
@@ -31,11 +31,11 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
         populations: vec![population()],
     };
     let site = Site::new(Arc::new(Live::default()), folder.path(), folder.path());
-    let doors = Doors {
+    let settings = ListenerSettings {
         operator: Some(Token::of("operator")),
-        ..Doors::open("127.0.0.1:0".parse().unwrap())
+        ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
     };
-    let server = Server::start(site.with_machines(machines), &doors).unwrap();
+    let server = Server::start(site.with_machines(machines), &settings).unwrap();
     let ask = |method: &str, body: &Value| -> (u16, Value) {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream

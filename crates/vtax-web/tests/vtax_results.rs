@@ -26,7 +26,7 @@ use vtax_density::limits::{Binding, Limits};
 use vtax_density::record::{Climb, Interval, Latency, Sample};
 use vtax_density::resources::{Memory, Resource};
 use vtax_report::results::{ResultsDir, TrialOutcome};
-use vtax_web::{Certificate, Doors, Live, Server, Site, Token};
+use vtax_web::{Certificate, ListenerSettings, Live, Server, Site, Token};
 
 #[test]
 fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
@@ -138,6 +138,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
 }
 
 #[test]
+#[ignore = "needs openssl: make test-all"]
 fn connections_are_encrypted_where_there_is_a_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -175,13 +176,13 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
         chain: path("chain.pem"),
         key: path("key.pem"),
     };
-    let doors = Doors {
+    let settings = ListenerSettings {
         certificate: Some(certificate.clone()),
         watcher: Some(Token::of(WATCHER)),
-        ..Doors::open("0.0.0.0:0".parse().unwrap())
+        ..ListenerSettings::open("0.0.0.0:0".parse().unwrap())
     };
     let site = || Site::new(Arc::new(Live::default()), folder.path(), folder.path());
-    let server = Server::start(site(), &doors).unwrap();
+    let server = Server::start(site(), &settings).unwrap();
     let address = format!("127.0.0.1:{}", server.address().port());
     // One that says nothing keeps nobody out.
     let _silent: Vec<_> = (0..40)
@@ -252,14 +253,14 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     assert!(!answer.starts_with(b"HTTP"));
     // A key of another certificate, or no key at all, is refused in words.
     for wrong in ["chain.pem", "none.pem"] {
-        let doors = Doors {
+        let settings = ListenerSettings {
             certificate: Some(Certificate {
                 key: path(wrong),
                 ..certificate.clone()
             }),
-            ..doors.clone()
+            ..settings.clone()
         };
-        let told = Server::start(site(), &doors).unwrap_err().to_string();
+        let told = Server::start(site(), &settings).unwrap_err().to_string();
         assert!(told.contains(wrong), "{told}");
     }
 }

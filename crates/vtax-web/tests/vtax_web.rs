@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use vtax_observe::guests::Platform;
 use vtax_report::results::ResultsDir;
 use vtax_serve::fake::Host;
-use vtax_web::{Certificate, Doors, Live, Server, Site, Token, WebError};
+use vtax_web::{Certificate, ListenerSettings, Live, Server, Site, Token, WebError};
 
 /// A server of a host, for as long as it lives.
 struct Page {
@@ -41,7 +41,7 @@ impl Page {
     fn with(results: &Path) -> Self {
         let live = Arc::new(Live::default());
         let site = Site::new(Arc::clone(&live), results, Path::new("/nonexistent"));
-        let server = Server::start(site, &Doors::open(anywhere())).unwrap();
+        let server = Server::start(site, &ListenerSettings::open(anywhere())).unwrap();
         Self { live, server }
     }
 
@@ -228,31 +228,31 @@ fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
         )
     };
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-        let open = Doors::open(address.parse().unwrap());
-        let guarded = Doors {
+        let open = ListenerSettings::open(address.parse().unwrap());
+        let guarded = ListenerSettings {
             operator: Some(Token::of(OPERATOR)),
             ..open.clone()
         };
-        let encrypted = Doors {
+        let encrypted = ListenerSettings {
             certificate: Some(Certificate {
                 chain: "/nonexistent/chain".into(),
                 key: "/nonexistent/key".into(),
             }),
             ..open.clone()
         };
-        for (doors, why) in [
+        for (settings, why) in [
             (open, "unencrypted"),
             (guarded, "unencrypted"),
             (encrypted, "without a token"),
         ] {
-            let refused = Server::start(site(), &doors).unwrap_err();
+            let refused = Server::start(site(), &settings).unwrap_err();
             assert!(matches!(refused, WebError::LeavesTheHost(..)));
             let told = refused.to_string();
             assert!(told.contains("ssh -L") && told.contains(why), "{told}");
         }
     }
     let page = Page::open();
-    let taken = Server::start(site(), &Doors::open(page.server.address())).unwrap_err();
+    let taken = Server::start(site(), &ListenerSettings::open(page.server.address())).unwrap_err();
     assert!(taken.to_string().contains("--listen"), "{taken}");
 }
 
@@ -391,11 +391,11 @@ fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
         Path::new("/nonexistent"),
         Path::new("/nonexistent"),
     );
-    let doors = Doors {
+    let settings = ListenerSettings {
         patience: Duration::from_secs(2),
-        ..Doors::open("127.0.0.1:0".parse().unwrap())
+        ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
     };
-    let server = Server::start(site, &doors).unwrap();
+    let server = Server::start(site, &settings).unwrap();
     let page = Page { live, server };
     let mut host = Host::default();
     page.live.show(host.pass(1_000_000));

@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_web::{Doors, Keeper, Live, Server, Site, Starter, Token};
+use vtax_web::{Keeper, ListenerSettings, Live, Server, Site, Starter, Token};
 
 pub const OPERATOR: &str = "the operator's token";
 pub const WATCHER: &str = "the watchers' token";
@@ -49,12 +49,12 @@ impl Page {
         )
         .with_keeper(&self.path().join("state"), Keeper::start(starter).unwrap())
         .with_plans(&self.path().join("plans"));
-        let doors = Doors {
+        let settings = ListenerSettings {
             operator: Some(Token::of(OPERATOR)),
             watcher: Some(Token::of(WATCHER)),
-            ..Doors::open("127.0.0.1:0".parse().unwrap())
+            ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
         };
-        self.server = Some(Server::start(site, &doors).unwrap());
+        self.server = Some(Server::start(site, &settings).unwrap());
     }
 
     pub fn path(&self) -> &Path {

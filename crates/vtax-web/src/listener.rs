@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where, and to whom.
 #[derive(Debug, Clone)]
-pub struct Doors {
+pub struct ListenerSettings {
     /// The address and port.
     pub listen: SocketAddr,
     /// With it connections are encrypted.
@@ -23,7 +23,7 @@ pub struct Doors {
     pub patience: Duration,
 }
 
-impl Doors {
+impl ListenerSettings {
     /// Where everybody who reaches the address may look, and nobody may do more.
     pub fn open(listen: SocketAddr) -> Self {
         Self {
