@@ -190,6 +190,8 @@ impl Observation<'_> {
 }
 
 #[cfg(test)]
+mod agreement;
+#[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use vtax_load::workload::WorkloadResult;

@@ -1,0 +1,266 @@
+//! The figure of CPU over time that a report draws from a trial's samples sums to the trial's own metrics.
+
+use super::tests::{party, snapshot};
+use super::*;
+use crate::place::actor::Column;
+use vtax_load::workload::WorkloadResult;
+use vtax_report::analysis::analyse;
+use vtax_report::results::{
+    Actor, FORMAT, ObservationCost, Phase, PhaseTimes, ResultsDir, Role, RunInfo, SampleKind,
+    SampleSeries, Scheduled, Treatment, Trial, TrialOutcome,
+};
+use vtax_units::{Base, Nanoseconds, Unit};
+
+const SECOND: u64 = 1_000_000_000;
+/// Seconds of the window, which begins after two.
+const LENGTH: u64 = 8;
+
+/// An owner, a counter, and what it grows by in seconds a second.
+type Rates<'a> = &'a [(&'a str, &'a str, f64)];
+
+/// The cores of each stage, by the metrics of the target and by the figure of the report.
+fn both(
+    counters: Rates<'_>,
+    beside: Rates<'_>,
+    is_elsewhere: bool,
+    processors: usize,
+    parties: &[Party],
+) -> [BTreeMap<Stage, f64>; 2] {
+    let at = |seconds: u64| {
+        let values = counters.iter();
+        let values: Vec<_> = values
+            .map(|(owner, name, rate)| (*owner, *name, rate * seconds as f64))
+            .collect();
+        snapshot(seconds, &values)
+    };
+    let (begin, end) = (at(2), at(2 + LENGTH));
+    let observation = Observation {
+        begin: &begin,
+        end: &end,
+        processors,
+        parties,
+        party: 0,
+        energy: &[],
+        inner: None,
+        host: Source::Measured,
+    };
+    let metrics = observation.metrics(&WorkloadResult::default());
+    let stages = Stage::ALL.into_iter();
+    let table = stages
+        .filter_map(|stage| Some((stage, metrics.get(&stage.metric())?.quantity.value)))
+        .filter(|(_, cores)| *cores > 0.001)
+        .collect();
+
+    let folder = tempfile::tempdir().unwrap();
+    let treatment = Treatment {
+        label: "one".to_owned(),
+        platform: "one".to_owned(),
+        workload: "idle".to_owned(),
+        factors: BTreeMap::new(),
+        baseline: None,
+        platform_kind: String::new(),
+        workload_kind: String::new(),
+    };
+    let run = RunInfo {
+        format: FORMAT,
+        name: "agreement".to_owned(),
+        description: String::new(),
+        seed: 1,
+        profile: "full".to_owned(),
+        place: "local".to_owned(),
+        started: String::new(),
+        plan_sha256: String::new(),
+        schedule: vec![Scheduled {
+            treatment: 0,
+            block: 0,
+        }],
+        treatments: vec![treatment.clone()],
+        minimum_effect: 0.01,
+    };
+    let path = folder.path().join("results");
+    let results = ResultsDir::create(&path, &run, "", &serde_json::json!({})).unwrap();
+    let writer = results.trial_writer(0).unwrap();
+    let mut samples = writer.samples().unwrap();
+    let there = counters.iter().map(|counter| (is_elsewhere, counter));
+    let here = beside.iter().map(|counter| (false, counter));
+    for (is_elsewhere, (owner, name, rate)) in there.chain(here) {
+        let column = Column {
+            owner: (*owner).to_owned(),
+            metric: (*name).to_owned(),
+            unit: Unit::of(Base::Nanosecond),
+            is_counter: true,
+            source: Source::Measured,
+            at: Vec::new(),
+            values: Vec::new(),
+        };
+        let series = match is_elsewhere {
+            true => column.series("target"),
+            false => SampleSeries {
+                owner: column.owner,
+                metric: column.metric,
+                unit: column.unit,
+                kind: SampleKind::Counter,
+                source: column.source,
+            },
+        };
+        let id = samples.register(&series);
+        for tick in 0..2 * (LENGTH + 4) {
+            let at = tick * SECOND / 2;
+            samples.push(id, Nanoseconds(at), rate * at as f64).unwrap();
+        }
+    }
+    samples.finish().unwrap();
+    let actor = |name: &str, role, drives: Option<&String>| Actor {
+        name: name.to_owned(),
+        role,
+        platform: None,
+        workload: None,
+        drives: drives.cloned(),
+        place: "local".to_owned(),
+        metrics: BTreeMap::new(),
+        environment: BTreeMap::new(),
+    };
+    let actors = parties.iter().enumerate().flat_map(|(place, party)| {
+        let role = match place {
+            0 => Role::Target,
+            _ => Role::Neighbour,
+        };
+        let client = actor(&party.client, Role::Client, Some(&party.guest));
+        [actor(&party.guest, role, None), client]
+    });
+    let window = (begin.at, end.at);
+    let phase = Phase {
+        name: "all".to_owned(),
+        level: None,
+        window,
+        work: None,
+        metrics: BTreeMap::new(),
+        others: BTreeMap::new(),
+        kept: None,
+    };
+    let trial = Trial {
+        format: FORMAT,
+        index: 0,
+        block: 0,
+        treatment,
+        started: String::new(),
+        outcome: TrialOutcome::Complete,
+        suspect: Vec::new(),
+        times: PhaseTimes::default(),
+        window,
+        work: None,
+        metrics,
+        environment: BTreeMap::new(),
+        observation: ObservationCost {
+            processors: Some(processors),
+            ..ObservationCost::default()
+        },
+        actors: actors.collect(),
+        phases: vec![phase],
+        objective: None,
+    };
+    writer.finish(trial).unwrap();
+
+    let analysis = analyse(&results).unwrap();
+    let timeline = analysis.treatments[0].timeline.as_ref().unwrap();
+    let mut figure = BTreeMap::new();
+    for layer in &timeline.cpu {
+        let mean = layer.cores.iter().sum::<f64>() / LENGTH as f64;
+        *figure.entry(layer.stage).or_insert(0.0) += mean;
+    }
+    [table, figure]
+}
+
+fn assert_agree([table, figure]: &[BTreeMap<Stage, f64>; 2]) {
+    let stages = |of: &BTreeMap<Stage, f64>| of.keys().copied().collect::<Vec<_>>();
+    assert_eq!(stages(table), stages(figure));
+    for (stage, cores) in table {
+        assert!(
+            (cores - figure[stage]).abs() < 1e-7,
+            "{stage:?}: {table:?} {figure:?}"
+        );
+    }
+}
+
+#[test]
+fn a_vm_on_a_host_with_stolen_time() {
+    let counters = [
+        ("host", metric::CPU_IDLE, 0.9),
+        ("host", metric::CPU_IOWAIT, 0.05),
+        ("host", metric::CPU_STEAL, 0.5),
+        ("target", metric::CPU_TOTAL, 1.2),
+        ("target", metric::CPU_VCPU, 0.7),
+        ("target", metric::CPU_VHOST, 0.2),
+        ("target", metric::CPU_SOFTIRQ, 0.25),
+        ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1),
+        ("client", metric::CPU_TOTAL, 0.4),
+        ("client", metric::CPU_SOFTIRQ, 0.1),
+        ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.15),
+        ("vtax", metric::CPU_TOTAL, 0.02),
+    ];
+    let found = both(&counters, &[], false, 4, &[party("target", "client", true)]);
+    assert_agree(&found);
+    let softirq = found[0][&Stage::Softirq];
+    assert!(softirq < 0.22, "of 0.25 by the clock: {softirq}");
+}
+
+#[test]
+fn neighbours_are_together_what_the_figure_shows_one_by_one() {
+    let counters = [
+        ("host", metric::CPU_IDLE, 0.5),
+        ("host", metric::CPU_STEAL, 0.25),
+        ("target", metric::CPU_TOTAL, 0.3),
+        ("client", metric::CPU_TOTAL, 0.2),
+        ("pi", metric::CPU_TOTAL, 0.4),
+        ("pi", metric::CPU_SOFTIRQ, 0.1),
+        ("pi.client", metric::CPU_TOTAL, 0.05),
+        ("switch", metric::CPU_TOTAL, 0.03),
+        ("vtax", metric::CPU_TOTAL, 0.01),
+    ];
+    let parties = [
+        party("target", "client", false),
+        party("pi", "pi.client", true),
+    ];
+    assert_agree(&both(&counters, &[], false, 2, &parties));
+}
+
+#[test]
+fn a_domain_beside_its_dom0() {
+    let counters = [
+        ("host", metric::CPU_IDLE, 0.1),
+        ("host", metric::CPU_STEAL, 0.2),
+        ("host", metric::CPU_DOM0, 0.7),
+        ("target", metric::CPU_DOMAIN, 0.8),
+        ("target", metric::CPU_TOTAL, 0.3),
+        ("client", metric::CPU_TOTAL, 0.2),
+        ("switch", metric::CPU_TOTAL, 0.05),
+        ("vtax", metric::CPU_TOTAL, 0.02),
+    ];
+    assert_agree(&both(
+        &counters,
+        &[],
+        false,
+        1,
+        &[party("target", "client", false)],
+    ));
+}
+
+#[test]
+fn a_vm_whose_host_a_pool_counts() {
+    let there = [
+        ("host", metric::CPU_IDLE, 2.5),
+        (crate::found::xenapi::DOM0, metric::CPU_TOTAL, 0.4),
+        ("target", metric::CPU_VCPU, 0.75),
+        ("target", metric::CPU_BACKEND, 0.1),
+        ("target", metric::CPU_TOTAL, 0.85),
+    ];
+    let here = [
+        ("host", metric::CPU_IDLE, 0.2),
+        ("client", metric::CPU_TOTAL, 0.9),
+        ("vtax", metric::CPU_TOTAL, 0.02),
+    ];
+    let found = both(&there, &here, true, 4, &[party("target", "client", true)]);
+    assert_agree(&found);
+    assert!((found[0][&Stage::Backend] - 0.1).abs() < 1e-9, "{found:?}");
+    assert!((found[0][&Stage::Rest] - 0.65).abs() < 1e-9, "{found:?}");
+}
