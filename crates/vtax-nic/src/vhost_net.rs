@@ -87,7 +87,10 @@ pub enum Event {
 /// A data path of the kernel for one queue pair; a trait so that tests can see its requests.
 ///
 /// Each function fails when the kernel refuses.
-#[expect(clippy::missing_errors_doc, reason = "documented above, for all methods")]
+#[expect(
+    clippy::missing_errors_doc,
+    reason = "documented above, for all methods"
+)]
 pub trait Device: std::fmt::Debug + Send {
     /// Makes this process, whose addresses it will use, its owner; starts its thread.
     fn own(&self) -> Result<(), VhostError>;

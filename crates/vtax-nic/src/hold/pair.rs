@@ -228,6 +228,11 @@ impl PairHold {
         NextDrain::OnKick
     }
 
+    /// With how many waiting packets a held drain ends.
+    pub fn most_to_hold(&self) -> u32 {
+        self.tx_bound.packets
+    }
+
     /// Whether an RX signal is held.
     pub fn holds_call(&self) -> bool {
         self.rx.is_some()

@@ -213,14 +213,20 @@ impl Network {
         if let Some(source) = self.sources.get_mut(index) {
             source.kicked = true;
         }
-        if self.sources.state(index) == Some(State::Asleep) {
-            guest.quiet(pair);
-            let state = if kicked.drain {
-                State::Active
-            } else {
-                State::Held
-            };
-            self.sources.set(index, state);
+        match self.sources.state(index) {
+            Some(State::Asleep) if !kicked.drain => {
+                let state = if guest.arm_for_hold(pair) {
+                    State::Active
+                } else {
+                    State::Held
+                };
+                self.sources.set(index, state);
+            }
+            Some(State::Asleep | State::Held) if kicked.drain => {
+                guest.quiet(pair);
+                self.sources.set(index, State::Active);
+            }
+            _ => {}
         }
     }
 

@@ -746,7 +746,11 @@ fn answer(bench: &Bench, position: u16) -> Vec<u8> {
 
 /// A link whose first guest's control queue is forwarded, with its number.
 fn with_control(features: Features) -> (Bench, u8) {
-    let mut bench = Bench::new(Mode::Adaptive, &[features, linux()]);
+    with_control_in(Mode::Adaptive, features)
+}
+
+fn with_control_in(mode: Mode, features: Features) -> (Bench, u8) {
+    let mut bench = Bench::new(mode, &[features, linux()]);
     let number = if features.has(Features::MQ) { 4 } else { 2 };
     let guest = bench.network.guest_mut(0).unwrap();
     bench.peers[0].start_control(guest, &bench.poller, number.into());
@@ -790,6 +794,52 @@ fn a_guest_coalesces_by_the_standards_commands_within_the_operators_cap() {
         // It holds until the guest goes, with no deadline of its own.
         assert_eq!(bench.network.deadline(), None);
         assert_eq!(bench.guest(0).counters.totals.control_frames, 6);
+    }
+}
+
+#[test]
+fn frames_of_a_guest_that_set_max_packets_are_sent_as_soon_as_that_many_wait() {
+    for features in [linux(), linux().without(Features::EVENT_IDX)] {
+        let (mut bench, queue) = with_control_in(Mode::Fixed, features);
+        // `ethtool -C eth0 tx-usecs 400 tx-frames 4`.
+        let set = [&[6, 0][..], &4_u32.to_le_bytes(), &400_u32.to_le_bytes()].concat();
+        bench.peers[0].command(0, &set, 1);
+        bench.kick(0, queue, NOW);
+        assert_eq!(answer(&bench, 0), [0]);
+        bench.peers[1].offer_buffers(8, 0x800);
+        let send = |bench: &mut Bench, count: u16| {
+            (0..count).for_each(|_| bench.peers[0].send(PLAIN, &frame(1, 0, 60)));
+        };
+        let asks_for = |bench: &Bench, event: u16| {
+            let asked = TX.available_event(&bench.peers[0].driver);
+            assert!(
+                !features.has(Features::EVENT_IDX) || asked == event,
+                "{asked} {event}"
+            );
+        };
+        send(&mut bench, 1);
+        bench.kick(0, 1, NOW);
+        assert_eq!(bench.peers[1].received().len(), 0, "held");
+        asks_for(&bench, 3);
+        send(&mut bench, 3);
+        bench.kick(0, 1, NOW);
+        assert_eq!(bench.peers[1].received().len(), 4);
+        asks_for(&bench, 4);
+        bench.peers[1].refill();
+        // The same in the hold that follows a drain at the deadline.
+        send(&mut bench, 1);
+        bench.kick(0, 1, NOW);
+        asks_for(&bench, 7);
+        let due = NOW + Nanos::from_micros(400);
+        bench.run(due);
+        assert_eq!(bench.peers[1].received().len(), 1);
+        asks_for(&bench, 8);
+        send(&mut bench, 3);
+        bench.run(due);
+        assert_eq!(bench.peers[1].received().len(), 0, "held");
+        send(&mut bench, 1);
+        bench.kick(0, 1, due);
+        assert_eq!(bench.peers[1].received().len(), 4);
     }
 }
 

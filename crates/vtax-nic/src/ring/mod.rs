@@ -215,7 +215,14 @@ pub trait Virtqueue {
     /// When the driver offers more than the ring holds.
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault>;
 
-    /// Asks the driver for no kicks.
+    /// Asks the driver for one kick: when `chains` chains wait. Returns whether so many do by now, for which there may be
+    /// no kick. A driver with a packed ring, or without event indexes, is asked for none.
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    fn arm_at(&mut self, chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault>;
+
+    /// Asks the driver for no kicks, or for no more than one.
     fn disarm(&mut self, log: Option<&DirtyLog>);
 }
 
@@ -313,6 +320,14 @@ impl Ring {
     /// When the driver offers more than the ring holds.
     pub fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
         for_ring!(self, ring => ring.arm(log))
+    }
+
+    /// See [`Virtqueue::arm_at`].
+    ///
+    /// # Errors
+    /// When the driver offers more than the ring holds.
+    pub fn arm_at(&mut self, chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
+        for_ring!(self, ring => ring.arm_at(chains, log))
     }
 
     /// See [`Virtqueue::disarm`].

@@ -591,6 +591,12 @@ impl Virtqueue for PackedRing {
         self.finds_more()
     }
 
+    fn arm_at(&mut self, _chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
+        // Its events are of descriptors, and a chain has any number of them.
+        self.disarm(log);
+        Ok(false)
+    }
+
     fn disarm(&mut self, log: Option<&DirtyLog>) {
         self.note(DISABLE, log);
     }

@@ -191,14 +191,19 @@ impl SplitRing {
     /// Asks for a kick at the next chain that is offered: the first half of arming.
     pub(super) fn ask(&mut self, log: Option<&DirtyLog>) {
         if self.event_idx {
-            let offset = 4 + usize::from(self.size) * 8;
-            self.used_u16(offset)
-                .store(self.offered.to_le(), Ordering::Relaxed);
-            self.mark(log, offset as u64);
+            self.ask_at(self.offered, log);
         } else {
             self.used_u16(0).store(0, Ordering::Relaxed);
             self.mark(log, 0);
         }
+    }
+
+    /// Asks for a kick at the chain with this available index, by event index.
+    fn ask_at(&self, index: u16, log: Option<&DirtyLog>) {
+        let offset = 4 + usize::from(self.size) * 8;
+        self.used_u16(offset)
+            .store(index.to_le(), Ordering::Relaxed);
+        self.mark(log, offset as u64);
     }
 
     /// Whether chains came since the last look: the second half of arming.
@@ -352,9 +357,21 @@ impl Virtqueue for SplitRing {
         self.finds_more()
     }
 
+    fn arm_at(&mut self, chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
+        let chains = u16::try_from(chains).unwrap_or(u16::MAX);
+        if !self.event_idx || !(1..=self.size).contains(&chains) {
+            self.disarm(log);
+            return Ok(false);
+        }
+        self.ask_at(self.taken.wrapping_add(chains - 1), log);
+        // As in `arm`.
+        fence(Ordering::SeqCst);
+        Ok(self.look()? >= chains)
+    }
+
     fn disarm(&mut self, log: Option<&DirtyLog>) {
         // With event indexes nothing is written: the old event is behind, and stays behind for
-        // 65,536 chains.
+        // 65,536 chains; or it is that of `arm_at`, which leads to one kick.
         if !self.event_idx {
             self.used_u16(0).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
             self.mark(log, 0);

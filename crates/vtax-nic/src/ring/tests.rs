@@ -241,6 +241,29 @@ fn arming_tells_of_what_came_before_the_event_was_seen() {
     assert_eq!(ring.arm(None), Ok(true));
 }
 
+#[test]
+fn a_kick_is_asked_for_at_the_chain_with_which_enough_wait() {
+    let driver = Driver::new();
+    let (memory, mut ring) = ring(&driver);
+    RING.describe(&driver, 0, (BUFFERS, 64, 0, 0));
+    RING.offer(&driver, 0, 0);
+    assert_eq!(ring.arm_at(3, None), Ok(false));
+    assert_eq!(RING.available_event(&driver), 2);
+    let chain = ring.take(&memory, Direction::Readable, &mut Vec::new());
+    assert!(chain.unwrap().is_some());
+    RING.offer(&driver, 1, 0);
+    RING.offer(&driver, 2, 0);
+    assert_eq!(ring.arm_at(3, None), Ok(false));
+    assert_eq!(RING.available_event(&driver), 3);
+    assert_eq!(ring.arm_at(2, None), Ok(true), "two wait already");
+    // More than the ring holds never wait.
+    let most = u32::from(SIZE);
+    for chains in [0, most + 1, u32::MAX] {
+        assert_eq!(ring.arm_at(chains, None), Ok(false));
+        assert_eq!(RING.available_event(&driver), 2);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 

@@ -337,8 +337,11 @@ impl Guest {
         let next = pair.hold.drained(now, round);
         let log = self.log.as_ref().filter(|_| logs);
         if next == NextDrain::AtDeadline {
-            ring.disarm(log);
-            return DrainOutcome::Held;
+            return match ring.arm_at(pair.hold.most_to_hold(), log) {
+                Ok(false) => DrainOutcome::Held,
+                // A fault is found by the next look.
+                Ok(true) | Err(_) => DrainOutcome::NotEmpty,
+            };
         }
         match ring.arm(log) {
             Ok(false) => DrainOutcome::AwaitsKick,
@@ -365,6 +368,19 @@ impl Guest {
         if let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::tx_ring) {
             ring.disarm(self.log.as_ref().filter(|_| logs));
         }
+    }
+
+    /// Asks for a kick of a transmit queue only when as many frames wait as may in a hold. Returns whether they do.
+    pub fn arm_for_hold(&mut self, pair: usize) -> bool {
+        let logs = self.features.has(Features::LOG_ALL);
+        let Some(pair) = self.pairs.get_mut(pair) else {
+            return false;
+        };
+        let most = pair.hold.most_to_hold();
+        let log = self.log.as_ref().filter(|_| logs);
+        // A fault is found by the next look.
+        pair.tx_ring()
+            .is_some_and(|ring| ring.arm_at(most, log) != Ok(false))
     }
 
     // Reception: to the guest.
