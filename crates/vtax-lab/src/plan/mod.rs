@@ -16,7 +16,7 @@ mod treatments;
 pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use profile::{Objective, Profile, Step};
-pub use schedule::{Shard, schedule};
+pub use schedule::{Shard, load_seed, schedule};
 pub use study::charge_study;
 pub use treatments::{PlannedGuest, PlannedTreatment, combinations, treatments};
 

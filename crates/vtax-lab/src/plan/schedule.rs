@@ -25,6 +25,16 @@ pub fn schedule(treatments: usize, blocks: u32, order: Order, seed: u64) -> Vec<
         .collect()
 }
 
+/// The seed of what a guest's load draws in a block, 1 to 2^31 - 1, which every generator takes. All treatments of
+/// a block have the same, so that its trials are pairs; blocks differ, so that repetitions show how much is chance
+/// of the draw; and so do guests, so that the requests of two are not due at the same times.
+pub fn load_seed(seed: u64, block: u32, guest: usize) -> i64 {
+    let mut random = SplitMix64(seed);
+    let mut random = SplitMix64(random.next() ^ u64::from(block));
+    let mut random = SplitMix64(random.next() ^ guest as u64);
+    i64::try_from(random.next() >> 33).unwrap_or(1).max(1)
+}
+
 /// SplitMix64 (Steele, Lea, Flood 2014). Spelled out because a library's shuffle may change
 /// between versions, and a stored seed must keep its meaning.
 struct SplitMix64(u64);
@@ -112,6 +122,21 @@ impl FromStr for Shard {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_load_has_a_seed_for_each_block_and_guest_that_stays_for_ever() {
+        assert_eq!(load_seed(1, 1, 0), load_seed(1, 1, 0));
+        let mut all: Vec<i64> = (0..3)
+            .flat_map(|seed| {
+                (1..=20)
+                    .flat_map(move |block| (0..4).map(move |guest| load_seed(seed, block, guest)))
+            })
+            .collect();
+        assert!(all.iter().all(|seed| (1..1 << 31).contains(seed)));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 240);
+    }
 
     #[test]
     fn a_seed_keeps_its_order_for_ever() {

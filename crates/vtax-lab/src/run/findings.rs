@@ -69,6 +69,22 @@ pub struct Findings<'a, 'b> {
     pub shortest: Nanoseconds,
 }
 
+/// The load generator's own lateness at the levels that say what the target bears: up to the lowest one that broke
+/// the objective. Beyond it, and where the load was not reached, the client may well lack CPU time.
+pub(super) fn late_in_a_ramp(stretches: &[Stretch]) -> Option<String> {
+    let level = |stretch: &Stretch| stretch.level.map_or(0.0, |level| level.value);
+    let broken = stretches
+        .iter()
+        .filter(|stretch| stretch.kept == Some(false));
+    let lowest = broken.map(level).fold(f64::INFINITY, f64::min);
+    stretches.iter().find_map(|stretch| {
+        let result = stretch.results.first()?.as_ref()?;
+        let late = result.late.as_ref()?;
+        let is_judged = level(stretch) <= lowest && result.unreached.is_none();
+        is_judged.then(|| format!("at {}: {late}", stretch.name))
+    })
+}
+
 impl Findings<'_, '_> {
     /// Writes what they come to into the attempt.
     pub fn conclude(&self, driven: Driven, attempt: &mut Attempt) {
@@ -85,7 +101,10 @@ impl Findings<'_, '_> {
         let result = first.results.first().and_then(Option::as_ref);
         let result = result.filter(|_| is_steady).unwrap_or(&nothing);
         let of_load = result.suspect.iter().chain(&result.unreached);
-        attempt.suspect.extend(of_load.cloned());
+        attempt.suspect.extend(of_load.chain(&result.late).cloned());
+        if !is_steady {
+            attempt.suspect.extend(late_in_a_ramp(&driven.stretches));
+        }
         attempt
             .suspect
             .extend(self.contradictions(&driven, is_steady));

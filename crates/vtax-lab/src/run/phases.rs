@@ -10,7 +10,7 @@ use super::observation::{Observation, Party};
 use super::progress::Event;
 use super::pulse::Pulse;
 use crate::LabError;
-use crate::plan::{Plan, PlannedTreatment, Profile};
+use crate::plan::{Plan, PlannedTreatment, Profile, load_seed};
 use crate::suspect::{HostReading, HostWatch};
 use course::Course;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use vtax_host::HostError;
 use vtax_host::cell::TARGET;
 use vtax_host::settings::{Domain, Level, Settings};
 use vtax_host::signals::Signals;
-use vtax_load::workload::{Extent, Load, LoadLevel, Timing, WorkloadResult};
+use vtax_load::workload::{Extent, LOAD_SEED, Load, LoadLevel, Timing, Workload, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
 use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
 use vtax_units::{Nanoseconds, Quantity, Source};
@@ -76,6 +76,8 @@ pub(super) struct Driven {
 pub(super) struct Drive<'a, 'b, 'c> {
     pub plan: &'a Plan,
     pub planned: &'a PlannedTreatment,
+    /// The trial's block.
+    pub block: u32,
     pub signals: &'a Signals,
     pub observer: &'a Observer,
     pub watch: &'a HostWatch,
@@ -188,7 +190,8 @@ impl Drive<'_, '_, '_> {
     }
 
     /// What a guest's load is started with.
-    fn settings(&self, guest: &Guest<'_>, level: Option<f64>, is_throughout: bool) -> Settings {
+    fn settings(&self, index: usize, level: Option<f64>, is_throughout: bool) -> Option<Settings> {
+        let guest = self.guests.get(index)?;
         let varies = self.planned.profile != Profile::Steady;
         let mut settings = guest.settings.clone();
         let known = |key: &str| {
@@ -213,7 +216,19 @@ impl Drive<'_, '_, '_> {
             };
             settings.0.insert(of.key.to_owned(), level);
         }
-        settings
+        if let Some(seed) = self.load_seed(index) {
+            settings
+                .0
+                .insert(LOAD_SEED.key.to_owned(), Level::Integer(seed));
+        }
+        Some(settings)
+    }
+
+    /// The seed of what a guest's load draws, where it has one of its block.
+    pub fn load_seed(&self, index: usize) -> Option<i64> {
+        let guest = self.guests.get(index)?;
+        is_seeded_by_block(guest.workload, guest.settings, self.host)
+            .then(|| load_seed(self.plan.seed, self.block, index))
     }
 
     fn start(
@@ -224,9 +239,8 @@ impl Drive<'_, '_, '_> {
         is_throughout: bool,
         loads: &mut Loads,
     ) -> Result<(), LabError> {
-        let settings = match self.guests.get(index) {
-            Some(guest) => self.settings(guest, level, is_throughout),
-            None => return Ok(()),
+        let Some(settings) = self.settings(index, level, is_throughout) else {
+            return Ok(());
         };
         let (Some(guest), Some(place)) = (self.guests.get_mut(index), loads.get_mut(index)) else {
             return Ok(());
@@ -267,12 +281,11 @@ impl Drive<'_, '_, '_> {
         loads: &mut Loads,
     ) -> Result<(), LabError> {
         let [index] = *set else { return Ok(()) };
-        let (Some(guest), Some(place @ None)) = (self.guests.get(index), loads.get_mut(index))
-        else {
+        let Some(place @ None) = loads.get_mut(index) else {
             return Ok(());
         };
-        let at = |level: &f64| self.settings(guest, Some(*level), false);
-        let levels: Vec<Settings> = levels.iter().map(at).collect();
+        let at = |level: &f64| self.settings(index, Some(*level), false);
+        let levels: Vec<Settings> = levels.iter().filter_map(at).collect();
         let (Some(guest), [settings, _, ..]) = (self.guests.get_mut(index), levels.as_slice())
         else {
             return Ok(());
@@ -750,6 +763,15 @@ impl Drive<'_, '_, '_> {
         }
         Ok(())
     }
+}
+
+/// Whether a load is seeded anew in each block: not where it draws nothing, where the plan sets the seed, and in an
+/// emulated host, in which repetitions differ by the host's seed alone.
+fn is_seeded_by_block(workload: &dyn Workload, settings: &Settings, host: Source) -> bool {
+    let mut parameters = workload.parameters().iter();
+    parameters.any(|parameter| parameter.key == LOAD_SEED.key)
+        && !settings.0.contains_key(LOAD_SEED.key)
+        && host != Source::Emulated
 }
 
 /// Kills what these loads still run.

@@ -36,7 +36,7 @@ use vtax_host::scratch;
 use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::shown_lines;
-use vtax_load::workload::{LoadClient, Workload};
+use vtax_load::workload::{LOAD_SEED, LoadClient, Workload};
 use vtax_observe::charge::MethodChoice;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, Subject};
@@ -183,7 +183,16 @@ impl Experiment for Scenarios<'_> {
             if let Some(target) = guests.first() {
                 attempt.environment = target.target.environment();
             }
-            self.measure(planned, &mut guests, actor.as_ref(), writer, log, attempt)
+            let block = assignment.block;
+            self.measure(
+                planned,
+                block,
+                &mut guests,
+                actor.as_ref(),
+                writer,
+                log,
+                attempt,
+            )
         });
         for guest in &guests {
             let console = guest.target.console_tail();
@@ -425,6 +434,7 @@ impl Scenarios<'_> {
     fn measure(
         &self,
         planned: &PlannedTreatment,
+        block: u32,
         guests: &mut [Guest<'_>],
         actor: Option<&RemoteActor>,
         writer: &TrialWriter,
@@ -498,6 +508,7 @@ impl Scenarios<'_> {
         let drive = Drive {
             plan: self.plan,
             planned,
+            block,
             signals: self.signals,
             observer: &observer,
             watch: &watch,
@@ -510,6 +521,10 @@ impl Scenarios<'_> {
             pulse: Pulse::of(self.host),
             log,
         };
+        if let Some(seed) = drive.load_seed(0) {
+            let fact = (LOAD_SEED.key.to_owned(), seed.to_string());
+            attempt.environment.extend([fact]);
+        }
         let driven = drive.run(&mut attempt.times);
         let report = observer.stop();
         let there = watch_there.filter(|_| driven.is_ok());

@@ -22,6 +22,7 @@ mod iperf3_udp;
 mod memcached;
 mod nuttcp;
 mod open_loop;
+pub use open_loop::SEED as LOAD_SEED;
 mod output;
 mod sip;
 mod stress_ng;
@@ -469,6 +470,9 @@ pub struct WorkloadResult {
     /// Why the load was not the one asked for: a steady trial is suspect for it, and of a profile the level does not count
     /// as borne.
     pub unreached: Option<String>,
+    /// Why its latencies are in good part those of the load generator: a steady trial is suspect for it, and a ramp where
+    /// that is so up to the level that broke the objective.
+    pub late: Option<String>,
 }
 
 /// The useful work, as a rate or a total.

@@ -2,6 +2,7 @@
 
 use super::check::{Amount, Claim};
 use super::driver::{command, prepare_client, script, start_service, whole_seconds};
+use super::open_loop::SEED;
 use super::output::*;
 use super::*;
 use crate::generator::report::Times;
@@ -47,7 +48,7 @@ impl Workload for SysbenchOltp {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        &[RATE, THREADS, ROWS]
+        &[RATE, THREADS, ROWS, SEED]
     }
 
     fn target_programs(&self) -> &'static [Program] {
@@ -93,9 +94,12 @@ impl Workload for SysbenchOltp {
         timing: Timing,
     ) -> Outcome<LoadCommand> {
         let (threads, rate) = (THREADS.integer(settings), RATE.integer(settings));
+        // Of 0 it would take the clock.
+        let seed = SEED.integer(settings).max(1);
         let warmup = whole_seconds(timing.warmup);
         let time = warmup + whole_seconds(timing.duration).max(1);
-        let mut rest = format!("--threads={threads} --rate={rate} --time={time} --rand-seed=1");
+        let mut rest =
+            format!("--threads={threads} --rate={rate} --time={time} --rand-seed={seed}");
         if warmup > 0 {
             rest += &format!(" --report-checkpoints={warmup}");
         }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::plan::{self, Catalogue};
+use crate::run::findings::late_in_a_ramp;
 use crate::run::progress::{Event, Progress};
 use crate::run::trial::Watched;
 use std::cell::Cell;
@@ -44,7 +45,7 @@ duration = "1s"
 kind = "native"
 [[workload]]
 kind = "http-rate"
-profile = { ramp = { from = 100, to = 600, step = 100, every = "600ms", beyond = "1s" } }
+profile = { ramp = { from = 100, to = 600, step = 100, every = "600ms", beyond = "2s" } }
 objective = "errors <= 0.1%"
 "#;
 
@@ -52,19 +53,35 @@ struct Fake {
     ramps: bool,
     /// From 300 on it does not ask for as much as it should, and what it asks for does not fail.
     falls_short: bool,
+    /// From this rate on it sends late.
+    late_from: f64,
 }
 
+const NEVER: f64 = f64::INFINITY;
 const STARTED_EACH: Fake = Fake {
     ramps: false,
     falls_short: false,
+    late_from: NEVER,
 };
 const BY_ITSELF: Fake = Fake {
     ramps: true,
     falls_short: false,
+    late_from: NEVER,
 };
 const SHORT: Fake = Fake {
     ramps: false,
     falls_short: true,
+    late_from: NEVER,
+};
+const LATE_AT_THE_BREAK: Fake = Fake {
+    ramps: true,
+    falls_short: false,
+    late_from: 300.0,
+};
+const LATE_BEYOND: Fake = Fake {
+    ramps: true,
+    falls_short: false,
+    late_from: 500.0,
 };
 
 impl Fake {
@@ -88,7 +105,7 @@ impl Workload for Fake {
         "for tests"
     }
     fn parameters(&self) -> &'static [Parameter] {
-        &[]
+        &[LOAD_SEED]
     }
     fn level(&self) -> Option<LoadLevel> {
         Some(LoadLevel {
@@ -117,7 +134,7 @@ impl Workload for Fake {
     ) -> Outcome<Option<LoadCommand>> {
         Ok(self.ramps.then(|| Self::command(levels, first, settle)))
     }
-    fn parse(&self, raw: &[u8], _: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+    fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
         let text = String::from_utf8_lossy(raw);
         let words: Vec<f64> = text.split_whitespace().flat_map(str::parse).collect();
         let [rate, opened, closed] = words.as_slice() else {
@@ -140,10 +157,12 @@ impl Workload for Fake {
             metric("errors", errors, Base::Percent),
             metric("opened", *opened, Base::Second),
             metric("closed", *closed, Base::Second),
+            metric("seed", LOAD_SEED.integer(settings) as f64, Base::Second),
         ];
         Ok(WorkloadResult {
             metrics: metrics.into(),
             unreached: (is_too_much && self.falls_short).then(|| "250 of 300".to_owned()),
+            late: (*rate >= self.late_from).then(|| "sent late".to_owned()),
             ..WorkloadResult::default()
         })
     }
@@ -244,6 +263,8 @@ struct Seen {
     phases: Vec<String>,
     levels: Vec<(String, Option<bool>)>,
     objective: Option<ObjectiveOutcome>,
+    seeds: Vec<f64>,
+    late: Option<String>,
 }
 
 fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
@@ -285,6 +306,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
     let drive = Drive {
         plan: &plan,
         planned: &planned,
+        block: 1,
         signals: &Signals::install().unwrap(),
         observer: &observer,
         watch: &HostWatch::new(&Roots::host(), folder.path()),
@@ -332,8 +354,16 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         written.lines().count(),
         heard.phases.len() + told.len() + heard.meters + 1
     );
+    let late = late_in_a_ramp(&driven.stretches);
+    let results = driven.stretches.iter().flat_map(|stretch| &stretch.results);
+    let seeds = results
+        .flatten()
+        .map(|result| result.metrics["seed"].quantity.value);
+    let seeds = seeds.collect();
     let levels = driven.stretches.into_iter();
     let seen = Seen {
+        seeds,
+        late,
         phases: heard.phases,
         levels: levels.map(|level| (level.name, level.kept)).collect(),
         objective: driven.objective,
@@ -345,7 +375,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
 fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_level() {
     let (each, processes) = drive(&STARTED_EACH, true);
     assert_eq!(processes, 5);
-    // Objective broken at 300, no answer at 400, and a second is over after 500.
+    // Objective broken at 300, no answer at 400, and two seconds are over after 500.
     let kept: Vec<_> = each.levels.iter().map(|(_, kept)| *kept).collect();
     assert_eq!(kept, [true, true, false, false].map(Some));
     let objective = each.objective.as_ref().unwrap();
@@ -363,6 +393,29 @@ fn a_level_that_the_generator_did_not_reach_is_not_borne() {
     assert_eq!(objective.knee.unwrap().value, 200.0);
     let broke = objective.broke.unwrap();
     assert!(broke.contains("250 of 300"), "{broke}");
+}
+
+#[test]
+fn a_generator_that_is_late_at_the_level_that_broke_makes_the_trial_suspect_and_one_beyond_does_not()
+ {
+    let late = |workload| drive(workload, true).0.late;
+    assert_eq!(
+        late(&LATE_AT_THE_BREAK).as_deref(),
+        Some("at 300 request/s: sent late")
+    );
+    assert_eq!(late(&LATE_BEYOND), None);
+}
+
+#[test]
+fn a_load_has_its_blocks_seed_unless_the_plan_sets_it_or_the_host_is_emulated() {
+    let (seen, _) = drive(&STARTED_EACH, true);
+    assert_eq!(seen.seeds, [load_seed(1, 1, 0) as f64; 4]);
+    let seeded = |settings: &Settings, host| is_seeded_by_block(&STARTED_EACH, settings, host);
+    let mut settings = Settings::default();
+    assert!(seeded(&settings, Source::Measured));
+    assert!(!seeded(&settings, Source::Emulated));
+    settings.0.insert("load.seed".to_owned(), Level::Integer(7));
+    assert!(!seeded(&settings, Source::Measured));
 }
 
 #[test]
