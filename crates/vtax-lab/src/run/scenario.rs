@@ -185,8 +185,7 @@ impl Experiment for Scenarios<'_> {
             }
             let block = assignment.block;
             self.measure(
-                planned,
-                block,
+                (planned, block),
                 &mut guests,
                 actor.as_ref(),
                 writer,
@@ -433,8 +432,7 @@ impl Scenarios<'_> {
 
     fn measure(
         &self,
-        planned: &PlannedTreatment,
-        block: u32,
+        (planned, block): (&PlannedTreatment, u32),
         guests: &mut [Guest<'_>],
         actor: Option<&RemoteActor>,
         writer: &TrialWriter,

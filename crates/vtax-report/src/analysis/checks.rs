@@ -152,16 +152,23 @@ fn drift(treatments: &[TreatmentSummary]) -> Vec<Found> {
     found.collect()
 }
 
+/// Places in blocks, and what is beside the mean of the treatment there.
+#[derive(Default)]
+struct Placed {
+    places: Vec<f64>,
+    rests: Vec<f64>,
+}
+
 /// By workload and metric, over all of its treatments: each value less the mean of its treatment, against its place.
 fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Vec<Found> {
-    let mut of: BTreeMap<(&str, &str), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    let mut of: BTreeMap<(&str, &str), Placed> = BTreeMap::new();
     for (treatment, metric) in headlines(treatments) {
         let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
         let Some(centre) = mean(&logs).filter(|_| logs.len() >= FEWEST_BLOCKS) else {
             continue;
         };
         let key = (treatment.treatment.workload.as_str(), metric.title.as_str());
-        let (places, rests) = of.entry(key).or_default();
+        let Placed { places, rests } = of.entry(key).or_default();
         for ((index, _), log) in metric.values.iter().zip(logs) {
             if let Some(place) = schedule.get(index) {
                 places.push(*place as f64);
@@ -171,7 +178,7 @@ fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Ve
     }
     let found = of
         .into_iter()
-        .filter_map(|((workload, metric), (places, rests))| {
+        .filter_map(|((workload, metric), Placed { places, rests })| {
             let (r, p) = correlation(&places, &rests)?;
             let shown = format!("{metric} in {workload} correlates by {r:.2} with the place");
             Some(Found { p, shown })
