@@ -1,9 +1,9 @@
-//! The QEMU that emulates the hosts: one of our own build where it is in the cache, else the system's.
+//! The QEMU that emulates the hosts: vtax's own build if the cache has it, otherwise the system's.
 //!
 //! Debian's QEMU (7.2, as 10.0) delivers an interrupt that KVM injected into a nested guest a second time
 //! where a timer of the host ends at the wrong instruction, and the guest may get stuck; and its clock may
-//! jump some instructions too far. `docs/testbed.md` has both stories. Our own build is Debian's source with
-//! these mended, and lets a processor say that its clock is invariant; it is the same emulator on every machine.
+//! jump some instructions too far; `docs/testbed.md` describes both. vtax's own build is Debian's source with fixes for
+//! these and with processors whose clock is invariant. It is the same emulator on every machine.
 
 use sha2::{Digest, Sha256};
 use std::fs;
@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 use vtax_guest::image;
 use vtax_host::HostError;
 
-/// What makes it, in a Debian of this suite.
+/// The build script, and the suite of the Debian that it runs in.
 const SCRIPT: &str = include_str!("emulator/build.sh");
 const SUITE: &str = "bookworm";
 
-/// What that needs.
+/// The packages that the build needs.
 const PACKAGES: [&str; 13] = [
     "dpkg-dev",
     "gcc",
@@ -33,23 +33,23 @@ const PACKAGES: [&str; 13] = [
     "zlib1g-dev",
 ];
 
-/// The program in what was built; firmware is beside it.
+/// The program of a build; its firmware is beside it.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// Disks that are kept in memory, read from files that stay as they are, came with it.
+/// The oldest version with disks in memory that are read from unchanged files.
 const OLDEST: u32 = 6;
 
 /// A QEMU for emulated hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Emulator {
-    /// Its program.
+    /// The program.
     pub binary: String,
-    /// Where its firmware is, unless it knows.
+    /// The directory of its firmware; unset: its default.
     pub firmware: Option<PathBuf>,
 }
 
 impl Emulator {
-    /// The one of the system.
+    /// The system's QEMU.
     pub fn of_the_system() -> Self {
         Self {
             binary: PROGRAM.to_owned(),
@@ -57,9 +57,9 @@ impl Emulator {
         }
     }
 
-    /// Ours, if it has been built, else that of the system.
+    /// vtax's own build if there is one, otherwise the system's.
     pub fn find(cache: &Path) -> Self {
-        // What root has built serves everyone on the machine.
+        // A build of root serves all users of the machine.
         let built = [cache, Path::new("/var/cache/vtax")].map(directory);
         let built = built
             .into_iter()
@@ -70,15 +70,15 @@ impl Emulator {
         })
     }
 
-    /// Whether it is of our own build.
+    /// Whether it is vtax's own build.
     pub fn is_ours(&self) -> bool {
         self.firmware.is_some()
     }
 
-    /// Which one it is, for the record: its version, and whose build.
+    /// Its version and its builder, for the record.
     ///
     /// # Errors
-    /// When it is not there, does not run, or is too old.
+    /// When it is missing, does not run, or is too old.
     pub fn describe(&self) -> Result<String, HostError> {
         let output = Command::new(&self.binary)
             .arg("--version")
@@ -113,7 +113,7 @@ impl Emulator {
     }
 }
 
-/// That a QEMU could not be started.
+/// The error of a QEMU that cannot be started.
 pub(crate) fn missing(cause: std::io::Error) -> HostError {
     HostError::Missing {
         what: format!("a program that starts QEMU ({cause})"),
@@ -121,7 +121,7 @@ pub(crate) fn missing(cause: std::io::Error) -> HostError {
     }
 }
 
-/// Where our own build is kept, by what it is made of.
+/// The directory of vtax's own build, by the hash of its script and packages.
 fn directory(cache: &Path) -> PathBuf {
     let mut hasher = Sha256::new();
     hasher.update(SCRIPT);
@@ -131,10 +131,10 @@ fn directory(cache: &Path) -> PathBuf {
     cache.join("testbed").join(name)
 }
 
-/// Builds our own, unless it is in the cache; where it is.
+/// Builds vtax's own QEMU unless it is in the cache; returns its directory.
 ///
 /// # Errors
-/// When it has to be built and cannot be: see [`image::compile`].
+/// When the build fails: see [`image::compile`].
 pub fn build(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, HostError> {
     let cache = image::cache_dir()?;
     let into = directory(&cache);
@@ -145,7 +145,7 @@ pub fn build(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, HostError> {
     Ok(into)
 }
 
-/// Removes our own builds from the cache; what was removed.
+/// Removes vtax's own builds from the cache; returns what was removed.
 ///
 /// # Errors
 /// When one cannot be removed.
@@ -157,7 +157,7 @@ pub fn remove() -> Result<Vec<PathBuf>, HostError> {
     Ok(built)
 }
 
-/// Our own builds in the cache, also those of an earlier vtax.
+/// vtax's own builds in the cache, also those of earlier versions.
 ///
 /// # Errors
 /// When there is no cache directory.

@@ -1,4 +1,4 @@
-//! The regression guard: what a deterministic run counted against what is committed.
+//! The regression guard: compares the counts of a deterministic run with the committed ones.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -9,11 +9,10 @@ use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
-/// What is compared: what the hypervisor, the kernel and the network do. Left out is what another
-/// build of vtax moves by more than the tolerance although nothing else has changed: CPU time of
-/// single stages, which begin and end with vtax's own readings, the guest's own interrupts, whose
-/// window is that of the guest agent's answers, the host's interrupts, which are timers (17 % were
-/// seen), and acknowledgements, which are too few.
+/// The compared metrics: counts of the hypervisor, the kernel and the network. Metrics that another build of vtax alone
+/// changes by more than the tolerance are left out: CPU time of single stages, which begin and end with vtax's own
+/// readings; the guest's interrupts, whose window is that of the guest agent's answers; the host's interrupts, which are
+/// timers (17 %); and acknowledgements, which are few.
 const COUNTED: [&str; 4] = [
     "context_switches.per_second",
     "kvm.exits.per_second",
@@ -21,8 +20,8 @@ const COUNTED: [&str; 4] = [
     "throughput",
 ];
 
-/// How far a count may be from the committed one, relative to that. One build counts the same every time; what
-/// other builds (profile, linker, debug information) move at the ends of the window is below this.
+/// The largest relative change of a count. One build counts the same every time; other builds (profile, linker, debug
+/// information) change counts at the ends of the window by less than this.
 pub const TOLERANCE: f64 = 0.02;
 
 /// The counts of a run: by treatment and metric, the median over its trials, each with a seed of its own.
@@ -32,10 +31,10 @@ pub struct Counts {
     treatments: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
-/// A count that is not what it was.
+/// A count that differs from the committed one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Moved {
-    /// Whose.
+pub struct CountChange {
+    /// Its treatment.
     pub treatment: String,
     /// The metric.
     pub metric: String,
@@ -45,7 +44,7 @@ pub struct Moved {
     pub after: Option<f64>,
 }
 
-impl fmt::Display for Moved {
+impl fmt::Display for CountChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.metric, self.treatment)?;
         match (self.before, self.after) {
@@ -125,7 +124,7 @@ impl Counts {
     }
 
     /// What is farther than [`TOLERANCE`] from the committed counts, or in one of them only.
-    pub fn moved(&self, committed: &Self) -> Vec<Moved> {
+    pub fn moved(&self, committed: &Self) -> Vec<CountChange> {
         let mut names: Vec<(&String, &String)> = [self, committed]
             .into_iter()
             .flat_map(|counts| &counts.treatments)
@@ -138,7 +137,7 @@ impl Counts {
         };
         names
             .into_iter()
-            .map(|(treatment, name)| Moved {
+            .map(|(treatment, name)| CountChange {
                 treatment: treatment.clone(),
                 metric: name.clone(),
                 before: value(committed, treatment, name),

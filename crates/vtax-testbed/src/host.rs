@@ -15,15 +15,15 @@ use vtax_guest::platform::GuestFiles;
 use vtax_host::HostError;
 use vtax_lab::place::Hypervisor;
 
-/// The size of the root disk is a multiple of this, as persistent memory wants.
+/// The size of the root disk is a multiple of this, as persistent memory requires.
 const ALIGNMENT: u64 = 128 << 20;
 
-/// That of the guests' disk: most sets of images make one of the same size, and hosts whose disks have the same
-/// sizes can begin at the same moment.
+/// The size of the guests' disk is a multiple of this, so large that most disks have the same size: hosts with disks of the
+/// same sizes can share a snapshot.
 const GUESTS_ALIGNMENT: u64 = 2 << 30;
 
-/// What a run may write on its host's root disk, in MiB: the largest scratch disk of vtax's own plans, and a
-/// guest's changes. What is not written takes no memory.
+/// Free space of the root disk, in MiB: the largest scratch disk of vtax's own plans, and a guest's changes. Unwritten
+/// blocks take no memory.
 const ROOM_MIB: u64 = 1024;
 
 const SYSTEMS_QEMU: &str = "in the system's QEMU a guest under KVM may get stuck, and two runs may differ in their last digits";
@@ -31,17 +31,17 @@ const SYSTEMS_QEMU: &str = "in the system's QEMU a guest under KVM may get stuck
 /// An emulated host, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// What runs on it.
+    /// Its hypervisor.
     pub hypervisor: Hypervisor,
-    /// Its own kernel, RAM disk and root.
+    /// Its kernel, initial RAM disk and root.
     pub(crate) files: GuestFiles,
-    /// Its root, and the images that guests in it run, the same as everywhere.
+    /// Its root disk, and the disk of the images of guests, which are those of every place.
     pub(crate) disks: [Disk; 2],
     /// The Xen that boots before its kernel.
     pub(crate) xen: Option<PathBuf>,
-    /// What emulates it.
+    /// Its emulator.
     pub(crate) emulator: Emulator,
-    /// Where what is made of it is kept.
+    /// The directory of files made from its image.
     pub(crate) cache: PathBuf,
 }
 
@@ -54,23 +54,22 @@ pub(crate) struct Disk {
 
 /// A host's image in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
-    /// What runs on it.
+pub struct CachedHost {
+    /// Its hypervisor.
     pub hypervisor: Hypervisor,
     /// Its directory.
     pub path: PathBuf,
-    /// What it takes on the disk.
+    /// Its size on the disk.
     pub bytes: u64,
-    /// Whether it is what today's recipe makes.
+    /// Whether it is of the current recipe.
     pub is_current: bool,
 }
 
-/// A host, built if it is not in the cache yet, and for KVM the QEMU that emulates it best. `progress`
-/// gets a line for each step.
+/// Builds a host that is not in the cache yet, and vtax's own QEMU. `progress` gets a line for each step.
 ///
 /// # Errors
-/// When something has to be built and cannot be: see [`image::ensure`]. Without that QEMU, the system's
-/// has to do, and `progress` is told why.
+/// When an image cannot be built: see [`image::ensure`]. If that QEMU cannot be built, the system's is used, and
+/// `progress` gets the reason.
 pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
     let cache = image::cache_dir()?;
     let mut emulator = Emulator::find(&cache);
@@ -83,7 +82,7 @@ pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
     assemble(hypervisor, emulator, progress)
 }
 
-/// A host to work with: as it is in the cache, else built.
+/// A host from the cache, built if it is not there.
 ///
 /// # Errors
 /// As [`build`].
@@ -126,7 +125,7 @@ fn assemble(
     })
 }
 
-/// A host, if the cache has all of it.
+/// A host, if the cache is complete.
 ///
 /// # Errors
 /// When there is no cache directory.
@@ -150,10 +149,10 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
     Ok(None)
 }
 
-/// What starts a host, if this user can start one: the emulator, and images that are built or can be.
+/// The emulator and image of a host that this user can start.
 ///
 /// # Errors
-/// What is missing.
+/// When the emulator or the image is missing.
 pub fn available(hypervisor: Hypervisor) -> Result<String, HostError> {
     let emulator = Emulator::find(&image::cache_dir()?).describe()?;
     if cached(hypervisor)?.is_some() {
@@ -168,15 +167,15 @@ pub fn available(hypervisor: Hypervisor) -> Result<String, HostError> {
     })
 }
 
-/// Every emulated host in the cache, also those of earlier recipes.
+/// All emulated hosts in the cache, also those of earlier recipes.
 ///
 /// # Errors
 /// When there is no cache directory, or it cannot be read.
-pub fn list() -> Result<Vec<Kept>, HostError> {
+pub fn list() -> Result<Vec<CachedHost>, HostError> {
     list_in(&image::cache_dir()?)
 }
 
-fn list_in(cache: &Path) -> Result<Vec<Kept>, HostError> {
+fn list_in(cache: &Path) -> Result<Vec<CachedHost>, HostError> {
     let images = cache.join("images");
     if !images.is_dir() {
         return Ok(Vec::new());
@@ -195,7 +194,7 @@ fn list_in(cache: &Path) -> Result<Vec<Kept>, HostError> {
         for made in made_from(cache, &name) {
             bytes += allocated(&made)?;
         }
-        kept.push(Kept {
+        kept.push(CachedHost {
             hypervisor,
             bytes,
             is_current: recipe(hypervisor).hash().is_ok_and(|hash| hash == name),
@@ -208,25 +207,25 @@ fn list_in(cache: &Path) -> Result<Vec<Kept>, HostError> {
     Ok(kept)
 }
 
-/// Removes every image of one hypervisor from the cache; what was removed.
+/// Removes all images of a hypervisor from the cache; returns what was removed.
 ///
 /// # Errors
 /// When something cannot be removed.
-pub fn remove(hypervisor: Hypervisor) -> Result<Vec<Kept>, HostError> {
+pub fn remove(hypervisor: Hypervisor) -> Result<Vec<CachedHost>, HostError> {
     remove_in(&image::cache_dir()?, hypervisor)
 }
 
-fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostError> {
+fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<CachedHost>, HostError> {
     let mut kept = list_in(cache)?;
     kept.retain(|kept| kept.hypervisor == hypervisor);
-    for Kept { path, .. } in &kept {
+    for CachedHost { path, .. } in &kept {
         fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for made in made_from(cache, &name) {
             scratch::remove(&made)?;
         }
     }
-    // The image of today's recipe may be in the machine's cache, and what was made of it here.
+    // Files made from an image in the machine's cache are in this cache.
     for made in made_from(cache, &recipe(hypervisor).hash()?) {
         scratch::remove(&made)?;
     }
@@ -234,14 +233,13 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<Kept>, HostErro
 }
 
 impl Host {
-    /// The disk that it runs from.
+    /// The root disk.
     pub(crate) fn root(&self) -> &Disk {
         let [root, _] = &self.disks;
         root
     }
 
-    /// The same with the images that these sets of packages beyond the shared image's make, which are built if
-    /// they have to be.
+    /// The same host with the images of these sets of packages beyond the shared image; missing ones are built.
     ///
     /// # Errors
     /// See [`image::ensure`].
@@ -271,7 +269,7 @@ fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, Ho
     let images = images?;
     let made = derived(&image::cache_dir()?, &guests_name(recipes)?, |path| {
         progress("packing the guests' images, so that nothing is built inside");
-        // Links to all files, on the file system where they are.
+        // Hard links to all files, on their file system.
         let beside = images
             .first()
             .and_then(|files| files.root.parent()?.parent());
@@ -289,7 +287,7 @@ fn guests(recipes: &[Recipe], progress: &mut dyn FnMut(&str)) -> Result<Disk, Ho
     disk(made)
 }
 
-/// What the disk with the images of these recipes is called.
+/// The name of the disk with the images of these recipes.
 fn guests_name(recipes: &[Recipe]) -> Result<String, HostError> {
     let mut name = "guests".to_owned();
     for recipe in recipes {
@@ -300,7 +298,7 @@ fn guests_name(recipes: &[Recipe]) -> Result<String, HostError> {
     Ok(format!("{name}-{gib}.ext4"))
 }
 
-/// What the root disk of this recipe's host is called.
+/// The name of the root disk of this recipe's host.
 fn root_name(recipe: &str) -> String {
     format!("root-{recipe}-{ROOM_MIB}.ext4")
 }
@@ -315,12 +313,12 @@ fn made_from(cache: &Path, recipe: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The recipe of an image in the cache; `None` for what is none.
+/// The recipe of an image in the cache; `None` for other directories.
 fn read_recipe(directory: &Path) -> Option<Recipe> {
     toml::from_str(&fs::read_to_string(directory.join("recipe.toml")).ok()?).ok()
 }
 
-/// What an image's recipe makes it, also one of an earlier vtax.
+/// The hypervisor of an image by its recipe, also one of an earlier version.
 fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
     let is_host = recipe
         .files
@@ -524,9 +522,9 @@ pub(crate) mod tests {
         keep(cache.path(), "guests", &Recipe::standard());
         fs::create_dir_all(cache.path().join("images/.building-x")).unwrap();
         let derived = ["root-an-older-one.ext4", "xen-xen", "guests-guests.ext4"];
-        let moment = cache.path().join("testbed/moment-7-an-older-one-8");
-        fs::create_dir_all(&moment).unwrap();
-        fs::write(moment.join("state"), "").unwrap();
+        let snapshot = cache.path().join("testbed/snapshot-7-an-older-one-8");
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::write(snapshot.join("state"), "").unwrap();
         for name in derived {
             fs::write(cache.path().join("testbed").join(name), "").unwrap();
         }
@@ -546,18 +544,18 @@ pub(crate) mod tests {
         );
         assert_eq!(remove_in(cache.path(), Hypervisor::Kvm).unwrap().len(), 2);
         assert_eq!(list_in(cache.path()).unwrap().len(), 1);
-        assert!(!moment.exists());
+        assert!(!snapshot.exists());
         assert!(cache.path().join("images/guests").exists());
         let left = derived.map(|name| cache.path().join("testbed").join(name).exists());
         assert_eq!(left, [false, true, true]);
 
         // Of an image in the machine's cache a user has only what was made of it.
-        let moment = format!("testbed/moment-7-{}-8", kvm.hash().unwrap());
-        let moment = cache.path().join(moment);
-        fs::create_dir_all(&moment).unwrap();
+        let snapshot = format!("testbed/snapshot-7-{}-8", kvm.hash().unwrap());
+        let snapshot = cache.path().join(snapshot);
+        fs::create_dir_all(&snapshot).unwrap();
         assert_eq!(remove_in(cache.path(), Hypervisor::Kvm).unwrap(), []);
-        assert!(!moment.exists());
-        assert_eq!(allocated(&moment).unwrap(), 0);
+        assert!(!snapshot.exists());
+        assert_eq!(allocated(&snapshot).unwrap(), 0);
     }
 
     #[test]

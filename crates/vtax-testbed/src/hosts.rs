@@ -1,14 +1,14 @@
-//! The trials of a plan, each in an emulated host of its own, all from the same moment: its numbers depend
-//! on its treatment and the seed alone, whatever else the plan has and in which order it runs.
+//! The trials of a plan, each in an emulated host of its own, all from the same snapshot. The numbers of a trial depend
+//! only on its treatment and the seed, not on other trials of the plan or their order.
 
 use crate::cost::{self, CostModel};
-use crate::flight::{Flight, Landing, POLL, Ticket};
 use crate::host::Host;
+use crate::job::{Job, JobOutcome, JobSpec, POLL};
 use crate::link::Link;
-use crate::moment::Moment;
-use crate::payload::Errand;
+use crate::payload::Payload;
 use crate::scratch::Scratch;
 use crate::settings::Settings;
+use crate::snapshot::Snapshot;
 use crate::speed;
 use sha2::{Digest, Sha256};
 use std::collections::btree_map::Entry;
@@ -34,22 +34,20 @@ use vtax_report::results::{
 };
 use vtax_units::Source;
 
-/// How often a trial whose host got stuck is begun anew, each time with another seed: with the same one
-/// it would get stuck at the same instruction.
+/// The attempts of a trial whose host hangs, each with another seed, since it would hang at the same instruction again.
 const ATTEMPTS: u32 = 3;
 
-/// From the seed of an attempt to that of the next one: no other block's.
+/// The difference between the seeds of two attempts, so large that no other block has the seed.
 const NEXT_ATTEMPT: u32 = 1 << 20;
 
-/// A host that has just booted comes to rest before its trials. Where idle time is skipped, it costs
-/// little.
+/// Idle time of a host between its boot and the snapshot. It costs little where idle time is skipped.
 const REST: Duration = Duration::from_secs(10);
 
-/// What a trial takes here, in the time that it takes on a real host, until one has ended and tells: 2 with hosts
-/// that mostly idle, 7 with a guest at full speed.
+/// The expected time of a trial relative to a real host, until the first has ended: 2 where hosts are mostly idle, 7 with
+/// a guest at full speed.
 const SLOWER: u32 = 5;
 
-/// What QEMU itself needs beyond the memory of its host, in MiB.
+/// Memory of QEMU beyond that of its host, in MiB.
 const BESIDE_MEMORY_MIB: u64 = 512;
 
 /// A plan to run in emulated hosts.
@@ -57,19 +55,19 @@ const BESIDE_MEMORY_MIB: u64 = 512;
 pub struct PlanRun<'a> {
     /// The plan.
     pub planned: Planned<'a>,
-    /// The hosts.
+    /// The emulated host.
     pub host: &'a Host,
-    /// How they run.
+    /// Its settings.
     pub settings: &'a Settings,
-    /// What their counts would have cost.
+    /// The cost model of its counts.
     pub cost_model: &'a CostModel,
-    /// Our own binary.
+    /// The binary of vtax.
     pub binary: PathBuf,
-    /// What of vtax runs the plan: `run`, `accuracy run`.
+    /// The subcommand of vtax: `run`, `accuracy run`.
     pub command: &'a str,
-    /// Where the results are to be; an unfinished run in it goes on.
+    /// The results directory; an unfinished run in it is continued.
     pub results: PathBuf,
-    /// Where this user's locks are.
+    /// The directory of this user's locks.
     pub state_dir: PathBuf,
     /// Run only these blocks.
     pub shard: Option<Shard>,
@@ -77,7 +75,7 @@ pub struct PlanRun<'a> {
     pub jobs: Option<usize>,
 }
 
-/// Runs it: each finished trial is in the results at once.
+/// Runs the plan; each finished trial is in the results at once.
 ///
 /// # Errors
 /// When QEMU is missing, the same treatment keeps failing, or the user interrupts.
@@ -89,17 +87,17 @@ pub fn run_plan(
     let client = run.planned.plan.places.client.as_ref();
     if client.is_some() && run.settings.deterministic {
         return Err(LabError::Host(HostError::Setting(
-            "two hosts share no clock of instructions, and the plan has its client on a second one: --testbed FILE with deterministic = false".to_owned(),
+            "the plan has its client on a second host, and two hosts share no clock of instructions: use --testbed FILE with deterministic = false".to_owned(),
         )));
     }
     if governors(run) && run.host.hypervisor == Hypervisor::Xen {
         return Err(LabError::Host(HostError::Setting(
-            "a Dom0 has no cpufreq driver, because Xen sets the frequency: leave host.governor out, or --at testbed:kvm".to_owned(),
+            "a Dom0 has no cpufreq driver, because Xen sets the frequency: remove host.governor from the plan, or use --at testbed:kvm".to_owned(),
         )));
     }
     if governors(run) && !run.host.emulator.is_ours() {
         return Err(LabError::Host(HostError::Missing {
-            what: "a QEMU whose processors have a clock that is the same at every frequency, which a plan with host.governor wants".to_owned(),
+            what: "a QEMU whose processors have a clock that is the same at every frequency, which a plan with host.governor needs".to_owned(),
             remedy: "vtax testbed build qemu".to_owned(),
         }));
     }
@@ -109,7 +107,7 @@ pub fn run_plan(
         waits: false,
         state_dir: state_dir(run),
         place: format!("testbed:{}", run.host.hypervisor),
-        // Whoever else works here does not move what is counted there.
+        // Other programs on this machine do not change what is counted in the emulated host.
         host: if run.settings.deterministic {
             Source::Emulated
         } else {
@@ -118,7 +116,7 @@ pub fn run_plan(
         own: None,
     };
     let directory = Scratch::create(&std::env::temp_dir())?;
-    let brought = errand(run).bring(directory.path(), run.host.hypervisor)?;
+    let payload = payload(run).pack(directory.path(), run.host.hypervisor)?;
     let mut hosts = Hosts {
         run,
         place: &options.place,
@@ -126,21 +124,21 @@ pub fn run_plan(
         jobs: jobs(run)?,
         hosts: BTreeMap::new(),
         signals,
-        brought,
-        moments: BTreeMap::new(),
-        flying: BTreeMap::new(),
+        payload,
+        snapshots: BTreeMap::new(),
+        trial_jobs: BTreeMap::new(),
         has_facts: false,
         emulator: run.host.emulator.describe()?,
     };
     let ended = run_experiment(&mut hosts, &options, signals, progress);
-    // Nothing of this host was changed: only the lock is there, and another's stays.
+    // This host is unchanged, so the state has only the lock; the lock of another run stays.
     if !matches!(ended, Err(LabError::Host(HostError::Busy { .. }))) {
         let _ = fs::remove_dir_all(&options.state_dir);
     }
     ended.map(|(_, summary)| summary)
 }
 
-/// Emulated hosts do not measure each other: the lock is that of the results.
+/// The state directory of a run. Emulated hosts do not disturb each other, so only the results are locked.
 fn state_dir(run: &PlanRun<'_>) -> PathBuf {
     let path = std::path::absolute(&run.results).unwrap_or_else(|_| run.results.clone());
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
@@ -148,14 +146,13 @@ fn state_dir(run: &PlanRun<'_>) -> PathBuf {
     run.state_dir.join(name.get(..24).unwrap_or_default())
 }
 
-/// Whether any treatment sets the governor: then all hosts of the plan have frequencies, so that
-/// they can be compared. Those of other plans stay as they are.
+/// Whether any treatment sets the governor. If so, all hosts of the plan have frequencies, so that they can be compared.
 fn governors(run: &PlanRun<'_>) -> bool {
     let mut treatments = run.planned.treatments.iter();
     treatments.any(|planned| planned.settings.0.contains_key("host.governor"))
 }
 
-/// Hosts that run at the same time.
+/// The number of hosts that run at the same time.
 fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
     let meminfo = Roots::host().proc_text("meminfo").unwrap_or_default();
     let free = vtax_host::facts::kib_of(&meminfo, "MemAvailable").map(|kib| kib / 1024);
@@ -164,12 +161,12 @@ fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     if room == 0 {
         return Err(LabError::Host(HostError::Setting(format!(
-            "an emulated host has {} MiB of memory, and {} MiB are available here: a smaller memory_mib in the testbed's settings, or more memory",
+            "an emulated host has {} MiB of memory, and {} MiB are available here: set a smaller memory_mib in the settings of the testbed, or free memory",
             run.settings.memory_mib,
             free.unwrap_or_default()
         ))));
     }
-    // Where the clock is this machine's, hosts must not be in each other's way.
+    // Hosts with this machine's clock run one at a time, since they would disturb each other.
     let processors = match run.settings.deterministic {
         true => std::thread::available_parallelism().map_or(1, usize::from),
         false => 1,
@@ -182,31 +179,31 @@ struct Hosts<'a> {
     place: &'a str,
     link: Option<Link>,
     jobs: usize,
-    /// The host with the images of each set of packages beyond the shared image's.
+    /// The hosts by the sets of packages that their guests' images have beyond the shared image.
     hosts: BTreeMap<BTreeSet<&'static [&'static str]>, Host>,
     signals: &'a Signals,
-    /// What each host is brought: vtax and the plan.
-    brought: PathBuf,
-    /// What trials begin at.
-    moments: BTreeMap<Key, Moment>,
-    /// By the index of the trial.
-    flying: BTreeMap<u32, Flying>,
-    /// Whether the results say already what the hosts are.
+    /// The file of the payload: vtax and the plan.
+    payload: PathBuf,
+    /// The snapshots that trials start from.
+    snapshots: BTreeMap<Key, Snapshot>,
+    /// The jobs of trials, by the index of the trial.
+    trial_jobs: BTreeMap<u32, TrialJob>,
+    /// Whether the results have the facts about the host.
     has_facts: bool,
-    /// What emulates the hosts.
+    /// The description of the emulator.
     emulator: String,
 }
 
-/// What hosts that begin at the same moment have in common: the sizes of their disks, in bytes.
+/// The key of a snapshot: the sizes of the disks in bytes, which differ between the hosts of a run.
 type Key = [u64; 2];
 
 fn key(host: &Host) -> Key {
     host.disks.each_ref().map(|disk| disk.bytes)
 }
 
-/// What the hosts of a run are for.
-fn errand<'a>(run: &'a PlanRun<'a>) -> Errand<'a> {
-    Errand::Trial {
+/// The payload of the hosts of a run.
+fn payload<'a>(run: &'a PlanRun<'a>) -> Payload<'a> {
+    Payload::Trial {
         binary: &run.binary,
         command: run.command,
         plan: run.planned.text,
@@ -218,14 +215,14 @@ fn errand<'a>(run: &'a PlanRun<'a>) -> Errand<'a> {
     }
 }
 
-/// A trial under way.
-struct Flying {
-    /// Unset while it waits for its moment.
-    flight: Option<Flight>,
+/// The job of a trial.
+struct TrialJob {
+    /// Unset while the snapshot is created.
+    job: Option<Job>,
     seed: u32,
-    /// How each earlier attempt was found to be stuck.
+    /// The evidence of each earlier attempt that hung.
     stuck: Vec<String>,
-    landed: Option<Result<i32, LabError>>,
+    outcome: Option<Result<i32, LabError>>,
 }
 
 impl Experiment for Hosts<'_> {
@@ -245,7 +242,7 @@ impl Experiment for Hosts<'_> {
         let PlanRun { planned, host, .. } = self.run;
         for treatment in planned.treatments {
             let packages = planned.packages(treatment);
-            // The shared image alone is there.
+            // The shared image is already in the host.
             if packages.iter().all(|set| set.is_empty()) {
                 continue;
             }
@@ -270,7 +267,7 @@ impl Experiment for Hosts<'_> {
         loop {
             for (position, assignment) in under_way.iter().enumerate() {
                 self.signals.check()?;
-                if self.has_landed(*assignment)? {
+                if self.is_finished(*assignment)? {
                     return Ok(position);
                 }
             }
@@ -286,21 +283,21 @@ impl Experiment for Hosts<'_> {
         log: &mut Log<'_>,
         attempt: &mut Attempt,
     ) -> Result<(), LabError> {
-        let Some(flying) = self.flying.remove(&assignment.index) else {
-            return Err(LabError::other("the trial's host was never booted"));
+        let Some(trial_job) = self.trial_jobs.remove(&assignment.index) else {
+            return Err(LabError::other("the trial has no job"));
         };
-        let flight = flying
-            .flight
-            .ok_or_else(|| LabError::other("the trial's host never began"));
-        for word in flight.iter().flat_map(Flight::words) {
-            log.line(word);
+        let job = trial_job
+            .job
+            .ok_or_else(|| LabError::other("the trial's job was not started"));
+        for line in job.iter().flat_map(Job::lines) {
+            log.line(line);
         }
-        for how in &flying.stuck {
+        for how in &trial_job.stuck {
             log.line(&format!("with an earlier seed: {how}"));
         }
-        let code = flying.landed.unwrap_or(Ok(0))?;
-        let flight = flight?;
-        let results = flight.results();
+        let code = trial_job.outcome.unwrap_or(Ok(0))?;
+        let job = job?;
+        let results = job.results();
         let found = results
             .join("run.json")
             .exists()
@@ -312,7 +309,7 @@ impl Experiment for Hosts<'_> {
             return Err(LabError::Host(HostError::Program {
                 command: format!("vtax {}, at {}", self.run.command, self.place),
                 status: format!("exit status: {code}"),
-                output: flight.words().join("\n"),
+                output: job.lines().join("\n"),
             }));
         };
         self.keep_facts(&inside)?;
@@ -327,11 +324,11 @@ impl Experiment for Hosts<'_> {
                 .environment
                 .insert(emulated::FREQUENCY.to_owned(), speed);
         }
-        if !flying.stuck.is_empty() {
-            let times = flying.stuck.len().to_string();
+        if !trial_job.stuck.is_empty() {
+            let times = trial_job.stuck.len().to_string();
             trial.environment.insert(emulated::STUCK.to_owned(), times);
         }
-        let seed = flying.seed.to_string();
+        let seed = trial_job.seed.to_string();
         for (key, value) in [
             (emulated::SEED, seed),
             (emulated::QEMU, self.emulator.clone()),
@@ -343,54 +340,54 @@ impl Experiment for Hosts<'_> {
 }
 
 impl Hosts<'_> {
-    /// Whether a trial's host has done its errand or failed for good; boots it where it is not there.
-    fn has_landed(&mut self, assignment: Assignment) -> Result<bool, LabError> {
+    /// Whether the job of a trial has finished or failed; starts it if it is not running.
+    fn is_finished(&mut self, assignment: Assignment) -> Result<bool, LabError> {
         let seed = self.seed(assignment.block);
-        let flying = self.flying.entry(assignment.index).or_insert(Flying {
-            flight: None,
+        let trial_job = self.trial_jobs.entry(assignment.index).or_insert(TrialJob {
+            job: None,
             seed,
             stuck: Vec::new(),
-            landed: None,
+            outcome: None,
         });
-        if flying.landed.is_some() {
+        if trial_job.outcome.is_some() {
             return Ok(true);
         }
-        let (seed, ended) = match &mut flying.flight {
-            Some(flight) => (flying.seed, flight.poll()),
+        let (seed, ended) = match &mut trial_job.job {
+            Some(job) => (trial_job.seed, job.poll()),
             None => {
-                let seed = flying.seed;
-                let departed = self.depart(assignment.treatment, seed);
-                let Some(flying) = self.flying.get_mut(&assignment.index) else {
+                let seed = trial_job.seed;
+                let started = self.start(assignment.treatment, seed);
+                let Some(trial_job) = self.trial_jobs.get_mut(&assignment.index) else {
                     return Ok(false);
                 };
-                match departed {
-                    Ok(flight) => flying.flight = flight,
-                    Err(cause) => flying.landed = Some(Err(cause)),
+                match started {
+                    Ok(job) => trial_job.job = job,
+                    Err(cause) => trial_job.outcome = Some(Err(cause)),
                 }
-                return Ok(flying.landed.is_some());
+                return Ok(trial_job.outcome.is_some());
             }
         };
         let how = match ended {
             Ok(None) => return Ok(false),
-            Ok(Some(Landing::Stuck(how))) => how,
-            Ok(Some(Landing::Ended(code))) => {
-                flying.landed = Some(Ok(code));
+            Ok(Some(JobOutcome::Stuck(how))) => how,
+            Ok(Some(JobOutcome::Finished(code))) => {
+                trial_job.outcome = Some(Ok(code));
                 return Ok(true);
             }
             Err(cause) => {
-                flying.landed = Some(Err(cause));
+                trial_job.outcome = Some(Err(cause));
                 return Ok(true);
             }
         };
-        flying.stuck.push(how.clone());
-        if flying.stuck.len() >= ATTEMPTS as usize {
-            flying.landed = Some(Err(LabError::other(format!(
-                "the emulated host got stuck with each of {ATTEMPTS} seeds, at last so: {how}: change the plan a little, or `seed` in the testbed's settings"
+        trial_job.stuck.push(how.clone());
+        if trial_job.stuck.len() >= ATTEMPTS as usize {
+            trial_job.outcome = Some(Err(LabError::other(format!(
+                "the emulated host hung with each of {ATTEMPTS} seeds, the last time because {how}: change the plan slightly, or `seed` in the settings of the testbed"
             ))));
             return Ok(true);
         }
-        flying.flight = None;
-        flying.seed = seed.wrapping_add(NEXT_ATTEMPT);
+        trial_job.job = None;
+        trial_job.seed = seed.wrapping_add(NEXT_ATTEMPT);
         Ok(false)
     }
 
@@ -403,7 +400,7 @@ impl Hosts<'_> {
         self.run.settings.seed.wrapping_add(varied)
     }
 
-    /// The host with the images that a treatment's guests run.
+    /// The host with the images of a treatment's guests.
     fn host(&self, treatment: usize) -> &Host {
         let PlanRun { planned, host, .. } = self.run;
         let found = planned.treatments.get(treatment);
@@ -412,8 +409,8 @@ impl Hosts<'_> {
             .unwrap_or(host)
     }
 
-    /// The host of a trial, once the moment that it begins at is there.
-    fn depart(&mut self, treatment: usize, seed: u32) -> Result<Option<Flight>, LabError> {
+    /// Starts the job of a trial, once its snapshot is ready.
+    fn start(&mut self, treatment: usize, seed: u32) -> Result<Option<Job>, LabError> {
         let planned = &self.run.planned;
         let settings = Settings {
             seed,
@@ -424,54 +421,54 @@ impl Hosts<'_> {
         } else {
             ""
         };
-        let told = format!("{seed} --treatment={treatment}{quick}");
-        // Two hosts, or a clock that is this machine's, have no moment that could be kept.
+        let trial = format!("{seed} --treatment={treatment}{quick}");
+        // Linked hosts and hosts with this machine's clock have no snapshot.
         if settings.deterministic {
-            match self.moment(treatment)?.is_kept() {
+            match self.snapshot(treatment)?.is_ready() {
                 Ok(true) => {}
                 Ok(false) => return Ok(None),
                 Err(cause) => {
-                    // The next trial begins anew.
+                    // The next trial creates another snapshot.
                     let key = key(self.host(treatment));
-                    self.moments.remove(&key);
+                    self.snapshots.remove(&key);
                     return Err(cause);
                 }
             }
         }
         let host = self.host(treatment);
-        let ticket = Ticket {
+        let spec = JobSpec {
             host,
             settings: &settings,
             link: self.link.as_ref(),
             silence: planned.longest_silence(treatment),
-            told: &told,
-            errand: &self.brought,
+            trial: &trial,
+            payload: &self.payload,
         };
         let key = key(host);
-        let flight = match self.moments.get(&key) {
-            Some(moment) => Flight::resume(ticket, moment),
-            None => Flight::boot(ticket, &errand(self.run)),
+        let job = match self.snapshots.get(&key) {
+            Some(snapshot) => Job::resume(spec, snapshot),
+            None => Job::boot(spec, &payload(self.run)),
         };
-        if flight.is_err()
-            && let Some(moment) = self.moments.remove(&key)
+        if job.is_err()
+            && let Some(snapshot) = self.snapshots.remove(&key)
         {
-            // It may be what is wrong: the next trial boots a host for another.
-            moment.discard();
+            // The snapshot may be damaged, so the next trial creates another one.
+            snapshot.discard();
         }
-        flight.map(Some)
+        job.map(Some)
     }
 
-    /// The moment that a treatment begins at; its host boots where there is none.
-    fn moment(&mut self, treatment: usize) -> Result<&mut Moment, LabError> {
+    /// The snapshot of a treatment; its host boots where there is none.
+    fn snapshot(&mut self, treatment: usize) -> Result<&mut Snapshot, LabError> {
         let key = key(self.host(treatment));
-        let moment = match self.moments.remove(&key) {
-            Some(moment) => moment,
-            None => Moment::of(self.host(treatment), self.run.settings, &errand(self.run))?,
+        let snapshot = match self.snapshots.remove(&key) {
+            Some(snapshot) => snapshot,
+            None => Snapshot::of(self.host(treatment), self.run.settings, &payload(self.run))?,
         };
-        Ok(self.moments.entry(key).or_insert(moment))
+        Ok(self.snapshots.entry(key).or_insert(snapshot))
     }
 
-    /// The facts about the host are those of the emulated one, as the first that landed found them.
+    /// Stores the facts about the emulated host, from the first finished trial.
     fn keep_facts(&mut self, inside: &ResultsDir) -> Result<(), LabError> {
         if !std::mem::replace(&mut self.has_facts, true) {
             let facts = inside.host()?.to_string();
@@ -483,7 +480,7 @@ impl Hosts<'_> {
     }
 }
 
-/// The files of a trial, but for its record, which is written anew, and its log, which goes on in ours.
+/// Copies the files of a trial. Its record is written by this run, and its log is stored as `testbed.log`.
 fn keep_files(from: &Dir, into: &Dir) -> Result<(), ResultsError> {
     for vtax_files::Entry { name, .. } in from.list()? {
         let kept = match name.to_str() {
@@ -530,7 +527,7 @@ mod tests {
         fn event(&mut self, _event: vtax_lab::run::Event) {}
     }
 
-    /// What is said of a plan with so much more that cannot run, and where its results are.
+    /// The error of a plan with these further lines, and the directory of its results.
     fn said(
         hypervisor: Hypervisor,
         more: &str,

@@ -1,4 +1,4 @@
-//! A second emulated host on one link with the first, for plans whose client lives elsewhere.
+//! The link to a second emulated host, for plans with a remote client.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -7,29 +7,28 @@ use vtax_host::HostError;
 use vtax_host::cell::Uplink;
 use vtax_lab::plan::RemoteClient;
 
-/// The link, as both hosts know it.
+/// The link between the two hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
     bridge: String,
     prefix: u8,
     host: Ipv4Addr,
     client: Ipv4Addr,
-    /// What the plan calls the client's host.
+    /// The client's host in the plan.
     name: String,
 }
 
 /// One of the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Where the plan runs.
+    /// The host of the plan.
     Host,
-    /// Where the target's client lives. It is there first.
+    /// The host of the target's client. It boots first.
     Client,
 }
 
 impl Link {
-    /// The link that a plan wants: its bridge, the host the first and the client the second address of
-    /// the target's network that are free.
+    /// The link of a plan: its bridge, and the first two free addresses of the target's network for host and client.
     ///
     /// # Errors
     /// When the plan names a device, or a network that is too small.
@@ -61,8 +60,8 @@ impl Link {
         })
     }
 
-    /// What a host is told: its bridge and address, then the client's address and name.
-    pub fn told(&self, end: End) -> String {
+    /// The line of a host: its bridge and address, then the client's address and name.
+    pub fn description(&self, end: End) -> String {
         let address = match end {
             End::Host => self.host,
             End::Client => self.client,
@@ -75,7 +74,7 @@ impl Link {
 }
 
 impl End {
-    /// Plugs a machine in: the socket at `path` is the wire.
+    /// Connects a machine to the link, whose socket is at `path`.
     pub fn plug(self, line: &mut Options, path: &Path) {
         let (server, mac) = match self {
             Self::Client => ("on", "52:54:00:76:74:02"),
@@ -113,13 +112,19 @@ mod tests {
         let link =
             |last, prefix| Link::of(&client(bridge(), (Ipv4Addr::new(192, 0, 2, last), prefix)));
         let wide = link(10, 24).unwrap();
-        assert_eq!(wide.told(End::Host), "lan 192.0.2.1/24 192.0.2.2 loader\n");
         assert_eq!(
-            wide.told(End::Client),
+            wide.description(End::Host),
+            "lan 192.0.2.1/24 192.0.2.2 loader\n"
+        );
+        assert_eq!(
+            wide.description(End::Client),
             "lan 192.0.2.2/24 192.0.2.2 loader\n"
         );
         let first = link(1, 24).unwrap();
-        assert_eq!(first.told(End::Host), "lan 192.0.2.2/24 192.0.2.3 loader\n");
+        assert_eq!(
+            first.description(End::Host),
+            "lan 192.0.2.2/24 192.0.2.3 loader\n"
+        );
         for prefix in [30, 31, 32] {
             assert!(link(5, prefix).is_err(), "/{prefix}");
         }

@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 use crate::link::End;
-use crate::payload::ERRAND_BYTES;
+use crate::payload::PAYLOAD_BYTES;
 use crate::settings::{Settings, Timers};
 use std::path::Path;
 use vtax_guest::platform::qemu::{Options, Q35, value};
@@ -17,69 +17,69 @@ const DOM0_DISKS: u64 = 64 * GIB;
 /// The files of one machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Files<'a> {
-    /// Kernel modules, and what the host does with them.
+    /// The initial RAM disk: kernel modules and boot scripts.
     pub initrd: &'a Path,
-    /// What it is to do once it rests: [`ERRAND_BYTES`] of memory.
-    pub errand: &'a Path,
-    /// What the console prints goes here; `None`: this terminal is the console.
+    /// The payload: [`PAYLOAD_BYTES`] of memory.
+    pub payload: &'a Path,
+    /// The output of the console; `None`: this terminal is the console.
     pub console: Option<&'a Path>,
-    /// What the ports carry goes here, if they are wanted: events, results.
+    /// The outputs of the ports, if there are any: events, results.
     pub ports: Option<(&'a Path, &'a Path)>,
-    /// The wire to a second host, and which end of it this machine is.
+    /// The link to a second host, and the end that this machine is.
     pub link: Option<(End, &'a Path)>,
     /// The table of its processors' frequencies, if they have any.
     pub pstates: Option<&'a Path>,
-    /// What it is told once it rests: the seed of its trial, and the arguments.
-    pub told: Option<&'a str>,
-    /// The moment that it keeps or begins at, if any.
-    pub moment: Option<Moment<'a>>,
+    /// The seed and the arguments of its trial.
+    pub trial: Option<&'a str>,
+    /// The snapshot that it creates or starts from, if any.
+    pub snapshot: Option<SnapshotFiles<'a>>,
 }
 
-/// The files of a moment that machines begin at, and of one of these machines.
+/// The files of a snapshot and of a machine that creates it or starts from it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Moment<'a> {
+pub(crate) struct SnapshotFiles<'a> {
     /// The machine's memory.
     pub memory: &'a Path,
     /// Its root disk.
     pub root: &'a Path,
-    /// Where this machine opens its monitor.
+    /// The socket of its monitor.
     pub monitor: &'a Path,
-    /// Whether this is the machine whose moment it is, and not one that begins there.
-    pub keeps: bool,
+    /// Whether the machine creates the snapshot; otherwise it starts from it.
+    pub creates: bool,
 }
 
-/// The position of the host's root disk. What is behind, guests' images and the errand, it only reads.
+/// The position of the root disk. The host does not write to the other two: guests' images and payload.
 const ROOT: usize = 0;
 
-/// What the firmware calls what a machine is told: see `guest/start.sh`.
-const TOLD: &str = "opt/vtax/trial";
+/// The firmware configuration key of [`Files::trial`]: see `guest/start.sh`.
+const TRIAL_KEY: &str = "opt/vtax/trial";
 
-/// What becomes of what a machine writes to a file in its memory.
+/// The effect of writes to a file that is mapped into the memory of a machine.
 #[derive(Debug, Clone, Copy)]
-enum Kept {
-    /// It cannot write.
-    Unchanged,
-    /// It stays in the machine's memory and goes with it.
-    Privately,
-    /// It is in the file.
-    InFile,
+enum WriteMode {
+    /// The machine cannot write.
+    ReadOnly,
+    /// Writes stay in the memory of the machine.
+    Private,
+    /// Writes change the file.
+    Shared,
 }
 
-impl Kept {
-    /// That of the memory and the root disk of a moment.
-    fn of(moment: Moment<'_>) -> Self {
-        match moment.keeps {
-            true => Self::InFile,
-            false => Self::Privately,
+impl WriteMode {
+    /// The mode of the memory and the root disk of a snapshot.
+    fn of(snapshot: SnapshotFiles<'_>) -> Self {
+        match snapshot.creates {
+            true => Self::Shared,
+            false => Self::Private,
         }
     }
 
-    /// The file as an object of QEMU.
+    /// The object of QEMU for the file.
     fn memory(self, id: &str, path: &Path, bytes: u64) -> String {
         let (share, readonly) = match self {
-            Self::Unchanged => ("on", "on"),
-            Self::Privately => ("off", "off"),
-            Self::InFile => ("on", "off"),
+            Self::ReadOnly => ("on", "on"),
+            Self::Private => ("off", "off"),
+            Self::Shared => ("on", "off"),
         };
         let path = value(path);
         format!(
@@ -95,7 +95,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         line.option("-L", firmware.to_string_lossy());
     }
     if settings.deterministic {
-        // One thread runs all, the clock is what it has executed and jumps where it would idle.
+        // One thread executes all. The clock is the instruction count and skips idle time.
         let shift = settings.frequency.shift();
         line.option("-accel", "tcg,thread=single")
             .option("-icount", format!("shift={shift},sleep=off"))
@@ -113,17 +113,17 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         (false, _) if settings.hvm => "qemu64,+svm,+npt",
         (false, _) => "qemu64",
         (true, None) => "EPYC,+svm,-xsaves",
-        // Its clock counts on at every frequency: else KVM would give guests one that follows them.
+        // An invariant clock, since KVM would give guests a clock that follows the frequency.
         (true, Some(_)) => "EPYC,+svm,-xsaves,+invtsc",
     };
-    let memory = files.moment.map_or("", |_| ",memory-backend=memory");
+    let memory = files.snapshot.map_or("", |_| ",memory-backend=memory");
     line.option("-cpu", cpu)
         .option("-machine", format!("{Q35},nvdimm=on{memory}"));
     let [root, guests] = &host.disks;
     let disks = [
         (root.path.as_path(), root.bytes),
         (guests.path.as_path(), guests.bytes),
-        (files.errand, ERRAND_BYTES),
+        (files.payload, PAYLOAD_BYTES),
     ];
     let ends = disks.iter().scan(DOM0_DISKS, |end, (_, bytes)| {
         let start = *end;
@@ -147,10 +147,10 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         ),
     );
     for (position, ((path, bytes), (start, _))) in disks.iter().zip(&places).enumerate() {
-        let (kept, path) = match (position, files.moment) {
-            (ROOT, None) => (Kept::Privately, *path),
-            (ROOT, Some(moment)) => (Kept::of(moment), moment.root),
-            _ => (Kept::Unchanged, *path),
+        let (kept, path) = match (position, files.snapshot) {
+            (ROOT, None) => (WriteMode::Private, *path),
+            (ROOT, Some(snapshot)) => (WriteMode::of(snapshot), snapshot.root),
+            _ => (WriteMode::ReadOnly, *path),
         };
         let id = format!("disk{position}");
         line.option("-object", kept.memory(&id, path, *bytes));
@@ -159,38 +159,38 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
             false => format!(",addr={start:#x}"),
         };
         let unarmed = match kept {
-            Kept::Unchanged => ",unarmed=on",
-            Kept::Privately | Kept::InFile => "",
+            WriteMode::ReadOnly => ",unarmed=on",
+            WriteMode::Private | WriteMode::Shared => "",
         };
         line.option(
             "-device",
             format!("nvdimm,id=nvdimm{position},memdev={id}{address}{unarmed}"),
         );
     }
-    if let Some(moment) = files.moment {
+    if let Some(snapshot) = files.snapshot {
         let bytes = u64::from(settings.memory_mib) << 20;
-        let memory = Kept::of(moment).memory("memory", moment.memory, bytes);
+        let memory = WriteMode::of(snapshot).memory("memory", snapshot.memory, bytes);
         line.option("-object", memory)
             .option(
                 "-qmp",
-                format!("unix:{},server=on,wait=off", value(moment.monitor)),
+                format!("unix:{},server=on,wait=off", value(snapshot.monitor)),
             )
-            // The host writes to it, and stands still.
+            // A write to this device pauses the machine.
             .option("-device", "pvpanic-pci")
             .option("-action", "panic=pause");
-        if !moment.keeps {
+        if !snapshot.creates {
             line.option("-incoming", "defer");
         }
     }
-    if let Some(told) = files.told {
+    if let Some(trial) = files.trial {
         line.option(
             "-fw_cfg",
-            format!("name={TOLD},string={}", told.replace(',', ",,")),
+            format!("name={TRIAL_KEY},string={}", trial.replace(',', ",,")),
         );
     }
 
-    // Xen keeps persistent memory to itself, but lets its Dom0 map what it does not know as memory:
-    // there a driver for flash memory is told where the disks are. Elsewhere their order is that of their addresses.
+    // Xen hides persistent memory from its Dom0, but lets it map addresses that are not memory: there a driver of flash
+    // memory gets the addresses of the disks. Elsewhere disks are ordered by address.
     let memory: String = match nested {
         true => String::new(),
         false => disks
@@ -241,7 +241,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         for (name, path) in [("events", events), ("results", results)] {
             line.file(name, path);
         }
-        // Without an event file descriptor what is written leaves at that very instruction.
+        // Without an event file descriptor a write is handled at its instruction.
         line.option(
             "-device",
             "virtio-serial-pci,disable-legacy=on,ioeventfd=off",
@@ -276,7 +276,7 @@ mod tests {
         memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
         -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on \
         -object \
-        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/errand,size=1073741824 \
+        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/payload,size=1073741824 \
         -device nvdimm,id=nvdimm2,memdev=disk2,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
         mitigations=off -chardev \
@@ -294,7 +294,7 @@ mod tests {
         memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
         -device nvdimm,id=nvdimm1,memdev=disk1,addr=0x1080000000,unarmed=on \
         -object \
-        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/errand,size=1073741824 \
+        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/payload,size=1073741824 \
         -device nvdimm,id=nvdimm2,memdev=disk2,addr=0x1100000000,unarmed=on -kernel /cache/xen -initrd \
         /cache/vmlinuz console=hvc0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check \
         nokaslr mitigations=off \
@@ -315,7 +315,7 @@ mod tests {
         memory-backend-file,id=disk1,share=on,readonly=on,mem-path=/cache/guests.ext4,size=805306368 \
         -device nvdimm,id=nvdimm1,memdev=disk1,unarmed=on \
         -object \
-        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/errand,size=1073741824 \
+        memory-backend-file,id=disk2,share=on,readonly=on,mem-path=/tmp/payload,size=1073741824 \
         -device nvdimm,id=nvdimm2,memdev=disk2,unarmed=on -kernel /cache/vmlinuz -initrd /tmp/a,b/initrd \
         -append console=ttyS0 quiet panic=-1 cryptomgr.notests tsc=reliable no_timer_check nokaslr \
         mitigations=off -chardev \
@@ -329,13 +329,13 @@ mod tests {
         let host = fake_host(Path::new("/cache"), hypervisor);
         let files = Files {
             initrd: Path::new("/tmp/a,b/initrd"),
-            errand: Path::new("/tmp/errand"),
+            payload: Path::new("/tmp/payload"),
             console: Some(Path::new("/tmp/console")),
             ports: Some((Path::new("/tmp/events"), Path::new("/tmp/results"))),
             link: None,
             pstates: None,
-            told: None,
-            moment: None,
+            trial: None,
+            snapshot: None,
         };
         command_line(&host, settings, files).words().join(" ")
     }
@@ -400,13 +400,13 @@ mod tests {
         let line = |end| {
             let files = Files {
                 initrd: Path::new("/tmp/initrd"),
-                errand: Path::new("/tmp/errand"),
+                payload: Path::new("/tmp/payload"),
                 console: None,
                 ports: None,
                 link: Some((end, Path::new("/tmp/a,b"))),
                 pstates: None,
-                told: None,
-                moment: None,
+                trial: None,
+                snapshot: None,
             };
             command_line(&host, &Settings::default(), files)
                 .words()
@@ -445,13 +445,13 @@ mod tests {
         let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
         let files = Files {
             initrd: Path::new("/tmp/initrd"),
-            errand: Path::new("/tmp/errand"),
+            payload: Path::new("/tmp/payload"),
             console: None,
             ports: None,
             link: None,
             pstates: Some(Path::new("/tmp/a,b")),
-            told: None,
-            moment: None,
+            trial: None,
+            snapshot: None,
         };
         let line = command_line(&host, &Settings::default(), files);
         let line = line.words().join(" ");
@@ -478,27 +478,27 @@ mod tests {
     #[test]
     fn what_keeps_a_moment_writes_its_files_and_what_begins_there_does_not() {
         let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
-        let line = |keeps| {
+        let line = |creates| {
             let files = Files {
                 initrd: Path::new("/m/initrd"),
-                errand: Path::new("/tmp/errand"),
+                payload: Path::new("/tmp/payload"),
                 console: None,
                 ports: None,
                 link: None,
                 pstates: None,
-                told: Some("--treatment=2,3"),
-                moment: Some(Moment {
+                trial: Some("--treatment=2,3"),
+                snapshot: Some(SnapshotFiles {
                     memory: Path::new("/m/memory"),
                     root: Path::new("/m/root"),
                     monitor: Path::new("/t/monitor"),
-                    keeps,
+                    creates,
                 }),
             };
             command_line(&host, &Settings::default(), files)
                 .words()
                 .join(" ")
         };
-        let (keeps, begins) = (line(true), line(false));
+        let (creates, begins) = (line(true), line(false));
         for (kept, path) in [
             ("memory", "/m/memory,size=3221225472"),
             ("disk0", "/m/root,size="),
@@ -506,8 +506,8 @@ mod tests {
             let written = format!("id={kept},share=on,readonly=off,mem-path={path}");
             let private = format!("id={kept},share=off,readonly=off,mem-path={path}");
             assert!(
-                keeps.contains(&written) && !keeps.contains(&private),
-                "{keeps}"
+                creates.contains(&written) && !creates.contains(&private),
+                "{creates}"
             );
             assert!(
                 begins.contains(&private) && !begins.contains(&written),
@@ -519,7 +519,7 @@ mod tests {
             line.replace("share=on", "share=off")
                 .replace(" -incoming defer", "")
         };
-        assert_eq!(rest(&keeps), rest(&begins));
+        assert_eq!(rest(&creates), rest(&begins));
         assert!(begins.contains(" -incoming defer") && begins.contains("memory-backend=memory"));
         assert!(
             begins.contains("name=opt/vtax/trial,string=--treatment=2,,3"),

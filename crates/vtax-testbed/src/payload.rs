@@ -1,7 +1,7 @@
-//! What travels into an emulated host. It boots with a second archive behind its own initial RAM disk: the
-//! kernel unpacks both, and what is in both is taken from the second, such as `init`. What it is to do comes as
-//! an archive in the memory of the machine, which it unpacks once it rests: so hosts with different errands boot
-//! alike. No disk or network of this machine is involved, so both arrive at the same instruction every time.
+//! The boot files and the payload of an emulated host. The boot files are an archive behind the host's own initial RAM
+//! disk; the kernel unpacks both, and a file in both, such as `init`, is taken from the second. The payload is an archive
+//! in the memory of the machine, which the host unpacks once it is idle, so that hosts with different payloads boot alike.
+//! Neither uses a disk or network of this machine, so both arrive at the same instruction every time.
 
 use crate::host::Host;
 use crate::link::{End, Link};
@@ -21,45 +21,45 @@ const KVM: &str = include_str!("guest/kvm.sh");
 const XEN: &str = include_str!("guest/xen.sh");
 const GOVERNORS: &str = include_str!("guest/governors.sh");
 
-/// The size of the memory with an errand, the same for all. What is not written takes no room.
-pub(crate) const ERRAND_BYTES: u64 = 1 << 30;
+/// The size of the memory of a payload, the same for all. Unwritten pages take no room.
+pub(crate) const PAYLOAD_BYTES: u64 = 1 << 30;
 
-/// What the host is to do.
+/// The payload of a host.
 #[derive(Debug)]
-pub(crate) enum Errand<'a> {
+pub(crate) enum Payload<'a> {
     /// Open a shell on the console.
     Shell {
-        /// The vtax that is to be there.
+        /// The vtax in the host.
         binary: &'a Path,
     },
-    /// Be reached over the link, until it is ended.
+    /// Accept the client over the link until the host is ended.
     Client,
     /// Run one trial of a plan.
     Trial {
-        /// The vtax to run it with.
+        /// The vtax that runs it.
         binary: &'a Path,
-        /// What of vtax runs it: `run`, `accuracy run`.
+        /// The subcommand of vtax: `run`, `accuracy run`.
         command: &'a str,
         /// The plan's text.
         plan: &'a str,
-        /// For how long the host, which has just booted, comes to rest before: its own seconds.
+        /// Idle time after the boot, by the clock of the host.
         rest: Duration,
         /// Whether its processors have frequencies.
         governors: bool,
     },
 }
 
-/// What a host with an errand boots with, as files: the same whatever vtax, command and plan it will have.
+/// The files that a host boots with. They do not depend on vtax, command and plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Luggage {
+pub(crate) struct BootFiles {
     /// Its initial RAM disk.
     pub initrd: PathBuf,
     /// The table of its processors' frequencies, if they have any.
     pub pstates: Option<PathBuf>,
 }
 
-impl Luggage {
-    /// Packs it into a directory.
+impl BootFiles {
+    /// Writes the files into a directory.
     ///
     /// # Errors
     /// When a file cannot be read or written.
@@ -67,28 +67,28 @@ impl Luggage {
         directory: &Path,
         host: &Host,
         settings: &Settings,
-        errand: &Errand<'_>,
+        payload: &Payload<'_>,
         link: Option<&Link>,
     ) -> Result<Self, HostError> {
         let keep = |path: &Path, content: &[u8]| {
             Ok::<(), HostError>(vtax_files::write_scratch(path, content)?)
         };
         let governors = matches!(
-            errand,
-            Errand::Trial {
+            payload,
+            Payload::Trial {
                 governors: true,
                 ..
             }
         );
-        let luggage = Self::of(directory, governors);
-        keep(&luggage.initrd, &initrd(host, errand, link)?)?;
-        if let Some(table) = &luggage.pstates {
+        let boot_files = Self::of(directory, governors);
+        keep(&boot_files.initrd, &initrd(host, payload, link)?)?;
+        if let Some(table) = &boot_files.pstates {
             keep(table, &pstates::table(settings.processors()))?;
         }
-        Ok(luggage)
+        Ok(boot_files)
     }
 
-    /// What is packed in a directory.
+    /// The files in a directory.
     pub fn of(directory: &Path, has_pstates: bool) -> Self {
         Self {
             initrd: directory.join("initrd"),
@@ -97,11 +97,11 @@ impl Luggage {
     }
 }
 
-/// The initial RAM disk of a host with an errand.
+/// The initial RAM disk of a host with a payload.
 ///
 /// # Errors
 /// When a file cannot be read.
-fn initrd(host: &Host, errand: &Errand<'_>, link: Option<&Link>) -> Result<Vec<u8>, HostError> {
+fn initrd(host: &Host, payload: &Payload<'_>, link: Option<&Link>) -> Result<Vec<u8>, HostError> {
     let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
     let mut bytes = read(&host.files.initrd)?;
     // Archives begin at multiples of four bytes.
@@ -109,49 +109,49 @@ fn initrd(host: &Host, errand: &Errand<'_>, link: Option<&Link>) -> Result<Vec<u
 
     let mut archive = Archive::default();
     archive.executable("init", INIT.as_bytes());
-    archive.directory("payload");
+    archive.directory("testbed");
     let mut add = |name: &str, content: &[u8]| {
-        archive.executable(&format!("payload/{name}"), content);
+        archive.executable(&format!("testbed/{name}"), content);
     };
     add("start", START.as_bytes());
     let hypervisor = match host.hypervisor {
         Hypervisor::Kvm => KVM,
         Hypervisor::Xen => XEN,
     };
-    let governors = match errand {
-        Errand::Trial {
+    let governors = match payload {
+        Payload::Trial {
             governors: true, ..
         } => GOVERNORS,
         _ => "",
     };
     add("hypervisor", [hypervisor, governors].concat().as_bytes());
     if let Some(link) = link {
-        let end = match errand {
-            Errand::Client => End::Client,
+        let end = match payload {
+            Payload::Client => End::Client,
             _ => End::Host,
         };
-        add("link", link.told(end).as_bytes());
+        add("link", link.description(end).as_bytes());
     }
-    match errand {
-        Errand::Shell { .. } => add("shell", b""),
-        Errand::Client => add("client", b""),
-        Errand::Trial { rest, .. } => add("rest", rest.as_secs().to_string().as_bytes()),
+    match payload {
+        Payload::Shell { .. } => add("shell", b""),
+        Payload::Client => add("client", b""),
+        Payload::Trial { rest, .. } => add("rest", rest.as_secs().to_string().as_bytes()),
     }
     bytes.extend(archive.finish());
     Ok(bytes)
 }
 
-impl Errand<'_> {
-    /// Packs what is not there when the host boots, as files below its root.
+impl Payload<'_> {
+    /// Writes the archive of the payload, with paths below the root of the host.
     ///
     /// # Errors
-    /// When a file cannot be read or written, or there is more than the memory holds.
-    pub fn bring(&self, directory: &Path, hypervisor: Hypervisor) -> Result<PathBuf, HostError> {
+    /// When a file cannot be read or written, or the archive is too large.
+    pub fn pack(&self, directory: &Path, hypervisor: Hypervisor) -> Result<PathBuf, HostError> {
         let mut archive = Archive::default();
         match self {
-            Errand::Client => {}
-            Errand::Shell { binary } => add_program(&mut archive, binary)?,
-            Errand::Trial {
+            Payload::Client => {}
+            Payload::Shell { binary } => add_program(&mut archive, binary)?,
+            Payload::Trial {
                 binary,
                 command,
                 plan,
@@ -170,25 +170,25 @@ impl Errand<'_> {
         }
         let bytes = archive.finish();
         fits(bytes.len() as u64)?;
-        let path = directory.join("errand");
+        let path = directory.join("payload");
         let mut file = vtax_files::create(&path)?;
         file.write_all(&bytes)
-            .and_then(|()| file.set_len(ERRAND_BYTES))
+            .and_then(|()| file.set_len(PAYLOAD_BYTES))
             .map_err(HostError::file("write", &path))?;
         Ok(path)
     }
 }
 
 /// # Errors
-/// When an errand of so many bytes does not fit.
+/// When a payload of this size does not fit.
 fn fits(bytes: u64) -> Result<(), HostError> {
-    if bytes <= ERRAND_BYTES {
+    if bytes <= PAYLOAD_BYTES {
         return Ok(());
     }
     Err(HostError::Setting(format!(
         "a vtax of {} MiB does not fit into an emulated host, which has room for {}: a release build is smaller",
         bytes >> 20,
-        ERRAND_BYTES >> 20
+        PAYLOAD_BYTES >> 20
     )))
 }
 
@@ -198,13 +198,13 @@ fn add_program(archive: &mut Archive, binary: &Path) -> Result<(), HostError> {
     Ok(())
 }
 
-/// What the kernel loads of an ELF file (elf(5)): what is behind, debug information above all, is four fifths of
-/// a build of vtax, and unpacking it in an emulated host takes seconds. Section headers are not looked at by it.
+/// The part of an ELF file (elf(5)) that the kernel loads. The rest, above all debug information, is four fifths of a
+/// build of vtax, and takes seconds to unpack in an emulated host. The kernel does not read section headers.
 fn program(file: &[u8]) -> &[u8] {
     loaded(file).and_then(|end| file.get(..end)).unwrap_or(file)
 }
 
-/// Where the last loaded segment of a 64-bit little-endian ELF file ends; `None` for what is none.
+/// The end of the last loaded segment of a 64-bit little-endian ELF file; `None` for other files.
 fn loaded(file: &[u8]) -> Option<usize> {
     const LOAD: usize = 1;
     let number = |offset: usize, bytes: usize| -> Option<usize> {
@@ -282,31 +282,31 @@ mod tests {
         let host = fake_host(directory.path(), Hypervisor::Kvm);
         let binary = directory.path().join("vtax");
         fs::write(&binary, "a program").unwrap();
-        let errand = |governors| Errand::Trial {
+        let payload = |governors| Payload::Trial {
             binary: &binary,
             command: "run",
             plan: "name = \"x\"",
             rest: Duration::ZERO,
             governors,
         };
-        let with = initrd(&host, &errand(true), None).unwrap();
-        let errand = errand(false);
-        let first = initrd(&host, &errand, None).unwrap();
-        assert_eq!(first, initrd(&host, &errand, None).unwrap());
+        let with = initrd(&host, &payload(true), None).unwrap();
+        let payload = payload(false);
+        let first = initrd(&host, &payload, None).unwrap();
+        assert_eq!(first, initrd(&host, &payload, None).unwrap());
         let holds = |bytes: &[u8], text: &str| {
             bytes
                 .windows(text.len())
                 .any(|part| part == text.as_bytes())
         };
-        let brought = |errand: &Errand<'_>| {
-            let path = errand.bring(directory.path(), host.hypervisor).unwrap();
-            assert_eq!(fs::metadata(&path).unwrap().len(), ERRAND_BYTES);
+        let brought = |payload: &Payload<'_>| {
+            let path = payload.pack(directory.path(), host.hypervisor).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().len(), PAYLOAD_BYTES);
             let mut start = vec![0; 4096];
             std::io::Read::read_exact(&mut fs::File::open(path).unwrap(), &mut start).unwrap();
             start
         };
-        let errand_of_it = brought(&errand);
-        assert_eq!(errand_of_it, brought(&errand));
+        let errand_of_it = brought(&payload);
+        assert_eq!(errand_of_it, brought(&payload));
         for text in ["a program", "testbed:kvm", "name = \"x\""] {
             assert!(holds(&errand_of_it, text), "{text}");
             // Hosts with different plans boot alike.
@@ -314,15 +314,15 @@ mod tests {
         }
         assert!(holds(&first, "kvm_amd"));
         assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
-        let shell = brought(&Errand::Shell { binary: &binary });
+        let shell = brought(&Payload::Shell { binary: &binary });
         assert!(holds(&shell, "a program") && !holds(&shell, "name = \"x\""));
-        assert!(!holds(&brought(&Errand::Client), "a program"));
+        assert!(!holds(&brought(&Payload::Client), "a program"));
     }
 
     #[test]
     fn a_program_that_does_not_fit_is_refused() {
-        fits(ERRAND_BYTES).unwrap();
-        let said = fits(ERRAND_BYTES + 1).unwrap_err().to_string();
+        fits(PAYLOAD_BYTES).unwrap();
+        let said = fits(PAYLOAD_BYTES + 1).unwrap_err().to_string();
         assert!(said.contains("a vtax of 1024 MiB does not fit"), "{said}");
     }
 }

@@ -1,9 +1,9 @@
-//! What an emulated host is made of.
+//! The recipe of an emulated host: its packages, kernel modules and files.
 
 use vtax_guest::image::{Recipe, RecipeFile};
 use vtax_lab::place::Hypervisor;
 
-/// What the lab needs on any host, and its clients.
+/// Packages of the lab and its clients.
 const LAB: [&str; 13] = [
     "busybox-static",
     "dbench",
@@ -20,7 +20,7 @@ const LAB: [&str; 13] = [
     "sysbench",
 ];
 
-/// What each hypervisor needs beyond that.
+/// Further packages of a hypervisor.
 fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
     match hypervisor {
         // A second host on the same link is reached through ssh.
@@ -43,12 +43,12 @@ fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
     }
 }
 
-/// The recipe of a host. The scripts that it boots with are not in it: they travel with the plan,
-/// so that changing them builds nothing.
+/// The recipe of a host. Its boot scripts are not part of it but of the boot files, so that a change of them needs no
+/// new image.
 pub fn recipe(hypervisor: Hypervisor) -> Recipe {
     let packages = LAB.iter().chain(hypervisor_packages(hypervisor));
-    // Memory answers at once, so that no timing of this machine's disk gets in. Xen does not show
-    // persistent memory to its Dom0, which takes it for flash memory.
+    // Disks are memory, so that no timing of this machine's disk has an effect. Xen hides persistent memory from its
+    // Dom0, which accesses it as flash memory.
     let disk: &[&str] = match hypervisor {
         Hypervisor::Kvm => &["nfit", "nd_pmem"],
         Hypervisor::Xen => &["phram", "mtdblock", "crc32c_generic", "ext4"],

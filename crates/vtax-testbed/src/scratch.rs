@@ -1,5 +1,5 @@
-//! Directories for a while. Whoever has one holds its lock, so that what a killed vtax left is told from what is
-//! in use, whatever space of processes, user or machine it belongs to.
+//! Temporary directories with a lock. The lock distinguishes a directory in use from one that a killed vtax left behind,
+//! across process namespaces, users and machines.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use vtax_host::HostError;
 
-/// What they are called, before what is random.
+/// The prefix of their names.
 const PREFIX: &str = "vtax-scratch-";
 
-/// A directory that goes when dropped.
+/// A temporary directory, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     directory: TempDir,
@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// A new one; what others left behind there goes now.
+    /// Creates a directory and removes those that killed processes left in `below`.
     ///
     /// # Errors
     /// When it cannot be created.
@@ -29,7 +29,7 @@ impl Scratch {
                 .prefix(PREFIX)
                 .tempdir_in(below)
                 .map_err(HostError::file("create a directory in", below))?;
-            // Another's sweep may have come before the lock.
+            // Another process may have removed it before the lock.
             if let Some(lock) = lock(directory.path())
                 && directory.path().exists()
             {
@@ -41,16 +41,16 @@ impl Scratch {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }
 }
 
-/// Removes what is there in one step: what is removed by half under its name would be taken for the whole.
+/// Removes a file or directory in one step, so that no half-removed directory keeps its name.
 ///
 /// # Errors
-/// When it cannot be moved away. What can be moved and not removed stays in a directory that is swept.
+/// When it cannot be renamed. Renamed files that cannot be removed stay in a temporary directory.
 pub(crate) fn remove(path: &Path) -> Result<(), HostError> {
     let away = Scratch::create(path.parent().unwrap_or(path))?;
     fs::rename(path, away.path().join("away")).map_err(HostError::file("remove", path))
@@ -62,7 +62,7 @@ fn lock(path: &Path) -> Option<File> {
     Some(directory)
 }
 
-/// Removes those whose vtax was killed before it could.
+/// Removes the directories of killed processes.
 fn sweep(below: &Path) {
     let entries = fs::read_dir(below).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
@@ -70,7 +70,7 @@ fn sweep(below: &Path) {
         .filter_map(|entry| Some((entry.path(), lock(&entry.path())?)))
         .collect();
     for (path, _lock) in left {
-        // What cannot be removed is in the directory for such files.
+        // A failure leaves the directory to the next sweep.
         let _ = fs::remove_dir_all(path);
     }
 }

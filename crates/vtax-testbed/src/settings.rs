@@ -1,4 +1,4 @@
-//! How an emulated host runs, beyond what a plan says: a small TOML file.
+//! The settings of an emulated host that a plan does not have: a small TOML file.
 
 use crate::cost::CostModel;
 use serde::{Deserialize, Serialize};
@@ -10,22 +10,22 @@ use vtax_units::Nanoseconds;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Whether the clock of the machine is its instruction count. Without, it is this machine's
-    /// clock, and numbers vary with what else runs here.
+    /// Whether the clock of the machine is its instruction count. Otherwise it is this machine's clock, and numbers depend
+    /// on other programs.
     pub deterministic: bool,
-    /// How fast the processor is; only where the clock is the instruction count.
+    /// The speed of the processor; only where the clock is the instruction count.
     pub frequency: Frequency,
     /// Memory of the host, in MiB.
     pub memory_mib: u32,
-    /// Seed of all that is random in the machine.
+    /// The seed of all random numbers of the machine.
     pub seed: u32,
-    /// How exactly the host's kernel keeps its timers. Coarse ones let several guests run under KVM
-    /// for minutes: see `docs/testbed.md`.
+    /// The resolution of the host kernel's timers. Coarse ones let several guests run under KVM for minutes: see
+    /// `docs/testbed.md`.
     pub timers: Timers,
     /// Whether the processor of a host with Xen has virtualization (AMD-V with nested pages), which guests
     /// other than paravirtual ones need. Under KVM it always has.
     pub hvm: bool,
-    /// The cost model: the name of a shipped one, or a file; the first that vtax ships unless given.
+    /// The cost model: the name of a shipped one, or a file; by default the first shipped one.
     pub cost_model: Option<PathBuf>,
 }
 
@@ -39,13 +39,13 @@ pub enum Frequency {
     Half,
 }
 
-/// How exactly the host's kernel keeps its timers.
+/// The resolution of the host kernel's timers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Timers {
-    /// To the nanosecond, as on every host of today.
+    /// Nanoseconds, as on current hosts.
     Fine,
-    /// To the tick of 4 ms.
+    /// Ticks of 4 ms.
     Coarse,
 }
 
@@ -58,7 +58,7 @@ impl Frequency {
         }
     }
 
-    /// How long an instruction takes.
+    /// The duration of an instruction.
     pub fn instruction(self) -> Nanoseconds {
         Nanoseconds(1 << self.shift())
     }
@@ -79,10 +79,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads a settings file; a `cost_model` that is no shipped one's name is beside it.
+    /// Reads a settings file. A `cost_model` that is not the name of a shipped one is a path relative to the file.
     ///
     /// # Errors
-    /// When it cannot be read, is not TOML, has unknown keys, or values that make no sense.
+    /// When it cannot be read, is not TOML, has unknown keys, or values out of range.
     pub fn read(path: &Path) -> Result<Self, HostError> {
         let text = std::fs::read_to_string(path).map_err(HostError::file("read", path))?;
         let mut settings = Self::parse(&text)
@@ -95,22 +95,22 @@ impl Settings {
         Ok(settings)
     }
 
-    /// What such a file says; a `cost_model` stays as it is written.
+    /// Parses a settings file; a `cost_model` stays as written.
     ///
     /// # Errors
-    /// When it is not TOML, has unknown keys, or values that make no sense; in words.
+    /// When it is not TOML, has unknown keys, or values out of range.
     pub fn parse(text: &str) -> Result<Self, String> {
         let settings: Self = toml::from_str(text).map_err(|cause| cause.to_string())?;
         settings.check().map(|()| settings)
     }
 
-    /// How many processors the machine has.
+    /// The number of processors of the machine.
     pub(crate) fn processors(&self) -> usize {
         if self.deterministic { 1 } else { 2 }
     }
 
     /// # Errors
-    /// What cannot be, and what could.
+    /// When a value is out of range or does not fit another one.
     fn check(&self) -> Result<(), String> {
         if !(1024..=1 << 20).contains(&self.memory_mib) {
             return Err(format!(

@@ -1,9 +1,9 @@
-//! A console in an emulated host.
+//! A shell on the console of an emulated host.
 
 use crate::emulator::missing;
 use crate::host::Host;
 use crate::machine::{self, Files};
-use crate::payload::{Errand, Luggage};
+use crate::payload::{BootFiles, Payload};
 use crate::scratch::Scratch;
 use crate::settings::Settings;
 use vtax_host::HostError;
@@ -15,17 +15,17 @@ use vtax_host::HostError;
 pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
     let directory = Scratch::create(&std::env::temp_dir())?;
     let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
-    let shell = Errand::Shell { binary: &binary };
-    let luggage = Luggage::pack(directory.path(), host, settings, &shell, None)?;
+    let shell = Payload::Shell { binary: &binary };
+    let boot_files = BootFiles::pack(directory.path(), host, settings, &shell, None)?;
     let files = Files {
-        initrd: &luggage.initrd,
-        errand: &shell.bring(directory.path(), host.hypervisor)?,
+        initrd: &boot_files.initrd,
+        payload: &shell.pack(directory.path(), host.hypervisor)?,
         console: None,
         ports: None,
         link: None,
         pstates: None,
-        told: None,
-        moment: None,
+        trial: None,
+        snapshot: None,
     };
     let line = machine::command_line(host, settings, files);
     let status = line.command().status().map_err(missing)?;

@@ -1,4 +1,4 @@
-# Frequencies, from the table that the host was given, and all governors.
+# The frequencies of the host's ACPI table, and all governors.
 for module in acpi-cpufreq cpufreq_powersave cpufreq_userspace cpufreq_ondemand cpufreq_conservative; do
     modprobe $module || fail "cannot load $module"
 done

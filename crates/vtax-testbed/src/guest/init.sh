@@ -1,6 +1,5 @@
 #!/bin/busybox sh
-# PID 1 of an emulated host's initial RAM disk, in the place of the guests' own: drivers, the
-# root disk, then what came along to go on with.
+# PID 1 of an emulated host's initial RAM disk: loads drivers, mounts the root disk, and starts /run/testbed/start.
 say() { echo "vtax-testbed: $*"; }
 fail() { say "FAILED: $*"; exec poweroff -f; }
 
@@ -20,8 +19,8 @@ wait_for() {
     done
 }
 
-# Three disks in memory: under Xen where the kernel is told that they are, else persistent memory, which it numbers
-# in an order of its own.
+# Three disks in memory. Under Xen the kernel command line has their addresses; elsewhere they are persistent memory,
+# which the kernel does not number by address.
 disks=
 for word in $(cat /proc/cmdline); do
     case $word in
@@ -43,7 +42,7 @@ if [ -z "$disks" ]; then
 fi
 set -- $disks
 mkdir /dev/disk
-for name in root guests errand; do
+for name in root guests payload; do
     wait_for "/dev/$1"
     ln -s "/dev/$1" "/dev/disk/$name"
     shift
@@ -52,7 +51,7 @@ done
 mount -t ext4 -o noatime /dev/disk/root /newroot || fail "cannot mount the root disk"
 mount -t tmpfs -o mode=755 run /newroot/run
 mount -t tmpfs tmp /newroot/tmp
-/bin/busybox mv /payload /newroot/run/testbed || fail "cannot keep the payload"
+/bin/busybox mv /testbed /newroot/run/testbed || fail "cannot move the scripts to /run/testbed"
 for system in proc sys dev; do
     mount --move /$system /newroot/$system
 done

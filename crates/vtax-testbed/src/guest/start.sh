@@ -1,6 +1,6 @@
 #!/bin/sh
-# PID 1 of an emulated host from here on: the hypervisor, then the plan (or a shell), and its
-# results out by the ports. No service manager, no network but the lab's own, no bare `wait`.
+# PID 1 of an emulated host after the initial RAM disk: starts the hypervisor, runs the plan or a shell, and writes the
+# results to the ports. There is no service manager and no network but the lab's; a bare `wait` would wait for daemons.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 say() { echo "vtax-testbed: $*"; }
 leave() {
@@ -12,15 +12,15 @@ fail() {
     leave
 }
 
-# What was read of a disk when the kernel found it may be another one's: see stand_still.
+# Drops the kernel's copy of a disk, which may be that of the machine of the snapshot: see stop_for_snapshot.
 forget() {
     busybox blockdev --flushbufs "$1"
 }
 
-# What is to be done here, as files below the root: vtax, which cells with a /run of their own call, and a plan.
-unpack_errand() {
-    forget /dev/disk/errand
-    (cd / && busybox cpio -i </dev/disk/errand 2>/run/said) || fail "cannot unpack the errand: $(cat /run/said)"
+# Unpacks vtax, outside of /run, which cells hide, and the plan.
+unpack_payload() {
+    forget /dev/disk/payload
+    (cd / && busybox cpio -i </dev/disk/payload 2>/run/said) || fail "cannot unpack the payload: $(cat /run/said)"
 }
 
 # The images that guests run.
@@ -36,14 +36,14 @@ mount_guests() {
     done
 }
 
-# A machine whose moment is kept has a device (pvpanic) that stops it at the instruction that writes to it. Others
-# go on from there, with guests' images and an errand of their own. Where no moment is kept there is no such device.
-stand_still() {
+# Stops the machine of a snapshot at this instruction, by a write to its pvpanic device. The machines of trials go on
+# from here with their own payload and guests' images. Without snapshots there is no such device.
+stop_for_snapshot() {
     for device in /sys/bus/pci/devices/*; do
         [ "$(cat "$device/vendor") $(cat "$device/device")" = "0x1b36 0x0011" ] || continue
         read -r address _ <"$device/resource"
         echo 1 >"$device/enable"
-        busybox devmem "$address" 8 1 || fail "cannot stand still"
+        busybox devmem "$address" 8 1 || fail "cannot stop for the snapshot"
     done
 }
 
@@ -63,10 +63,10 @@ for module in tun bridge veth overlay loop sch_netem sch_tbf; do
     modprobe $module || fail "cannot load $module"
 done
 
-cd /run/testbed || fail "no payload"
+cd /run/testbed || fail "/run/testbed is missing"
 . ./hypervisor
 
-# A wire to a second host, with nobody else on it: no secret guards the way there.
+# A link to a second host without other hosts on it, so root logs in without a password.
 if [ -e link ]; then
     read -r bridge address client name <link
     modprobe virtio_net || fail "cannot load virtio_net"
@@ -102,7 +102,7 @@ for port in /sys/class/virtio-ports/*; do
 done
 
 if [ -e shell ]; then
-    unpack_errand
+    unpack_payload
     mount_guests
     say "$(uname -sr); poweroff ends it"
     # A session of its own, so that the console is its terminal.
@@ -113,15 +113,15 @@ fi
 
 [ -n "$events" ] && [ -n "$results" ] || fail "the ports do not appear"
 mkdir results
-# What a kernel does after its boot is no trial's.
+# Work of the kernel after its boot does not belong to a trial.
 sleep "$(cat rest)"
-stand_still
-unpack_errand
+stop_for_snapshot
+unpack_payload
 mount_guests
 modprobe qemu_fw_cfg || fail "cannot load qemu_fw_cfg"
-# From here on chance is the seed's: what this kernel makes random, and what the processor does.
+# From here on all randomness of the kernel and the processor follows from the seed.
 read -r seed arguments </sys/firmware/qemu_fw_cfg/by_name/opt/vtax/trial/raw
-[ -n "$arguments" ] || fail "nobody said which trial it is"
+[ -n "$arguments" ] || fail "the firmware names no trial"
 echo "$seed" >/dev/urandom
 /usr/local/bin/vtax $(cat command) plan.toml --results results --json --emulated \
     --place-name "$(cat place)" $arguments >"$events" 2>said

@@ -1,12 +1,12 @@
-//! The moment at which trials begin: a host boots, comes to rest, and stops itself there at an exact
-//! instruction. Its memory and its root disk are files then, which the machine of each trial maps for itself:
-//! what one writes no other sees, and each begins with the same bits. What a host is to do it learns only
-//! afterwards, so a moment serves every plan whose hosts boot alike, until this machine is booted again.
+//! The snapshot that trials start from. A host boots, becomes idle, and stops itself at an exact instruction. Its memory
+//! and its root disk are files, which the machine of each trial maps privately: no trial sees the writes of another, and
+//! each starts with the same bits. The payload comes after that, so a snapshot serves every plan whose hosts boot alike,
+//! until the next boot of this machine.
 
 use crate::host::Host;
 use crate::machine::{self, Files};
-use crate::payload::{ERRAND_BYTES, Errand, Luggage};
-use crate::running::{BREATH, Ports, Running, STATE, tail};
+use crate::payload::{BootFiles, PAYLOAD_BYTES, Payload};
+use crate::process::{Ports, QemuProcess, SILENT_CPU_TIME, STATE, tail};
 use crate::scratch::{self, Scratch};
 use crate::settings::Settings;
 use rustix::fs::{FlockOperation, flock};
@@ -23,50 +23,50 @@ use vtax_guest::platform::qemu::Qmp;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 
-/// How long a host may take to come to rest, whatever else this machine does.
+/// Time limit of a host's boot, also on a busy machine.
 const SILENCE: Duration = Duration::from_secs(1800);
 
-/// How long its state, some hundred KiB, may take to be on the disk.
+/// Time limit of writing the state, some hundred KiB.
 const WRITTEN: Duration = Duration::from_secs(60);
 
-/// What QEMU tells when a host stops itself: see `guest/start.sh`.
+/// The event of QEMU when a host stops itself: see `guest/start.sh`.
 const STOPPED: &str = "STOP";
 
-/// Moments that nobody uses and that are kept where there is room: each takes 1 GiB of files, with Xen 2.5.
+/// The number of unused snapshots that stay in the cache; each takes 1 GiB, with Xen 2.5.
 const SPARE: usize = 4;
 
-/// The seed of the machine that keeps a moment. Those that begin there have their own.
+/// The seed of the machine that creates a snapshot; the machines of trials have their own.
 const SEED: u32 = 1;
 
-/// A host that is on its way to its moment, or has come to it.
+/// A snapshot, or the host that boots to create it.
 #[derive(Debug)]
-pub(crate) struct Moment {
-    /// Its directory, as soon as it is kept.
+pub(crate) struct Snapshot {
+    /// Its directory, once it is complete.
     path: PathBuf,
-    /// Nobody removes it as long as this is locked; unset while its host is on its way.
+    /// The lock against its removal; unset while its host boots.
     lock: Option<File>,
     booting: Option<Booting>,
     has_pstates: bool,
 }
 
-/// A host on its way.
+/// A host that boots to create a snapshot.
 #[derive(Debug)]
 struct Booting {
-    machine: Running,
+    machine: QemuProcess,
     monitor: Qmp,
     since: Instant,
-    /// What is kept, on the disk where it stays.
+    /// The files of the snapshot, on the file system of the cache.
     made: Scratch,
-    /// What goes: its monitor, console and ports.
+    /// Temporary files: monitor, console and ports.
     scratch: Scratch,
 }
 
-impl Moment {
-    /// The moment of hosts with such an errand: the one that is in the cache, else such a host boots.
+impl Snapshot {
+    /// The snapshot of hosts with such a payload, from the cache if it has one; otherwise such a host boots.
     ///
     /// # Errors
     /// When its files cannot be written, or QEMU does not start.
-    pub fn of(host: &Host, settings: &Settings, errand: &Errand<'_>) -> Result<Self, LabError> {
+    pub fn of(host: &Host, settings: &Settings, payload: &Payload<'_>) -> Result<Self, LabError> {
         let settings = Settings {
             seed: SEED,
             ..settings.clone()
@@ -75,16 +75,16 @@ impl Moment {
         let made = Scratch::create(&host.cache)?;
         let directory = made.path().join(MADE);
         fs::create_dir(&directory).map_err(HostError::file("create", &directory))?;
-        let luggage = Luggage::pack(&directory, host, &settings, errand, None)?;
-        let name = name(host, &settings, &luggage)?;
-        let mut moment = Self {
+        let boot_files = BootFiles::pack(&directory, host, &settings, payload, None)?;
+        let name = name(host, &settings, &boot_files)?;
+        let mut snapshot = Self {
             lock: None,
             path: host.cache.join(name),
             booting: None,
-            has_pstates: luggage.pstates.is_some(),
+            has_pstates: boot_files.pstates.is_some(),
         };
-        if moment.take() {
-            return Ok(moment);
+        if snapshot.take() {
+            return Ok(snapshot);
         }
         tidy(&host.cache, SPARE);
         if has_room(&host.cache, host, &settings).is_err() {
@@ -92,51 +92,51 @@ impl Moment {
             has_room(&host.cache, host, &settings)?;
         }
         copy(&host.root().path, &directory.join(ROOT))?;
-        // A socket's path has at most 107 bytes; the cache may be anywhere.
+        // Not in the cache, since the path of a socket has at most 107 bytes.
         let scratch = Scratch::create(&std::env::temp_dir())?;
         let ports = Ports::create(scratch.path())?;
         let monitor = scratch.path().join("monitor");
-        // The errand's memory is there, and nothing in it.
-        let errand = scratch.path().join("errand");
-        vtax_files::create(&errand)
+        // The memory of the payload exists, but is empty.
+        let payload = scratch.path().join("payload");
+        vtax_files::create(&payload)
             .map_err(HostError::from)?
-            .set_len(ERRAND_BYTES)
-            .map_err(HostError::file("write", &errand))?;
-        let paths = Paths::of(&directory, moment.has_pstates);
-        let files = paths.files(&ports, &errand, &monitor, true);
+            .set_len(PAYLOAD_BYTES)
+            .map_err(HostError::file("write", &payload))?;
+        let paths = Paths::of(&directory, snapshot.has_pstates);
+        let files = paths.files(&ports, &payload, &monitor, true);
         let line = machine::command_line(host, &settings, files);
-        let mut machine = Running::start(&line, Some(&directory.join(STATE_FILE)))?;
+        let mut machine = QemuProcess::start(&line, Some(&directory.join(STATE_FILE)))?;
         let monitor = machine.monitor(&monitor)?;
-        moment.booting = Some(Booting {
+        snapshot.booting = Some(Booting {
             machine,
             monitor,
             since: Instant::now(),
             made,
             scratch,
         });
-        Ok(moment)
+        Ok(snapshot)
     }
 
-    /// Its files, for machines that begin there.
+    /// Its files, for machines that start from it.
     pub fn paths(&self) -> Paths {
         Paths::of(&self.path, self.has_pstates)
     }
 
-    /// Whether trials can begin; keeps the host once it has stopped.
+    /// Whether trials can start; stores the snapshot once its host has stopped.
     ///
     /// # Errors
-    /// When the host ends before, computes for too long, or its state cannot be kept.
-    pub fn is_kept(&mut self) -> Result<bool, LabError> {
+    /// When the host ends early, computes for too long, or its state cannot be stored.
+    pub fn is_ready(&mut self) -> Result<bool, LabError> {
         let Some(booting) = &mut self.booting else {
             return Ok(true);
         };
         if !booting.has_stopped()? {
             return Ok(false);
         }
-        // QEMU does not wait for what it writes to: the state has its name once it is whole.
+        // QEMU does not wait for the command, so the state gets its name once it is complete.
         let state = format!("exec:cat >\"${STATE}.part\" && mv \"${STATE}.part\" \"${STATE}\"");
         booting.monitor.save(&state)?;
-        // It has nothing more to do, and what it says of that is nobody's concern.
+        // The state is saved, so a failure to quit does not matter.
         let _ = booting.monitor.quit();
         let made = booting.made.path().join(MADE);
         let state = made.join(STATE_FILE);
@@ -144,20 +144,20 @@ impl Moment {
         while !state.exists() {
             if saved.elapsed() > WRITTEN {
                 return Err(LabError::Host(HostError::Timeout {
-                    what: "the emulated host's state on the disk".into(),
+                    what: "saving the state of the emulated host".into(),
                     seconds: WRITTEN.as_secs(),
                     evidence: format!("is there room in {}?", made.display()),
                 }));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // Locked before others see it.
+        // Locked before it is visible to others.
         let lock = File::open(&state).map_err(HostError::file("open", &state))?;
         flock(&lock, FlockOperation::LockShared)
             .map_err(|cause| HostError::file("lock", &state)(cause.into()))?;
         match fs::rename(&made, &self.path) {
             Ok(()) => self.lock = Some(lock),
-            // Another may have come to the same moment in the meantime.
+            // Another process may have created the same snapshot meanwhile.
             Err(cause) if !self.take() => {
                 return Err(HostError::file("create", &self.path)(cause).into());
             }
@@ -167,25 +167,25 @@ impl Moment {
         Ok(true)
     }
 
-    /// Removes it: machines do not begin there. Those that have begun have what they need.
+    /// Removes it after a machine could not start from it. Running machines have its files open.
     pub fn discard(self) {
         if self.lock.is_some() {
-            // Where that fails, the next trial says why it cannot begin either.
+            // If that fails, the next trial reports why it cannot start.
             let _ = scratch::remove(&self.path);
         }
     }
 
-    /// Whether it is in the cache, where it stays from now on as long as this value.
+    /// Locks it against removal for the lifetime of this value, if it is in the cache.
     fn take(&mut self) -> bool {
         let path = self.path.join(STATE_FILE);
         let Ok(state) = File::open(&path) else {
             return false;
         };
         let locked = flock(&state, FlockOperation::LockShared).is_ok();
-        // Whoever removed it had locked it before.
+        // Another process may have removed it before the lock.
         let is_there = locked && fs::exists(&path).unwrap_or(false);
         if is_there {
-            // Only what `tidy` goes by: that of another user cannot be touched.
+            // The order of `tidy`. A file of another user cannot be changed.
             let _ = state.set_modified(SystemTime::now());
             self.lock = Some(state);
         }
@@ -193,7 +193,7 @@ impl Moment {
     }
 }
 
-impl Drop for Moment {
+impl Drop for Snapshot {
     fn drop(&mut self) {
         if self.lock.take().is_some() {
             tidy(self.path.parent().unwrap_or(&self.path), SPARE);
@@ -208,19 +208,19 @@ impl Booting {
         if let Some(status) = self.machine.ended()? {
             let bus = rustix::process::Signal::BUS.as_raw();
             let full = match status.signal() {
-                Some(signal) if signal == bus => ": is there room where vtax keeps its images?",
+                Some(signal) if signal == bus => ": is there room in the cache of vtax?",
                 _ => "",
             };
             return Err(LabError::Host(HostError::Program {
                 command: "the emulated host".into(),
-                status: format!("{status}, before it came to rest{full}"),
+                status: format!("{status}, before it was ready for a snapshot{full}"),
                 output: format!("{}\n{}", tail(&console), self.machine.messages()),
             }));
         }
-        // One that idles computes nothing, and one on a busy machine little.
-        if self.machine.computed() > BREATH || self.since.elapsed() > SILENCE {
+        // An idle host uses no processor time, and one on a busy machine little.
+        if self.machine.computed() > SILENT_CPU_TIME || self.since.elapsed() > SILENCE {
             return Err(LabError::Host(HostError::Timeout {
-                what: "the emulated host's rest".into(),
+                what: "the boot of the emulated host".into(),
                 seconds: self.since.elapsed().as_secs(),
                 evidence: tail(&console),
             }));
@@ -229,12 +229,12 @@ impl Booting {
     }
 }
 
-/// What it is called before it has its name.
-const MADE: &str = "moment";
+/// The directory of an incomplete snapshot.
+const MADE: &str = "snapshot";
 const ROOT: &str = "root";
 const STATE_FILE: &str = "state";
 
-/// The files of a moment.
+/// The files of a snapshot.
 pub(crate) struct Paths {
     initrd: PathBuf,
     pstates: Option<PathBuf>,
@@ -246,50 +246,49 @@ pub(crate) struct Paths {
 
 impl Paths {
     fn of(directory: &Path, has_pstates: bool) -> Self {
-        let luggage = Luggage::of(directory, has_pstates);
+        let boot_files = BootFiles::of(directory, has_pstates);
         Self {
-            initrd: luggage.initrd,
-            pstates: luggage.pstates,
+            initrd: boot_files.initrd,
+            pstates: boot_files.pstates,
             memory: directory.join("memory"),
             root: directory.join(ROOT),
             state: directory.join(STATE_FILE),
         }
     }
 
-    /// Those of the machine that keeps it, or of one that begins there.
+    /// The files of the machine that creates the snapshot, or of one that starts from it.
     pub fn files<'a>(
         &'a self,
         ports: &'a Ports,
-        errand: &'a Path,
+        payload: &'a Path,
         monitor: &'a Path,
-        keeps: bool,
+        creates: bool,
     ) -> Files<'a> {
         Files {
             initrd: &self.initrd,
-            errand,
+            payload,
             pstates: self.pstates.as_deref(),
-            moment: Some(machine::Moment {
+            snapshot: Some(machine::SnapshotFiles {
                 memory: &self.memory,
                 root: &self.root,
                 monitor,
-                keeps,
+                creates,
             }),
             ..ports.files()
         }
     }
 }
 
-/// Where a machine reads the state from.
+/// The migration source of a machine that starts from a snapshot.
 pub(crate) fn from_state() -> String {
     format!("exec:cat \"${STATE}\"")
 }
 
-/// What a moment is called: by the host's image, this boot of this machine (what was not written to the disk when
-/// it lost its power is not there any more), and all that its host boots with. Of the guests' disk, which is mounted
-/// later, that is the size.
-fn name(host: &Host, settings: &Settings, luggage: &Luggage) -> Result<String, HostError> {
+/// The name of a snapshot. It depends on the host's image, on this boot of this machine, since unwritten data is lost with
+/// a power failure, and on all boot files. The guests' disk is mounted later, so only its size counts.
+fn name(host: &Host, settings: &Settings, boot_files: &BootFiles) -> Result<String, HostError> {
     let nowhere = Path::new("");
-    let paths = Paths::of(nowhere, luggage.pstates.is_some());
+    let paths = Paths::of(nowhere, boot_files.pstates.is_some());
     let ports = Ports::of(nowhere);
     let files = paths.files(&ports, nowhere, nowhere, true);
     let mut alike = host.clone();
@@ -297,14 +296,14 @@ fn name(host: &Host, settings: &Settings, luggage: &Luggage) -> Result<String, H
     guests.path.clear();
     let line = machine::command_line(&alike, settings, files);
     let mut digest = Sha256::new();
-    // Nobody else can use it.
+    // Other users cannot use it.
     digest.update(rustix::process::geteuid().as_raw().to_le_bytes());
     for word in line.words() {
         digest.update(word.as_bytes());
         digest.update([0]);
     }
     digest.update(host.emulator.describe()?);
-    for file in [Some(&luggage.initrd), luggage.pstates.as_ref()]
+    for file in [Some(&boot_files.initrd), boot_files.pstates.as_ref()]
         .into_iter()
         .flatten()
     {
@@ -317,7 +316,7 @@ fn name(host: &Host, settings: &Settings, luggage: &Luggage) -> Result<String, H
     {
         let found = fs::metadata(file).map_err(HostError::file("read", file))?;
         digest.update(file.as_os_str().as_encoded_bytes());
-        // In the place of some GB: a file that was made anew has another.
+        // The identity of a file in place of its gigabytes of content.
         for number in [
             found.dev(),
             found.ino(),
@@ -337,7 +336,7 @@ fn name(host: &Host, settings: &Settings, luggage: &Luggage) -> Result<String, H
     ))
 }
 
-/// How the names of the moments of this boot of this machine begin.
+/// The prefix of the names of snapshots of this boot of this machine.
 fn boot() -> Result<String, HostError> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let id = fs::read_to_string(path).map_err(HostError::file("read", path))?;
@@ -345,15 +344,14 @@ fn boot() -> Result<String, HostError> {
     Ok(format!("{PREFIX}{id}"))
 }
 
-const PREFIX: &str = "moment-";
+const PREFIX: &str = "snapshot-";
 
-/// Removes the moments of earlier boots, and of those that nobody uses all but the last few. What other users
-/// have stays.
+/// Removes the snapshots of earlier boots, and all but the last `spare` unused ones. Those of other users stay.
 fn tidy(cache: &Path, spare: usize) {
     let Ok(boot) = boot() else { return };
     let own = rustix::process::geteuid().as_raw();
     let entries = fs::read_dir(cache).into_iter().flatten().flatten();
-    let mut moments: Vec<(bool, SystemTime, PathBuf, File)> = entries
+    let mut snapshots: Vec<(bool, SystemTime, PathBuf, File)> = entries
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX))
         .filter_map(|entry| {
             let state = File::open(entry.path().join(STATE_FILE)).ok()?;
@@ -363,19 +361,23 @@ fn tidy(cache: &Path, spare: usize) {
             Some((of_today, found.modified().ok()?, entry.path(), state))
         })
         .collect();
-    moments.sort_by_key(|moment| Reverse((moment.0, moment.1)));
-    let spare = moments.iter().take(spare).filter(|moment| moment.0).count();
-    let gone = moments.split_off(spare);
-    // Whoever waits for one that stays has it now.
-    drop(moments);
+    snapshots.sort_by_key(|snapshot| Reverse((snapshot.0, snapshot.1)));
+    let spare = snapshots
+        .iter()
+        .take(spare)
+        .filter(|snapshot| snapshot.0)
+        .count();
+    let gone = snapshots.split_off(spare);
+    // Releases the locks on those that stay.
+    drop(snapshots);
     for (_, _, path, _state) in gone {
-        // What cannot be removed now can be the next time.
+        // The next run tries again.
         let _ = scratch::remove(&path);
     }
 }
 
-/// Memory and root disk become files that are mapped: where there is no room for a page, QEMU is killed. A host
-/// that rests has written a fifth of its memory, one with Xen three fifths, and little on its disk.
+/// Checks the free space for the files of memory and root disk; without room for a page the kernel kills QEMU. An idle
+/// host has written a fifth of its memory, one with Xen three fifths, and little of its disk.
 fn has_room(below: &Path, host: &Host, settings: &Settings) -> Result<(), HostError> {
     let room = rustix::fs::statvfs(below)
         .map_err(|cause| HostError::file("look at", below)(cause.into()))?;
@@ -462,9 +464,9 @@ mod tests {
         let of_today: Vec<PathBuf> = (0..7)
             .map(|age| keep(format!("{boot}-recipe-{age}"), 10 * age))
             .collect();
-        let earlier = keep("moment-before-recipe-0".to_owned(), 5);
+        let earlier = keep("snapshot-before-recipe-0".to_owned(), 5);
         let another = keep("root-recipe.ext4".to_owned(), 1000);
-        let mut used = Moment {
+        let mut used = Snapshot {
             path: of_today[5].clone(),
             lock: None,
             booting: None,
@@ -473,7 +475,7 @@ mod tests {
         let other = File::open(of_today[6].join(STATE_FILE)).unwrap();
         flock(&other, FlockOperation::LockShared).unwrap();
         // What is taken is new again.
-        assert!(used.take() && used.is_kept().unwrap());
+        assert!(used.take() && used.is_ready().unwrap());
 
         while of_today[4].exists() || earlier.exists() {
             tidy(cache.path(), SPARE);
@@ -489,7 +491,7 @@ mod tests {
         }
         let left: Vec<bool> = of_today.iter().map(|path| path.exists()).collect();
         assert_eq!(left, [true, true, true, false, false, true, true]);
-        let mut gone = Moment {
+        let mut gone = Snapshot {
             path: of_today[3].clone(),
             lock: None,
             booting: None,
@@ -497,7 +499,7 @@ mod tests {
         };
         assert!(!gone.take());
 
-        let mut bad = Moment {
+        let mut bad = Snapshot {
             path: of_today[0].clone(),
             lock: None,
             booting: None,
@@ -520,7 +522,7 @@ mod tests {
         let mut host = fake_host(directory.path(), Hypervisor::Kvm);
         host.emulator = pretended(directory.path(), "7.2.22", "exit 1");
         let name_of = |host: &Host, settings: &Settings, plan: &str, governors: bool| {
-            let errand = Errand::Trial {
+            let payload = Payload::Trial {
                 binary: Path::new("/nowhere"),
                 command: "run",
                 plan,
@@ -528,8 +530,9 @@ mod tests {
                 governors,
             };
             let packed = tempfile::tempdir().unwrap();
-            let luggage = Luggage::pack(packed.path(), host, settings, &errand, None).unwrap();
-            name(host, settings, &luggage).unwrap()
+            let boot_files =
+                BootFiles::pack(packed.path(), host, settings, &payload, None).unwrap();
+            name(host, settings, &boot_files).unwrap()
         };
         let settings = Settings::default();
         let first = name_of(&host, &settings, "a", false);
@@ -568,8 +571,8 @@ mod tests {
             "7.2.22",
             "echo no such machine >&2; exit 1",
         );
-        let errand = Errand::Client;
-        let said = Moment::of(&host, &Settings::default(), &errand)
+        let payload = Payload::Client;
+        let said = Snapshot::of(&host, &Settings::default(), &payload)
             .err()
             .unwrap();
         let said = said.to_string();

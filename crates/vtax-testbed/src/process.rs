@@ -1,4 +1,4 @@
-//! A QEMU at work, and what it says.
+//! The QEMU process of an emulated host, its output files and its monitor.
 
 use crate::emulator::missing;
 use crate::machine::Files;
@@ -10,28 +10,28 @@ use vtax_guest::platform::qemu::{Options, Qmp};
 use vtax_host::HostError;
 use vtax_host::untrusted::{drain, end_of};
 
-/// How long it may take to open its monitor.
+/// Time limit of opening the monitor.
 const MONITOR_LIMIT: Duration = Duration::from_secs(20);
 
-/// What an emulated host may compute without a word, besides its trial's phases. Rarely one with a
-/// nested guest gets stuck for good in QEMU's emulation, and computes on.
-pub(crate) const BREATH: Duration = Duration::from_secs(120);
+/// The most processor time of a host without output, apart from the phases of its trial. A nested guest that hangs in
+/// QEMU's emulation uses processor time without output.
+pub(crate) const SILENT_CPU_TIME: Duration = Duration::from_secs(120);
 
-/// The variable with the path of a machine's state: names of directories need no quotes so.
+/// The environment variable with the path of a machine's state, so that the path needs no quoting.
 pub(crate) const STATE: &str = "VTAX_STATE";
 
-/// What a host prints and brings back, as files.
+/// The output files of a host.
 pub(crate) struct Ports {
-    /// What the console prints.
+    /// The output of the console.
     pub console: PathBuf,
-    /// What the command inside says.
+    /// The lines of the command in the host.
     pub events: PathBuf,
     /// The archive of its results.
     pub results: PathBuf,
 }
 
 impl Ports {
-    /// Those in a directory.
+    /// The files in a directory.
     pub fn of(directory: &Path) -> Self {
         Self {
             console: directory.join("console"),
@@ -50,30 +50,30 @@ impl Ports {
         Ok(ports)
     }
 
-    /// A machine with these.
+    /// The files of a machine with this output.
     pub fn files(&self) -> Files<'_> {
         Files {
             initrd: Path::new(""),
-            errand: Path::new(""),
+            payload: Path::new(""),
             console: Some(&self.console),
             ports: Some((&self.events, &self.results)),
             link: None,
             pstates: None,
-            told: None,
-            moment: None,
+            trial: None,
+            snapshot: None,
         }
     }
 }
 
-/// A QEMU that ends with this value, and with this process however that ends.
+/// A QEMU process. It ends with this value, and with this process even after a crash.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct QemuProcess {
     child: Child,
     messages: File,
 }
 
-impl Running {
-    /// Starts it; `state` is what [`STATE`] names.
+impl QemuProcess {
+    /// Starts QEMU; `state` is the value of [`STATE`].
     pub fn start(line: &Options, state: Option<&Path>) -> Result<Self, HostError> {
         let messages = tempfile::tempfile().map_err(HostError::file("create", "a log"))?;
         let output = messages
@@ -92,7 +92,7 @@ impl Running {
         Ok(Self { child, messages })
     }
 
-    /// Processor time that it used so far; none once it has ended.
+    /// Processor time so far; zero once it has ended.
     pub fn computed(&self) -> Duration {
         fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
             .ok()
@@ -106,10 +106,10 @@ impl Running {
             .map_err(HostError::process("wait for", "QEMU"))
     }
 
-    /// A connection to the monitor that it opens.
+    /// Connects to the monitor.
     ///
     /// # Errors
-    /// When it ends instead, or does not open it in time.
+    /// When QEMU ends, or does not open the monitor in time.
     pub fn monitor(&mut self, socket: &Path) -> Result<Qmp, HostError> {
         let deadline = Instant::now() + MONITOR_LIMIT;
         loop {
@@ -134,7 +134,7 @@ impl Running {
         }
     }
 
-    /// What QEMU said of itself, but for the features that emulation lacks.
+    /// The messages of QEMU, without those about features that emulation lacks.
     pub fn messages(&mut self) -> String {
         use std::io::Seek;
         // Only for a message about another failure.
@@ -149,9 +149,9 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for QemuProcess {
     fn drop(&mut self) {
-        // It has ended, or nobody waits for what it does.
+        // Both fail only if it has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -168,7 +168,7 @@ fn processor_time(stat: &str) -> Option<Duration> {
     Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
 }
 
-/// The end of what a console printed.
+/// The end of the output of a console.
 pub(crate) fn tail(console: &Path) -> String {
     String::from_utf8_lossy(&end_of(console, 2048)).replace('\r', "")
 }

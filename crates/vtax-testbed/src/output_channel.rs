@@ -1,7 +1,7 @@
-//! What leaves an emulated host: lines on one port while it works, and at the end an archive of
-//! the results on the other, announced by a last line with its length and digest.
+//! The output of an emulated host: lines on one port while it runs, and at its end an archive of the results on the
+//! other. The last line has the archive's length and digest.
 
-use crate::pulse::STUCK;
+use crate::watchdog::STUCK;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -13,15 +13,15 @@ use vtax_host::untrusted::archive::{self, Budget, Refusal};
 use vtax_lab::place::Line;
 use vtax_report::results::is_record;
 
-/// A line that is longer than this is handed on in pieces.
+/// A longer line is forwarded in pieces.
 const LONGEST_LINE: usize = 1 << 20;
 
-/// The host's last line.
+/// The last line of a host, which announces its results.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Ended {
+pub(crate) struct EndRecord {
     /// Always `ended`.
     testbed: String,
-    /// How `vtax run` ended.
+    /// The exit code of `vtax run`.
     pub code: i32,
     /// Length of the archive.
     bytes: u64,
@@ -29,17 +29,17 @@ pub(crate) struct Ended {
     sha256: String,
 }
 
-/// The port of lines, as the file that QEMU writes.
+/// The lines of a host, from the file that QEMU writes.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct OutputChannel {
     file: File,
     path: PathBuf,
     partial: Vec<u8>,
     stuck: bool,
-    ended: Option<Ended>,
+    ended: Option<EndRecord>,
 }
 
-impl Lines {
+impl OutputChannel {
     pub(crate) fn open(path: &Path) -> Result<Self, HostError> {
         Ok(Self {
             file: File::open(path).map_err(HostError::file("read", path))?,
@@ -50,7 +50,7 @@ impl Lines {
         })
     }
 
-    /// Hands on what has arrived since; whether anything has.
+    /// Forwards the new lines; returns whether any bytes have arrived.
     pub(crate) fn follow(&mut self, each: &mut dyn FnMut(Line)) -> Result<bool, HostError> {
         let mut arrived = false;
         let mut buffer = [0; 8192];
@@ -64,7 +64,7 @@ impl Lines {
             arrived = true;
             for byte in buffer.get(..count).unwrap_or_default() {
                 if *byte == b'\n' || self.partial.len() >= LONGEST_LINE {
-                    self.hand_on(each);
+                    self.forward(each);
                 }
                 if *byte != b'\n' {
                     self.partial.push(*byte);
@@ -73,7 +73,7 @@ impl Lines {
         }
     }
 
-    fn hand_on(&mut self, each: &mut dyn FnMut(Line)) {
+    fn forward(&mut self, each: &mut dyn FnMut(Line)) {
         let line = String::from_utf8_lossy(&self.partial).into_owned();
         self.partial.clear();
         if line.trim().is_empty() {
@@ -81,7 +81,7 @@ impl Lines {
         }
         if line == STUCK {
             self.stuck = true;
-        } else if let Some(ended) = serde_json::from_str::<Ended>(&line)
+        } else if let Some(ended) = serde_json::from_str::<EndRecord>(&line)
             .ok()
             .filter(|ended| ended.testbed == "ended")
         {
@@ -91,25 +91,25 @@ impl Lines {
         }
     }
 
-    /// Whether the host has said that a guest in it is stuck.
+    /// Whether the host has reported a stuck guest.
     pub(crate) fn stuck(&self) -> bool {
         self.stuck
     }
 
-    /// The host's last line, if it has come.
-    pub(crate) fn ended(&self) -> Option<&Ended> {
+    /// The host's last line, if it has arrived.
+    pub(crate) fn ended(&self) -> Option<&EndRecord> {
         self.ended.as_ref()
     }
 }
 
-/// Unpacks the archive that was announced. It is checked as a whole before any of it is stored.
+/// Unpacks the announced archive after checking its length and digest.
 ///
 /// # Errors
-/// When it is not the announced one, holds what no results hold, or cannot be stored.
-pub(crate) fn fetch(archive: &Path, ended: &Ended, into: &Path) -> Result<(), HostError> {
+/// When the archive is not the announced one, has files that no results have, or cannot be stored.
+pub(crate) fn fetch(archive: &Path, ended: &EndRecord, into: &Path) -> Result<(), HostError> {
     let protocol = |detail: String| HostError::Protocol {
         peer: "the testbed".into(),
-        detail: format!("its results are not taken: {detail}"),
+        detail: format!("its results are refused: {detail}"),
     };
     let mut file = File::open(archive).map_err(HostError::file("read", archive))?;
     let mut hasher = Sha256::new();
@@ -150,17 +150,17 @@ mod tests {
     use std::io::Write;
     use vtax_lab::run::Event;
 
-    fn lines(text: &[u8]) -> (Vec<Line>, Option<Ended>) {
+    fn lines(text: &[u8]) -> (Vec<Line>, Option<EndRecord>) {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
-        let mut lines = Lines::open(file.path()).unwrap();
+        let mut lines = OutputChannel::open(file.path()).unwrap();
         let mut seen = Vec::new();
         lines.follow(&mut |line| seen.push(line)).unwrap();
         (seen, lines.ended().cloned())
     }
 
-    fn announced(archive: &[u8]) -> Ended {
-        Ended {
+    fn announced(archive: &[u8]) -> EndRecord {
+        EndRecord {
             testbed: "ended".into(),
             code: 0,
             bytes: archive.len() as u64,
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_stuck_guest_is_heard_of_and_no_word() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        let mut lines = Lines::open(file.path()).unwrap();
+        let mut lines = OutputChannel::open(file.path()).unwrap();
         file.write_all(STUCK.as_bytes()).unwrap();
         lines.follow(&mut |_| {}).unwrap();
         assert!(!lines.stuck());
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_line_is_handed_on_when_it_is_whole() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        let mut lines = Lines::open(file.path()).unwrap();
+        let mut lines = OutputChannel::open(file.path()).unwrap();
         let mut seen = Vec::new();
         file.write_all(b"first ha").unwrap();
         assert!(lines.follow(&mut |line| seen.push(line)).unwrap());

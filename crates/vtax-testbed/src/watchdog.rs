@@ -1,8 +1,8 @@
-//! Whether the guests inside an emulated host still live: run there, beside the trial.
+//! The watchdog of guests: runs inside an emulated host, beside the trial, and reports a guest that hangs.
 //!
 //! QEMU's emulation of SVM sometimes delivers an interrupt twice (`docs/testbed.md`), and the guest's kernel
-//! may then wait with interrupts off for a lock that it holds itself. Such a guest leaves its processor only
-//! for the host's own interrupts: it takes none, never halts and touches no device any more.
+//! may then wait with interrupts off for a lock that it holds itself. Such a guest exits only for interrupts of the
+//! host: it takes none, never halts and accesses no device.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,35 +12,35 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_host::roots::Roots;
 
-/// Between two looks, by the host's clock. A second of it in which a guest waits for its own lock took QEMU
-/// some 24 s of processor time, several times as much as others do.
-const EACH: Duration = Duration::from_millis(200);
+/// Time between two checks, by the host's clock. A second in which a guest waits for its own lock costs QEMU some 24 s
+/// of processor time, several times as much as others.
+const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Looks in a row that find no life. No kernel keeps interrupts off for that long.
-const LOOKS: u32 = 3;
+/// Checks without activity after which a guest hangs. No kernel keeps interrupts off for that long.
+const CHECKS: u32 = 3;
 
-/// Interrupts after which a guest's kernel is up. Before, firmware and decompression do without.
+/// Interrupts after which a guest's kernel has booted. Firmware and decompression take none.
 const UP: u64 = 100;
 
-/// Exits between two looks of a guest that computes: the host's own timers take it off its processor. One
-/// that is paused or halted has none.
+/// The least exits between two checks of a guest that computes, caused by timers of the host. A paused or halted guest
+/// has none.
 const COMPUTES: u64 = 10;
 
-/// What a QEMU is called.
+/// The prefix of the name of a QEMU process.
 const QEMU: &str = "qemu-system";
 
 /// The line that ends a trial whose guest is stuck.
 pub(crate) const STUCK: &str = "{\"testbed\":\"stuck\"}";
 
-/// Watches this host's guests from now on, and says on standard output where one is stuck.
+/// Starts to watch the guests of this host; prints [`STUCK`] to standard output when one hangs.
 pub fn watch() {
     std::thread::spawn(|| {
         let roots = Roots::host();
         let mut seen = BTreeMap::new();
         loop {
-            std::thread::sleep(EACH);
-            if look(&roots, &mut seen) {
-                // Where nobody listens any more, nobody waits for the guest.
+            std::thread::sleep(INTERVAL);
+            if check(&roots, &mut seen) {
+                // A closed output means that the trial has ended.
                 let _ = writeln!(io::stdout(), "{STUCK}");
                 return;
             }
@@ -48,17 +48,17 @@ pub fn watch() {
     });
 }
 
-/// What was seen of a guest: its exits, its signs of life, and for how many looks there were none.
+/// The activity of a guest: its counts, and the number of checks without activity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Pulse {
+struct Activity {
     exits: u64,
     interrupts: u64,
     life: u64,
     without: u32,
 }
 
-/// Looks at each guest that a QEMU runs; whether one of them is stuck.
-fn look(roots: &Roots, seen: &mut BTreeMap<OsString, Pulse>) -> bool {
+/// Checks each guest of a QEMU; returns whether one hangs.
+fn check(roots: &Roots, seen: &mut BTreeMap<OsString, Activity>) -> bool {
     let entries = fs::read_dir(roots.sys.join("kernel/debug/kvm"));
     let mut now = BTreeMap::new();
     for entry in entries.into_iter().flatten().flatten() {
@@ -68,13 +68,13 @@ fn look(roots: &Roots, seen: &mut BTreeMap<OsString, Pulse>) -> bool {
         }
     }
     *seen = now;
-    seen.values().any(|pulse| pulse.without >= LOOKS)
+    seen.values().any(|watchdog| watchdog.without >= CHECKS)
 }
 
-/// What there is to see of a VM, whose directory is named by its process and descriptor.
-fn read(roots: &Roots, name: &str, directory: &Path) -> Option<Pulse> {
+/// The activity of a VM from its directory, whose name has its process and descriptor.
+fn read(roots: &Roots, name: &str, directory: &Path) -> Option<Activity> {
     let (process, _) = name.split_once('-')?;
-    // What else runs on KVM, such as a micro VM, may want no interrupts.
+    // Other VMs, such as micro VMs, may take no interrupts.
     roots
         .proc_text(&format!("{process}/comm"))
         .filter(|comm| comm.starts_with(QEMU))?;
@@ -84,7 +84,7 @@ fn read(roots: &Roots, name: &str, directory: &Path) -> Option<Pulse> {
     };
     let interrupts = count("irq_injections")?;
     let mut life = ["halt_exits", "io_exits", "mmio_exits"].into_iter();
-    Some(Pulse {
+    Some(Activity {
         exits: count("exits")?,
         interrupts,
         life: life.try_fold(interrupts, |sum, file| sum.checked_add(count(file)?))?,
@@ -92,7 +92,7 @@ fn read(roots: &Roots, name: &str, directory: &Path) -> Option<Pulse> {
     })
 }
 
-impl Pulse {
+impl Activity {
     fn after(self, before: Option<Self>) -> Self {
         let without = before.map_or(0, |before| {
             let computed = self.exits.saturating_sub(before.exits) >= COMPUTES;
@@ -127,7 +127,7 @@ mod tests {
                 let path = format!("sys/kernel/debug/kvm/70-9/{file}");
                 host.file(&path, &format!("{count}\n"));
             }
-            look(&host.roots, &mut seen)
+            check(&host.roots, &mut seen)
         })
     }
 
@@ -135,7 +135,7 @@ mod tests {
     fn a_guest_that_computes_and_takes_no_interrupts_is_stuck() {
         assert_eq!(
             stuck_after("qemu-system-x86", 5000, 50, 0),
-            Some(u64::from(LOOKS))
+            Some(u64::from(CHECKS))
         );
     }
 
@@ -153,13 +153,13 @@ mod tests {
 
     #[test]
     fn life_starts_the_count_again() {
-        let still = Pulse {
+        let still = Activity {
             exits: 2000,
             interrupts: 5000,
             life: 5007,
             without: 1,
         };
-        let later = |exits, life| Pulse {
+        let later = |exits, life| Activity {
             exits,
             interrupts: 5000,
             life,
