@@ -1,21 +1,21 @@
-//! From the machines' directories to results that all of vtax reads.
+//! Collects the results directories of the machines into results that all of vtax reads.
 
 use jiff::Timestamp;
 use std::path::{Path, PathBuf};
 use vtax_lab::LabError;
 use vtax_report::results::{Machine, ResultsDir, merge};
 
-/// A clock that is off by less is not worth a word, in seconds.
+/// The largest error of a clock without a note, in seconds.
 const GOOD_CLOCK: f64 = 2.0;
 
-/// What came of a run on many machines.
+/// The collected results of a run.
 #[derive(Debug, Default)]
 pub struct Collected {
     /// The results: one directory, or one for each kind of machine.
     pub results: Vec<PathBuf>,
-    /// Shards with blocks that no machine has finished, and the last that was heard of them.
+    /// The unfinished shards, with the last line of their logs.
     pub unfinished: Vec<(u32, String)>,
-    /// What a reader must know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub fn gather(paths: &[PathBuf], into: &Path) -> Result<Collected, LabError> {
         .iter()
         .map(|path| ResultsDir::open(path))
         .collect::<Result<_, _>>()?;
-    // Strangers are refused whatever their kind.
+    // Results of another plan are refused.
     let of_one_run = |other: &&ResultsDir| {
         sources
             .first()
@@ -94,8 +94,8 @@ pub fn gather(paths: &[PathBuf], into: &Path) -> Result<Collected, LabError> {
     collect(&sources, into, None)
 }
 
-/// Machines whose clocks cannot be right. No number depends on them: times of day are for people, and
-/// each machine's trials are timed by its own monotonic clock.
+/// Notes about wrong clocks of machines. No number depends on them: times of day are only shown, and trials are timed by
+/// the monotonic clock of their machine.
 fn clocks(sources: &[ResultsDir], submitted: Option<&str>) -> Vec<String> {
     let now = Timestamp::now();
     let earliest = submitted.and_then(|text| text.parse::<Timestamp>().ok());

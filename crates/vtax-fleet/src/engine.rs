@@ -1,4 +1,4 @@
-//! Who starts the shards, as `--on` names it.
+//! The engine that starts the shards, as the argument of `--on`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub enum Engine {
         /// The partition; the cluster's default without it.
         partition: Option<String>,
     },
-    /// The machines that a file names, through ssh.
+    /// The machines of a file, through ssh.
     Ssh(PathBuf),
     /// A Kubernetes cluster.
     Kubernetes,

@@ -1,8 +1,8 @@
 //! Shards as the indexes of one Kubernetes Job.
 //!
 //! The manifest is checked against the API's types; it was never run on a cluster. vtax hands it to
-//! `kubectl` where there is one, and prints it otherwise. Following and fetching are kubectl's: the
-//! shards write into a volume that outlives the pods, and `vtax merge` reads it.
+//! `kubectl` if it is installed, and prints it otherwise. kubectl follows the job and fetches the results: the shards
+//! write to a persistent volume, which `vtax merge` reads.
 
 use crate::FleetRun;
 use serde_json::{Value, json};
@@ -12,16 +12,16 @@ use std::process::{Command, Stdio};
 use vtax_host::HostError;
 use vtax_lab::LabError;
 
-/// What is known of the cluster.
+/// The settings of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// An image that has this vtax as `vtax`, and what the plan's platforms need.
+    /// An image with this vtax as `vtax` and the programs of the plan's platforms.
     pub image: String,
-    /// The PersistentVolumeClaim, ReadWriteMany, that takes the results.
+    /// The PersistentVolumeClaim, ReadWriteMany, for the results.
     pub claim: String,
 }
 
-/// The most bytes of a ConfigMap (the API's limit is 1 MiB with all that is around it).
+/// The largest plan of a ConfigMap in bytes (the API's limit is 1 MiB with the metadata).
 const MOST_PLAN: usize = 1_000_000;
 
 /// The manifest: a ConfigMap with the plan, and an Indexed Job whose pods each run one shard, no two of
@@ -47,7 +47,7 @@ pub fn manifest(run: &FleetRun) -> Result<Value, LabError> {
     );
     let name = format!("vtax-{}", digest.get(..12).unwrap_or_default());
     let labels = json!({ "app.kubernetes.io/name": "vtax", "vtax/run": name });
-    // Each machine's directory is named by its boot, as everywhere.
+    // The directory of a machine is named by its boot.
     let script = format!(
         "boot=$(cat /proc/sys/kernel/random/boot_id) && shard=$((JOB_COMPLETION_INDEX + 1)) && \
          mkdir -p \"/fleet/{name}/shard-$shard\" && exec vtax run /plan/plan.toml --part --json \
@@ -59,7 +59,7 @@ pub fn manifest(run: &FleetRun) -> Result<Value, LabError> {
         "name": "vtax",
         "image": run.pod.image,
         "command": ["sh", "-c", script],
-        // Cells are namespaces and control groups.
+        // Cells need namespaces and control groups.
         "securityContext": { "privileged": true },
         "env": [{ "name": "VTAX_STATE_DIR", "value": "/var/lib/vtax" }],
         "volumeMounts": [
@@ -70,7 +70,7 @@ pub fn manifest(run: &FleetRun) -> Result<Value, LabError> {
             { "name": "cgroups", "mountPath": "/sys/fs/cgroup" },
         ],
     });
-    // The lock and the journal are the node's.
+    // The lock and the journal belong to the node.
     let volumes = json!([
         { "name": "plan", "configMap": { "name": name } },
         { "name": "fleet", "persistentVolumeClaim": { "claimName": run.pod.claim } },
@@ -111,7 +111,7 @@ pub fn manifest(run: &FleetRun) -> Result<Value, LabError> {
     Ok(json!({ "apiVersion": "v1", "kind": "List", "items": [plan, job] }))
 }
 
-/// Hands the manifest to kubectl; what to do next. Without kubectl, the manifest itself.
+/// Submits the manifest by kubectl and returns the next steps, or returns the manifest where kubectl is missing.
 ///
 /// # Errors
 /// When the plan is too long, or kubectl refuses.
@@ -123,7 +123,7 @@ pub fn hand_over(run: &FleetRun) -> Result<String, LabError> {
         .pointer("/items/1/metadata/name")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    // The user's own search path: kubectl is seldom a package of the system.
+    // By the user's search path, since kubectl is rarely a package of the system.
     let started = Command::new("kubectl")
         .args(["apply", "--filename", "-"])
         .stdin(Stdio::piped())
@@ -135,7 +135,7 @@ pub fn hand_over(run: &FleetRun) -> Result<String, LabError> {
         started => started.map_err(HostError::process("start", "kubectl"))?,
     };
     if let Some(mut input) = child.stdin.take() {
-        // One that does not read says why below.
+        // A kubectl that closes its input reports the reason below.
         let _ = input.write_all(text.as_bytes());
     }
     let output = child
@@ -163,7 +163,7 @@ mod tests {
     use k8s_openapi::api::batch::v1::Job;
     use k8s_openapi::api::core::v1::ConfigMap;
 
-    /// Whether the API's type knows every field: what it does not know would not come back.
+    /// Whether the API's type has every field: unknown ones would be lost.
     fn comes_back<T: serde::Serialize + serde::de::DeserializeOwned>(item: &Value) {
         let typed: T = serde_json::from_value(item.clone()).unwrap();
         assert_eq!(&serde_json::to_value(typed).unwrap(), item);

@@ -1,35 +1,33 @@
 //! Plans over many machines.
 //!
-//! vtax is no scheduler. An [`Engine`] that exists queues, retries and kills; vtax cuts a plan's blocks
-//! into shards, ships itself and the plan, follows, collects and merges. What it relies on is little: an
-//! engine starts `vtax shard` somewhere, perhaps twice, perhaps never.
+//! vtax is no scheduler. An existing [`Engine`] queues, retries and kills; vtax splits a plan's blocks into shards, copies
+//! itself and the plan to the machines, follows the job, and collects and merges the results. It assumes only that an
+//! engine starts `vtax shard` on some machine, any number of times.
 //!
-//! - Every machine fills a results directory of its own for each shard ([`Depot::directory`]), named by
-//!   the kernel's id of its boot. A shard that is started again on the same machine goes on there; on
-//!   another one it leaves out the blocks that are whole elsewhere and runs the others from their
-//!   beginning. So blocks never span machines, and two that run the same shard at once do no harm.
-//! - Whether a shard is done says its results, never the engine.
-//! - All labs of one machine share its lock and take turns, so shards that an engine puts there at once
-//!   do not disturb each other.
-//! - What is merged is chosen block by block, and only among machines of one kind
-//!   ([`vtax_report::results::merge`]). Sources stay as they are.
+//! - Every machine writes a results directory of its own for each shard ([`WorkDir::directory`]), named by the kernel's id
+//!   of its boot. A restarted shard continues there on the same machine. On another machine it leaves out the blocks that
+//!   are complete elsewhere and runs the others from their beginning. So no block spans machines, and two machines may run
+//!   the same shard.
+//! - A shard counts as finished only when its results are complete, whatever the engine reports.
+//! - All runs of one machine share its lock and take turns, so shards on one machine do not disturb each other.
+//! - Results are merged block by block, and only among machines of one kind ([`vtax_report::results::merge`]). Sources do
+//!   not change.
 //!
-//! Killed at any moment, `vtax run --on` goes on: the same command finds the depot, and by its name the
-//! job that the engine still has.
+//! After a kill the same `vtax run --on` continues: it finds the work directory, and by its name the engine's job.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod collect;
-mod depot;
 mod engine;
 pub mod kubernetes;
 mod slurm;
 mod ssh;
+mod workdir;
 
 pub use collect::{Collected, collect, gather};
-pub use depot::{Depot, boot};
 pub use engine::Engine;
 pub use ssh::hosts;
+pub use workdir::{WorkDir, boot};
 
 use std::path::{Path, PathBuf};
 use vtax_host::signals::Signals;
@@ -38,9 +36,9 @@ use vtax_lab::LabError;
 /// A plan for many machines.
 #[derive(Debug, Clone)]
 pub struct FleetRun {
-    /// Who starts the shards.
+    /// The engine that starts the shards.
     pub engine: Engine,
-    /// How many.
+    /// The number of shards.
     pub shards: u32,
     /// The plan's blocks, numbered from 1.
     pub blocks: u32,
@@ -48,64 +46,64 @@ pub struct FleetRun {
     pub name: String,
     /// The text of the plan.
     pub plan: String,
-    /// Where the results are to be.
+    /// The results directory.
     pub results: PathBuf,
-    /// Our own binary.
+    /// The binary of vtax.
     pub binary: PathBuf,
     /// Further arguments of `vtax run`, such as `--quick`.
     pub arguments: Vec<String>,
-    /// What Kubernetes needs to know.
+    /// The settings of Kubernetes.
     pub pod: kubernetes::Pod,
 }
 
-/// How it went.
+/// The outcome of a run.
 #[derive(Debug)]
-pub enum Ended {
-    /// The results are there, whole or not.
+pub enum FleetOutcome {
+    /// The results are collected, complete or not.
     Collected(Collected),
-    /// What an engine is to be given by hand, or was given and follows by itself.
+    /// The engine has the job, or its manifest is to be submitted by hand: the next steps.
     Handed(String),
 }
 
-/// Runs a plan on many machines, or goes on with it, and merges what there is in the end, whatever the end.
+/// Runs a plan on many machines, or continues it, and merges the results, also after a failure.
 ///
 /// # Errors
-/// When the engine is missing or refuses, the depot is another plan's, or nothing at all was run. Finished
-/// trials stay in the depot.
+/// When the engine is missing or refuses, the work directory belongs to another plan, or there are no results. Finished
+/// trials stay in the work directory.
 pub fn run(
     run: &FleetRun,
     signals: &Signals,
     note: &mut dyn FnMut(String),
-) -> Result<Ended, LabError> {
+) -> Result<FleetOutcome, LabError> {
     if let Engine::Kubernetes = run.engine {
-        return kubernetes::hand_over(run).map(Ended::Handed);
+        return kubernetes::hand_over(run).map(FleetOutcome::Handed);
     }
-    let depot = Depot::open(run)?;
+    let workdir = WorkDir::open(run)?;
     let went = match &run.engine {
-        _ if depot.unfinished()?.is_empty() => Ok(()),
-        Engine::Slurm { partition } => slurm::run(&depot, partition.as_deref(), signals, note),
-        Engine::Ssh(file) => ssh::run(run, &depot, file, signals, note),
+        _ if workdir.unfinished()?.is_empty() => Ok(()),
+        Engine::Slurm { partition } => slurm::run(&workdir, partition.as_deref(), signals, note),
+        Engine::Ssh(file) => ssh::run(run, &workdir, file, signals, note),
         Engine::Kubernetes => Ok(()),
     };
-    let sources = depot.directories()?;
+    let sources = workdir.directories()?;
     if sources.is_empty() {
         went?;
         return Err(LabError::other(format!(
             "no shard has run a trial; what they said is below {}",
-            depot.log(1).parent().unwrap_or(Path::new(".")).display()
+            workdir.log(1).parent().unwrap_or(Path::new(".")).display()
         )));
     }
-    let mut collected = collect(&sources, &run.results, Some(depot.submitted()))?;
-    for shard in depot.unfinished()? {
-        let said = depot.last_words(shard);
+    let mut collected = collect(&sources, &run.results, Some(workdir.submitted()))?;
+    for shard in workdir.unfinished()? {
+        let said = workdir.last_words(shard);
         collected.unfinished.push((shard, said));
     }
     match went {
-        Ok(()) => Ok(Ended::Collected(collected)),
+        Ok(()) => Ok(FleetOutcome::Collected(collected)),
         Err(cause) if cause.is_interrupt() => Err(cause),
         Err(cause) => {
             collected.notes.push(cause.to_string());
-            Ok(Ended::Collected(collected))
+            Ok(FleetOutcome::Collected(collected))
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Shards as the tasks of one Slurm array job. Slurm requeues what a dead node took along.
+//! Shards as the tasks of one Slurm array job. Slurm requeues the tasks of a dead node.
 
-use crate::Depot;
+use crate::WorkDir;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use vtax_host::untrusted::{self, shown};
 use vtax_lab::LabError;
 use vtax_units::counted;
 
-/// Between two looks at the queue.
+/// Time between two queries of the queue.
 const LOOK: Duration = Duration::from_secs(2);
-/// For so long the controller may be away.
+/// Time limit of an unreachable controller.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// For so long tasks that were cancelled may take to end in order.
+/// Time limit of the orderly end of cancelled tasks.
 const ENDING: Duration = Duration::from_secs(120);
 
-/// A task of the job in Slurm's words.
+/// The state of a task of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Task {
     state: String,
@@ -27,7 +27,7 @@ struct Task {
 }
 
 impl Task {
-    /// Whether it waits for a person.
+    /// Whether it waits for action by an administrator or the user.
     fn is_stuck(&self) -> bool {
         let reason = self.reason.to_ascii_lowercase();
         let for_ever = [
@@ -44,53 +44,52 @@ impl Task {
 /// Submits the unfinished shards, unless the job of an earlier call still runs, and follows it to its end.
 ///
 /// # Errors
-/// When Slurm is missing, refuses the job, or holds it for a person; when the user interrupts, who cancels
-/// the job by that.
+/// When Slurm is missing, or refuses or holds the job. When the user interrupts, which also cancels the job.
 pub fn run(
-    depot: &Depot,
+    workdir: &WorkDir,
     partition: Option<&str>,
     signals: &Signals,
     note: &mut dyn FnMut(String),
 ) -> Result<(), LabError> {
-    if queue(depot)?.is_empty() {
-        let job = submit(depot, partition)?;
+    if queue(workdir)?.is_empty() {
+        let job = submit(workdir, partition)?;
         note(format!(
             "Slurm's job {job} ({}): {}",
-            depot.name(),
-            counted(depot.unfinished()?.len(), "shard")
+            workdir.name(),
+            counted(workdir.unfinished()?.len(), "shard")
         ));
     } else {
         note(format!(
             "the job {} of an earlier call still runs: following it",
-            depot.name()
+            workdir.name()
         ));
     }
-    let ended = follow(depot, signals, note);
+    let ended = follow(workdir, signals, note);
     if ended.as_ref().is_err_and(LabError::is_interrupt) {
         note("cancelling the job; its machines end their trials in order".to_owned());
-        asked(Command::new("scancel").arg("--name").arg(depot.name()))?;
+        asked(Command::new("scancel").arg("--name").arg(workdir.name()))?;
         let since = Instant::now();
-        while since.elapsed() < ENDING && queue(depot).is_ok_and(|tasks| !tasks.is_empty()) {
+        while since.elapsed() < ENDING && queue(workdir).is_ok_and(|tasks| !tasks.is_empty()) {
             std::thread::sleep(LOOK);
         }
     }
     ended
 }
 
-fn submit(depot: &Depot, partition: Option<&str>) -> Result<String, LabError> {
+fn submit(workdir: &WorkDir, partition: Option<&str>) -> Result<String, LabError> {
     let script = "#!/bin/sh\nexec ./vtax shard . \"$SLURM_ARRAY_TASK_ID\"\n";
-    depot.write("job.sh", script.as_bytes(), 0o755)?;
-    let shards: Vec<String> = depot.unfinished()?.iter().map(u32::to_string).collect();
+    workdir.write("job.sh", script.as_bytes(), 0o755)?;
+    let shards: Vec<String> = workdir.unfinished()?.iter().map(u32::to_string).collect();
     let mut sbatch = Command::new("sbatch");
     sbatch
-        .current_dir(depot.path())
+        .current_dir(workdir.path())
         .args([
             "--parsable",
             "--requeue",
             "--exclusive",
             "--open-mode=append",
         ])
-        .arg(format!("--job-name={}", depot.name()))
+        .arg(format!("--job-name={}", workdir.name()))
         .arg(format!("--array={}", shards.join(",")))
         .arg("--output=log/%a.log")
         .args(partition.map(|partition| format!("--partition={partition}")))
@@ -99,14 +98,18 @@ fn submit(depot: &Depot, partition: Option<&str>) -> Result<String, LabError> {
     Ok(answer.trim().to_owned())
 }
 
-fn follow(depot: &Depot, signals: &Signals, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+fn follow(
+    workdir: &WorkDir,
+    signals: &Signals,
+    note: &mut dyn FnMut(String),
+) -> Result<(), LabError> {
     let mut known: BTreeMap<u32, Task> = BTreeMap::new();
     let mut heard = Instant::now();
-    let mut trials = depot.trials();
+    let mut trials = workdir.trials();
     let mut away = false;
     loop {
         signals.check()?;
-        let tasks = match queue(depot) {
+        let tasks = match queue(workdir) {
             Ok(tasks) => tasks,
             Err(cause) if heard.elapsed() < PATIENCE => {
                 if !away {
@@ -131,16 +134,16 @@ fn follow(depot: &Depot, signals: &Signals, note: &mut dyn FnMut(String)) -> Res
             }
         }
         for shard in known.keys().filter(|shard| !tasks.contains_key(shard)) {
-            let ended = match depot.is_finished(*shard)? {
+            let ended = match workdir.is_finished(*shard)? {
                 true => "is finished".to_owned(),
                 false => format!(
                     "has ended and is not finished: {}",
-                    depot.last_words(*shard)
+                    workdir.last_words(*shard)
                 ),
             };
             note(format!("shard {shard} {ended}"));
         }
-        let now = depot.trials();
+        let now = workdir.trials();
         if now != trials {
             trials = now;
             note(format!("{} on all machines", counted(trials, "trial")));
@@ -152,7 +155,7 @@ fn follow(depot: &Depot, signals: &Signals, note: &mut dyn FnMut(String)) -> Res
             let reasons: Vec<&str> = tasks.values().map(|task| task.reason.as_str()).collect();
             return Err(LabError::other(format!(
                 "Slurm holds what is left of the job {} ({}): release it (scontrol release {0}) or cancel it (scancel --name {0}), then run the same command",
-                depot.name(),
+                workdir.name(),
                 reasons.join(", ")
             )));
         }
@@ -181,11 +184,11 @@ fn said(shard: u32, before: Option<&Task>, now: &Task) -> String {
 }
 
 /// The job's tasks that have not ended, by shard.
-fn queue(depot: &Depot) -> Result<BTreeMap<u32, Task>, LabError> {
+fn queue(workdir: &WorkDir) -> Result<BTreeMap<u32, Task>, LabError> {
     let mut squeue = Command::new("squeue");
     squeue
         .args(["--noheader", "--array", "--format=%K|%T|%N|%r"])
-        .arg(format!("--name={}", depot.name()));
+        .arg(format!("--name={}", workdir.name()));
     Ok(asked(&mut squeue)?.lines().filter_map(task).collect())
 }
 
@@ -203,7 +206,7 @@ fn task(line: &str) -> Option<(u32, Task)> {
     ))
 }
 
-/// What a program of Slurm prints.
+/// The output of a program of Slurm.
 fn asked(command: &mut Command) -> Result<String, LabError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = untrusted::output(command.stdin(Stdio::null()), MOST_OUTPUT).map_err(|cause| {

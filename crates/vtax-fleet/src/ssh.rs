@@ -1,8 +1,8 @@
-//! Shards handed to machines through ssh, one at a time each. Here vtax is the engine: a machine that is
-//! lost, or cannot run the plan, is left out from then on, and its shard goes to the next free one.
+//! Shards on machines through ssh, one at a time on each. Here vtax is the engine: a machine that is lost or cannot run
+//! the plan is not used again, and its shard goes to the next free one.
 
-use crate::depot::checked_boot;
-use crate::{Depot, FleetRun};
+use crate::workdir::checked_boot;
+use crate::{FleetRun, WorkDir};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::Write;
@@ -17,17 +17,17 @@ use vtax_lab::place::{Line, SshRun, ask_over_ssh, run_over_ssh};
 use vtax_lab::run::Event;
 use vtax_units::counted;
 
-/// A shard that ended so often without being finished is given up: its cause is not the machine.
+/// Attempts after which an unfinished shard is given up, since the machine is not the cause.
 const ATTEMPTS: u32 = 5;
-/// After so many shards in a row that failed on it, a machine is left out.
+/// Consecutive failures after which a machine is not used again.
 const STRIKES: u32 = 2;
-/// Between two looks for work.
+/// Time between two checks for work.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The machines that a file names: one a line, as ssh takes them; `#` begins a comment.
+/// The machines of a file: one a line, as an ssh destination; `#` starts a comment.
 ///
 /// # Errors
-/// When a line is no name or comes twice, or there is none: every such line.
+/// When a line is no destination or is repeated, with all such lines, or the file has none.
 pub fn hosts(text: &str) -> Result<Vec<String>, String> {
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut hosts, mut wrong) = (Vec::new(), Vec::new());
@@ -63,7 +63,7 @@ pub fn hosts(text: &str) -> Result<Vec<String>, String> {
 /// What the threads of the machines share.
 struct Work<'a> {
     run: &'a FleetRun,
-    depot: &'a Depot,
+    workdir: &'a WorkDir,
     signals: &'a Signals,
     state: Mutex<State>,
 }
@@ -73,7 +73,7 @@ struct State {
     /// Shards that a machine works on.
     under_way: usize,
     attempts: BTreeMap<u32, u32>,
-    /// Why machines are out.
+    /// The reasons why machines are not used.
     lost: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ struct State {
 /// When the file names no machines, every machine is lost, or the user interrupts.
 pub fn run(
     run: &FleetRun,
-    depot: &Depot,
+    workdir: &WorkDir,
     file: &Path,
     signals: &Signals,
     note: &mut dyn FnMut(String),
@@ -95,10 +95,10 @@ pub fn run(
     })?;
     let work = Work {
         run,
-        depot,
+        workdir,
         signals,
         state: Mutex::new(State {
-            waiting: depot.unfinished()?.into(),
+            waiting: workdir.unfinished()?.into(),
             under_way: 0,
             attempts: BTreeMap::new(),
             lost: Vec::new(),
@@ -134,10 +134,10 @@ impl Work<'_> {
         then(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// One machine's share of the work.
+    /// Runs shards on one machine until none is left.
     fn on(&self, host: &str, said: &Sender<String>) {
         let note = |line: String| {
-            // Who hears it has gone only when all is over.
+            // The receiver is closed only at the end of the run.
             let _ = said.send(format!("{host}: {line}"));
         };
         let mut strikes = 0;
@@ -150,14 +150,14 @@ impl Work<'_> {
             let shard = match next {
                 Ok(shard) => shard,
                 Err(0) => return,
-                // A machine that is lost gives its shard back.
+                // The shard of a lost machine goes back to the queue.
                 Err(_) => {
                     std::thread::sleep(LOOK);
                     continue;
                 }
             };
             let ended = self.shard(host, shard, &note);
-            let finished = self.depot.is_finished(shard).unwrap_or(false);
+            let finished = self.workdir.is_finished(shard).unwrap_or(false);
             strikes = if ended.is_ok() { 0 } else { strikes + 1 };
             let is_out = ended.is_err()
                 && (strikes >= STRIKES || ask_over_ssh(&"ssh".into(), host, "true").is_err());
@@ -176,7 +176,7 @@ impl Work<'_> {
                 Ok(()) if finished => note(format!("shard {shard} is finished")),
                 Ok(()) => note(format!(
                     "shard {shard} has ended and is not finished: {}",
-                    self.depot.last_words(shard)
+                    self.workdir.last_words(shard)
                 )),
                 Err(cause) if is_out => {
                     note(format!("left out from now on: {cause}"));
@@ -191,9 +191,9 @@ impl Work<'_> {
         let ssh = "ssh".into();
         let boot = ask_over_ssh(&ssh, host, "cat /proc/sys/kernel/random/boot_id")?;
         let boot = checked_boot(&boot)?;
-        let rest = self.depot.rest(shard, &boot)?;
-        let results = self.depot.directory(shard, &boot);
-        let path = self.depot.log(shard);
+        let rest = self.workdir.rest(shard, &boot)?;
+        let results = self.workdir.directory(shard, &boot);
+        let path = self.workdir.log(shard);
         let mut log = vtax_files::append(&path).map_err(HostError::from)?;
         let mut arguments = self.run.arguments.clone();
         arguments.extend(["--part".to_owned(), format!("--shard={rest}")]);
@@ -201,7 +201,7 @@ impl Work<'_> {
         let elsewhere = SshRun {
             ssh,
             host: host.to_owned(),
-            binary: self.depot.path().join("vtax"),
+            binary: self.workdir.path().join("vtax"),
             plan: self.run.plan.clone(),
             results: results.clone(),
             arguments,
@@ -212,7 +212,7 @@ impl Work<'_> {
                 Line::Text(text) => text.clone(),
                 Line::Event(event) => serde_json::to_string(event).unwrap_or_default(),
             };
-            // A log that is not written loses words and no trial.
+            // A failed write to the log loses no trial.
             let _ = writeln!(log, "{host}: {text}");
             if let Line::Event(Event::TrialFinished { failed: None, .. }) = line {
                 trials += 1;

@@ -184,8 +184,8 @@ pub struct MergeArgs {
 
 #[derive(Debug, Args)]
 pub struct ShardArgs {
-    /// The depot.
-    pub depot: PathBuf,
+    /// The work directory of the run, RESULTS.fleet.
+    pub workdir: PathBuf,
     /// Which shard.
     pub shard: u32,
 }

@@ -297,11 +297,16 @@ fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
         .stderr(fs::File::create(&said).unwrap())
         .spawn()
         .unwrap();
-    let depot = work.join("results.fleet");
+    let workdir = work.join("results.fleet");
     let boot = cluster.boot("n2");
     let on_it = |name: &str| -> Vec<PathBuf> {
         (1..=8)
-            .map(|shard| depot.join(format!("shard-{shard}")).join(&boot).join(name))
+            .map(|shard| {
+                workdir
+                    .join(format!("shard-{shard}"))
+                    .join(&boot)
+                    .join(name)
+            })
             .filter(|path| path.exists())
             .collect()
     };
@@ -478,9 +483,9 @@ fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
 
 /// `vtax merge` of what the machines left, as it was and after damage of every kind.
 fn what_is_merged_by_hand(work: &Path) {
-    let depot = work.join("results.fleet");
+    let workdir = work.join("results.fleet");
     let shard = |number: u32| -> PathBuf {
-        let parts = fs::read_dir(depot.join(format!("shard-{number}"))).unwrap();
+        let parts = fs::read_dir(workdir.join(format!("shard-{number}"))).unwrap();
         parts.flatten().next().unwrap().path()
     };
     let shards: Vec<PathBuf> = (1..=4).map(shard).collect();
@@ -554,12 +559,12 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
         &path,
         "line 3: good stands in line 1",
     );
-    // A depot is one run's.
+    // A work directory belongs to one run.
     refused(
         &engine,
         &["--shards", "4"],
         &path,
-        "was begun with 8 shards, not 4",
+        "belongs to a run with 8 shards, not 4",
     );
     let other = PLAN.replace("300ms", "400ms");
     fs::write(work.path().join("plan.toml"), other).unwrap();
@@ -567,7 +572,7 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
         &engine,
         &["--shards", "8"],
         &path,
-        "was begun with another plan",
+        "belongs to a run with another plan",
     );
 }
 

@@ -8,7 +8,7 @@ use crate::progress::{self, note};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use vtax_fleet::kubernetes::Pod;
-use vtax_fleet::{Collected, Depot, Ended, Engine, FleetRun, boot};
+use vtax_fleet::{Collected, Engine, FleetOutcome, FleetRun, WorkDir, boot};
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
@@ -76,11 +76,11 @@ pub fn run(arguments: &RunArgs) -> Outcome {
     let ended = vtax_fleet::run(&run, &signals, &mut |line| note(&line))?;
     end_with_reader()?;
     match ended {
-        Ended::Handed(text) => {
+        FleetOutcome::Handed(text) => {
             outln!("{text}")?;
             Ok(())
         }
-        Ended::Collected(collected) => tell(&collected, arguments.json),
+        FleetOutcome::Collected(collected) => tell(&collected, arguments.json),
     }
 }
 
@@ -121,22 +121,22 @@ fn tell(collected: &Collected, json: bool) -> Outcome {
 
 /// Runs what this machine is to run of a shard, as `vtax run`.
 pub fn shard(arguments: &ShardArgs) -> Outcome {
-    let depot = Depot::read(&arguments.depot)?;
+    let workdir = WorkDir::read(&arguments.workdir)?;
     let boot = boot(&Roots::host())?;
-    let share = depot.rest(arguments.shard, &boot)?;
-    let results = depot.directory(arguments.shard, &boot);
+    let share = workdir.rest(arguments.shard, &boot)?;
+    let results = workdir.directory(arguments.shard, &boot);
     let path = |path: &Path| path.display().to_string();
     let mut words = vec![
         "vtax".to_owned(),
         "run".to_owned(),
-        path(&arguments.depot.join("plan.toml")),
+        path(&arguments.workdir.join("plan.toml")),
         format!("--results={}", path(&results)),
         format!("--shard={share}"),
         "--json".to_owned(),
         "--part".to_owned(),
         "--place-name=slurm".to_owned(),
     ];
-    words.extend(depot.arguments().iter().cloned());
+    words.extend(workdir.arguments().iter().cloned());
     match Cli::try_parse_from(words)?.command {
         Command::Run(run) => super::run::run(run),
         _ => Err("a shard is a run".into()),

@@ -1,11 +1,11 @@
-//! The depot of a run on many machines, `RESULTS.fleet`: what is shipped to them, and what they found.
+//! The work directory of a run on many machines, `RESULTS.fleet`: the files for the machines, and their results.
 //!
 //! ```text
 //! fleet.json           the run: version, plan, shards, the job's name
-//! vtax, plan.toml      what is shipped
-//! job.sh               what Slurm starts
-//! shard-3/BOOT/        a results directory: what the machine of that boot found of shard 3
-//! log/3.log            what that shard's machines said
+//! vtax, plan.toml      the files for the machines
+//! job.sh               the script of the Slurm job
+//! shard-3/BOOT/        the results directory of shard 3 on the machine of that boot
+//! log/3.log            the output of that shard's machines
 //! ```
 
 use crate::FleetRun;
@@ -33,14 +33,14 @@ struct Fleet {
     arguments: Vec<String>,
     shards: u32,
     blocks: u32,
-    /// The job's, which no other run has.
+    /// The name of the job, unique to the run.
     name: String,
     submitted: String,
 }
 
-/// The depot.
+/// A work directory.
 #[derive(Debug, Clone)]
-pub struct Depot {
+pub struct WorkDir {
     path: PathBuf,
     fleet: Fleet,
 }
@@ -48,13 +48,13 @@ pub struct Depot {
 /// The kernel's id of this machine's boot.
 ///
 /// # Errors
-/// When the kernel does not say it.
+/// When it cannot be read.
 pub fn boot(roots: &Roots) -> Result<String, LabError> {
     let id = roots.proc_text("sys/kernel/random/boot_id");
     checked_boot(id.unwrap_or_default().trim())
 }
 
-/// A boot's id that can name a directory.
+/// Checks that a boot's id can name a directory.
 ///
 /// # Errors
 /// When it cannot.
@@ -64,15 +64,15 @@ pub(crate) fn checked_boot(id: &str) -> Result<String, LabError> {
         return Ok(id.to_owned());
     }
     Err(LabError::other(format!(
-        "/proc/sys/kernel/random/boot_id does not tell the machine: got `{id}`; is /proc mounted?"
+        "/proc/sys/kernel/random/boot_id does not identify the machine: got `{id}`; is /proc mounted?"
     )))
 }
 
-impl Depot {
-    /// Makes the depot of a run, or goes on with it.
+impl WorkDir {
+    /// Creates the work directory of a run, or opens it.
     ///
     /// # Errors
-    /// When there is one of another plan, version, number of shards or arguments.
+    /// When it belongs to another plan, version, number of shards or arguments.
     pub fn open(run: &FleetRun) -> Result<Self, LabError> {
         let mut name = run.results.clone().into_os_string();
         name.push(".fleet");
@@ -90,8 +90,8 @@ impl Depot {
             submitted: String::new(),
         };
         if file.exists() {
-            let depot = Self::read(&path)?;
-            let begun = &depot.fleet;
+            let workdir = Self::read(&path)?;
+            let begun = &workdir.fleet;
             let other = if begun.plan_sha256 != wanted.plan_sha256 {
                 "another plan".to_owned()
             } else if begun.vtax != wanted.vtax {
@@ -101,10 +101,10 @@ impl Depot {
             } else if begun.arguments != wanted.arguments {
                 format!("the arguments `{}`", begun.arguments.join(" "))
             } else {
-                return Ok(depot);
+                return Ok(workdir);
             };
             return Err(LabError::other(format!(
-                "{} was begun with {other}: shards of two runs do not mix. Give another directory with --results, or what it was begun with",
+                "{} belongs to a run with {other}: shards of two runs cannot be mixed. Give another directory with --results, or repeat the command of that run",
                 path.display()
             )));
         }
@@ -115,10 +115,10 @@ impl Depot {
             )));
         }
         Dir::create(&path)
-            .and_then(|depot| depot.create_dir("log"))
+            .and_then(|workdir| workdir.create_dir("log"))
             .map_err(HostError::from)?;
         let submitted = jiff::Timestamp::now().to_string();
-        // It tells this job from others of the same plan, also after a kill between submitting and noting.
+        // Unique among jobs of the same plan, so that it is found after a kill during the submission.
         let unique = Sha256::digest(format!(
             "{}{submitted}{}",
             path.display(),
@@ -132,18 +132,18 @@ impl Depot {
             submitted,
             ..wanted
         };
-        let depot = Self { path, fleet };
-        depot.ship(run)?;
-        let json = serde_json::to_vec_pretty(&depot.fleet)
+        let workdir = Self { path, fleet };
+        workdir.ship(run)?;
+        let json = serde_json::to_vec_pretty(&workdir.fleet)
             .map_err(|cause| LabError::other(cause.to_string()))?;
-        depot.write("fleet.json", &json, 0o644)?;
-        Ok(depot)
+        workdir.write("fleet.json", &json, 0o644)?;
+        Ok(workdir)
     }
 
-    /// The depot that is there.
+    /// Opens an existing work directory.
     ///
     /// # Errors
-    /// When none is, or it cannot be read.
+    /// When it is missing or cannot be read.
     pub fn read(path: &Path) -> Result<Self, LabError> {
         let file = path.join("fleet.json");
         let bytes = fs::read(&file).map_err(HostError::file("read", &file))?;
@@ -169,8 +169,8 @@ impl Depot {
     /// Writes a file as a whole.
     pub(crate) fn write(&self, name: &str, bytes: &[u8], mode: u32) -> Result<(), LabError> {
         let path = self.path.join(name);
-        let depot = Dir::open(&self.path).map_err(HostError::from)?;
-        let mut new = depot.replace(name).map_err(HostError::from)?;
+        let workdir = Dir::open(&self.path).map_err(HostError::from)?;
+        let mut new = workdir.replace(name).map_err(HostError::from)?;
         let mode = fs::Permissions::from_mode(mode);
         new.file()
             .write_all(bytes)
@@ -179,7 +179,7 @@ impl Depot {
         Ok(new.finish().map_err(HostError::from)?)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -189,7 +189,7 @@ impl Depot {
         &self.fleet.name
     }
 
-    /// How many shards.
+    /// The number of shards.
     pub fn shards(&self) -> u32 {
         self.fleet.shards
     }
@@ -199,17 +199,17 @@ impl Depot {
         &self.fleet.arguments
     }
 
-    /// When it was begun, RFC 3339, by this machine's clock.
+    /// The time of its creation, RFC 3339, by this machine's clock.
     pub fn submitted(&self) -> &str {
         &self.fleet.submitted
     }
 
-    /// What a shard's machines said.
+    /// The log of a shard's machines.
     pub fn log(&self, shard: u32) -> PathBuf {
         self.path.join("log").join(format!("{shard}.log"))
     }
 
-    /// The end of that.
+    /// The last line of that log.
     pub fn last_words(&self, shard: u32) -> String {
         let text = end_of(&self.log(shard), 64 << 10);
         let text = String::from_utf8_lossy(&text);
@@ -217,7 +217,7 @@ impl Depot {
             .lines()
             .rev()
             .filter(|line| !line.trim().is_empty() && !line.starts_with("{\"event\":\"phase"));
-        shown(words.next().unwrap_or("it has said nothing"))
+        shown(words.next().unwrap_or("it has no output"))
     }
 
     /// The results directory of a shard on the machine of a boot.
@@ -243,10 +243,10 @@ impl Depot {
         Ok(opened.collect::<Result<_, _>>()?)
     }
 
-    /// What a machine runs of a shard: all of its blocks but those that are whole on another machine.
+    /// The blocks of a shard that a machine runs: all but those that are complete on another machine.
     ///
     /// # Errors
-    /// When there is no such shard, or what others found cannot be read.
+    /// When there is no such shard, or the results of others cannot be read.
     pub fn rest(&self, shard: u32, boot: &str) -> Result<Shard, LabError> {
         let own = self.directory(shard, boot);
         let whole: BTreeSet<u32> = self
@@ -273,7 +273,7 @@ impl Depot {
             .collect())
     }
 
-    /// Whether every block of a shard is whole on some machine.
+    /// Whether every block of a shard is complete on some machine.
     ///
     /// # Errors
     /// When a results directory cannot be read.
@@ -283,7 +283,7 @@ impl Depot {
         Ok(self.blocks(shard)?.is_subset(&whole))
     }
 
-    /// The shards that are not.
+    /// The unfinished shards.
     ///
     /// # Errors
     /// When a results directory cannot be read.
@@ -344,13 +344,13 @@ mod tests {
     #[test]
     fn a_depot_is_gone_on_with_by_its_own_run_and_by_no_other() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Depot::open(&run(folder.path())).unwrap();
-        let again = Depot::open(&run(folder.path())).unwrap();
+        let first = WorkDir::open(&run(folder.path())).unwrap();
+        let again = WorkDir::open(&run(folder.path())).unwrap();
         assert_eq!(first.name(), again.name());
         assert_eq!(again.unfinished().unwrap(), [1, 2]);
         assert_eq!(again.rest(1, "0123-4567").unwrap().to_string(), "1/2");
         assert_eq!(again.blocks(1).unwrap(), BTreeSet::from([1, 3, 5]));
-        let told = |other: FleetRun| Depot::open(&other).unwrap_err().to_string();
+        let told = |other: FleetRun| WorkDir::open(&other).unwrap_err().to_string();
         let shards = told(FleetRun {
             shards: 3,
             ..run(folder.path())
