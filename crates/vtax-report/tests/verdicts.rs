@@ -10,6 +10,7 @@ use serde_json::json;
 use std::fs;
 use std::path::Path;
 use vtax_report::analysis::{Analysis, Comparison, analyse, analyse_shards};
+use vtax_report::html::{Provenance, render};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_report::stats::{Random, Verdict};
 use vtax_report::{compare, survey, terminal};
@@ -253,4 +254,27 @@ fn runs_side_by_side_show_what_is_the_same_and_what_would_show_more() {
         table.contains("not shown in B: ") && table.contains("of each would show 2 %"),
         "{table}"
     );
+}
+
+#[test]
+fn a_level_has_the_load_that_was_offered_beside_its_name_where_chance_took_it_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = common::ramp::write(&folder.path().join("run"));
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        for phase in &mut trial.phases {
+            let asked = phase.level.unwrap();
+            let offered = match asked.value {
+                300.0 => 319.0,
+                other => other * 1.001,
+            };
+            let mut metric = phase.metrics["rate"].clone();
+            metric.quantity = Quantity::new(offered, asked.unit);
+            phase.metrics.insert("offered".to_owned(), metric);
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let page = render(&analyse(&results).unwrap(), &Provenance::of(&results));
+    assert!(page.contains(" (offered 319)<"));
+    assert_eq!(page.matches("(offered ").count(), 3, "one a treatment");
 }

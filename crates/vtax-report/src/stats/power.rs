@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn more_scatter_or_a_smaller_effect_needs_more_pairs() {
-        // R: power.t.test(delta = log(1.1), sd = 0.0707, power = 0.8, type = "paired") asks for 6.5 pairs.
+        // Of six pairs (2.571 + 0.920)² · 0.550 = 6.7 are needed, of seven (2.447 + 0.906)² · 0.550 = 6.2.
         assert_eq!(pairs_to_show(0.1, 0.0707), Some(7));
         assert_eq!(pairs_to_show(0.1, 0.0), Some(4));
         let needed = |effect, sd| pairs_to_show(effect, sd).unwrap();

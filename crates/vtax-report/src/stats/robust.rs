@@ -42,7 +42,7 @@ mod tests {
         assert!((1.0..1.1).contains(&centre), "{centre}");
         assert_eq!(outliers(&[1.0, 1.0, 1.0, 9.0]), Vec::<usize>::new());
         assert_eq!(outliers(&[2.0; 8]), Vec::<usize>::new());
-        // R: wilcox.test(c(1, 2, 4), conf.int = TRUE) has the median of 1, 1.5, 2, 2.5, 3, 4.
+        // The median of 1, 1.5, 2, 2.5, 3 and 4.
         assert_eq!(hodges_lehmann(&[1.0, 2.0, 4.0]), Some(2.25));
         assert_eq!(hodges_lehmann(&[]), None);
     }
