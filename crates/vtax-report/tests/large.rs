@@ -89,7 +89,7 @@ fn processor_time() -> u64 {
     first.parse().unwrap()
 }
 
-/// Analysis, table, page and comparison of a run: the least of two turns.
+/// Analysis, table, page and comparison of a run: the least of three turns.
 fn cost(results: &ResultsDir) -> u64 {
     let turn = || {
         let before = processor_time();
@@ -101,11 +101,11 @@ fn cost(results: &ResultsDir) -> u64 {
         assert!(!table.is_empty() && page.len() > 1000 && !beside.is_empty());
         processor_time() - before
     };
-    turn().min(turn())
+    turn().min(turn()).min(turn())
 }
 
-/// Ten times as much may cost ten times as much, and twice that for caches and luck; its square is 100.
-const GROWTH: u64 = 20;
+/// Ten times as much may cost ten times as much, and three times that for caches of a busy machine; its square is 100.
+const GROWTH: u64 = 30;
 
 #[test]
 fn the_time_grows_with_the_number_of_treatments_not_with_its_square() {
