@@ -1,8 +1,8 @@
-//! The cost model: what real hardware would have charged for what an emulated host counted.
+//! The cost model: the cycles and energy of real hardware, from the counts of an emulated host.
 //!
-//! There, an instruction is a nanosecond and an exit, an interrupt, a cache miss cost nothing
-//! beyond their instructions. A model, a small file, says what they cost in cycles, and what
-//! cycles cost in watts. What comes of it is flagged `emulated` and names the model.
+//! In an emulated host an instruction takes a nanosecond, and exits, interrupts and cache misses cost only their
+//! instructions. A model, a small file, has their cycles and the watts of cycles. Its metrics are flagged `emulated` and
+//! name the model.
 
 mod frequency;
 
@@ -15,7 +15,7 @@ use vtax_lab::LabError;
 use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome, emulated};
 use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
-/// The models that vtax ships: the one that is used unless another is named, then by age.
+/// The models that vtax ships: the default, then the others by age.
 const SHIPPED: [&str; 7] = [
     include_str!("cost-models/sandy-bridge.toml"),
     include_str!("cost-models/nehalem.toml"),
@@ -26,34 +26,34 @@ const SHIPPED: [&str; 7] = [
     include_str!("cost-models/genoa.toml"),
 ];
 
-/// How the facts of a trial name the model, and what it could not charge for.
+/// The facts of a trial with the model and the events that were not counted.
 const MODEL_FACT: &str = "cost.model";
 const NOT_COUNTED_FACT: &str = "cost.not_counted";
 
-/// What no emulated host counts: it has no caches.
+/// The events that no emulated host counts, since it has no caches.
 const NOT_EMULATED: &str = "references to the last-level cache (not emulated)";
 
-/// What the names of a model's metrics begin with.
+/// The prefix of a model's metrics.
 const METRICS: &str = "model.";
 
 /// A cost model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CostModel {
-    /// Its name, which every figure of it carries.
+    /// Its name, which is in the title of its metrics.
     pub name: String,
-    /// What hardware it describes.
+    /// The hardware that it describes.
     pub description: String,
-    /// Which of its numbers have no source.
+    /// The numbers without a source.
     #[serde(default)]
     assumed: Vec<String>,
     /// Cycles of each event.
     cycles: Cycles,
-    /// What cycles cost.
+    /// The power of cycles.
     watts: Watts,
 }
 
-/// Cycles for each event, beyond the instructions that are executed anyway.
+/// Cycles of each event, in addition to its instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cycles {
@@ -79,7 +79,7 @@ struct Watts {
 }
 
 impl CostModel {
-    /// Every model that vtax ships, first the one that is used unless another is named.
+    /// All models that vtax ships; the first is the default.
     ///
     /// # Errors
     /// Never with the files as they are; a test reads them.
@@ -88,7 +88,7 @@ impl CostModel {
         SHIPPED.iter().map(parse).collect()
     }
 
-    /// The model that is used unless another is named.
+    /// The default model.
     ///
     /// # Errors
     /// As [`Self::table`].

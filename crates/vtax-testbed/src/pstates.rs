@@ -11,11 +11,11 @@ const PORT: u64 = 0xe0;
 /// Time to switch and time without the bus, in microseconds.
 const LATENCY: u64 = 10;
 
-/// What a processor can be set to.
+/// A performance state of a processor.
 struct State {
     mhz: u64,
     milliwatts: u64,
-    /// What is written to the port.
+    /// The value of the port.
     control: u64,
 }
 
@@ -115,7 +115,7 @@ fn integer(value: u64) -> Vec<u8> {
     std::iter::once(prefix).chain(digits).collect()
 }
 
-/// An operator with what is inside; its length counts itself.
+/// An operator with its content; its length includes itself.
 fn block(operator: &[u8], inside: &[u8]) -> Vec<u8> {
     let short = inside.len() + 1;
     let long = inside.len() + 2;

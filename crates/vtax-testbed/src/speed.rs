@@ -1,9 +1,8 @@
-//! An emulated processor that is as fast as its frequency says (`bpf/speed.bpf.c`).
+//! The speed of an emulated processor in proportion to its frequency (`bpf/speed.bpf.c`).
 //!
-//! The real cpufreq driver switches frequencies there, but the emulator executes on at the same
-//! pace. BPF programs make up for it: they count what every task and soft interrupt runs, and let each
-//! stand still for the time that it would have taken longer. So the ratios of speeds are those of the
-//! frequencies, whatever runs.
+//! The cpufreq driver of an emulated host switches frequencies, but the emulator executes at a constant speed. BPF programs
+//! correct this: they count the run time of every task and soft interrupt, and stall each for the additional time at the
+//! lower frequency. So the ratios of speeds are those of the frequencies for any load.
 
 use aya::maps::{Array, MapData, PerCpuHashMap, PerCpuValues};
 use aya::programs::BtfTracePoint;
@@ -23,11 +22,11 @@ use vtax_units::{Base, Nanoseconds, Source, Unit};
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");
 
-/// The programs that follow frequencies and tasks, by the tracepoints that they are called after.
+/// The programs for frequencies and tasks, named after their tracepoints.
 const PROGRAMS: [&str; 3] = ["cpu_frequency", "sched_switch", "local_timer_entry"];
 
-/// Those for soft interrupts. At one tracepoint programs run in the order in which they came: these come
-/// after the ledger's, so that it sees a stall inside the soft interrupt that stands still.
+/// The programs for soft interrupts. Programs of one tracepoint run in the order of their attachment: these are attached
+/// after those of the ledger, so that a stall counts to its soft interrupt.
 const SOFTIRQ_PROGRAMS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 
 /// `struct cpu` of the BPF program.
@@ -47,7 +46,7 @@ unsafe impl aya::Pod for Cpu {}
 
 type Busy = PerCpuHashMap<MapData, u64, u64>;
 
-/// Processors that follow their frequencies while this lives.
+/// Attached programs; processors follow their frequencies until this is dropped.
 pub struct Speed {
     busy: Arc<Mutex<Busy>>,
     programs: Mutex<Programs>,
@@ -66,15 +65,15 @@ impl fmt::Debug for Speed {
     }
 }
 
-/// What the trial's environment says of it.
+/// The fact about it in the environment of a trial.
 pub(crate) const FACT: &str =
     "acpi-cpufreq; BPF stalls whatever ran for a time t at f for t (f_max / f - 1)";
 
 impl Speed {
-    /// Starts it on a host that has frequencies; `None` on one that has not.
+    /// Attaches the programs on a host with frequencies; `None` on one without.
     ///
     /// # Errors
-    /// When the kernel does not let these programs in: it must describe its types (BTF).
+    /// When the kernel refuses the programs: it needs a description of its types (BTF).
     pub fn start(roots: &Roots) -> Result<Option<Self>, HostError> {
         if frequency_policies(roots).is_empty() {
             return Ok(None);
@@ -101,7 +100,7 @@ impl Speed {
         }
         let mut busy: Busy = programs.take_map("busy").ok_or(missing)?.try_into()?;
         for khz in offered(roots) {
-            // Also what nobody works at is counted.
+            // Unused frequencies are counted as well.
             let none = PerCpuValues::try_from(vec![0; aya::util::nr_cpus().map_err(|(_, e)| e)?])?;
             busy.insert(khz, none, 0)?;
         }
@@ -120,11 +119,11 @@ impl Speed {
         })
     }
 
-    /// Puts those for soft interrupts behind all that are attached by now.
+    /// Attaches the programs for soft interrupts after all others.
     fn attach_last(&self) -> Result<(), Box<dyn Error>> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let Programs { all, attached } = &mut *programs;
-        // Those of an earlier trial stood before this one's ledger.
+        // Those of an earlier trial were attached before this trial's ledger.
         for (name, link) in attached.drain(..) {
             program(all, name)?.detach(link)?;
         }
@@ -147,7 +146,7 @@ fn program<'a>(
     Ok(program.try_into()?)
 }
 
-/// The processors with a frequency, and what it is.
+/// The processors with a frequency, and the frequency.
 fn present(roots: &Roots) -> BTreeMap<u32, Cpu> {
     let all = cpu_directories(roots).into_iter().filter_map(|directory| {
         let number = numbered(directory.file_name()?.to_str()?, "cpu")?;
@@ -198,7 +197,7 @@ impl OwnInstruments for Speed {
 /// The time that processors worked at each frequency, stalls included.
 struct BusyByFrequency {
     busy: Arc<Mutex<Busy>>,
-    /// Why soft interrupts do not follow the frequency, if they do not.
+    /// The reason why soft interrupts do not follow the frequency, if any.
     broken: Option<String>,
     columns: BTreeMap<u64, SeriesId>,
 }
@@ -248,7 +247,7 @@ mod tests {
         assert!(Speed::start(&Roots::below(root.path())).unwrap().is_none());
     }
 
-    /// The committed object is what the source says, where the compiler that made it is at hand.
+    /// The committed object is the compiled source, where its compiler is installed.
     #[test]
     #[ignore = "needs clang: make test-all"]
     fn the_object_is_built_from_its_source() {

@@ -1,15 +1,14 @@
-//! What lower frequencies do to cycles and to watts.
+//! The effect of lower frequencies on cycles and watts.
 //!
-//! A processor at a lower frequency stands still for a part of the time that it is busy (`speed.rs`):
-//! what it executes then is no work. And a cycle costs less there, because the voltage is lower as
-//! well. Both follow from how long processors were busy at each frequency.
+//! A processor at a lower frequency is stalled for a part of its busy time (`speed.rs`), which is no work. A cycle takes
+//! less energy there, since the voltage is lower as well. Both follow from the busy time at each frequency.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use vtax_lab::run::busy_mhz;
 use vtax_report::results::Trial;
 
-/// What a processor takes at full load at one of its frequencies; only ratios matter.
+/// The power of a processor at full load at a frequency; only ratios are used.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AtFrequency {
@@ -17,20 +16,19 @@ pub(super) struct AtFrequency {
     pub watts: f64,
 }
 
-/// How the processors of a trial compare with such as are always at their highest frequency.
+/// The processors of a trial relative to processors at their highest frequency.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Slowdown {
     /// Work in a second of busy time.
     pub pace: f64,
     /// Joules for a cycle.
     pub price: f64,
-    /// Frequencies of which the model does not say what they take; they are taken to cost as much for
-    /// each cycle as the highest.
+    /// Frequencies that the model does not have; their cycles count like those of the highest.
     pub unknown: Vec<u64>,
 }
 
 impl Slowdown {
-    /// That of a trial; one that has no frequencies, or did nothing, is at its highest.
+    /// The relation of a trial; one without frequencies or work is at its highest.
     pub fn of(trial: &Trial, watts: &[AtFrequency]) -> Self {
         let busy = trial.metrics.iter();
         let busy: BTreeMap<u64, f64> = busy
