@@ -173,6 +173,7 @@ impl Experiment for Climbs<'_> {
                 .map(|interval| interval.samples.len() as u64)
                 .sum(),
             missed: 0,
+            ..ObservationCost::default()
         };
         let each = record.bytes_each().map_or_else(String::new, |each| {
             format!(", {} each", Quantity::new(each, Unit::of(Base::Byte)))
