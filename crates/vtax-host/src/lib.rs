@@ -11,10 +11,7 @@ pub mod command;
 mod error;
 pub mod facts;
 #[cfg(any(test, feature = "testing"))]
-#[allow(
-    clippy::disallowed_methods,
-    reason = "it makes the trees of tests"
-)]
+#[allow(clippy::disallowed_methods, reason = "it makes the trees of tests")]
 pub mod fake_host;
 pub mod host_settings;
 pub mod journal;

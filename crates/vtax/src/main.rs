@@ -65,9 +65,7 @@ fn main() -> ExitCode {
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Testbed(command) => commands::testbed::execute(command),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
-        Command::Nic(command) => command
-            .execute(&mut output::Stdout)
-            .map_err(Into::into),
+        Command::Nic(command) => command.execute(&mut output::Stdout).map_err(Into::into),
         Command::Density(arguments) => {
             vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
         }

@@ -52,11 +52,14 @@ use vtax_observe::Subject;
 
 /// What a plan may set of where target and client run; the link has [`link::PARAMETERS`].
 pub const PARAMETERS: &[Parameter] = &[
-    Parameter::unset("target.pin", Domain::Text("cpu list")).help("processors that the target, VMM included, may use, as in \"0-3,6\""),
-    Parameter::unset("client.pin", Domain::Text("cpu list")).help("processors that the load generator may use, as in \"0-3,6\""),
+    Parameter::unset("target.pin", Domain::Text("cpu list"))
+        .help("processors that the target, VMM included, may use, as in \"0-3,6\""),
+    Parameter::unset("client.pin", Domain::Text("cpu list"))
+        .help("processors that the load generator may use, as in \"0-3,6\""),
     share::WEIGHT,
     share::CAP,
-    Parameter::unset(CLIENT_PLACE, Domain::Choice(&[BESIDE, ELSEWHERE])).help("where the target's load generator lives: beside it, or where [places] says"),
+    Parameter::unset(CLIENT_PLACE, Domain::Choice(&[BESIDE, ELSEWHERE]))
+        .help("where the target's load generator lives: beside it, or where [places] says"),
 ];
 
 /// Where the target's client lives: [`BESIDE`] it, or [`ELSEWHERE`].

@@ -243,7 +243,7 @@ fn lock(
 fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), LabError> {
     let undone = journal.undo_all().map_err(|cause| {
         LabError::other(format!(
-            "an earlier run was cut off and not everything could be restored: {cause}; mend it by hand, then run `vtax restore --forget`"
+            "an earlier run was cut off and not everything could be restored: {cause}; restore it by hand, then run `vtax restore --forget`"
         ))
     })?;
     let left = journal.take_left();
@@ -363,7 +363,7 @@ impl Runner<'_> {
                     *count += 1;
                     if *count >= FAILURES_TO_GIVE_UP {
                         return Err(LabError::other(format!(
-                            "{} failed {count} times in a row, so the run stops: {reason}\nfinished trials are kept in {}; mend the cause and run the same command again",
+                            "{} failed {count} times in a row, so the run stops: {reason}\nfinished trials are kept in {}; remove the cause and run the same command again",
                             treatment.label,
                             self.results.path().display()
                         )));
@@ -434,7 +434,12 @@ pub fn default_state_dir() -> PathBuf {
     }
     std::env::var_os("HOME").map_or_else(
         // It is used only where it is this user's and nobody else's: `vtax_files::Dir::private`.
-        || PathBuf::from(format!("/tmp/vtax-state-{}", rustix::process::geteuid().as_raw())),
+        || {
+            PathBuf::from(format!(
+                "/tmp/vtax-state-{}",
+                rustix::process::geteuid().as_raw()
+            ))
+        },
         |home| Path::new(&home).join(".local/state/vtax"),
     )
 }

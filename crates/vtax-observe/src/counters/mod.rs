@@ -4,9 +4,9 @@
 mod block;
 mod cgroup;
 mod children;
+pub(crate) mod clock_samples;
 mod counter;
 pub(crate) mod cpu_time;
-pub(crate) mod clock_samples;
 pub(crate) mod event_group;
 pub(crate) mod file;
 mod frequency;

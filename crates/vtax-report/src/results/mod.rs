@@ -34,11 +34,11 @@ pub use machines::{Machine, Machines, Together, merge, together};
 pub use record::is_record;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
 pub(crate) use samples::{parquet_failed, write_column};
-pub use vtax_units::account::Stage;
 pub use trial::{
     Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,
     Scheduled, Treatment, Trial, TrialOutcome, Work, is_difference,
 };
+pub use vtax_units::account::Stage;
 
 /// Version of the results format; readers refuse a newer one, and read older ones. Since 2 a trial
 /// has actors and phases.

@@ -67,7 +67,6 @@ pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
     let trials = all.len() * plan.repetitions as usize;
     let time = plan.expected_time(&all, &catalogue);
     if as_json {
-    
         return json(&json!({
             "name": plan.name,
             "description": plan.description,
