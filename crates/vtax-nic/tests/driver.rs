@@ -120,7 +120,7 @@ fn a_stream_arrives_complete_and_in_order_in_every_mode_and_ring() {
         let half = Nanos::from_micros(500_000);
         let (senders, receivers) = (std::slice::from_mut(&mut a), std::slice::from_mut(&mut b));
         let seen = stream(senders, receivers, &arrivals, (64, half), (0, 1));
-        assert!(seen.due > 2_000);
+        assert!(seen.due > 100);
         // A ring that a stalled machine left full refuses frames; what was sent must arrive.
         assert_eq!(seen.received, seen.due - seen.refused, "{mode}");
         assert_eq!((seen.lost, seen.disordered), (0, 0), "{mode}");

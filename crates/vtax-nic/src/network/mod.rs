@@ -13,6 +13,7 @@ mod guard;
 mod guard_tests;
 mod guest;
 mod kernel;
+mod kernel_pair;
 #[cfg(test)]
 mod kernel_tests;
 mod packet;
@@ -29,7 +30,8 @@ mod transfer;
 
 pub use guard::{Addresses, Limit, Limits, Rate};
 pub use guest::{DrainOutcome, Guest, MAX_PAIRS, Outcome};
-pub use kernel::{Kernel, NEEDED, TapEnds};
+pub use kernel::{Kernel, TapEnds};
+pub use kernel_pair::NEEDED;
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
 pub use tap::{Tap, TapError};
@@ -46,7 +48,7 @@ use crate::telemetry::{DropReason, PortCounters};
 use crate::vhost_net::Half;
 use deadlines::Deadlines;
 use guard::Verdict;
-use pair::{pair_and_half, ring_number};
+use queue::{pair_and_half, ring_number};
 use source::{Source, Sources, State};
 
 /// How long a link keeps a frame for a guest without free buffers before it drops what comes for

@@ -1,6 +1,6 @@
 //! A queue pair of a guest's port: its rings, what is held for them, and what the kernel serves of them.
 
-use super::kernel::KernelPair;
+use super::kernel_pair::KernelPair;
 use super::queue::Queue;
 use crate::hold::{Nanos, Notification, PairHold, Release};
 use crate::ring::Ring;
@@ -184,22 +184,4 @@ impl QueuePair {
         }
         ended.rx
     }
-}
-
-/// The number of a pair's ring, as vhost-user and virtio count them: RX of pair 0, TX of pair 0, RX of pair 1, and so
-/// on (virtio 1.3, 5.1.2).
-#[inline]
-pub(super) fn ring_number(pair: usize, half: Half) -> usize {
-    pair * 2 + half.index() as usize
-}
-
-/// The pair and the half of a ring with this number.
-#[inline]
-pub(super) fn pair_and_half(number: usize) -> (usize, Half) {
-    let half = if number.is_multiple_of(2) {
-        Half::Rx
-    } else {
-        Half::Tx
-    };
-    (number / 2, half)
 }

@@ -6,8 +6,27 @@ use crate::poller::{Poller, Token};
 use crate::protocol::{self, ProtocolError};
 use crate::ring::{Ring, RingAddresses, RingFault};
 use crate::signal;
+use crate::vhost_net::Half;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// The number of a pair's ring, as vhost-user and virtio count them: RX of pair 0, TX of pair 0, RX of pair 1, and so
+/// on (virtio 1.3, 5.1.2).
+#[inline]
+pub(super) fn ring_number(pair: usize, half: Half) -> usize {
+    pair * 2 + half.index() as usize
+}
+
+/// The pair and the half of a ring with this number.
+#[inline]
+pub(super) fn pair_and_half(number: usize) -> (usize, Half) {
+    let half = if number.is_multiple_of(2) {
+        Half::Rx
+    } else {
+        Half::Tx
+    };
+    (number / 2, half)
+}
 
 /// How a driver is signalled.
 #[derive(Debug)]

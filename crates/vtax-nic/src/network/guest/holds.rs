@@ -6,7 +6,7 @@ use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Policy};
 use crate::hold::{Mode, Nanos, PairHold, Rest};
 use crate::network::packet::BATCH;
-use crate::network::pair::ring_number;
+use crate::network::queue::ring_number;
 use crate::vhost_net::Half;
 
 impl Guest {
