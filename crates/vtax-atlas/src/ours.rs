@@ -5,12 +5,12 @@ use crate::catalogue::{Catalogue, Key};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use vtax_core::{Source, Unit};
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
 use vtax_report::export::field;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
-use vtax_units::{Source, Unit};
 
 /// What was kept, by paper.
 const KEPT: [(&str, &str); 5] = [

@@ -6,9 +6,9 @@ use crate::verdict::{NEAR, Ratio, Verdict};
 use crate::{Compared, ComparedRow, Entry, Summary};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use vtax_core::Source;
 use vtax_report::html::{PALETTE, STYLE, escape};
 use vtax_report::numbers;
-use vtax_units::Source;
 
 const ATLAS_STYLE: &str = include_str!("../assets/atlas.css");
 

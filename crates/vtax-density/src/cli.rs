@@ -7,12 +7,12 @@ use clap::Args;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use vtax_core::{Source, counted};
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
 use vtax_lab::plan::Diagnostics;
 use vtax_lab::run::{Event, RunOptions, default_state_dir};
-use vtax_units::{Source, counted};
 
 /// How many guests this host holds, platform by platform.
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
 use vtax_host::{Roots, host_settings};
@@ -22,7 +23,6 @@ use vtax_report::results::{
     Better, Metric, ObservationCost, ResultsDir, SampleKind, SampleSeries, SampleWriter, Treatment,
     TrialWriter,
 };
-use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
 /// A ratio that differs from 1 by less is no effect.
 const MINIMUM_EFFECT: f64 = 0.02;

@@ -2,9 +2,9 @@
 //! absent: inside VMs, RAPL is often present and zero.
 
 use super::{Answer, Finding, Options, Topic};
+use vtax_core::Source;
 use vtax_host::Roots;
 use vtax_observe::meter::Found;
-use vtax_units::Source;
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     let mut findings = match options.probes.meters(roots) {

@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use vtax_core::counted;
 use vtax_guest::platform::Platform;
 use vtax_guest::platform::container::Runtime;
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, TapOptions, cgroup, requirements};
@@ -15,7 +16,6 @@ use vtax_observe::charge::Traced;
 use vtax_observe::counters::{HardwareCounters, KvmExits};
 use vtax_observe::guests::Hierarchy;
 use vtax_observe::meter::Found;
-use vtax_units::counted;
 
 /// The libvirt that plans mean unless they name another.
 const LIBVIRT: &str = "qemu:///system";

@@ -4,12 +4,12 @@ use crate::WorkDir;
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use vtax_core::counted;
 use vtax_host::HostError;
 use vtax_host::command::MOST_OUTPUT;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::{self, shown};
 use vtax_lab::LabError;
-use vtax_units::counted;
 
 /// Time between two queries of the queue.
 const LOOK: Duration = Duration::from_secs(2);

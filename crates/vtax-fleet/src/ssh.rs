@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use vtax_core::counted;
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, SshRun, ask_over_ssh, run_over_ssh};
 use vtax_lab::run::Event;
-use vtax_units::counted;
 
 /// Attempts after which an unfinished shard is given up, since the machine is not the cause.
 const ATTEMPTS: u32 = 5;

@@ -13,6 +13,7 @@ use common::{Bench, config, cpu_micros, line, shell, with_scratch};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use vtax_core::Source;
 use vtax_guest::platform::container::{Container, Runtime, runtime};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::nspawn::Nspawn;
@@ -20,7 +21,6 @@ use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig};
 use vtax_host::settings::{Level, Settings};
 use vtax_host::{loop_device, scratch};
-use vtax_units::Source;
 
 /// Runs the same test on every such platform; says which cannot run here.
 fn on_each(test: impl Fn(&mut Bench, &dyn Platform)) {

@@ -4,13 +4,13 @@ use crate::HostError;
 use crate::Roots;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use vtax_core::{Nanoseconds, Source};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{
     self, Absent, BusyLoad, Found, HostEnergy, Meter, PowerModel, WallConfig, host_energy,
     keep_moving,
 };
 use vtax_observe::{Instrument, ObserveError, Readings};
-use vtax_units::{Nanoseconds, Source};
 
 /// The environment variable that names a wall meter, as sigrok-cli's `--driver` takes it.
 pub const WALL_METER: &str = "VTAX_WALL_METER";

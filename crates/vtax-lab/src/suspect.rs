@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use vtax_core::{Bytes, Nanoseconds};
 use vtax_host::Roots;
 use vtax_host::facts::{cpu_directories, frequency_policies};
 use vtax_host::roots::{names, numbered, text};
 use vtax_observe::ObserverReport;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::counters::Rule;
-use vtax_units::{Bytes, Nanoseconds};
 
 /// CPU time of programs that are not part of the trial, as a share of the machine's capacity.
 /// Five percent of a machine moves a CPU-bound result by about as much, which is more than the

@@ -17,6 +17,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use vtax_core::Source;
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
@@ -26,7 +27,6 @@ use vtax_load::workload::{
 };
 use vtax_load::{generator, http, memcached};
 use vtax_observe::Subject;
-use vtax_units::Source;
 
 /// The load generators, as `vtax load` has them.
 #[derive(Parser)]

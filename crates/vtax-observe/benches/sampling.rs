@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_core::{Hertz, Nanoseconds};
 use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::{
     Instrument, NetDevice, ObserveError, Observer, ObserverConfig, Readings, Series, SeriesId,
     Sink, Snapshot, Subject, counters, metric,
 };
-use vtax_units::{Hertz, Nanoseconds};
 
 const SUBJECTS: usize = 3;
 const RATE: f64 = 10.0;

@@ -2,7 +2,7 @@
 //! all series of a trial share one time axis.
 
 use rustix::time::{ClockId, clock_gettime};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// A source of monotonic time. Injected, so that tests decide what time it is.
 pub trait Clock: Send + Sync {

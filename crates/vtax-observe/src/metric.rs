@@ -3,7 +3,7 @@
 //! Metrics whose last part varies (a device, an exit reason) have a function; all others are
 //! constants. Units: `_ns` nanoseconds, `_bytes` bytes, everything else a count.
 
-pub use vtax_units::account::counter::{
+pub use vtax_core::account::counter::{
     BACKEND as CPU_BACKEND, DOM0 as CPU_DOM0, DOMAIN as CPU_DOMAIN, IDLE as CPU_IDLE,
     IOTHREAD as CPU_IOTHREAD, IOWAIT as CPU_IOWAIT, SOFTIRQ as CPU_SOFTIRQ,
     SOFTIRQ_CONTEXT as CPU_SOFTIRQ_CONTEXT, STEAL as CPU_STEAL, TOTAL as CPU_TOTAL,

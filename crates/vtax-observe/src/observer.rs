@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use vtax_units::{Base, Hertz, Nanoseconds, Source, Unit};
+use vtax_core::{Base, Hertz, Nanoseconds, Source, Unit};
 
 /// The slowest and the fastest sampling, in passes per second.
 const RATES: (f64, f64) = (0.1, 50.0);

@@ -3,7 +3,7 @@
 use crate::ObserveError;
 use std::collections::HashMap;
 use std::io;
-use vtax_units::{Nanoseconds, Quantity, Source, Unit};
+use vtax_core::{Nanoseconds, Quantity, Source, Unit};
 
 /// How a series' values are to be understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -166,7 +166,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_units::Base;
+    use vtax_core::Base;
 
     fn series(metric: &str) -> Series {
         Series {

@@ -13,11 +13,11 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use vtax_core::{Hertz, Nanoseconds};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{
     Kind, Observer, ObserverConfig, Series, SeriesId, Sink, Snapshot, Subject, counters, metric,
 };
-use vtax_units::{Hertz, Nanoseconds};
 
 /// A busy process that gives itself the name of a vCPU thread.
 struct Guest {

@@ -25,10 +25,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tempfile::TempDir;
+use vtax_core::Nanoseconds;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Meter, Volts, WallConfig, WallMeter, host_energy};
 use vtax_observe::{Instrument, Readings, Snapshot};
-use vtax_units::Nanoseconds;
 
 /// 600 baud, 10 bits a character, 14 characters: a frame takes 233 ms on the wire.
 const FRAME_TIME: Duration = Duration::from_millis(233);

@@ -16,8 +16,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vtax_core::Quantity;
 use vtax_files::Output;
-use vtax_units::Quantity;
 
 /// One trial and one of its metrics; a trial without metrics has one row with an empty name.
 pub(crate) struct Row {

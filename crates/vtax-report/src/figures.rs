@@ -12,7 +12,7 @@ use crate::results::{Stage, Treatment};
 use crate::stats::{Interval, Verdict};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
-use vtax_units::Source;
+use vtax_core::Source;
 
 /// One figure.
 #[derive(Debug, Clone)]

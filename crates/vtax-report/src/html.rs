@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 use std::path::PathBuf;
-use vtax_units::Source;
+use vtax_core::Source;
 
 /// The rules of the report: for pages that are made like it.
 pub const STYLE: &str = include_str!("../assets/report.css");

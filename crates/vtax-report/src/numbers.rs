@@ -1,7 +1,7 @@
 //! How estimates are printed: as many digits as their interval supports, one unit for the three.
 
 use crate::stats::Interval;
-use vtax_units::{Base, Quantity, Unit};
+use vtax_core::{Base, Quantity, Unit};
 
 /// An estimate in words and digits.
 #[derive(Debug, Clone, PartialEq, Eq)]

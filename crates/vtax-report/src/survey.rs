@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
-use vtax_units::{Source, Unit};
+use vtax_core::{Source, Unit};
 
 /// Directories that readers may be ahead of who collects.
 const AHEAD: usize = 16;

@@ -7,7 +7,7 @@ use crate::analysis::{
 use crate::numbers::{Shown, common_scale, count, scaled};
 use crate::stats::Verdict;
 use std::collections::HashMap;
-use vtax_units::Source;
+use vtax_core::Source;
 
 /// The analysis as a table of at most `width` columns (72 at least), with ANSI colours if asked.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {

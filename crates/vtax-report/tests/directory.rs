@@ -18,12 +18,12 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use vtax_core::{Nanoseconds, Source};
 use vtax_files::Dir;
 use vtax_report::results::{
     Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleKind, SampleReader,
     SampleSeries, SampleWriter,
 };
-use vtax_units::{Nanoseconds, Source};
 
 fn small() -> Fake {
     Fake {

@@ -8,9 +8,9 @@ use common::Fake;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
+use vtax_core::Quantity;
 use vtax_report::analysis::{analyse, analyse_shards};
 use vtax_report::results::{ResultsDir, ResultsError, merge};
-use vtax_units::Quantity;
 
 const KERNEL: &str = "6.1.0";
 

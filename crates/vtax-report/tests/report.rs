@@ -12,12 +12,12 @@ use common::{Fake, ramp};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use vtax_core::Source;
 use vtax_report::analysis::{Analysis, Certainty, Comparison, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render, write_report};
 use vtax_report::results::{Aside, ResultsDir, ResultsError, Stage, Trial};
 use vtax_report::stats::{SteadyState, Verdict};
 use vtax_report::{compare, export, figures, terminal};
-use vtax_units::Source;
 
 fn run(fake: &Fake) -> (tempfile::TempDir, ResultsDir, Analysis) {
     let folder = tempfile::tempdir().unwrap();

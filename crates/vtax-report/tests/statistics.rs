@@ -1,12 +1,12 @@
 //! The statistics hold what they promise: coverage, false calls, invariances, edge cases.
 
 use proptest::prelude::*;
+use vtax_core::Nanoseconds;
 use vtax_report::results::{Better, SampleKind};
 use vtax_report::stats::{
     NoTax, Random, SteadyState, Verdict, classify, describe, exact_verdict, mean_interval,
     paired_tax, positive_mean_interval, quantile, rates, seed_of, unpaired_tax, verdict,
 };
-use vtax_units::Nanoseconds;
 
 /// A standard normal number (Box and Muller 1958).
 fn normal(random: &mut Random) -> f64 {

@@ -12,11 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
+use vtax_core::Quantity;
 use vtax_report::analysis::analyse;
 use vtax_report::export::Dataset;
 use vtax_report::results::ResultsDir;
 use vtax_report::survey::{Survey, directories, survey, table};
-use vtax_units::Quantity;
 
 /// A run of one machine, on which a VM costs more by a factor.
 fn run(path: &Path, boot: &str, kernel: &str, factor: f64) -> ResultsDir {

@@ -9,12 +9,12 @@ use common::{Fake, normal};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
+use vtax_core::Quantity;
 use vtax_report::analysis::{Analysis, Comparison, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_report::stats::{Random, Verdict};
 use vtax_report::{compare, survey, terminal};
-use vtax_units::Quantity;
 
 const BLOCKS: u32 = 8;
 

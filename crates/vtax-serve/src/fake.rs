@@ -2,12 +2,12 @@
 
 use crate::snapshot::{GuestUse, Snapshot};
 use jiff::Timestamp;
+use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_observe::charge::{
     EnergyUse, GuestTotals, IrqAccounting, Ledger, Modelled, Row, Stage, Stages, Totals,
 };
 use vtax_observe::guests::Platform;
 use vtax_observe::meter::PowerModel;
-use vtax_units::{Joules, Nanoseconds, Source};
 
 /// The host. Every guest uses the same in a pass: a tenth of it hidden, a microjoule for each
 /// nanosecond. The host itself uses as much as one guest, and half of that is unattributed.

@@ -3,9 +3,9 @@
 use crate::snapshot::{GuestUse, Snapshot};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use vtax_core::Nanoseconds;
 use vtax_observe::charge::{Ledger, Modelled, Row, Stage};
 use vtax_observe::guests::Platform;
-use vtax_units::Nanoseconds;
 
 /// The same interval with one guest for each pod, under the number of its first; other guests stay.
 #[must_use]

@@ -10,9 +10,9 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{EnergyUse, Ledger, Modelled, Stage, Stages};
-use vtax_units::{Joules, Nanoseconds, Source};
 
 /// How records are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 
 use crate::snapshot::Snapshot;
 use std::collections::HashMap;
+use vtax_core::{Joules, Nanoseconds};
 use vtax_observe::charge::{GuestTotals, Stages};
-use vtax_units::{Joules, Nanoseconds};
 
 /// Time and energy of guests without series.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

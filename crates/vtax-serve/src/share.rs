@@ -17,7 +17,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use vtax_units::{Nanoseconds, Source};
+use vtax_core::{Nanoseconds, Source};
 
 /// The port's name, below `/dev/virtio-ports` in a guest.
 pub const PORT: &str = "vtax.share.0";

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
+use vtax_core::{Nanoseconds, Source};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{Charger, EnergyUse, GuestTotals, IrqAccounting, Ledger, Stage, Totals};
 use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::guests::{Guest, Platform, pod_of};
 use vtax_observe::meter::PowerModel;
-use vtax_units::{Nanoseconds, Source};
 
 /// A guest, what it used in the interval and what it used since charging began.
 #[derive(Debug, Clone, PartialEq)]

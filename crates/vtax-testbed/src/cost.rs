@@ -10,10 +10,10 @@ use frequency::{AtFrequency, Slowdown};
 use serde::Deserialize;
 use std::fs;
 use std::path::Path;
+use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome, emulated};
-use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
 /// The models that vtax ships: the default, then the others by age.
 const SHIPPED: [&str; 7] = [

@@ -170,8 +170,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
     use vtax_report::results::{Better, FORMAT, Metric, ObservationCost, PhaseTimes, Treatment};
-    use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
     /// A complete trial of one second with these metrics.
     pub(crate) fn trial(label: &str, metrics: &[(&str, f64)]) -> Trial {

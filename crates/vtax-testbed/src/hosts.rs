@@ -17,6 +17,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
+use vtax_core::Source;
 use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
@@ -32,7 +33,6 @@ use vtax_lab::run::{
 use vtax_report::results::{
     ResultsDir, ResultsError, Treatment, Trial, TrialOutcome, TrialWriter, emulated,
 };
-use vtax_units::Source;
 
 /// The attempts of a trial whose host hangs, each with another seed, since it would hang at the same instruction again.
 const ATTEMPTS: u32 = 3;

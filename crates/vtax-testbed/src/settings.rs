@@ -3,8 +3,8 @@
 use crate::cost::CostModel;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use vtax_core::Nanoseconds;
 use vtax_host::HostError;
-use vtax_units::Nanoseconds;
 
 /// The settings of a testbed, with their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

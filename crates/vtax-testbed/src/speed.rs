@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use vtax_core::{Base, Nanoseconds, Source, Unit};
 use vtax_host::HostError;
 use vtax_host::facts::{cpu_directories, frequency_policies};
 use vtax_host::roots::{Roots, numbered, text};
 use vtax_lab::run::OwnInstruments;
 use vtax_observe::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, metric};
-use vtax_units::{Base, Nanoseconds, Source, Unit};
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");

@@ -4,10 +4,10 @@ use crate::analyses::Analyses;
 use crate::results::Results;
 use serde::Serialize;
 use std::sync::Arc;
+use vtax_core::Source;
 use vtax_report::analysis::{Analysis, distinct};
 use vtax_report::compare;
 use vtax_report::stats::Verdict;
-use vtax_units::Source;
 
 /// Runs that are compared at once.
 pub const MOST_COMPARED: usize = 8;

@@ -3,12 +3,12 @@
 
 use serde::Serialize;
 use std::collections::BTreeMap;
+use vtax_core::Source;
 use vtax_density::report::{Summary, TreatmentClimbs};
 use vtax_density::resources::Resource;
 use vtax_report::analysis::{Analysis, TreatmentSummary};
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::describe;
-use vtax_units::Source;
 
 /// Of load levels, what is drawn beside headline metrics.
 const DRAWN: [&str; 5] = [

@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
+use vtax_core::Quantity;
 use vtax_lab::run::Event;
-use vtax_units::Quantity;
 
 /// Notes that are kept, the last ones.
 const NOTES: usize = 20;
@@ -319,7 +319,7 @@ mod tests {
             seconds: 1.0,
             cpu: BTreeMap::new(),
             carried: BTreeMap::new(),
-            source: vtax_units::Source::Measured,
+            source: vtax_core::Source::Measured,
         };
         let sampled = |level: u32| Event::Sampled {
             level: level.into(),

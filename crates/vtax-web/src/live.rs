@@ -12,10 +12,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
+use vtax_core::{Nanoseconds, Source};
 use vtax_observe::charge::{Ledger, Stage};
 use vtax_serve::top::{Key, Rates, Sort};
 use vtax_serve::{GuestUse, Snapshot};
-use vtax_units::{Nanoseconds, Source};
 
 /// Guests that have rows of their own in an update.
 pub const ROWS: usize = 40;

@@ -4,8 +4,8 @@
 use crate::text::shown;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
+use vtax_core::{Quantity, Source};
 use vtax_report::results::Stage;
-use vtax_units::{Quantity, Source};
 
 /// Actors, and things carried, that are shown.
 const MOST: usize = 32;

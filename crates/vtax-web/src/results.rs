@@ -13,11 +13,11 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
+use vtax_core::Source;
 use vtax_files::Dir;
 use vtax_report::analysis::distinct;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
-use vtax_units::Source;
 
 /// How deep below the root.
 const DEPTH: usize = 4;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
+use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
-use vtax_units::Source;
 
 /// Headline numbers of a trial.
 const MOST_NUMBERS: usize = 3;

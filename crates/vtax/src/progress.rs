@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use vtax_core::counted;
 use vtax_host::signals::Signals;
 use vtax_lab::run::{Event, Progress};
-use vtax_units::counted;
 
 /// JSON lines, or what fits where standard error goes.
 pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {

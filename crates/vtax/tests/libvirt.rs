@@ -18,10 +18,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::{HostState, cannot_run_trials, finish, in_order, recorded, vtax};
+use vtax_core::Source;
 use vtax_guest::image;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_serve::share::Share;
-use vtax_units::Source;
 
 const PLAN: &str = r#"
 name = "libvirt"

@@ -22,8 +22,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use support::{HostState, cannot_run_trials, finish, in_order, recorded, vtax};
+use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Role, TrialOutcome};
-use vtax_units::Source;
 
 /// How far the other machine's monotonic clock is ahead, where the kernel has time namespaces.
 const AHEAD: f64 = 5000.0;

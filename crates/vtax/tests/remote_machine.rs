@@ -16,12 +16,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use support::run;
+use vtax_core::Nanoseconds;
 use vtax_host::untrusted::archive::{entry, header};
 use vtax_report::results::{
     FORMAT, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Treatment, Trial,
     TrialOutcome,
 };
-use vtax_units::Nanoseconds;
 
 const PLAN: &str = r#"
 name = "small"

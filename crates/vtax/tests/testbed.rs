@@ -21,10 +21,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 use support::in_order;
+use vtax_core::Source;
 use vtax_report::analysis::charge::{Method, Study};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_testbed::guard::Counts;
-use vtax_units::Source;
 
 fn vtax(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vtax"))

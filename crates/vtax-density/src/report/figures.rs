@@ -6,10 +6,10 @@ use crate::record::{Interval, Latency};
 use crate::resources::Resource;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use vtax_core::counted;
 use vtax_report::figures::Figure;
 use vtax_report::platforms::{self, Mark};
 use vtax_report::stats::describe;
-use vtax_units::counted;
 
 fn resource_color(resource: Resource) -> &'static str {
     match resource {

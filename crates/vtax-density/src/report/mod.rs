@@ -8,10 +8,10 @@ mod summary;
 pub use summary::{Bound, Each, Summary, TreatmentClimbs};
 
 use std::path::PathBuf;
+use vtax_core::{Base, Quantity, Unit};
 use vtax_lab::LabError;
 use vtax_report::html;
 use vtax_report::results::ResultsDir;
-use vtax_units::{Base, Quantity, Unit};
 
 /// Writes `report.html` and `figures/*.vl.json` into the results directory; returns the report's
 /// path and the summary for a terminal.

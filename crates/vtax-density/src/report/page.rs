@@ -8,10 +8,10 @@ use crate::limits::Binding;
 use crate::record::Cloud;
 use crate::resources::Resource;
 use std::fmt::Write;
+use vtax_core::{counted, noun};
 use vtax_report::figures::Figure;
 use vtax_report::html::{document, drawn, escape, when};
 use vtax_report::results::ResultsDir;
-use vtax_units::{counted, noun};
 
 /// Appends formatted text; writing to a string cannot fail.
 macro_rules! add {

@@ -8,10 +8,10 @@ use crate::resources::Resource;
 use crate::stop::{median, nearest};
 use serde_json::{Value, json};
 use std::fmt;
+use vtax_core::noun;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, ResultsError, Treatment, Trial, TrialOutcome};
-use vtax_units::noun;
 
 /// All climbs of one treatment.
 #[derive(Debug, Clone)]
@@ -539,7 +539,7 @@ mod tests {
             outcome: TrialOutcome::Complete,
             suspect: Vec::new(),
             times: vtax_report::results::PhaseTimes::default(),
-            window: (vtax_units::Nanoseconds(0), vtax_units::Nanoseconds(0)),
+            window: (vtax_core::Nanoseconds(0), vtax_core::Nanoseconds(0)),
             work: None,
             metrics: BTreeMap::new(),
             environment: BTreeMap::new(),

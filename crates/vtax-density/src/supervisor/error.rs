@@ -44,7 +44,7 @@ pub(super) enum GuestError {
         remedy: String,
     },
     /// Guests of the monitor of micro VMs died.
-    #[error("{} died while booting; see the kernel log for KVM's errors", vtax_units::counted(*.0, "guest"))]
+    #[error("{} died while booting; see the kernel log for KVM's errors", vtax_core::counted(*.0, "guest"))]
     Died(u32),
     /// A guest or a monitor did not answer.
     #[error("{peer} gave no answer: {cause}")]

@@ -18,13 +18,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, link};
 pub use vtax_host::command::{CommandLine, Finished, Job};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
 use vtax_observe::Subject;
-use vtax_units::Source;
 
 /// Every platform, in the order of tables.
 pub fn all() -> &'static [&'static dyn Platform] {

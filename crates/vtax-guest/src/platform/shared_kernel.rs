@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
 use vtax_host::cell::entry::Entry;
 use vtax_host::cell::{Seat, Space};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
-use vtax_units::Source;
 
 /// How a command gets inside.
 #[derive(Debug)]

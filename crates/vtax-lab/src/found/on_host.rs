@@ -1,11 +1,11 @@
 //! What of this host is a guest that was found.
 
 use std::collections::BTreeMap;
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_observe::Subject;
 use vtax_observe::guests::{Guests, Identity};
-use vtax_units::Source;
 
 /// A guest, as this host sees it.
 pub(crate) struct OnHost {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
+use vtax_core::Source;
 use vtax_guest::platform::vm::inner;
 use vtax_guest::platform::{CommandLine, Finished, GuestFiles, Job, Platform, Target};
 use vtax_host::HostError;
@@ -19,7 +20,6 @@ use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::{LoadClient, Running};
 use vtax_observe::Subject;
 use vtax_observe::guests::Identity;
-use vtax_units::Source;
 
 /// The platform `ssh`.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use vtax_core::{Base, Nanoseconds, Source, Unit};
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, TARGET};
@@ -19,7 +20,6 @@ use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, Vm};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{Subject, metric};
-use vtax_units::{Base, Nanoseconds, Source, Unit};
 
 /// The platform `xenapi`.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! How another host's monotonic clock stands to ours, and its times on ours.
 
 use crate::suspect::CLOCK_SLEW_PPM;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Round trips of one look at the other clock.
 const ROUNDS: usize = 32;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
+use vtax_core::{Base, Quantity, Unit};
 use vtax_report::results::Metric;
-use vtax_units::{Base, Quantity, Unit};
 
 /// More levels than this in one trial are a mistake.
 pub const MOST_LEVELS: usize = 1000;
@@ -277,8 +277,8 @@ impl fmt::Display for Objective {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use vtax_core::Source;
     use vtax_report::results::Better;
-    use vtax_units::Source;
 
     fn metric(value: f64, base: Base) -> BTreeMap<String, Metric> {
         let metric = Metric {

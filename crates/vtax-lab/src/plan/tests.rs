@@ -50,7 +50,7 @@ impl Workload for Fake {
     fn level(&self) -> Option<LoadLevel> {
         (self.0 == "stream").then(|| LoadLevel {
             key: "load.rate_mbit",
-            unit: vtax_units::Unit::per(vtax_units::Base::Bit, vtax_units::Base::Second),
+            unit: vtax_core::Unit::per(vtax_core::Base::Bit, vtax_core::Base::Second),
             scale: 1e6,
             title: "load",
         })

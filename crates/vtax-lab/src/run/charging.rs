@@ -5,13 +5,13 @@ use crate::LabError;
 use crate::plan::CHARGE;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
 use vtax_host::settings::Settings;
 use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Pass, Stage};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{ObserveError, Subject};
 use vtax_report::analysis::charge::metric;
 use vtax_report::results::{Better, Metric, Work};
-use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
 /// Passes before the load: the methods learn of the guests' devices in them.
 const PASSES_TO_SETTLE: u32 = 3;

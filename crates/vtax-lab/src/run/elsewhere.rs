@@ -10,10 +10,10 @@ use crate::plan::RemoteClient;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::Path;
+use vtax_core::Nanoseconds;
 use vtax_host::HostError;
 use vtax_host::cell::TARGET;
 use vtax_observe::{Kind, Readings, Series, Snapshot, Subject};
-use vtax_units::Nanoseconds;
 
 /// The owner of what the target's client does.
 const CLIENT: &str = "client";

@@ -10,13 +10,13 @@ use crate::LabError;
 use crate::suspect::{self, OwnWork};
 use std::collections::BTreeMap;
 use std::time::Instant;
+use vtax_core::account::OBSERVER;
+use vtax_core::{Nanoseconds, Source};
 use vtax_host::cell::SWITCH;
 use vtax_host::host_settings;
 use vtax_load::workload::WorkloadResult;
 use vtax_observe::{ObserverReport, Snapshot, metric};
 use vtax_report::results::{Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, Role};
-use vtax_units::account::OBSERVER;
-use vtax_units::{Nanoseconds, Source};
 
 /// The place of an actor that lives on this host.
 pub const LOCAL: &str = "local";

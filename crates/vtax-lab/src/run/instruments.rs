@@ -5,12 +5,12 @@ use crate::place::clocks::Alignment;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vtax_core::Nanoseconds;
 use vtax_host::roots::Roots;
 use vtax_observe::charge::SubjectSoftirqs;
 use vtax_observe::counters::{self, Grants};
 use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject};
 use vtax_report::results::{ResultsError, SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
-use vtax_units::Nanoseconds;
 
 /// Every counter of the host and of the actors, and what is not to be had with why. Where guests
 /// are charged, BPF looks on for that or not at all: twice would cost twice.

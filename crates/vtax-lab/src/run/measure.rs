@@ -4,12 +4,12 @@ use super::observation::{CpuShares, Inner, Observation};
 use super::residency::{self, Found};
 use crate::found::xenapi::DOM0;
 use std::collections::BTreeMap;
+use vtax_core::{Base, Quantity, Source, Unit};
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::counters::Rule;
 use vtax_observe::metric;
 use vtax_report::results::{Better, Metric, Stage, Work};
-use vtax_units::{Base, Quantity, Source, Unit};
 
 /// What a guest's frames must amount to before notifications are divided by them.
 const ENOUGH_BYTES: f64 = 1e6;

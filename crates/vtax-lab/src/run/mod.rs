@@ -48,6 +48,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_core::{Source, counted};
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -55,7 +56,6 @@ use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
 use vtax_observe::Instrument;
 use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWriter};
-use vtax_units::{Source, counted};
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;

@@ -1,17 +1,17 @@
 //! What was observed of one guest between two marks, and whose CPU time it was.
 //!
-//! The window's CPU time is split by [`vtax_units::account`], so that the parts sum to what the host did:
+//! The window's CPU time is split by [`vtax_core::account`], so that the parts sum to what the host did:
 //! busy = target (by stage) + client + vtax's own sampling + rest. Where soft interrupts are traced the rest is
 //! shown and charged to nobody: it is mostly the rounding of idle time to ticks. Where they are not, it holds
 //! them, and counts as a cost of the target, for whose sake the host works.
 
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
+use vtax_core::Source;
+use vtax_core::account::{HOST, OBSERVER, Window};
 use vtax_host::cell::SWITCH;
 use vtax_observe::{Snapshot, metric};
 use vtax_report::results::Stage;
-use vtax_units::Source;
-use vtax_units::account::{HOST, OBSERVER, Window};
 
 /// A guest of a trial and its client, by the owners of what is read of them.
 pub(super) struct Party {
@@ -194,9 +194,9 @@ mod agreement;
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use vtax_core::{Base, Nanoseconds, Unit};
     use vtax_load::workload::WorkloadResult;
     use vtax_observe::{Kind, Readings, Series};
-    use vtax_units::{Base, Nanoseconds, Unit};
 
     #[test]
     fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {

@@ -15,6 +15,7 @@ use crate::suspect::{HostReading, HostWatch};
 use course::Course;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use vtax_core::{Nanoseconds, Quantity, Source};
 use vtax_host::HostError;
 use vtax_host::cell::TARGET;
 use vtax_host::settings::{Domain, Level, Settings};
@@ -22,7 +23,6 @@ use vtax_host::signals::Signals;
 use vtax_load::workload::{Extent, LOAD_SEED, Load, LoadLevel, Timing, Workload, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
 use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
-use vtax_units::{Nanoseconds, Quantity, Source};
 
 /// How often a load's end is looked for where that costs nothing (the client's own processes).
 const POLL: Duration = Duration::from_millis(5);

@@ -9,10 +9,10 @@ use crate::place::actor::{Gathered, Seen};
 use crate::place::clocks::{Alignment, Offset};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use vtax_core::{Nanoseconds, Source};
 use vtax_host::HostError;
 use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
-use vtax_units::{Nanoseconds, Source};
 
 /// What is asked for before the first mark: rows that are not there yet cannot be had later.
 const BEFORE: u64 = 15;

@@ -53,8 +53,8 @@ fn facts(model: &PowerModel) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_core::{Base, Quantity, Source, Unit};
     use vtax_report::results::Better;
-    use vtax_units::{Base, Quantity, Source, Unit};
 
     fn metric(source: Source) -> Metric {
         Metric {

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use vtax_core::{Quantity, Source};
 use vtax_host::untrusted::{shown, shown_lines};
-use vtax_units::{Quantity, Source};
 
 /// One thing that happened in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,8 +2,8 @@
 //! emulated host it says nothing: its clock counts every instruction, those of telling too.
 
 use std::time::{Duration, Instant};
+use vtax_core::Source;
 use vtax_observe::{ObserveError, Observer, Snapshot};
-use vtax_units::Source;
 
 /// Between two readings.
 const EVERY: Duration = Duration::from_secs(1);

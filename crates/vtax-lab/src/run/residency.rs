@@ -1,8 +1,8 @@
 //! How long processors were at which frequency and in which idle state in a window, as metrics.
 
 use std::collections::BTreeMap;
+use vtax_core::{Base, Unit};
 use vtax_observe::{Snapshot, metric};
-use vtax_units::{Base, Unit};
 
 /// A metric of a window.
 #[derive(Debug, PartialEq)]
@@ -93,8 +93,8 @@ fn processors(begin: &Snapshot, end: &Snapshot, seconds: f64, prefix: &str) -> B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_core::{Nanoseconds, Source};
     use vtax_observe::{Kind, Readings, Series};
-    use vtax_units::{Nanoseconds, Source};
 
     fn snapshot(seconds: u64, counters: &[(String, f64)]) -> Snapshot {
         let mut readings = Readings::default();

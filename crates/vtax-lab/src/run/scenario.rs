@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_core::{Hertz, Nanoseconds, Source};
 use vtax_guest::image::{self, GuestFiles};
 use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Share, TARGET};
@@ -42,7 +43,6 @@ use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, Subject};
 use vtax_report::analysis::charge::metric::NOT_TRACED;
 use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
-use vtax_units::{Hertz, Nanoseconds, Source};
 
 /// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
 /// cells die with the thread that made them.

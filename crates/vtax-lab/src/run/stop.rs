@@ -78,10 +78,10 @@ mod tests {
     use super::*;
     use crate::plan::{Catalogue, Order, schedule};
     use std::path::Path;
+    use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
     use vtax_report::results::{
         Better, FORMAT, Metric, ObservationCost, PhaseTimes, RunInfo, Treatment, Trial,
     };
-    use vtax_units::{Base, Nanoseconds, Quantity, Source, Unit};
 
     const METRIC: &str = "throughput";
 

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::time::Instant;
+use vtax_core::Nanoseconds;
 use vtax_host::journal::Journal;
 use vtax_report::results::{
     Actor, FORMAT, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Treatment, Trial,
     TrialOutcome, TrialWriter, Work,
 };
-use vtax_units::Nanoseconds;
 
 /// What a trial has gathered, complete or not; the fields are those of [`Trial`].
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 
 use super::output::SECONDS;
 use std::time::Duration;
+use vtax_core::{Base, Quantity, Unit};
 use vtax_observe::metric;
-use vtax_units::{Base, Quantity, Unit};
 
 /// The two accounts may differ by this share of the smaller one.
 const SHARE: f64 = 0.1;

@@ -36,12 +36,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use vtax_core::{Base, Unit};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Client, ClientProcess};
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_report::results::{Metric, Work};
-use vtax_units::{Base, Unit};
 
 /// What came of something that a host can refuse.
 pub type Outcome<T> = Result<T, HostError>;

@@ -7,7 +7,7 @@ use super::output::{
     BIT_RATE, Metrics, PACKET_RATE, figure, garbage, gigabytes, number, positive, text,
 };
 use super::*;
-use vtax_units::Quantity;
+use vtax_core::Quantity;
 
 /// See the module.
 pub struct Nuttcp;

@@ -10,7 +10,7 @@ use super::*;
 use crate::generator::report::decoded;
 use crate::generator::{Arguments, Arrival, Report};
 use std::net::SocketAddr;
-use vtax_units::Quantity;
+use vtax_core::Quantity;
 
 /// The load.
 pub const RATE: Parameter =

@@ -4,9 +4,9 @@ use super::{Extent, Outcome, Timing, WorkDone, WorkloadResult};
 use crate::generator::Summary;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+use vtax_core::{Base, Quantity, Source, Unit};
 use vtax_host::HostError;
 use vtax_report::results::{Better, Metric, Work};
-use vtax_units::{Base, Quantity, Source, Unit};
 
 /// Reads JSON that `driver` printed.
 pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Outcome<T> {

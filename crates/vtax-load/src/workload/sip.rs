@@ -10,7 +10,7 @@ use super::driver::{script, start_service, whole_seconds};
 use super::output::*;
 use super::*;
 use crate::generator::report::Times;
-use vtax_units::Quantity;
+use vtax_core::Quantity;
 
 /// See the module.
 pub struct Sip;

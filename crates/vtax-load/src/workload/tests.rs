@@ -3,8 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use vtax_core::Quantity;
 use vtax_host::settings::Level;
-use vtax_units::Quantity;
 
 /// What the real drivers printed once, by workload: those of Debian 12, then those of Debian 13 that are others.
 const RECORDED: &[(&str, &str)] = &[

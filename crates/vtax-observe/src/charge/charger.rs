@@ -20,7 +20,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use vtax_units::{Joules, Nanoseconds, Source};
+use vtax_core::{Joules, Nanoseconds, Source};
 
 /// How soft interrupts are charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -530,7 +530,7 @@ mod tests {
     use crate::{Instrument, Kind};
     use std::fs;
     use std::path::Path;
-    use vtax_units::{Base, Unit, Watts};
+    use vtax_core::{Base, Unit, Watts};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -42,7 +42,7 @@ use crate::guests::{Guests, Platform};
 use crate::{ObserveError, Roots};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Standard deviation of what an exchange costs one guest, relative to the others.
 const SPREAD: f64 = 0.25;

@@ -4,7 +4,7 @@
 use super::ledger::{Ledger, Usage};
 use std::collections::VecDeque;
 use std::str::FromStr;
-use vtax_units::{Joules, Nanoseconds, Source, Watts};
+use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
 /// Who pays for the energy that the host would use doing nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

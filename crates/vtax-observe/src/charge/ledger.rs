@@ -1,13 +1,13 @@
 //! The ledger of one interval: arithmetic only, so that its invariants can be tested on any input.
 //!
-//! Time is divided by [`vtax_units::account`]. The ledger adds what is of several intervals and of methods: an excess
+//! Time is divided by [`vtax_core::account`]. The ledger adds what is of several intervals and of methods: an excess
 //! that is taken off later unattributed time, the errors of models, and energy. What a method cannot explain is
 //! unattributed and never spread over the guests.
 
 use std::collections::{BTreeMap, HashMap};
-use vtax_units::account::{self, Host, Owner};
-pub use vtax_units::account::{Stage, Stages};
-use vtax_units::{Joules, Nanoseconds};
+use vtax_core::account::{self, Host, Owner};
+pub use vtax_core::account::{Stage, Stages};
+use vtax_core::{Joules, Nanoseconds};
 
 /// What one guest used itself in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

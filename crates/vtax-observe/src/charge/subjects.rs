@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Soft interrupts by the subject that they worked for.
 pub struct SubjectSoftirqs {

@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/charge.bpf.o");

@@ -12,7 +12,7 @@ use crate::{Instrument, ObserveError, Readings, Roots, metric};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// How far a guest's sources may run ahead of an interval's length: Xen shows tenths of a second, the
 /// kernel brings a running task's account up to date once a tick.

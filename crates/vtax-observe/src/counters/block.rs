@@ -10,7 +10,7 @@ use super::series::Column;
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Metric, field of the `stat` file (Documentation/block/stat.rst) and what one unit of it is.
 const FIELDS: [(&str, usize, u64); 5] = [

@@ -13,7 +13,7 @@ use super::series::{Column, GuardedColumn};
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// The control groups of one subject.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use super::series::GuardedColumn;
 use super::threads::process_clock;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// The children of this process.
 #[derive(Debug)]

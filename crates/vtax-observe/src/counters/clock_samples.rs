@@ -22,7 +22,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 const WHAT: &str = "sampling of soft interrupts (perf)";
 

@@ -3,7 +3,7 @@
 
 use crate::ObserveError;
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// What a raw counter did since its last reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use super::counter::{Change, Counter, Findings, Rule, most_cpu_time};
 use super::text;
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// The columns of a `cpu` line, in the kernel's order (proc_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::roots::{names, numbered};
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Time by frequency, of all processors.
 #[derive(Debug)]

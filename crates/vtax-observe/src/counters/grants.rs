@@ -11,7 +11,7 @@ use aya::maps::{Array, MapData};
 use aya::programs::{KProbe, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/grants.bpf.o");

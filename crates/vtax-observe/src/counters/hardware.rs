@@ -17,7 +17,7 @@ use crate::{Instrument, ObserveError, Readings, metric};
 use perf_event_open_sys::bindings;
 use std::fs::File;
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 const WHAT: &str = "hardware counters";
 

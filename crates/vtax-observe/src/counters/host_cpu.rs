@@ -17,7 +17,7 @@ use super::series::{Column, GuardedColumn};
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 const OWNER: &str = "host";
 

@@ -10,7 +10,7 @@ use super::text;
 use crate::roots::{names, numbered};
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Time by processor and idle state.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Interrupts of the host, by source.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use crate::{Instrument, ObserveError, Readings, metric};
 use perf_event_open_sys::bindings;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 const OWNER: &str = "host";
 const WHAT: &str = "KVM exits (tracepoint kvm:kvm_exit)";

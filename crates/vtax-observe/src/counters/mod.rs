@@ -47,7 +47,7 @@ pub use xen::{XenClock, XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// What the whole host does; second, what this host does not offer, and why.
 pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {

@@ -13,7 +13,7 @@ use super::series::Column;
 use super::text;
 use crate::{Instrument, NetDevice, ObserveError, Readings, metric};
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Metric and field (counted from the first number) in a line of `/proc/net/dev`.
 const FIELDS: [(&str, usize); 8] = [

@@ -3,7 +3,7 @@
 
 use super::counter::{Change, Counter, Rule};
 use crate::{Kind, Readings, Series, SeriesId};
-use vtax_units::{Base, Source, Unit};
+use vtax_core::{Base, Source, Unit};
 
 /// The unit that a metric's name says: `_ns`, `_bytes`, or what is counted.
 fn unit_of(metric: &str) -> Unit {

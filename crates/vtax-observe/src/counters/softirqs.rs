@@ -5,7 +5,7 @@ use super::table::{CpuTable, Row};
 use super::text;
 use crate::{Instrument, ObserveError, Readings, metric};
 use std::path::Path;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Software interrupts of the host, by kind.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use super::series::Column;
 use super::text;
 use crate::{ObserveError, Readings};
 use std::path::PathBuf;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// One row of the table, as the kernel printed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// How often a new thread without a role is looked at: a thread gives itself its name only
 /// after it was created.

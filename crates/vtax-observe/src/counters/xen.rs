@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_uint, c_ulonglong, c_void};
 use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// Where findings say that CPU time comes from.
 const LIBXENSTAT: &str = "libxenstat";

@@ -5,7 +5,7 @@ use super::sysfs::{entries, text};
 use super::{Absent, Domain, Meter, Part, PowerIntegral};
 use crate::{Instrument, ObserveError, Readings};
 use std::path::{Path, PathBuf};
-use vtax_units::{Nanoseconds, Source, Watts};
+use vtax_core::{Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "battery";
 

@@ -7,7 +7,7 @@ use super::{Meter, host_domains};
 use crate::ObserveError;
 use std::path::Path;
 use std::time::Duration;
-use vtax_units::{Source, Watts};
+use vtax_core::{Source, Watts};
 
 /// How long a calibration takes its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -362,7 +362,7 @@ mod tests {
     use std::fs;
     use std::sync::{Arc, Mutex};
     use tempfile::TempDir;
-    use vtax_units::{Joules, Nanoseconds};
+    use vtax_core::{Joules, Nanoseconds};
 
     /// A machine of four processors whose power follows its load by `curve`.
     struct Machine {

@@ -3,7 +3,7 @@
 //! A domain that lies inside another one is never added to it, whichever meters they come from.
 
 use super::{Meter, PowerModel, joules_metric};
-use vtax_units::{Source, Watts};
+use vtax_core::{Source, Watts};
 
 /// What part of a machine a domain covers; decides which domains may be added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
     use crate::{Instrument, ObserveError, Readings};
     use proptest::prelude::*;
-    use vtax_units::Nanoseconds;
+    use vtax_core::Nanoseconds;
 
     struct Fake {
         name: &'static str,

@@ -154,7 +154,7 @@ mod tests {
             energy.series,
             [("host".to_owned(), "energy.model.host_joules".to_owned())]
         );
-        assert_eq!(energy.source, vtax_units::Source::Modelled);
+        assert_eq!(energy.source, vtax_core::Source::Modelled);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::ObserveError;
 use crate::counters::{Change, Counter, Rule};
 use std::path::Path;
-use vtax_units::{Joules, Nanoseconds, Watts};
+use vtax_core::{Joules, Nanoseconds, Watts};
 
 /// Makes joules that only grow out of a counter that wraps, restarts and sometimes leaps.
 ///
@@ -18,7 +18,7 @@ use vtax_units::{Joules, Nanoseconds, Watts};
 /// ```
 /// use vtax_observe::counters::Change;
 /// use vtax_observe::meter::EnergyCounter;
-/// use vtax_units::{Joules, Nanoseconds, Watts};
+/// use vtax_core::{Joules, Nanoseconds, Watts};
 ///
 /// const SECOND: u64 = 1_000_000_000;
 /// // Microjoules up to 262 kJ, as RAPL counts a package; at most 1 kW.

@@ -7,7 +7,7 @@ use super::{Absent, Domain, EnergyCounter, Meter, Part, PowerIntegral, host_doma
 use crate::{Instrument, ObserveError, Readings};
 use std::io;
 use std::path::{Path, PathBuf};
-use vtax_units::{Joules, Nanoseconds, Source, Watts};
+use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "hwmon";
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use vtax_units::{Nanoseconds, Source, Watts};
+use vtax_core::{Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "ipmi";
 

@@ -45,7 +45,7 @@ pub use probe::{Bench, Probe, keep_moving, probe_under_load};
 pub use wall::{Volts, WallConfig, WallMeter};
 
 use crate::Instrument;
-use vtax_units::Source;
+use vtax_core::Source;
 
 /// A source of joules. [`Instrument::name`] is the meter's short name, such as `powercap`.
 pub trait Meter: Instrument {

@@ -11,7 +11,7 @@ use crate::{Instrument, ObserveError, Readings};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
-use vtax_units::{Joules, Nanoseconds, Source, Watts};
+use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "model";
 

@@ -8,7 +8,7 @@ use nvml_wrapper::error::NvmlError;
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
-use vtax_units::{Joules, Nanoseconds, Source, Watts};
+use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "nvml";
 

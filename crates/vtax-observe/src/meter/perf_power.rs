@@ -9,7 +9,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use vtax_units::{Joules, Nanoseconds, Source};
+use vtax_core::{Joules, Nanoseconds, Source};
 
 pub(super) const NAME: &str = "perf";
 

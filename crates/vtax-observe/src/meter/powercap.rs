@@ -6,7 +6,7 @@ use super::{Absent, Domain, EnergyCounter, Meter, Part};
 use crate::{Instrument, ObserveError, Readings};
 use std::io;
 use std::path::Path;
-use vtax_units::{Joules, Nanoseconds, Source};
+use vtax_core::{Joules, Nanoseconds, Source};
 
 pub(super) const NAME: &str = "powercap";
 

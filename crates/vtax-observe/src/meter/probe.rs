@@ -6,7 +6,7 @@ use super::{Absent, Domain, Found, Meter, host_domains, joules_metric};
 use crate::clock::Clock;
 use crate::{ObserveError, Readings, Snapshot};
 use std::time::Duration;
-use vtax_units::{Joules, Nanoseconds, Watts};
+use vtax_core::{Joules, Nanoseconds, Watts};
 
 /// What a probe or a calibration works with; all of it simulated in tests.
 pub struct Bench<'a> {
@@ -66,7 +66,7 @@ pub fn probe_under_load(
 /// Probes every measured meter and turns those that stand still into absent ones.
 pub fn keep_moving(found: Vec<Found>, bench: &mut Bench<'_>) -> Vec<Found> {
     let probe = |found| match found {
-        Found::Meter(mut meter) if meter.source() == vtax_units::Source::Measured => {
+        Found::Meter(mut meter) if meter.source() == vtax_core::Source::Measured => {
             let name = super::discovery::static_name(meter.name());
             match probe_under_load(meter.as_mut(), bench) {
                 Ok(Probe::Moves(_)) => Found::Meter(meter),

@@ -2,7 +2,7 @@
 
 use super::{joules_metric, watts_metric};
 use crate::{Kind, Readings, Series, SeriesId};
-use vtax_units::{Base, Joules, Source, Unit, Watts};
+use vtax_core::{Base, Joules, Source, Unit, Watts};
 
 /// One series of a meter. Remembers its handle and checks it, because a meter may be read into
 /// one collection while it is probed and into another while a trial runs.

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use vtax_units::{Nanoseconds, Source, Watts};
+use vtax_core::{Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "wall";
 

@@ -27,7 +27,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::path::PathBuf;
-use vtax_units::{Base, Nanoseconds, Source, Unit};
+use vtax_core::{Base, Nanoseconds, Source, Unit};
 
 /// Everything that can be said about a run.
 #[derive(Debug, Clone, Serialize)]

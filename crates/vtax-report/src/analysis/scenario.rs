@@ -11,7 +11,7 @@ use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Tri
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use vtax_units::Quantity;
+use vtax_core::Quantity;
 
 /// One load level over the trials that reached it.
 #[derive(Debug, Clone, PartialEq, Serialize)]

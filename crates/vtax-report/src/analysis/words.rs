@@ -5,7 +5,7 @@ use crate::numbers::{count, estimate, percent, ratio};
 use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vtax_units::Source;
+use vtax_core::Source;
 
 /// Two platforms that would be called the same get their names in the plan too.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {

@@ -9,7 +9,7 @@ use crate::numbers::{common_scale, scaled};
 use crate::results::Stage;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use vtax_units::{Source, Unit};
+use vtax_core::{Source, Unit};
 
 /// Figures of the levels of one workload.
 pub(super) fn levels(
@@ -563,7 +563,7 @@ fn percentile_curves(
             }
         }
     }
-    let unit = Unit::of(vtax_units::Base::Second);
+    let unit = Unit::of(vtax_core::Base::Second);
     let (scale, unit) = common_scale(points.iter().map(|(_, _, at)| *at), unit);
     for (summary, beyond, at) in &points {
         rows.push(json!({"beyond": beyond, "value": at / scale, "curve": curves.name(analysis, "", summary), "treatment": summary.short,

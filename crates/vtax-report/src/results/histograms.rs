@@ -11,8 +11,8 @@ use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
+use vtax_core::Nanoseconds;
 use vtax_files::Dir;
-use vtax_units::Nanoseconds;
 
 /// The file's name in a trial's directory.
 pub(super) const FILE: &str = "latencies.hlog";

@@ -38,7 +38,7 @@ pub use trial::{
     Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,
     Scheduled, Treatment, Trial, TrialOutcome, Work, is_difference,
 };
-pub use vtax_units::account::Stage;
+pub use vtax_core::account::Stage;
 
 /// Version of the results format; readers refuse a newer one, and read older ones. Since 2 a trial
 /// has actors and phases.

@@ -14,8 +14,8 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vtax_core::{Nanoseconds, Source, Unit};
 use vtax_files::Dir;
-use vtax_units::{Nanoseconds, Source, Unit};
 
 /// Rows in a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
 const ROWS_PER_GROUP: usize = 32_768;

@@ -4,7 +4,7 @@ use super::ResultsError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use vtax_units::{Nanoseconds, Quantity, Source, Unit};
+use vtax_core::{Nanoseconds, Quantity, Source, Unit};
 
 /// One combination of platform, workload and factor levels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use super::trend::trend;
 use crate::results::{Better, SampleKind};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use vtax_units::Nanoseconds;
+use vtax_core::Nanoseconds;
 
 /// How one series behaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -10,12 +10,12 @@ pub mod ramp;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use vtax_core::{Nanoseconds, Quantity, Source};
 use vtax_report::results::{
     Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, SampleKind,
     SampleSeries, Scheduled, Stage, Treatment, Trial, TrialOutcome, Work,
 };
 use vtax_report::stats::Random;
-use vtax_units::{Nanoseconds, Quantity, Source};
 
 /// What kind of run to invent.
 #[derive(Debug, Clone)]

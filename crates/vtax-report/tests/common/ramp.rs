@@ -4,13 +4,13 @@ use super::{Metrics, normal};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::path::Path;
+use vtax_core::{Nanoseconds, Quantity, Source};
 use vtax_report::results::{
     Actor, Better, FORMAT, HistogramRecord, Metric, ObjectiveOutcome, ObservationCost, Phase,
     PhaseTimes, ResultsDir, Role, RunInfo, SampleKind, SampleSeries, Scheduled, Stage, Treatment,
     Trial, TrialOutcome, Work,
 };
 use vtax_report::stats::Random;
-use vtax_units::{Nanoseconds, Quantity, Source};
 
 pub const NEIGHBOURS: [&str; 3] = ["none", "pi", "disk+net"];
 pub const LEVELS: [f64; 8] = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 450.0];

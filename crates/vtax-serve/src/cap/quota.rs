@@ -4,13 +4,13 @@
 use crate::snapshot::GuestUse;
 use std::io;
 use std::path::{Path, PathBuf};
+use vtax_core::Nanoseconds;
 use vtax_host::HostError;
 use vtax_host::journal::{Journal, Recorded};
 use vtax_host::kernel_file::{self, Written};
 use vtax_host::roots;
 use vtax_observe::counters::{Counter, Rule};
 use vtax_observe::guests::Hierarchy;
-use vtax_units::Nanoseconds;
 
 /// The kernel's own period, in microseconds, where a group's cannot be read.
 const PERIOD_US: f64 = 100_000.0;

@@ -4,8 +4,8 @@ use crate::snapshot::{Snapshot, softirq_source};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::str::FromStr;
+use vtax_core::{Nanoseconds, Source};
 use vtax_observe::charge::{Modelled, Stage, Stages};
-use vtax_units::{Nanoseconds, Source};
 
 /// What a row is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

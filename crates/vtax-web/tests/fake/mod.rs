@@ -8,11 +8,11 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vtax_core::{Quantity, Source};
 use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
 use vtax_lab::run::Event;
 use vtax_report::results::ResultsDir;
-use vtax_units::{Quantity, Source};
 
 const ARGUMENTS: &str = "VTAX_FAKE";
 const STATE: &str = "VTAX_FAKE_STATE";

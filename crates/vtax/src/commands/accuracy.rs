@@ -6,12 +6,12 @@ use crate::cli::PlanRunArgs;
 use crate::output::out;
 use crate::progress;
 use std::path::PathBuf;
+use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, charge_study};
 use vtax_lab::run::{Event, Planned, why_not_traced};
 use vtax_report::analysis::charge::{self, Study};
-use vtax_units::counted;
 
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();

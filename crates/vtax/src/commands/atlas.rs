@@ -13,8 +13,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
 use vtax_atlas::{Folders, Summary, compare, gather, missing, page};
+use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
-use vtax_units::counted;
 
 pub fn run(arguments: &AtlasArgs) -> Outcome {
     let catalogue = Catalogue::read()?;

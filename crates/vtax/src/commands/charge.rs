@@ -7,6 +7,7 @@ use crate::cli::{
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use vtax_core::Watts;
 use vtax_host::Roots;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -21,7 +22,6 @@ use vtax_serve::records::{self, RecordFormat, RecordOptions};
 use vtax_serve::share;
 use vtax_serve::top::{self, Sort, TopOptions};
 use vtax_serve::{Token, Watch};
-use vtax_units::Watts;
 use vtax_web::{Certificate, Machines, Starter, WebOptions};
 
 pub fn top(arguments: &TopArgs) -> Outcome {

@@ -7,13 +7,13 @@ use crate::output::outln;
 use crate::progress::{self, note};
 use clap::Parser;
 use std::path::{Path, PathBuf};
+use vtax_core::counted;
 use vtax_fleet::kubernetes::Pod;
 use vtax_fleet::{Collected, Engine, FleetOutcome, FleetRun, WorkDir, boot};
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, StopRule};
-use vtax_units::counted;
 
 pub fn run(arguments: &RunArgs) -> Outcome {
     let RunArgs {

@@ -7,6 +7,7 @@ use crate::progress::note;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
+use vtax_core::Source;
 use vtax_host::Roots;
 use vtax_host::meters;
 use vtax_host::signals::end_with_reader;
@@ -14,7 +15,6 @@ use vtax_observe::clock::SystemClock;
 use vtax_observe::meter::{
     Bench, BusyLoad, CalibrationSettings, Found, calibrate as fit, host_domains,
 };
-use vtax_units::Source;
 
 pub fn list(as_json: bool) -> Outcome {
     let all = meters::list(&Roots::host())?;

@@ -18,8 +18,8 @@ use crate::Outcome;
 use crate::output::outln;
 use std::error::Error;
 use std::fmt;
+use vtax_core::counted;
 use vtax_report::analysis::Analysis;
-use vtax_units::counted;
 
 /// A run whose every trial is suspect, failed or damaged: it ended in order, and measured nothing that counts.
 #[derive(Debug)]

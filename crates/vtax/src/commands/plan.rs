@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::fs;
 use std::path::Path;
+use vtax_core::counted;
 use vtax_density::plan as density;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, treatments};
 use vtax_testbed::guard::Counts;
-use vtax_units::counted;
 
 /// Reads a plan file; complaints name the file as the user did.
 pub fn read(

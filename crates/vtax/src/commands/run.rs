@@ -9,6 +9,7 @@ use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use vtax_core::{Source, counted};
 use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
@@ -17,7 +18,6 @@ use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
 use vtax_testbed::Speed;
-use vtax_units::{Source, counted};
 
 pub fn run(arguments: RunArgs) -> Outcome {
     let RunArgs {

@@ -8,6 +8,7 @@ use crate::progress::{self, in_words, note};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use vtax_core::counted;
 use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
@@ -19,7 +20,6 @@ use vtax_testbed::cost::{self, CostModel};
 use vtax_testbed::emulator;
 use vtax_testbed::guard::{Counts, TOLERANCE};
 use vtax_testbed::{PlanRun, Settings};
-use vtax_units::counted;
 
 pub fn execute(command: TestbedCommand) -> Outcome {
     match command {

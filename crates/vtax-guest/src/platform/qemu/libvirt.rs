@@ -21,6 +21,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Seat};
 use vtax_host::journal::Change;
@@ -30,7 +31,6 @@ use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::virsh::{PREFIX, Virsh};
 use vtax_observe::guests::{Guests, Identity};
 use vtax_observe::{NetDevice, Subject};
-use vtax_units::Source;
 
 /// Which libvirt.
 pub const URI: Parameter = Parameter::new("libvirt.uri", Domain::Text("uri"), "qemu:///system")

@@ -133,7 +133,7 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
     ]);
     let mut vm: Box<dyn Target> = Box::new(boot(machine, &guest, &place).unwrap());
     eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
-    assert_eq!(vm.source(), vtax_units::Source::Emulated);
+    assert_eq!(vm.source(), vtax_core::Source::Emulated);
     assert_eq!(vm.environment()["accel"], "tcg");
 
     let kernel = vm.run(&words(&["uname", "-r"]), LIMIT).unwrap();

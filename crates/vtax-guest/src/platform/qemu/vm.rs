@@ -18,11 +18,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::kernel_file;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
-use vtax_units::Source;
 
 /// QEMU opens its monitor before it does anything slow.
 const MONITOR_LIMIT: Duration = Duration::from_secs(15);

@@ -18,12 +18,12 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, link};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::Settings;
 use vtax_observe::{NetDevice, Subject};
-use vtax_units::Source;
 
 /// How long the VMM may take to its threads, which it makes before its guest boots.
 const THREADS_LIMIT: Duration = Duration::from_secs(15);

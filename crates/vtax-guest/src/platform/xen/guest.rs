@@ -14,6 +14,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::command::plain;
@@ -21,7 +22,6 @@ use vtax_host::loop_device::Loop;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
-use vtax_units::Source;
 
 /// A guest that is not up by then will not be. An emulated host boots one in some 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use vtax_core::{Nanoseconds, Source, Unit};
 use vtax_host::untrusted::shown;
 use vtax_observe::{Kind, Series, SeriesId, Sink};
 use vtax_report::results::{SampleKind, SampleSeries};
-use vtax_units::{Nanoseconds, Source, Unit};
 
 /// The most values that are kept: 640 MB of memory, or two hours of 300 series at 10 Hz.
 pub(super) const MOST: usize = 40_000_000;
@@ -220,7 +220,7 @@ mod tests {
         Column {
             owner: "host".to_owned(),
             metric: metric.to_owned(),
-            unit: Unit::of(vtax_units::Base::Second),
+            unit: Unit::of(vtax_core::Base::Second),
             is_counter: true,
             source: Source::Measured,
             at: numbers().map(|at| Nanoseconds(at.into())).collect(),

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
+use vtax_core::{Nanoseconds, Source};
 use vtax_host::command::Finished;
 use vtax_host::untrusted::{shown, shown_lines};
-use vtax_units::{Nanoseconds, Source};
 
 /// How often we say that we are still there.
 const BEAT: Duration = Duration::from_secs(10);

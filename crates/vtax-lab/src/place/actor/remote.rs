@@ -636,7 +636,7 @@ mod tests {
     use std::net::{Shutdown, TcpListener};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicI64;
-    use vtax_units::Nanoseconds;
+    use vtax_core::Nanoseconds;
 
     /// A clock that a test moves.
     #[derive(Default)]

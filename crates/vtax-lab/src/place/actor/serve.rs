@@ -15,6 +15,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
+use vtax_core::Hertz;
 use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
 use vtax_host::untrusted::Lines;
@@ -24,7 +25,6 @@ use vtax_observe::clock::Clock;
 use vtax_observe::counters::{self, Children, Grants};
 use vtax_observe::guests::Identity;
 use vtax_observe::{Instrument, ObserveError, Observer, ObserverConfig};
-use vtax_units::Hertz;
 
 /// How often the end of a command is looked for.
 const POLL: Duration = Duration::from_millis(5);

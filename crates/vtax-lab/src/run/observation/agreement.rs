@@ -3,13 +3,13 @@
 use super::tests::{party, snapshot};
 use super::*;
 use crate::place::actor::Column;
+use vtax_core::{Base, Nanoseconds, Unit};
 use vtax_load::workload::WorkloadResult;
 use vtax_report::analysis::analyse;
 use vtax_report::results::{
     Actor, FORMAT, ObservationCost, Phase, PhaseTimes, ResultsDir, Role, RunInfo, SampleKind,
     SampleSeries, Scheduled, Treatment, Trial, TrialOutcome,
 };
-use vtax_units::{Base, Nanoseconds, Unit};
 
 const SECOND: u64 = 1_000_000_000;
 /// Seconds of the window, which begins after two.

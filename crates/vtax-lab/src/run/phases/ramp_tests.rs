@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
+use vtax_core::{Base, Hertz, Unit};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::cell::ClientProcess;
 use vtax_host::settings::Parameter;
@@ -22,7 +23,6 @@ use vtax_load::workload::{
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{ObserverConfig, Roots, Series, SeriesId, Sink, Subject};
 use vtax_report::results::{Better, Metric};
-use vtax_units::{Base, Hertz, Unit};
 
 /// From 300 on requests fail and the generator takes long to end; at 400 it gives up.
 const GENERATOR: &str = "

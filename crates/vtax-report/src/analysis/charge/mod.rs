@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use vtax_units::Nanoseconds;
+    use vtax_core::Nanoseconds;
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -396,7 +396,7 @@ mod tests {
             super::table(&Study {
                 name: "pair".to_owned(),
                 place: "local".to_owned(),
-                source: vtax_units::Source::Measured,
+                source: vtax_core::Source::Measured,
                 kernel: "6.1".to_owned(),
                 processors: 1,
                 notes: Vec::new(),

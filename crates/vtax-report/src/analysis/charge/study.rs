@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use vtax_units::{Nanoseconds, Source};
+use vtax_core::{Nanoseconds, Source};
 
 /// The file of a study by a vtax that kept no trials of it.
 const OLD_FILE: &str = "accuracy.json";
@@ -405,7 +405,7 @@ mod tests {
     use super::super::Method;
     use super::*;
     use crate::results::{Better, FORMAT, ObservationCost, Phase, PhaseTimes, RunInfo, Scheduled};
-    use vtax_units::{Base, Quantity, Unit};
+    use vtax_core::{Base, Quantity, Unit};
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -3,8 +3,8 @@
 use crate::results::{Role, SampleKind, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
-use vtax_units::account::{HOST, OBSERVER, Window, counter};
-use vtax_units::{Base, Nanoseconds, Quantity, Source};
+use vtax_core::account::{HOST, OBSERVER, Window, counter};
+use vtax_core::{Base, Nanoseconds, Quantity, Source};
 
 /// One trial over time: one value for each second of its window.
 #[derive(Debug, Clone, PartialEq)]

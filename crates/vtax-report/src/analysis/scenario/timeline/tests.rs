@@ -5,7 +5,7 @@ use crate::results::{
     Actor, Better, FORMAT, Metric, ObservationCost, PhaseTimes, SampleSeries, Treatment,
     TrialOutcome,
 };
-use vtax_units::Unit;
+use vtax_core::Unit;
 
 /// The window of the trials here: 10 s.
 const WINDOW: (Nanoseconds, Nanoseconds) = (Nanoseconds(5 * SECOND.0), Nanoseconds(15 * SECOND.0));

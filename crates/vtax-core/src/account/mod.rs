@@ -7,8 +7,8 @@
 //! 4. What nobody is known to own stays in the rest and is never spread over the owners.
 //!
 //! ```
-//! use vtax_units::Nanoseconds;
-//! use vtax_units::account::{Host, Owner, Stage, close};
+//! use vtax_core::Nanoseconds;
+//! use vtax_core::account::{Host, Owner, Stage, close};
 //! let host = Host { busy: Nanoseconds(1000), ..Host::default() };
 //! let mut owner = Owner { softirq: Nanoseconds(150), context: Nanoseconds(100), ..Owner::default() };
 //! owner.tasks.add(Stage::Vcpu, Nanoseconds(300));

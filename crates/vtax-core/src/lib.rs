@@ -2,7 +2,7 @@
 //! [`Source`] says whether it was measured, modelled or emulated. [`account`] says whose CPU time a window was.
 //!
 //! ```
-//! use vtax_units::{Base, Quantity, Unit};
+//! use vtax_core::{Base, Quantity, Unit};
 //! let rate = Quantity::new(3.2e9, Unit::per(Base::Bit, Base::Second));
 //! assert_eq!(rate.to_string(), "3.20 Gbit/s");
 //! ```

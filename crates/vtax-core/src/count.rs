@@ -5,8 +5,8 @@ use std::fmt::Display;
 /// A count with its noun: `1 trial`, `2 trials`.
 ///
 /// ```
-/// assert_eq!(vtax_units::counted(1, "climb"), "1 climb");
-/// assert_eq!(vtax_units::counted(0, "climb"), "0 climbs");
+/// assert_eq!(vtax_core::counted(1, "climb"), "1 climb");
+/// assert_eq!(vtax_core::counted(0, "climb"), "0 climbs");
 /// ```
 pub fn counted<N: Display + PartialEq + From<u8> + Copy>(count: N, singular: &str) -> String {
     format!("{count} {}", noun(count, singular))
