@@ -1,6 +1,6 @@
 //! What the command's tests share: running it, and seeing whether the host is as it was found.
 
-use rustix::process::{getpid, set_child_subreaper};
+use rustix::process::{Pid, WaitOptions, getpid, getsid, set_child_subreaper, waitpid};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::linux::fs::MetadataExt;
@@ -82,8 +82,7 @@ const GOING: Duration = Duration::from_secs(15);
 
 impl HostState {
     pub fn read() -> Self {
-        // What a run leaves behind becomes a child of this process and not of the machine's first.
-        set_child_subreaper(Some(getpid())).unwrap();
+        adopt_orphans();
         let own = descendants();
         let mut found = BTreeSet::new();
         let in_another_network = |pid: &u32| {
@@ -143,6 +142,40 @@ impl HostState {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Makes what a run leaves behind a child of this process and not of the machine's first, and reaps daemons among it:
+/// libvirt waits 40 s for each that has ended and was not reaped.
+fn adopt_orphans() {
+    static REAPER: OnceLock<()> = OnceLock::new();
+    REAPER.get_or_init(|| {
+        set_child_subreaper(Some(getpid())).unwrap();
+        std::thread::spawn(|| {
+            loop {
+                for daemon in ended_daemons() {
+                    let _ = waitpid(Some(daemon), WaitOptions::NOHANG);
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    });
+}
+
+/// Children of this process that have ended, in sessions of their own: none that a test started and waits for.
+fn ended_daemons() -> Vec<Pid> {
+    let own = getpid().as_raw_nonzero().get();
+    let session = getsid(None).unwrap().as_raw_nonzero().get();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let ended = entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let (state, parent) = (fields.next()?, fields.next()?.parse::<i32>().ok()?);
+        let its_session = fields.nth(1)?.parse::<i32>().ok()?;
+        let is_daemon = state == "Z" && parent == own && its_session != session;
+        is_daemon.then(|| Pid::from_raw(pid)).flatten()
+    });
+    ended.collect()
 }
 
 /// The PIDs of the runs that [`recorded`] saw start.
