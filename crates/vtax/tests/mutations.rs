@@ -147,10 +147,7 @@ fn results_that_were_altered_at_random_are_read_or_refused() {
         }
     }
     // Both happen, or the alterations are of no use.
-    assert!(
-        read > 20 && refused > 20,
-        "{read} read, {refused} refused"
-    );
+    assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
 
 #[test]
@@ -193,8 +190,5 @@ fn plans_that_were_altered_at_random_are_read_or_refused() {
             Err(_) => panic!("try {seed} of {} panicked", plans[number].display()),
         }
     }
-    assert!(
-        read > 20 && refused > 20,
-        "{read} read, {refused} refused"
-    );
+    assert!(read > 20 && refused > 20, "{read} read, {refused} refused");
 }
