@@ -29,8 +29,11 @@ fn every_test_that_the_threat_model_names_exists() {
         .collect();
     assert!(tests.len() > 40, "{tests:?}");
     for test in tests {
-        let found = code.contains(&format!("#[test]\n    fn {test}("))
-            || code.contains(&format!("#[test]\nfn {test}("));
+        // Its attributes are what lies between it and the end of the item before it.
+        let attributes = |at: usize| code[..at].rsplit(['{', '}']).next().unwrap_or("");
+        let function = format!("fn {test}(");
+        let mut named = code.match_indices(&function);
+        let found = named.any(|(at, _)| attributes(at).contains("#[test]"));
         assert!(found, "no test is called {test}");
     }
 }
