@@ -133,7 +133,10 @@ mod tests {
         let unreached = parse(&report(1800, 0, 0.0)).unreached.unwrap();
         assert!(unreached.contains("saturated"), "{unreached}");
         assert!(reasons(report(1998, 10, 0.0)).contains("10 timeouts"));
-        let late = |lag| parse(&report(1998, 0, lag)).late.unwrap_or_default();
+        let late = |lag| {
+            let late = parse(&report(1998, 0, lag)).late;
+            late.map_or(String::new(), |late| late.text)
+        };
         assert!(late(0.000_6).contains("(medians): the client lacks CPU time"));
         assert_eq!(late(0.000_4), "");
     }
@@ -142,6 +145,8 @@ mod tests {
     fn a_generator_that_is_late_at_the_99th_percentile_is_late() {
         let raw = report(1998, 0, 0.000_4).replacen(r#""p99":0.0004"#, r#""p99":0.002"#, 1);
         let late = parse(&raw).late.unwrap();
+        assert!(!late.is_typical);
+        let late = late.text;
         assert!(
             late.contains("2.00 ms of a latency of 3.00 ms (99th percentiles)"),
             "{late}"

@@ -453,6 +453,15 @@ pub trait Load {
     }
 }
 
+/// That a load generator sent late.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lateness {
+    /// By how much, of which latency.
+    pub text: String,
+    /// Whether the median request was late too, and not only the slowest ones.
+    pub is_typical: bool,
+}
+
 /// What a workload found.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WorkloadResult {
@@ -472,7 +481,7 @@ pub struct WorkloadResult {
     pub unreached: Option<String>,
     /// Why its latencies are in good part those of the load generator: a steady trial is suspect for it, and a ramp where
     /// that is so up to the level that broke the objective.
-    pub late: Option<String>,
+    pub late: Option<Lateness>,
 }
 
 /// The useful work, as a rate or a total.

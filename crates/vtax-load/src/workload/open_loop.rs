@@ -222,12 +222,13 @@ impl OpenLoop {
         let late = quantiles
             .into_iter()
             .find(|(_, lag, latency)| *lag > 0.5 * latency);
-        let late = late.map(|(of, lag, latency)| {
-            format!(
+        let late = late.map(|(of, by, latency_then)| Lateness {
+            is_typical: lag.p50 > 0.5 * latency.p50,
+            text: format!(
                 "the load generator itself sent late, by {} of a latency of {} ({of}): the client lacks CPU time",
-                Quantity::new(lag, SECONDS),
-                Quantity::new(latency, SECONDS)
-            )
+                Quantity::new(by, SECONDS),
+                Quantity::new(latency_then, SECONDS)
+            ),
         });
         if let Some(asked) = report.rate {
             let due = due / report.seconds;

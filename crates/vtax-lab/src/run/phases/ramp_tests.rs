@@ -18,7 +18,7 @@ use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::cell::ClientProcess;
 use vtax_host::settings::Parameter;
 use vtax_load::workload::{
-    LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service, Workload,
+    Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service, Workload,
 };
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{ObserverConfig, Roots, Series, SeriesId, Sink, Subject};
@@ -162,7 +162,10 @@ impl Workload for Fake {
         Ok(WorkloadResult {
             metrics: metrics.into(),
             unreached: (is_too_much && self.falls_short).then(|| "250 of 300".to_owned()),
-            late: (*rate >= self.late_from).then(|| "sent late".to_owned()),
+            late: (*rate >= self.late_from).then(|| Lateness {
+                text: "sent late".to_owned(),
+                is_typical: false,
+            }),
             ..WorkloadResult::default()
         })
     }
@@ -354,7 +357,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         written.lines().count(),
         heard.phases.len() + told.len() + heard.meters + 1
     );
-    let late = late_in_a_ramp(&driven.stretches);
+    let late = late_in_a_ramp(&driven.stretches, Source::Measured);
     let results = driven.stretches.iter().flat_map(|stretch| &stretch.results);
     let seeds = results
         .flatten()
