@@ -43,7 +43,7 @@ pub struct Window<'a> {
     pub span: Nanoseconds,
     /// Processors of the host that were online.
     pub processors: usize,
-    /// The guest whose stages are told apart.
+    /// The guest whose time is split by stage.
     pub target: &'a str,
     /// Whether it is a VM; plain processes have one stage.
     pub is_vm: bool,

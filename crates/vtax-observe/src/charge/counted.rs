@@ -405,14 +405,7 @@ fn nanoseconds(time: f64) -> Nanoseconds {
 
 /// Whose context the samples are of.
 fn by_context(sampled: Sampled, guests: &Guests) -> Samples {
-    let monitors: HashMap<u32, u32> = guests
-        .iter()
-        .filter(|guest| guest.platform.is_vm())
-        .flat_map(|guest| {
-            let helpers = guest.helpers.iter().map(|helper| helper.pid);
-            helpers.chain(guest.process).map(|pid| (pid, guest.number))
-        })
-        .collect();
+    let monitors = guests.monitors();
     let containers: HashMap<PathBuf, u32> = guests
         .iter()
         .filter(|guest| !guest.platform.is_vm() && guest.platform != Platform::Xen)

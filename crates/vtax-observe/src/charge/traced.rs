@@ -603,14 +603,7 @@ impl Method for Traced {
                 })
             })
             .collect();
-        let monitors: HashMap<u32, u32> = guests
-            .iter()
-            .filter(|guest| guest.platform.is_vm())
-            .flat_map(|guest| {
-                let helpers = guest.helpers.iter().map(|helper| helper.pid);
-                helpers.chain(guest.process).map(|pid| (pid, guest.number))
-            })
-            .collect();
+        let monitors = guests.monitors();
         let alive: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
         let disks: HashMap<u32, u32> = guests
             .iter()

@@ -244,6 +244,16 @@ enum Kind {
 }
 
 impl Guests {
+    /// The processes that run VMs, helpers such as a virtual NIC included, each with its guest's number.
+    pub(crate) fn monitors(&self) -> HashMap<u32, u32> {
+        let vms = self.iter().filter(|guest| guest.platform.is_vm());
+        vms.flat_map(|guest| {
+            let helpers = guest.helpers.iter().map(|helper| helper.pid);
+            helpers.chain(guest.process).map(|pid| (pid, guest.number))
+        })
+        .collect()
+    }
+
     /// Nothing is looked at before the first [`Guests::scan`].
     pub fn new(roots: Roots) -> Self {
         let hierarchy = Hierarchy::find(&roots.sys);
