@@ -1,0 +1,183 @@
+//! The program of a crate's integration tests: what libtest does, with a process for each test.
+
+use crate::needs::Need;
+use crate::skipping::{Skip, left_out};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Seek, Write};
+use std::panic::catch_unwind;
+use std::path::Path;
+use std::process::{Command, Stdio, exit};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A function that `#[test]` registered.
+#[derive(Debug)]
+pub struct Test {
+    /// The crate, the modules and the function.
+    pub path: &'static str,
+    /// What it needs, looked up now.
+    pub needs: fn() -> Vec<Need>,
+    /// The function.
+    pub run: fn(),
+}
+
+inventory::collect!(Test);
+
+/// The first argument of a process that runs one test: its name and the file for its reason to skip follow.
+const RUN_ONE: &str = "--run-one-test";
+/// The exit status of one that did not run, or not in whole.
+const SKIPPED: i32 = 77;
+/// The exit status of one that failed, as libtest has it.
+const FAILED: i32 = 101;
+/// From when on a test is named as a long one.
+const LONG: Duration = Duration::from_secs(60);
+
+impl Test {
+    /// Modules and function.
+    fn name(&self) -> &'static str {
+        self.path
+            .split_once("::")
+            .map_or(self.path, |(_, name)| name)
+    }
+}
+
+/// Runs the tests that the arguments ask for, and ends the process.
+pub fn main() -> ! {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, first, name, reason] = arguments.as_slice()
+        && first == RUN_ONE
+    {
+        run_here(name, Path::new(reason));
+    }
+    let arguments = Arguments::from_args();
+    let all = arguments.include_ignored || arguments.ignored;
+    let show = arguments.show_output;
+    let through = arguments.nocapture;
+    let mut tests: Vec<&'static Test> = inventory::iter::<Test>().collect();
+    tests.retain(|test| !(test.needs)().iter().any(|need| need.hidden));
+    tests.sort_by_key(|test| test.name());
+    let tests = tests.into_iter().map(|test| {
+        // The flag makes `--ignored` choose; elsewhere the test says itself why it does not run.
+        let flag = arguments.ignored && (test.needs)().iter().any(|it| it.for_test_all.is_some());
+        let run = move || match reason_not_to_run(test, all) {
+            Some(reason) => Ok(Completion::ignored_with(reason)),
+            None => run_apart(test, show, through),
+        };
+        Trial::ignorable_test(test.name(), run).with_ignored_flag(flag)
+    });
+    let tests = tests.collect();
+    std::thread::spawn(name_long_ones);
+    libtest_mimic::run(&arguments, tests).exit()
+}
+
+/// The command that runs a test of this program, for tests that need it as a child: `#[test(needs = [by_name_only()])]`.
+#[must_use]
+pub fn child_of_a_test(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([RUN_ONE, name, "/dev/null"]);
+    command
+}
+
+fn reason_not_to_run(test: &Test, all: bool) -> Option<String> {
+    let needs = (test.needs)();
+    let left = || needs.iter().find_map(|need| need.for_test_all.clone());
+    let missing = || needs.iter().find_map(|need| need.missing.clone());
+    (!all).then(left).flatten().or_else(missing)
+}
+
+/// Runs a test in this process.
+fn run_here(name: &str, reason: &Path) -> ! {
+    let parent = getppid();
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    if getppid() != parent {
+        exit(FAILED);
+    }
+    let Some(test) = inventory::iter::<Test>().find(|test| test.name() == name) else {
+        eprintln!("there is no test {name}");
+        exit(FAILED);
+    };
+    let run = test.run;
+    // In a thread of this name, which a panic's message has.
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let ended = thread.spawn(move || catch_unwind(run)).unwrap().join();
+    let skipped = match ended.unwrap() {
+        Ok(()) => left_out().map(|parts| format!("in part: {parts}")),
+        Err(panic) => match panic.downcast::<Skip>() {
+            Ok(skip) => Some(skip.0),
+            Err(_) => exit(FAILED),
+        },
+    };
+    let Some(skipped) = skipped else { exit(0) };
+    #[expect(clippy::disallowed_methods, reason = "the harness made the file")]
+    let written = fs::write(reason, skipped);
+    written.unwrap();
+    exit(SKIPPED)
+}
+
+/// The tests that run now, and since when.
+static RUNNING: Mutex<BTreeMap<&'static str, Instant>> = Mutex::new(BTreeMap::new());
+
+/// Runs a test in a process of its own, which no other test sees the umask, the descriptors and the children of.
+fn run_apart(test: &'static Test, show: bool, through: bool) -> Result<Completion, Failed> {
+    let reason = tempfile::NamedTempFile::new()?;
+    let mut output = tempfile::tempfile()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args([RUN_ONE, test.name()]).arg(reason.path());
+    command.stdin(Stdio::null());
+    if !through {
+        command
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?);
+    }
+    let running = || RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let begin = Instant::now();
+    running().insert(test.name(), begin);
+    let status = command.status();
+    running().remove(test.name());
+    record_time(test, begin.elapsed());
+    let status = status?;
+    let mut printed = Vec::new();
+    output.rewind()?;
+    output.read_to_end(&mut printed)?;
+    let printed = String::from_utf8_lossy(&printed);
+    if show && !printed.is_empty() {
+        println!("---- {} printed ----\n{printed}", test.name());
+    }
+    match status.code() {
+        Some(0) => Ok(Completion::Completed),
+        Some(SKIPPED) => {
+            let reason = fs::read_to_string(reason.path())?;
+            Ok(Completion::ignored_with(reason.replace('\n', " ")))
+        }
+        Some(FAILED) => Err(printed.into()),
+        _ => Err(format!("{printed}\nthe test's process ended: {status}").into()),
+    }
+}
+
+/// Names each test once that takes long, as libtest does.
+fn name_long_ones() {
+    let mut named = BTreeMap::new();
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, since) in running.iter() {
+            if since.elapsed() > LONG && named.insert(*name, *since) != Some(*since) {
+                eprintln!("test {name} has been running for over 60 seconds");
+            }
+        }
+    }
+}
+
+/// Adds a line, seconds and name, to the file that `VTAX_TEST_TIMES` names.
+fn record_time(test: &Test, took: Duration) {
+    let Some(path) = std::env::var_os("VTAX_TEST_TIMES") else {
+        return;
+    };
+    #[expect(clippy::disallowed_methods, reason = "a file that the developer names")]
+    let file = fs::File::options().create(true).append(true).open(path);
+    let line = format!("{:.2} {}\n", took.as_secs_f64(), test.path);
+    let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+}

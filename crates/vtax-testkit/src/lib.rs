@@ -1,0 +1,43 @@
+//! Runs the integration tests of a crate, each in a process of its own, and reports those that cannot run as ignored.
+//!
+//! `tests/main.rs` of a crate names its modules and is built without libtest (`harness = false`):
+//!
+//! ```no_run
+//! #[macro_use]
+//! extern crate vtax_testkit;
+//!
+//! mod machines {
+//!     #[test(needs = [kvm(), program("nasm")])]
+//!     fn a_machine_boots() {}
+//! }
+//!
+//! fn main() {
+//!     vtax_testkit::main();
+//! }
+//! ```
+//!
+//! A test that finds out in its course that it cannot go on calls [`skip!`]. What a test prints is shown where it fails,
+//! or with `--show-output`.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "what cannot be set up fails the test"
+)]
+
+mod harness;
+pub mod needs;
+mod skipping;
+
+pub use harness::{Test, child_of_a_test, main};
+pub use inventory;
+pub use needs::alone;
+pub use skipping::{skip_in_part, skip_with};
+pub use vtax_testkit_macros::test;
+
+/// Ends the test as ignored, with a reason in the words of `format!`.
+#[macro_export]
+macro_rules! skip {
+    ($($reason:tt)*) => { $crate::skip_with(&::std::format!($($reason)*)) };
+}
