@@ -249,6 +249,25 @@ fn a_directory_of_format_1_is_read_as_it_is() {
 }
 
 #[test]
+fn a_directory_of_format_1_gives_the_report_that_it_always_gave() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let results = ResultsDir::open(&data.join("format-1")).unwrap();
+    let analysis = vtax_report::analysis::analyse(&results).unwrap();
+    let mut report = vtax_report::terminal::table(&analysis, 200, false).into_bytes();
+    for sentence in &analysis.sentences {
+        report.extend(format!("{}\n", sentence.text).bytes());
+    }
+    for summary in &analysis.treatments {
+        let found = (&summary.steady, &summary.timeline);
+        report.extend(format!("{found:#?}\n").bytes());
+    }
+    vtax_report::export::csv(&results, &mut report).unwrap();
+    let report = String::from_utf8(report).unwrap();
+    let expected = std::fs::read_to_string(data.join("format-1.txt")).unwrap();
+    assert_eq!(report.replace(&data.display().to_string(), "DATA"), expected);
+}
+
+#[test]
 fn an_attempt_that_is_set_aside_is_kept_and_its_trial_is_pending() {
     let folder = tempfile::tempdir().unwrap();
     let fake = small();
