@@ -1,11 +1,12 @@
-//! Where to listen, and why that may not be had.
+//! Addresses that servers listen on, and errors of listening.
 
+use crate::token::TokenError;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where to listen.
+/// An address that a server listens on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// An IP address and port.
@@ -22,24 +23,21 @@ impl Address {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = AddressError;
 
     /// `unix:PATH`, `ADDRESS:PORT` (`127.0.0.1:19190`, `[::1]:19190`), or a port of the loopback
     /// address.
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() {
-                Err("`unix:` needs a path, such as unix:/run/vtax.sock".to_owned())
-            } else {
-                Ok(Self::Unix(path.into()))
-            };
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        match text.strip_prefix("unix:") {
+            Some("") => return Err(AddressError::NoPath),
+            Some(path) => return Ok(Self::Unix(path.into())),
+            None => {}
         }
         if let Ok(port) = text.parse::<u16>() {
             return Ok(Self::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
         }
-        text.parse().map(Self::Tcp).map_err(|_| {
-            format!("`{text}` is no place to listen: give ADDRESS:PORT, PORT or unix:PATH")
-        })
+        let unknown = |_| AddressError::Unknown(text.to_owned());
+        text.parse().map(Self::Tcp).map_err(unknown)
     }
 }
 
@@ -52,18 +50,35 @@ impl std::fmt::Display for Address {
     }
 }
 
+/// Text that is no [`Address`].
+#[derive(Debug, thiserror::Error)]
+pub enum AddressError {
+    /// `unix:` alone.
+    #[error("`unix:` needs a path, such as unix:/run/vtax.sock")]
+    NoPath,
+    /// Any other text.
+    #[error("`{0}` is no address to listen on: give ADDRESS:PORT, PORT or unix:PATH")]
+    Unknown(String),
+}
+
 /// Why a program cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
+    /// The address cannot be read.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The token of the address's clients cannot be read.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The kernel refused.
     #[error("cannot listen on {address}: {cause}{}", remedy(.cause))]
     Bind {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Why.
+        /// The kernel's reason.
         cause: io::Error,
     },
-    /// The path exists and is something else.
+    /// The path exists and is no socket.
     #[error(
         "cannot listen on {}: there is {found}, not a socket; remove it or give another path",
         path.display()
@@ -71,7 +86,7 @@ pub enum ListenError {
     NotASocket {
         /// The path.
         path: PathBuf,
-        /// What is there.
+        /// The kind of file at the path.
         found: &'static str,
     },
     /// Other hosts may reach the address, and there is no token.
@@ -80,10 +95,10 @@ pub enum ListenError {
          send, or a loopback address or unix:PATH"
     )]
     Open {
-        /// Where.
+        /// The address.
         address: Address,
     },
-    /// The pipe or thread of the server.
+    /// A pipe or a thread of the server cannot be made.
     #[error("cannot start the server: {0}")]
     Start(#[source] io::Error),
 }

@@ -1,14 +1,12 @@
-//! HTTP/1.1 for small answers on TCP and UNIX sockets, within bounds that no client can push; and
-//! the text that Prometheus reads.
+//! An HTTP/1.1 server for small answers on TCP and UNIX sockets, with limits on clients; and metrics as text for
+//! Prometheus.
 //!
-//! `httparse` reads heads; the rest is ours. `tiny_http` has no timeouts, no bound on connections
-//! and none on headers, so that a silent client holds a thread for ever. `hyper` and what builds on
-//! it have all of them, and bring an asynchronous runtime, some forty crates, for one small answer
-//! every few seconds.
+//! `httparse` reads heads. `tiny_http` has no timeouts and no limits on connections and headers, so that a silent client
+//! occupies a thread for ever. `hyper` has all of them and needs an asynchronous runtime, some forty crates, which a
+//! small answer every few seconds is not worth.
 //!
-//! A client has a thread: its request is read, answered and written without a hand-over, and a
-//! handler may wait. A [`Server`] has few clients; who must hold thousands, as the monitor of micro
-//! VMs does, runs its own event loop and takes [`parse`] and [`write_head`] from here.
+//! Each connection has a thread, so that a handler may block. A [`Server`] is for few clients. A program with thousands,
+//! such as the monitor of micro VMs, runs its own event loop and uses [`parse`] and [`write_head`].
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -20,7 +18,7 @@ mod server;
 mod token;
 pub mod unix;
 
-pub use address::{Address, ListenError};
+pub use address::{Address, AddressError, ListenError};
 pub use listen::Listeners;
 pub use message::{LONGEST_HEAD, Method, Parsed, Request, Response, parse, write_head};
 pub use server::{Handler, Limits, Server};

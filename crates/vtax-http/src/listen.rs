@@ -1,4 +1,4 @@
-//! Where servers listen, and why they cannot.
+//! Listening sockets of servers.
 
 use crate::address::{Address, ListenError};
 use crate::token::Token;
@@ -7,38 +7,38 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Addresses that are listened on, before anybody is served: what remains to do opens no file and
-/// no socket, so that a sandbox may be entered in between.
+/// Listening sockets of a server that does not run yet. To run it opens no file and no socket, so that a program may
+/// enter a sandbox before.
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) listeners: Vec<Listener>,
-    /// What clients must send, except on UNIX sockets, whose modes say who may connect.
+    /// The token that clients send. UNIX sockets need none: their modes determine who may connect.
     pub(crate) token: Option<Token>,
-    pub(crate) told: PipeReader,
+    pub(crate) stopped: PipeReader,
     pub(crate) stop: PipeWriter,
 }
 
 impl Listeners {
-    /// Listens on every one of `addresses`, which `users` may connect to where it is a path.
+    /// Listens on all of `addresses`. To UNIX sockets `users` may connect.
     ///
     /// # Errors
-    /// When any of them cannot be listened on.
+    /// When it cannot listen on one of them.
     pub fn bind(addresses: &[Address], users: Users) -> Result<Self, ListenError> {
-        let (told, stop) = io::pipe().map_err(ListenError::Start)?;
+        let (stopped, stop) = io::pipe().map_err(ListenError::Start)?;
         let listen = |address| Listener::bind(address, users);
         Ok(Self {
             listeners: addresses.iter().map(listen).collect::<Result<_, _>>()?,
             token: None,
-            told,
+            stopped,
             stop,
         })
     }
 
-    /// As [`Listeners::bind`], for clients that send `token` where there is one. Where there is none,
-    /// no address may be one that other hosts reach.
+    /// As [`Listeners::bind`], for clients that send `token`. Without a token, other hosts must reach none of the
+    /// addresses.
     ///
     /// # Errors
-    /// When any of them is, or cannot be listened on.
+    /// When other hosts reach an address and there is no token, or it cannot listen on one of them.
     pub fn bind_for(
         addresses: &[Address],
         users: Users,
@@ -57,7 +57,7 @@ impl Listeners {
     }
 }
 
-/// One of them. The path goes with it.
+/// A listening socket. Dropping it removes its path.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub address: Address,
@@ -79,7 +79,7 @@ impl Listener {
             Address::Unix(path) => (address.clone(), unix::listen(path, users)?.into()),
         };
         let listener = Self { address, socket };
-        // Who knocked may have gone before the door is opened.
+        // A client may close its connection before it is accepted: then accept must not block.
         rustix::io::ioctl_fionbio(&listener.socket, true).map_err(|cause| failed(cause.into()))?;
         Ok(listener)
     }

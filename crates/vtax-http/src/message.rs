@@ -1,4 +1,4 @@
-//! Requests as they are read, answers as they are written.
+//! The syntax of HTTP/1.1: reads requests and writes the heads of answers.
 
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -11,37 +11,37 @@ const MOST_HEADERS: usize = 64;
 /// What a client has sent so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
-    /// Not all of a request yet.
+    /// A part of a request.
     Incomplete,
-    /// Nothing that can be answered: the status and a line that say so. The connection's end.
+    /// An invalid request: the status and the text of the answer, after which the connection ends.
     Refused(u16, &'static str),
     /// A request.
     Request(Request<'a>),
 }
 
-/// How a client asks.
+/// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// For everything.
+    /// The head and the body are answered.
     Get,
-    /// For the head of the answer.
+    /// Only the head is answered.
     Head,
 }
 
 /// A request. It has no body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Bytes that it took.
+    /// Its length in bytes.
     pub length: usize,
-    /// How it asks.
+    /// Its method.
     pub method: Method,
-    /// What it asks for, with the query.
+    /// The target, with the query.
     pub target: &'a str,
     /// The `Accept` header; empty where there is none.
     pub accept: &'a str,
     /// The `Authorization` header; empty where there is none.
     pub authorization: &'a str,
-    /// Whether the client wants to ask more on the connection.
+    /// Whether the client keeps the connection for more requests.
     pub keep_alive: bool,
 }
 
@@ -103,14 +103,14 @@ pub fn parse(received: &[u8]) -> Parsed<'_> {
     })
 }
 
-/// What a client gets.
+/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
-    /// Such as 200.
+    /// The status code, such as 200.
     pub status: u16,
     /// The `Content-Type` header.
     pub content_type: &'static str,
-    /// The content.
+    /// The body.
     pub body: Vec<u8>,
 }
 
@@ -125,7 +125,7 @@ impl Response {
     }
 }
 
-/// Adds the head of an answer to `out`. `length` bytes of content are to follow.
+/// Appends the head of an answer to `out`, whose body has `length` bytes.
 pub fn write_head(
     out: &mut Vec<u8>,
     status: u16,

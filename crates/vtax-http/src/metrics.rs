@@ -1,9 +1,8 @@
-//! The text that Prometheus reads, in both of its forms: OpenMetrics 1.0 and the older text format
-//! 0.0.4, whichever the client asks for.
+//! Metrics as text for Prometheus: OpenMetrics 1.0, or the older text format 0.0.4, as the client asks.
 
 use std::fmt::Write as _;
 
-/// Which form.
+/// The format of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
@@ -13,8 +12,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The one that an `Accept` header asks for. Every Prometheus since 2.5 asks for OpenMetrics;
-    /// a browser does not.
+    /// The format that an `Accept` header asks for. Prometheus asks for OpenMetrics since 2.5, a browser does not.
     pub fn accepted(accept: &str) -> Self {
         let wants = accept.split(',').any(|part| {
             let mut parts = part.split(';').map(str::trim);
@@ -36,21 +34,21 @@ impl Format {
     }
 }
 
-/// What a family of series is.
+/// The type of a family of series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows; its samples end in `_total`.
+    /// A counter, which only grows. The names of its samples end in `_total`.
     Counter,
-    /// Goes up and down.
+    /// A gauge.
     Gauge,
-    /// Always 1; the labels are what it says. Its samples end in `_info`.
+    /// Information in labels; the value is 1. The names of its samples end in `_info`.
     Info,
-    /// Values by size, see [`Exposition::histogram`].
+    /// A histogram: see [`Exposition::histogram`].
     Histogram,
 }
 
 impl Kind {
-    /// How the names of its samples end.
+    /// The suffix of the names of its samples.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Counter => "_total",
@@ -60,17 +58,17 @@ impl Kind {
     }
 }
 
-/// What takes families of series, one after the other.
+/// A writer of families of series, one after the other.
 pub trait Families {
-    /// Begins a family. `name` is without the kind's suffix; its unit is its last word, and told
-    /// as such where `unit` names it.
+    /// Begins a family. `name` has no suffix of its kind. Its last word is its unit, which is written as such where `unit`
+    /// names it.
     fn family(&mut self, name: &str, kind: Kind, unit: Option<&str>, help: &str);
 
-    /// One sample of the family that was begun last.
+    /// Adds a sample to the current family.
     fn sample(&mut self, labels: &[(&str, &str)], value: f64);
 }
 
-/// Writes families as text.
+/// Metrics as text.
 #[derive(Debug)]
 pub struct Exposition {
     format: Format,
@@ -79,7 +77,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// An empty one.
+    /// No metrics yet.
     pub fn new(format: Format) -> Self {
         Self {
             format,
@@ -88,8 +86,8 @@ impl Exposition {
         }
     }
 
-    /// A histogram of the family that was begun last: for each of `buckets` an upper bound and how
-    /// many values are up to it, which `count` values of this `sum` are in all.
+    /// Adds a histogram to the current family: `count` values with this `sum`, and for each of `buckets` an upper bound and
+    /// the number of values up to it.
     pub fn histogram(
         &mut self,
         labels: &[(&str, &str)],
@@ -240,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a guest is called, it stays one label of one line.
+        /// Any name of a guest stays one label on one line.
         #[test]
         fn a_label_reads_back_as_it_was(label in ".{0,60}", tail in "[\\\\\"\n]{0,5}") {
             let label = label + &tail;

@@ -1,4 +1,4 @@
-//! Clients, a thread each: as many as there are places, and no longer than they have a use for it.
+//! The server: a thread for each connection, within limits of number and time.
 
 use crate::address::{Address, ListenError};
 use crate::listen::{Listener, Listeners};
@@ -15,25 +15,25 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a client that was told to leave, or an answer when the server stops, may take.
-const GRACE: Duration = Duration::from_secs(1);
+/// How long a connection may take to end after it was shut down, and an answer after the server was stopped.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers requests, on many threads at once.
 pub type Handler = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
 
-/// What clients cannot exceed. A request's head has at most [`crate::LONGEST_HEAD`] bytes and no
+/// The limits of clients. A request's head has at most [`crate::LONGEST_HEAD`] bytes and no
 /// body.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Clients at once. For one more, who has kept the server waiting for longest must leave.
+    /// Connections at once. One more disconnects the client that has kept the server waiting for the longest time.
     pub connections: usize,
-    /// From a request's first byte to its last, and likewise for its answer.
+    /// The time from a request's first byte to its last, and likewise for its answer.
     pub patience: Duration,
-    /// How long a connection is kept for the next request; without it each has one request.
+    /// How long a connection is kept for the next request. Without it a connection has one request.
     pub idle: Option<Duration>,
 }
 
-/// What every client meets.
+/// What all connections share.
 struct Service {
     limits: Limits,
     handler: Handler,
@@ -41,7 +41,7 @@ struct Service {
 }
 
 impl Service {
-    /// `is_local`: the client came by a UNIX socket, whose mode let it in.
+    /// `is_local`: the connection is of a UNIX socket, whose mode admitted the client. It needs no token.
     fn answer(&self, request: &Request<'_>, is_local: bool) -> Response {
         match &self.token {
             Some(token) if !is_local && !token.is_in(request.authorization) => {
@@ -52,22 +52,22 @@ impl Service {
     }
 }
 
-/// A server that runs until it is dropped. Then answers that are on their way are finished.
+/// A server that runs until it is dropped, which waits for answers that are being written.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
-    places: Arc<Places>,
+    connections: Arc<Connections>,
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Listeners {
-    /// Answers with `handler` from now on.
+    /// Starts a server that answers with `handler`.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be started.
     pub fn serve(self, limits: Limits, handler: Handler) -> Result<Server, ListenError> {
-        let places = Arc::new(Places::default());
+        let connections = Arc::new(Connections::default());
         let service = Arc::new(Service {
             limits,
             handler,
@@ -75,21 +75,21 @@ impl Listeners {
         });
         let mut server = Server {
             addresses: self.listeners.iter().map(|l| l.address.clone()).collect(),
-            places: Arc::clone(&places),
+            connections: Arc::clone(&connections),
             stop: Some(self.stop),
             thread: None,
         };
-        let (listeners, told) = (self.listeners, self.told);
+        let (listeners, stopped) = (self.listeners, self.stopped);
         let thread = std::thread::Builder::new()
             .name("http".to_owned())
-            .spawn(move || accept_all(&listeners, &told, &places, &service));
+            .spawn(move || accept_all(&listeners, &stopped, &connections, &service));
         server.thread = Some(thread.map_err(ListenError::Start)?);
         Ok(server)
     }
 }
 
 impl Server {
-    /// Where it really listens: with the port that the kernel chose, where port 0 was asked for.
+    /// The addresses that it listens on, with the port that the kernel chose for port 0.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -97,25 +97,25 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The pipe's end is what the thread waits for.
+        // The thread ends when the pipe is closed.
         self.stop.take();
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed already.
             let _ = thread.join();
         }
-        self.places.close();
+        self.connections.close();
     }
 }
 
 fn accept_all(
     listeners: &[Listener],
-    told: &PipeReader,
-    places: &Arc<Places>,
+    stopped: &PipeReader,
+    connections: &Arc<Connections>,
     service: &Arc<Service>,
 ) {
     loop {
         let mut waiting: Vec<PollFd<'_>> = Vec::with_capacity(listeners.len() + 1);
-        waiting.push(PollFd::new(told, PollFlags::empty()));
+        waiting.push(PollFd::new(stopped, PollFlags::empty()));
         waiting.extend(listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)));
         match poll(&mut waiting, None) {
             Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
@@ -129,13 +129,13 @@ fn accept_all(
             match accept_with(listener, SocketFlags::CLOEXEC) {
                 Ok(socket) => {
                     let is_local = matches!(listener.address, Address::Unix(_));
-                    serve_on_a_thread(socket, places, service, is_local);
+                    serve_on_a_thread(socket, connections, service, is_local);
                 }
                 Err(Errno::AGAIN) => {}
-                // No file descriptors left, or a client that hung up: neither is for ever.
+                // There are no file descriptors left, or the client has closed the connection: both pass.
                 Err(cause) => {
                     if matches!(cause, Errno::MFILE | Errno::NFILE) {
-                        places.lock().make_room();
+                        connections.lock().disconnect_slowest();
                     }
                     std::thread::sleep(Duration::from_millis(20));
                 }
@@ -146,37 +146,38 @@ fn accept_all(
 
 fn serve_on_a_thread(
     socket: OwnedFd,
-    places: &Arc<Places>,
+    connections: &Arc<Connections>,
     service: &Arc<Service>,
     is_local: bool,
 ) {
-    // Answers are whole: waiting to fill a segment only costs time. A UNIX socket has none.
+    // Answers are written as a whole: to wait for more only costs time. A UNIX socket refuses the option.
     let _ = set_tcp_nodelay(&socket, true);
     let socket = Arc::new(socket);
-    let Some(place) = Places::take(places, &socket, service.limits.connections) else {
+    let Some(connection) = Connections::add(connections, &socket, service.limits.connections)
+    else {
         let busy = encode(
             &Response::text(503, "too many requests at once"),
             true,
             false,
         );
-        // Without waiting: it fits into an empty send buffer.
+        // It fits into an empty send buffer.
         let _ = send(&socket, &busy, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         return;
     };
     let service = Arc::clone(service);
-    // Where no thread can be had, the connection closes unanswered, which clients report.
+    // If no thread can be started, the connection is closed without an answer, which clients report.
     let _ = std::thread::Builder::new()
         .name("client".to_owned())
         .stack_size(256 << 10)
         .spawn(move || {
-            // A client that went away needs no answer.
-            let _ = serve(&place, &service, is_local);
+            // The client has closed the connection and needs no answer.
+            let _ = serve(&connection, &service, is_local);
         });
 }
 
-fn serve(place: &Place, service: &Service, is_local: bool) -> Result<(), Errno> {
+fn serve(connection: &Connection, service: &Service, is_local: bool) -> Result<(), Errno> {
     let limits = service.limits;
-    let socket = &*place.socket;
+    let socket = &*connection.socket;
     let mut received = Vec::new();
     let mut until = Instant::now() + limits.patience;
     loop {
@@ -189,7 +190,7 @@ fn serve(place: &Place, service: &Service, is_local: bool) -> Result<(), Errno> 
                 (encode(&Response::text(status, why), true, false), None)
             }
             Parsed::Request(request) => {
-                place.now(Doing::Answering)?;
+                connection.set_activity(Activity::Answering)?;
                 let response = service.answer(&request, is_local);
                 let keep = request.keep_alive && limits.idle.is_some();
                 let whole = request.method == Method::Get;
@@ -197,9 +198,9 @@ fn serve(place: &Place, service: &Service, is_local: bool) -> Result<(), Errno> 
                 (answer, keep.then_some(request.length))
             }
         };
-        place.now(Doing::Writing(Instant::now()))?;
+        connection.set_activity(Activity::Writing(Instant::now()))?;
         write(socket, &answer, Instant::now() + limits.patience)?;
-        place.now(Doing::Reading(Instant::now()))?;
+        connection.set_activity(Activity::Reading(Instant::now()))?;
         let Some(length) = length else {
             return finish(socket);
         };
@@ -208,7 +209,7 @@ fn serve(place: &Place, service: &Service, is_local: bool) -> Result<(), Errno> 
     }
 }
 
-/// Reads once. `Some`: no request will come of it.
+/// Reads once. `Some` is the answer to a client that will send no request.
 fn receive(
     socket: &OwnedFd,
     received: &mut Vec<u8>,
@@ -220,7 +221,7 @@ fn receive(
     match before(*until, socket, Timeout::Recv)
         .and_then(|()| recv(socket, &mut piece, RecvFlags::empty()))
     {
-        // It connected and said nothing, like a port scanner, or has asked all that it wanted.
+        // The client has sent nothing, like a port scanner, or all its requests.
         Ok((0, _)) | Err(Errno::TIMEDOUT) if nothing => Err(Errno::TIMEDOUT),
         Ok((0, _)) => Ok(Some(Response::text(400, "the request has no end"))),
         Ok((read, _)) => {
@@ -248,11 +249,11 @@ fn write(socket: &OwnedFd, mut rest: &[u8], until: Instant) -> Result<(), Errno>
     Ok(())
 }
 
-/// Ends the answer, and takes what the client may still send: closing with unread bytes would
-/// reset the connection and could cost it the answer's end.
+/// Ends the answer and reads what the client still sends: to close a connection with unread bytes resets it, and the
+/// client could lose the end of the answer.
 fn finish(socket: &OwnedFd) -> Result<(), Errno> {
     shutdown(socket, Shutdown::Write)?;
-    let until = Instant::now() + GRACE;
+    let until = Instant::now() + CLOSE_TIMEOUT;
     let mut piece = [0u8; 4096];
     loop {
         before(until, socket, Timeout::Recv)?;
@@ -264,7 +265,7 @@ fn finish(socket: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Lets the next call on `socket` wait until then.
+/// Sets the timeout of the next call on `socket` to a deadline.
 fn before(until: Instant, socket: &OwnedFd, direction: Timeout) -> Result<(), Errno> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -289,83 +290,86 @@ fn encode(response: &Response, whole: bool, keep_alive: bool) -> Vec<u8> {
     out
 }
 
-/// What a client's thread does: waits for the client, or works for it.
+/// What the thread of a connection does.
 #[derive(Debug, Clone, Copy)]
-enum Doing {
+enum Activity {
     Reading(Instant),
     Answering,
     Writing(Instant),
-    /// It was told to leave.
-    Leaving,
+    /// It ends, for the connection was shut down.
+    Ending,
 }
 
 #[derive(Debug, Default)]
-struct Places {
-    taken: Mutex<Taken>,
-    freed: Condvar,
+struct Connections {
+    table: Mutex<Table>,
+    removed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct Table {
     next: u64,
-    by: HashMap<u64, Seat>,
-    /// No more requests.
+    entries: HashMap<u64, Entry>,
+    /// Whether the server stops: no more requests are read.
     closed: bool,
 }
 
-impl Taken {
-    /// Sends away who has kept its thread waiting for longest, unless all are being answered.
-    fn make_room(&mut self) -> bool {
-        let waiting = self.by.values_mut().filter_map(|seat| match seat.doing {
-            Doing::Reading(since) | Doing::Writing(since) => Some((since, seat)),
-            Doing::Answering | Doing::Leaving => None,
-        });
+impl Table {
+    /// Disconnects the client that has kept its thread waiting for the longest time, unless all are being answered.
+    fn disconnect_slowest(&mut self) -> bool {
+        let waiting = self
+            .entries
+            .values_mut()
+            .filter_map(|entry| match entry.activity {
+                Activity::Reading(since) | Activity::Writing(since) => Some((since, entry)),
+                Activity::Answering | Activity::Ending => None,
+            });
         let oldest = waiting.min_by_key(|(since, _)| *since);
-        oldest.map(|(_, seat)| seat.leave()).is_some()
+        oldest.map(|(_, entry)| entry.shut_down()).is_some()
     }
 }
 
 #[derive(Debug)]
-struct Seat {
+struct Entry {
     socket: Arc<OwnedFd>,
-    doing: Doing,
+    activity: Activity,
 }
 
-impl Seat {
-    fn leave(&mut self) {
-        self.doing = Doing::Leaving;
-        // Its thread's read or write ends, and the thread with it.
+impl Entry {
+    fn shut_down(&mut self) {
+        self.activity = Activity::Ending;
+        // The thread's read or write fails, and the thread ends.
         let _ = shutdown(&*self.socket, Shutdown::Both);
     }
 }
 
-impl Places {
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place: a free one, or that of who has kept its thread waiting for longest. `None`: all
-    /// clients are being answered.
-    fn take(places: &Arc<Self>, socket: &Arc<OwnedFd>, most: usize) -> Option<Place> {
-        let mut taken = places.lock();
-        if taken.by.len() >= most {
-            if !taken.make_room() {
+    /// Adds a connection; at the limit it replaces the one that has kept its thread waiting for the longest time.
+    /// `None`: all clients are being answered.
+    fn add(connections: &Arc<Self>, socket: &Arc<OwnedFd>, most: usize) -> Option<Connection> {
+        let mut table = connections.lock();
+        if table.entries.len() >= most {
+            if !table.disconnect_slowest() {
                 return None;
             }
-            taken = places.wait(taken, |taken| taken.by.len() >= most);
-            if taken.by.len() >= most {
+            table = connections.wait(table, |table| table.entries.len() >= most);
+            if table.entries.len() >= most {
                 return None;
             }
         }
-        let number = taken.next;
-        taken.next += 1;
-        let seat = Seat {
+        let number = table.next;
+        table.next += 1;
+        let entry = Entry {
             socket: Arc::clone(socket),
-            doing: Doing::Reading(Instant::now()),
+            activity: Activity::Reading(Instant::now()),
         };
-        taken.by.insert(number, seat);
-        Some(Place {
-            places: Arc::clone(places),
+        table.entries.insert(number, entry);
+        Some(Connection {
+            connections: Arc::clone(connections),
             number,
             socket: Arc::clone(socket),
         })
@@ -373,42 +377,42 @@ impl Places {
 
     fn wait<'a>(
         &self,
-        taken: MutexGuard<'a, Taken>,
-        full: impl FnMut(&mut Taken) -> bool,
-    ) -> MutexGuard<'a, Taken> {
-        let waited = self.freed.wait_timeout_while(taken, GRACE, full);
+        table: MutexGuard<'a, Table>,
+        full: impl FnMut(&mut Table) -> bool,
+    ) -> MutexGuard<'a, Table> {
+        let waited = self.removed.wait_timeout_while(table, CLOSE_TIMEOUT, full);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Sends away who is not being answered, and waits for those who are.
+    /// Disconnects the clients that are not being answered, and waits for the others.
     fn close(&self) {
-        let mut taken = self.lock();
-        taken.closed = true;
-        for seat in taken.by.values_mut() {
-            if matches!(seat.doing, Doing::Reading(_)) {
-                seat.leave();
+        let mut table = self.lock();
+        table.closed = true;
+        for entry in table.entries.values_mut() {
+            if matches!(entry.activity, Activity::Reading(_)) {
+                entry.shut_down();
             }
         }
-        drop(self.wait(taken, |taken| !taken.by.is_empty()));
+        drop(self.wait(table, |table| !table.entries.is_empty()));
     }
 }
 
-/// A client's place, until its thread ends.
+/// A connection, which is in the table until its thread ends.
 #[derive(Debug)]
-struct Place {
-    places: Arc<Places>,
+struct Connection {
+    connections: Arc<Connections>,
     number: u64,
     socket: Arc<OwnedFd>,
 }
 
-impl Place {
-    /// Says what the thread does from now on, which it must not where it is to leave.
-    fn now(&self, doing: Doing) -> Result<(), Errno> {
-        let mut taken = self.places.lock();
-        let closed = taken.closed && matches!(doing, Doing::Reading(_));
-        match taken.by.get_mut(&self.number) {
-            Some(seat) if !closed && !matches!(seat.doing, Doing::Leaving) => {
-                seat.doing = doing;
+impl Connection {
+    /// Records what the thread does next. Fails where it is to end instead.
+    fn set_activity(&self, activity: Activity) -> Result<(), Errno> {
+        let mut table = self.connections.lock();
+        let closed = table.closed && matches!(activity, Activity::Reading(_));
+        match table.entries.get_mut(&self.number) {
+            Some(entry) if !closed && !matches!(entry.activity, Activity::Ending) => {
+                entry.activity = activity;
                 Ok(())
             }
             _ => Err(Errno::CANCELED),
@@ -416,10 +420,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.places.lock().by.remove(&self.number);
-        self.places.freed.notify_all();
+        self.connections.lock().by.remove(&self.number);
+        self.connections.removed.notify_all();
     }
 }
 
@@ -595,7 +599,7 @@ mod tests {
         assert!(ask(tcp(&server), b"\x16\x03\x01\x02\x00").starts_with("HTTP/1.1 400 "));
         let mut endless = tcp(&server);
         endless.write_all(b"GET / HTTP/1.1\r\nx: ").unwrap();
-        // The server may close before it has taken all.
+        // The server may close before it has table all.
         let _ = endless.write_all(&[b'a'; message::LONGEST_HEAD + 2048]);
         let mut answer = [0; 12];
         endless.read_exact(&mut answer).unwrap();
@@ -625,7 +629,7 @@ mod tests {
         assert!(is_closed(&mut silent[0]));
         let answer = ask(silent.remove(LIMITS.connections - 1), REQUEST);
         assert!(answer.starts_with("HTTP/1.1 200 "), "the youngest stays");
-        // Many more than there are places, and all of them stay.
+        // Many more than there are connections, and all of them stay.
         silent.extend((0..10 * LIMITS.connections).map(|_| tcp(&server)));
         for _ in 0..3 {
             assert!(ask(tcp(&server), REQUEST).starts_with("HTTP/1.1 200 "));

@@ -1,4 +1,4 @@
-//! Tokens: secrets that say what their bearer may do. The operator writes one down, or one is made.
+//! Bearer tokens (RFC 6750): read from an operator's file, or generated.
 
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -6,20 +6,20 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Fewer characters can be guessed: 16 of base64 have 96 bits.
-const SHORTEST: usize = 16;
+/// The shortest token in characters: 16 of base64 have 96 bits, which cannot be guessed.
+const SHORTEST_TOKEN: usize = 16;
 
-/// More than any secret has.
-const LONGEST: u64 = 4096;
+/// Bytes read of a token's file, longer than any token.
+const LONGEST_FILE: u64 = 4096;
 
-/// Of one that is made here.
-const BYTES: usize = 24;
+/// Random bytes of a generated token.
+const RANDOM_BYTES: usize = 24;
 
 /// A secret that clients send with each request, as `Authorization: Bearer SECRET` (RFC 6750).
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
-/// Why there is no token.
+/// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
@@ -30,10 +30,10 @@ pub enum TokenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The kernel's reason.
         cause: io::Error,
     },
-    /// It is no secret.
+    /// It is no secret that others cannot guess or read.
     #[error("the token in {}: {why}", path.display())]
     Unfit {
         /// The file.
@@ -44,10 +44,10 @@ pub enum TokenError {
 }
 
 impl Token {
-    /// Reads a token, which is all of a file that its owner alone may read.
+    /// Reads a token: the whole text of a file that only its owner, or a group, may read.
     ///
     /// # Errors
-    /// When the file cannot be read, others may read it, or it holds no secret.
+    /// When the file cannot be read, every user may read it, or the text is no secret.
     pub fn read(path: &Path) -> Result<Self, TokenError> {
         let failed = |cause| TokenError::Read {
             path: path.to_owned(),
@@ -62,14 +62,14 @@ impl Token {
         let file = File::open(path).map_err(failed)?;
         let mode = file.metadata().map_err(failed)?.permissions().mode();
         let mut text = String::new();
-        file.take(LONGEST)
+        file.take(LONGEST_FILE)
             .read_to_string(&mut text)
             .map_err(failed)?;
         let text = text.trim();
         if mode & 0o007 != 0 {
             return unfit("every user of this host may read or write it: chmod o= it");
         }
-        if text.len() < SHORTEST {
+        if text.len() < SHORTEST_TOKEN {
             return unfit("it has fewer than 16 characters: openssl rand -hex 24 makes one");
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -78,52 +78,52 @@ impl Token {
         Ok(Self::of(text))
     }
 
-    /// The one of this text, which whoever calls found good enough.
+    /// The token of a text that the caller has checked.
     pub fn of(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// A new one, and its text to tell.
+    /// Generates a token; also returns its text.
     ///
     /// # Errors
     /// When the kernel gives no random numbers.
     pub fn random() -> io::Result<(Self, String)> {
-        let mut bytes = [0; BYTES];
+        let mut bytes = [0; RANDOM_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok((Self::of(&text), text))
     }
 
-    /// The `Authorization` header that shows it to a server.
+    /// The `Authorization` header with the token.
     #[must_use]
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// A secret that stands for this one in one use, and tells nothing of it or of other uses.
+    /// A secret derived from the token for one purpose. It reveals neither the token nor secrets of other purposes.
     #[must_use]
     pub fn derived(&self, purpose: &str) -> String {
         format!("{:x}", Sha256::digest(format!("{purpose}\n{}", self.0)))
     }
 
-    /// Whether this text is the token. Takes as long for a wrong one as for the right one.
+    /// Whether a text is the token, compared in constant time.
     pub fn is(&self, text: &str) -> bool {
         is_same(&self.0, text)
     }
 
-    /// Whether this text is the secret that stands for the token in one use.
+    /// Whether a text is the derived secret of a purpose.
     pub fn is_derived(&self, purpose: &str, text: &str) -> bool {
         is_same(&self.derived(purpose), text)
     }
 
-    /// Whether an `Authorization` header holds it.
+    /// Whether an `Authorization` header has the token.
     pub(crate) fn is_in(&self, authorization: &str) -> bool {
         let (scheme, secret) = authorization.split_once(' ').unwrap_or_default();
         self.is(secret.trim()) && scheme.eq_ignore_ascii_case("bearer")
     }
 }
 
-/// Compares all of two secrets, wherever they differ first.
+/// Compares two secrets in a time that depends on their lengths only.
 fn is_same(own: &str, shown: &str) -> bool {
     let (own, shown) = (own.as_bytes(), shown.as_bytes());
     let differences = own.iter().enumerate().fold(0, |sum, (at, byte)| {

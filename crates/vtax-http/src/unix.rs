@@ -1,5 +1,4 @@
-//! Listening on a UNIX socket's path, which may be taken: by nobody any more, by a running program,
-//! or by a file of the user's.
+//! Listening on the path of a UNIX socket, where a dead socket, another program's socket or a file may be.
 
 use crate::address::{Address, ListenError};
 use rustix::fs::Mode;
@@ -14,15 +13,15 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Clients that may wait to be accepted.
+/// Clients that wait to be accepted, at most.
 const BACKLOG: i32 = 128;
 
 /// Who may connect to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
-    /// Whom the umask leaves.
+    /// Users that the umask admits.
     ByUmask,
-    /// Its owner alone.
+    /// Only its owner.
     Owner,
 }
 
@@ -55,12 +54,12 @@ pub fn listen(path: &Path, users: Users) -> Result<UnixListener, ListenError> {
 /// Removes the socket at `path`, if one is there.
 pub fn remove(path: &Path) {
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        // Whoever comes next replaces it.
+        // The next listener replaces a socket that stays.
         let _ = fs::remove_file(path);
     }
 }
 
-/// Does not wait: not for a place in a full queue of a listener either.
+/// A non-blocking socket: connecting does not wait for a place in a listener's full queue either.
 fn stream_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)

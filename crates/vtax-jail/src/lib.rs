@@ -1,5 +1,5 @@
-//! What a program gives up once it serves: capabilities, files, TCP ports and other processes (Landlock), and
-//! system calls (seccomp). Threads that are started later inherit it.
+//! The sandbox of a program that serves: no capabilities, only the files, TCP ports and processes that it needs
+//! (Landlock), and only the system calls that it needs (seccomp). Threads that are started later inherit it.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -10,8 +10,8 @@ pub use landlock::{AccessFs, BitFlags};
 pub use rustix::thread::CapabilitySet;
 
 use landlock::{
-    ABI, Access, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, PathFdError,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use rustix::process::getpid;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
@@ -22,7 +22,7 @@ use seccompiler::{
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Why something could not be given up. Then a program ends rather than run with it.
+/// A part of the sandbox that cannot be entered. A program ends rather than serve without it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {tried}: {cause}")]
 pub struct JailError {
@@ -32,7 +32,7 @@ pub struct JailError {
     pub cause: String,
 }
 
-/// An error of what was tried, from its cause.
+/// Makes the error of what was tried from its cause.
 pub fn refused<E: ToString>(tried: &'static str) -> impl Fn(E) -> JailError {
     move |cause| JailError {
         tried,
@@ -63,58 +63,55 @@ pub fn keep_capabilities(kept: CapabilitySet) -> Result<(), JailError> {
     set_no_new_privs(true).map_err(refused("rule out new privileges"))
 }
 
-/// All that can be done with a file or a folder.
-pub fn anything() -> BitFlags<AccessFs> {
+/// Every access to a file or a directory.
+pub fn full_access() -> BitFlags<AccessFs> {
     AccessFs::from_all(ABI::V5)
 }
 
-/// As [`shut_doors_but`], with no TCP port at all.
+/// Restricts this thread with Landlock: to the given accesses to `files` and what is below them, and to TCP connections
+/// to `ports`. It can signal no other process and connect to no abstract UNIX socket of another. An old kernel enforces
+/// only part of that. Returns whether the kernel has Landlock at all.
 ///
 /// # Errors
-/// When the kernel refuses, or a path in `open` is not there.
-pub fn shut_doors(open: &[(&Path, BitFlags<AccessFs>)]) -> Result<bool, JailError> {
-    shut_doors_but(open, &[])
-}
-
-/// No file but below `open`, no TCP port but connections to `ports`, no signal to others and no socket of theirs without a path: as much of it as
-/// this kernel's Landlock has. Whether it has any.
-///
-/// # Errors
-/// When the kernel refuses, or a path in `open` is not there.
-pub fn shut_doors_but(
-    open: &[(&Path, BitFlags<AccessFs>)],
+/// When the kernel refuses, or one of `files` does not exist.
+pub fn restrict_access(
+    files: &[(&Path, BitFlags<AccessFs>)],
     ports: &[u16],
 ) -> Result<bool, JailError> {
-    let shut = || -> Result<_, Box<dyn std::error::Error>> {
+    let files = files
+        .iter()
+        .map(|(path, access)| Ok(PathBeneath::new(PathFd::new(path)?, *access)))
+        .collect::<Result<Vec<_>, PathFdError>>()
+        .map_err(refused("open a file for Landlock"))?;
+    let restrict = || -> Result<_, RulesetError> {
         let mut rules = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(anything())?
+            .handle_access(full_access())?
             .handle_access(AccessNet::from_all(ABI::V4))?
             .scope(Scope::from_all(ABI::V6))?
             .create()?;
-        for (path, access) in open {
-            rules = rules.add_rule(PathBeneath::new(PathFd::new(path)?, *access))?;
+        for file in files {
+            rules = rules.add_rule(file)?;
         }
         for port in ports {
             rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
-        Ok(rules.restrict_self()?)
+        rules.restrict_self()
     };
-    let status = shut().map_err(refused("shut files away with Landlock"))?;
+    let status = restrict().map_err(refused("restrict access to files with Landlock"))?;
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// System calls that are allowed. Any other fails with EPERM: what one client does to a program must not end it
-/// for all.
+/// The allowed system calls. Any other fails with EPERM and does not end the program, which other clients use too.
 #[derive(Debug)]
 pub struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 
 impl Calls {
-    /// What every program of ours calls that serves: connections that come, time, memory that is never executable,
-    /// threads, and signals to itself.
+    /// The system calls of every server: accepted connections, time, memory that is never executable, threads, and
+    /// signals to itself.
     ///
     /// # Errors
-    /// When no filter can be made of it.
+    /// When no filter can be made of them.
     pub fn of_a_server() -> Result<Self, JailError> {
         let mut calls = Self(BTreeMap::new());
         // Clients, events and time.
@@ -176,15 +173,15 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Allows calls with whatever arguments.
+    /// Allows calls with any arguments.
     pub fn allow(&mut self, calls: &[libc::c_long]) {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
 
-    /// Allows a call whose arguments are all as told, also where another rule allows others.
+    /// Allows a call whose arguments match all of `arguments`. Several rules for one call add up.
     ///
     /// # Errors
-    /// When no filter can be made of it.
+    /// When no filter can be made of them.
     pub fn allow_where(
         &mut self,
         call: libc::c_long,
@@ -199,7 +196,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Allows nothing else to this thread and those that it starts.
+    /// Restricts this thread, and those that it starts, to these calls.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -218,7 +215,7 @@ impl Calls {
     }
 }
 
-/// What an argument of 32 bits must be.
+/// A condition on an argument of 32 bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Argument {
     index: u8,
@@ -227,7 +224,7 @@ pub struct Argument {
 }
 
 impl Argument {
-    /// This.
+    /// The argument is `value`.
     pub fn is(index: u8, value: i32) -> Self {
         Self {
             index,
@@ -236,7 +233,7 @@ impl Argument {
         }
     }
 
-    /// Anything that is `value` in the bits of `mask`.
+    /// The bits of `mask` are `value`; others may be anything.
     pub fn has(index: u8, mask: u32, value: u32) -> Self {
         Self {
             index,

@@ -1,10 +1,10 @@
-//! Stops a thread and calls the kernel in its place, as it would if it were taken over: what tests of jails try.
+//! Stops a thread of a child and makes system calls in its place, as an attacker in it would. Tests of sandboxes use it.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
     unsafe_code,
-    reason = "in a test, a failure is a panic; no library traces"
+    reason = "in a test, a failure is a panic; no library has ptrace"
 )]
 
 use std::ffi::c_void;
@@ -17,8 +17,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Stops a thread that waits in a system call: the instruction that led there can be used
-    /// again. One that works is let go on until it waits.
+    /// Stops a thread that waits in a system call, whose `syscall` instruction is used for other calls. A thread that
+    /// runs is continued until it waits.
     pub fn new(id: i32) -> Self {
         for _ in 0..1_000 {
             // SAFETY: attaches to a thread of a child of ours.
@@ -46,12 +46,12 @@ impl Thread {
         unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, self.id, address as *mut c_void, 0) }
     }
 
-    /// Writes a string below the thread's stack; tells its address.
+    /// Writes a string below the thread's stack and returns its address.
     pub fn string(&self, text: &str) -> u64 {
         self.bytes(text.as_bytes())
     }
 
-    /// Likewise, bytes.
+    /// Writes bytes below the thread's stack and returns their address.
     pub fn bytes(&self, bytes: &[u8]) -> u64 {
         let at = (self.before.rsp - 512) & !7;
         let mut bytes = bytes.to_vec();
@@ -66,7 +66,7 @@ impl Thread {
         at
     }
 
-    /// Makes a system call; gives what the kernel gave.
+    /// Makes a system call and returns its result.
     pub fn call(&self, number: libc::c_long, arguments: [u64; 4]) -> i64 {
         let [rdi, rsi, rdx, r10] = arguments;
         let registers_of_call = libc::user_regs_struct {
@@ -76,7 +76,7 @@ impl Thread {
             rdx,
             r10,
             rip: self.before.rip - 2,
-            // It is in no call that would have to be begun again.
+            // No system call is to be restarted.
             orig_rax: u64::MAX,
             ..self.before
         };
@@ -92,14 +92,14 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         set_registers(self.id, &self.before);
-        // SAFETY: lets a thread go that we stopped.
+        // SAFETY: detaches from a thread that this process traces.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.id, 0, 0) };
     }
 }
 
 fn wait(id: i32) {
     let mut status = 0;
-    // SAFETY: waits for a thread that we trace; the status is ours.
+    // SAFETY: waits for a thread that this process traces; `status` is a local.
     let result = unsafe { libc::waitpid(id, &raw mut status, libc::__WALL) };
     assert!(
         result == id && libc::WIFSTOPPED(status),
@@ -118,7 +118,7 @@ fn registers(id: i32) -> libc::user_regs_struct {
 }
 
 fn set_registers(id: i32, registers: &libc::user_regs_struct) {
-    // SAFETY: registers of a stopped thread, from ones that it had.
+    // SAFETY: the thread is stopped, and the registers are derived from its own.
     let result = unsafe { libc::ptrace(libc::PTRACE_SETREGS, id, 0, &raw const *registers) };
     assert_eq!(result, 0);
 }

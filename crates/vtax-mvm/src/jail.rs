@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use std::io;
 use std::path::Path;
-use vtax_jail::{AccessFs, Argument, BitFlags, Calls, JailError, anything, drop_capabilities};
+use vtax_jail::{AccessFs, Argument, BitFlags, Calls, JailError, drop_capabilities, full_access};
 
 /// Shuts this thread in, and all that it starts. `snapshot` is what it may write, `socket` what it removes
 /// at its end.
@@ -21,7 +21,7 @@ pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
         check_writable(folder(path))?;
     }
     keep_predictions_apart();
-    shut_doors(snapshot, socket)?;
+    restrict_files(snapshot, socket)?;
     calls().and_then(Calls::enforce).map_err(system)
 }
 
@@ -67,11 +67,11 @@ fn check_writable(folder: &Path) -> Result<()> {
     })
 }
 
-fn shut_doors(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
-    let mut open: Vec<(&Path, BitFlags<AccessFs>)> = Vec::new();
-    open.extend(snapshot.map(|path| (folder(path), anything())));
-    open.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
-    if !vtax_jail::shut_doors(&open).map_err(system)? {
+fn restrict_files(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
+    let mut files: Vec<(&Path, BitFlags<AccessFs>)> = Vec::new();
+    files.extend(snapshot.map(|path| (folder(path), full_access())));
+    files.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
+    if !vtax_jail::restrict_access(&files, &[]).map_err(system)? {
         eprintln!("vtax-mvm: this kernel has no Landlock: files are not shut away");
     }
     Ok(())
@@ -171,7 +171,7 @@ mod tests {
             let snapshot = own.path().join("snapshot");
             let socket = other.path().join("socket");
             let reserve = Reserve::of_this_host().unwrap();
-            shut_doors(Some(&snapshot), Some(&socket)).unwrap();
+            restrict_files(Some(&snapshot), Some(&socket)).unwrap();
             std::fs::write(&snapshot, "guests").unwrap();
             reserve.check(0, Holding::Live).unwrap();
             // Not every kernel has it.

@@ -54,8 +54,8 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 ///
 /// # Errors
 /// When seccomp cannot be set up. A kernel without Landlock is only reported.
-pub fn shut(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
-    if !vtax_jail::shut_doors(&[])? {
+pub fn enter(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
+    if !vtax_jail::restrict_access(&[], &[])? {
         eprintln!("vtax-nic: this kernel has no Landlock: files are protected by seccomp alone");
     }
     Ok(calls(!connects.is_empty(), in_kernel)?.enforce()?)
@@ -144,7 +144,7 @@ mod tests {
         let path = directory.path().join("file");
         std::fs::write(&path, "before").unwrap();
         in_a_thread(move || {
-            assert!(vtax_jail::shut_doors(&[]).unwrap());
+            assert!(vtax_jail::restrict_access(&[], &[]).unwrap());
             for result in [
                 std::fs::read("/etc/passwd").map(drop),
                 std::fs::read(&path).map(drop),
@@ -185,7 +185,7 @@ mod tests {
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
         in_a_thread(move || {
-            assert!(vtax_jail::shut_doors(&[]).unwrap());
+            assert!(vtax_jail::restrict_access(&[], &[]).unwrap());
             for (what, result) in [
                 ("connect", std::net::TcpStream::connect(tcp).map(drop)),
                 ("bind", std::net::TcpListener::bind("127.0.0.1:0").map(drop)),

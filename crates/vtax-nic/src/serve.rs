@@ -31,8 +31,8 @@ pub enum ServeError {
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
     /// The operator's sockets.
-    #[error("{0}")]
-    Operator(String),
+    #[error(transparent)]
+    Operator(#[from] ListenError),
     /// A descriptor given with `--fd` that is not open.
     #[error("port {port}: file descriptor {fd} is not an open socket")]
     Descriptor {
@@ -63,10 +63,6 @@ pub enum ServeError {
 
 fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
     move |cause| ServeError::System { what, cause }
-}
-
-fn operator(cause: ListenError) -> ServeError {
-    ServeError::Operator(cause.to_string())
 }
 
 /// Serves until every port has lost a front end that cannot come back: forever, unless all came
@@ -112,14 +108,12 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             .api
             .as_deref()
             .map(|path| unix::listen(path, Users::Owner))
-            .transpose()
-            .map_err(operator)?,
+            .transpose()?,
         metrics: config
             .metrics
             .as_deref()
             .map(|address| server::listen_metrics(address, config.metrics_token.as_deref()))
-            .transpose()
-            .map_err(ServeError::Operator)?,
+            .transpose()?,
     };
     let in_kernel = plans.iter().any(|plan| plan.in_kernel);
     let postboxes: Vec<_> = plans.iter().map(|plan| plan.postbox.clone()).collect();
@@ -134,10 +128,10 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     // reading would be a system call.
     let _ = poller::now();
     if !config.no_sandbox {
-        sandbox::shut(&client_sockets(config), in_kernel)?;
+        sandbox::enter(&client_sockets(config), in_kernel)?;
     }
     memory::start_pager().map_err(system("start the pager"))?;
-    let _metrics = server::spawn(listeners, &postboxes).map_err(operator)?;
+    let _metrics = server::spawn(listeners, &postboxes)?;
     let mut others = Vec::new();
     let mut workers = workers.into_iter();
     let first = workers.next();

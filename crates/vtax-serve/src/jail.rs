@@ -4,8 +4,8 @@
 
 use std::path::Path;
 use vtax_jail::{
-    AccessFs, Argument, BitFlags, Calls, CapabilitySet, JailError, anything, drop_capabilities,
-    keep_capabilities, shut_doors, shut_doors_but,
+    AccessFs, Argument, BitFlags, Calls, CapabilitySet, JailError, drop_capabilities, full_access,
+    keep_capabilities, restrict_access,
 };
 
 /// What makes something with the rights of the thread that calls it, and of those that it starts, in one that has
@@ -38,7 +38,7 @@ pub fn of_answers(sockets: &[&Path]) -> Result<(), JailError> {
     let open: Vec<_> = folders
         .map(|folder| (here(folder), AccessFs::RemoveFile.into()))
         .collect();
-    shut_doors(&open)?;
+    restrict_access(&open, &[])?;
     let mut calls = Calls::of_a_server()?;
     calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, libc::F_GETFD)])?;
     if !sockets.is_empty() {
@@ -65,8 +65,8 @@ pub fn of_pushes(queue: &Path, port: u16) -> Result<(), JailError> {
         .filter(|path| path.exists())
         .map(|path| (path, read))
         .collect();
-    open.push((queue, anything()));
-    shut_doors_but(&open, &[port, DOMAIN])?;
+    open.push((queue, full_access()));
+    restrict_access(&open, &[port, DOMAIN])?;
     let mut calls = Calls::of_a_server()?;
     calls.allow(&FILES);
     calls.allow(&REMOVES);

@@ -49,12 +49,10 @@ pub struct OperatorListeners {
 /// that send what the file `token` holds.
 ///
 /// # Errors
-/// A sentence with the address and the reason.
-pub fn listen_metrics(address: &str, token: Option<&Path>) -> Result<Listeners, String> {
+/// When the address or the token cannot be read, or it cannot listen there.
+pub fn listen_metrics(address: &str, token: Option<&Path>) -> Result<Listeners, ListenError> {
     let address: Address = address.parse()?;
-    let token = token.map(Token::read).transpose();
-    let token = token.map_err(|refused| refused.to_string())?;
-    Listeners::bind_for(&[address], Users::Owner, token).map_err(|refused| refused.to_string())
+    Listeners::bind_for(&[address], Users::Owner, token.map(Token::read).transpose()?)
 }
 
 /// Starts both servers. The metrics are served until the returned server is dropped, the API until the process
@@ -609,7 +607,7 @@ mod tests {
 
     #[test]
     fn metrics_are_open_to_no_other_host_without_a_token() {
-        let refused = |address: &str, token| listen_metrics(address, token).unwrap_err();
+        let refused = |address: &str, token| listen_metrics(address, token).unwrap_err().to_string();
         assert!(refused("0.0.0.0:0", None).contains("give a token"));
         assert!(refused("nonsense", None).contains("unix:PATH"));
         let missing = Some(Path::new("/nowhere/token"));
