@@ -422,7 +422,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.connections.lock().by.remove(&self.number);
+        self.connections.lock().entries.remove(&self.number);
         self.connections.removed.notify_all();
     }
 }
