@@ -1,15 +1,6 @@
 //! A cell on this host's real kernel: what it makes, isolates and removes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-
-use common::{Bench, config, journalled, line};
+use crate::common::{Bench, config, journalled, line};
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
@@ -23,6 +14,7 @@ use vtax_host::cell::{
 };
 use vtax_host::command::Finished;
 use vtax_host::settings::{Level, Settings};
+use vtax_testkit::skip_in_part;
 
 fn run(cell: &Cell, space: Space, words: &[&str]) -> Output {
     let seat = cell.target().unwrap();
@@ -50,9 +42,7 @@ fn text(cell: &Cell, space: Space, words: &[&str]) -> String {
 
 #[test]
 fn a_destroyed_cell_leaves_no_control_group_process_or_device() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let links_before = fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let cell = bench.cell(config("destroy"));
     let holder = cell.holder_pid();
@@ -77,18 +67,14 @@ fn a_destroyed_cell_leaves_no_control_group_process_or_device() {
 
 #[test]
 fn a_dropped_cell_leaves_no_control_group() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     drop(bench.cell(config("drop")));
     assert!(journalled(&bench.journal).iter().all(|path| !path.exists()));
 }
 
 #[test]
 fn every_control_group_is_in_the_journal_before_the_cell_is_there() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("journal"));
     let journalled = journalled(&bench.journal);
     let seat = cell.target().unwrap();
@@ -105,9 +91,7 @@ fn every_control_group_is_in_the_journal_before_the_cell_is_there() {
 
 #[test]
 fn two_cells_at_once_have_the_same_addresses_and_do_not_meet() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let (one, two) = (bench.cell(config("twin")), bench.cell(config("twin")));
     one.target().unwrap().attach_veth().unwrap();
     assert!(from_client(&one, &["busybox", "ping", "-c1", "-W2", "10.91.0.2"]).code == 0);
@@ -122,9 +106,7 @@ fn two_cells_at_once_have_the_same_addresses_and_do_not_meet() {
 
 #[test]
 fn client_and_target_reach_each_other_over_both_protocols() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("reach"));
     let seat = cell.target().unwrap();
     assert_eq!(seat.attach_veth().unwrap(), "target0");
@@ -134,7 +116,7 @@ fn client_and_target_reach_each_other_over_both_protocols() {
         (Space::Client, "fd91::2"),
     ] {
         if address.contains(':') && !Path::new("/proc/net/if_inet6").exists() {
-            eprintln!("SKIPPED: this kernel has no IPv6");
+            skip_in_part("this kernel has no IPv6");
             continue;
         }
         let output = run(&cell, space, &["busybox", "ping", "-c1", "-W2", address]);
@@ -147,9 +129,7 @@ fn client_and_target_reach_each_other_over_both_protocols() {
 
 #[test]
 fn a_connection_succeeds_only_where_somebody_listens() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("connect"));
     let seat = cell.target().unwrap();
     seat.attach_veth().unwrap();
@@ -181,9 +161,7 @@ fn a_connection_succeeds_only_where_somebody_listens() {
 
 #[test]
 fn commands_are_in_their_control_group_and_killed_with_their_waiter() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("groups"));
     let child = start_client(&cell, &["sleep", "1000"]);
     let sleeper = cell.host_pid(child.id(), Duration::from_secs(5)).unwrap();
@@ -213,9 +191,7 @@ fn commands_are_in_their_control_group_and_killed_with_their_waiter() {
 #[test]
 fn exit_codes_and_signals_come_through() {
     use std::os::unix::process::ExitStatusExt;
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("codes"));
     assert_eq!(
         run(&cell, Space::Switch, &["sh", "-c", "exit 42"])
@@ -240,9 +216,7 @@ fn exit_codes_and_signals_come_through() {
 
 #[test]
 fn orphans_in_the_cell_are_reaped() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("orphans"));
     text(
         &cell,
@@ -267,9 +241,7 @@ fn orphans_in_the_cell_are_reaped() {
 
 #[test]
 fn the_cell_has_its_own_run_directory_and_processes() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("own"));
     let marker = cell.target().unwrap().run_dir().join("vtax-test-marker");
     text(
@@ -289,9 +261,7 @@ fn the_cell_has_its_own_run_directory_and_processes() {
 
 #[test]
 fn threads_inside_are_found_by_their_numbers_there() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("threads"));
     let seat = cell.target().unwrap();
     let mut child = seat
@@ -308,15 +278,9 @@ fn threads_inside_are_found_by_their_numbers_there() {
     child.wait().unwrap();
 }
 
-#[test]
+#[test(needs = [program("ethtool")])]
 fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
-    if vtax_host::Roots::host().program("ethtool").is_none() {
-        eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
-        return;
-    }
+    let mut bench = Bench::new();
     let link = LinkConfig {
         mtu: 9000,
         rate_mbit: Some(50.0),
@@ -385,15 +349,9 @@ fn the_link_has_the_mtu_rate_and_offloads_that_were_asked_for() {
     cell.destroy().unwrap();
 }
 
-#[test]
+#[test(needs = [program("ethtool")])]
 fn offloads_stay_on_unless_asked_for() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
-    if vtax_host::Roots::host().program("ethtool").is_none() {
-        eprintln!("SKIPPED: ethtool is not installed (Debian package ethtool)");
-        return;
-    }
+    let mut bench = Bench::new();
     let cell = bench.cell(config("offloads"));
     let features = text(&cell, Space::Client, &["ethtool", "-k", "eth0"]);
     assert!(
@@ -405,9 +363,7 @@ fn offloads_stay_on_unless_asked_for() {
 
 #[test]
 fn a_delay_works_or_names_what_the_kernel_lacks() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let link = LinkConfig {
         delay_us: 20_000,
         ..LinkConfig::default()
@@ -447,9 +403,7 @@ fn a_delay_works_or_names_what_the_kernel_lacks() {
 
 #[test]
 fn a_tap_with_an_impossible_name_is_refused() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("tap"));
     let seat = cell.target().unwrap();
     for name in ["", "a name", "-x", "sixteen-letters-", "a\nlink del br0"] {
@@ -469,9 +423,7 @@ fn a_tap_with_an_impossible_name_is_refused() {
 
 #[test]
 fn a_capped_guest_uses_no_more_and_its_client_as_much_as_it_likes() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let share = [
         ("target.cpu_cap".to_owned(), Level::Number(0.2)),
         ("target.cpu_weight".to_owned(), Level::Integer(50)),
@@ -507,9 +459,7 @@ fn a_capped_guest_uses_no_more_and_its_client_as_much_as_it_likes() {
 
 #[test]
 fn a_pinned_target_runs_on_its_processors_alone() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(CellConfig {
         seats: vec![SeatConfig {
             pin: Some(CpuList::parse("0").unwrap()),
@@ -542,9 +492,7 @@ fn a_pinned_target_runs_on_its_processors_alone() {
 
 #[test]
 fn a_stale_control_group_is_emptied_and_removed() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("stale"));
     let child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(child.id(), Duration::from_secs(5)).unwrap();
@@ -560,9 +508,7 @@ fn a_stale_control_group_is_emptied_and_removed() {
 
 #[test]
 fn a_cell_ends_when_its_holder_is_killed() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("holder"));
     let child = start_client(&cell, &["sleep", "1000"]);
     cell.host_pid(child.id(), Duration::from_secs(5)).unwrap();

@@ -1,22 +1,13 @@
 //! `kill -9` of the process that owns a cell leaves nothing but control groups, and those are in
 //! the journal.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-
-use common::{Bench, config, journalled, line};
+use crate::common::{Bench, config, journalled, line};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
@@ -26,12 +17,12 @@ use vtax_host::cell::{Cell, CellConfig, SeatConfig, Space, TapOptions, cgroup, p
 use vtax_host::journal::Journal;
 use vtax_host::settings::Settings;
 use vtax_host::{loop_device, scratch};
+use vtax_testkit::skip;
 
 const STATE: &str = "VTAX_TEST_STATE";
 
 /// The process that is killed: the tests below run this one alone in a process of its own.
-#[test]
-#[ignore = "is run by the tests of kill -9, in a process of its own"]
+#[test(needs = [by_name_only()])]
 fn hold_cells() {
     let folder = PathBuf::from(std::env::var(STATE).expect("set by the test that runs this one"));
     let mut journal = Journal::open(&folder.join("state")).unwrap();
@@ -45,12 +36,7 @@ fn hold_cells() {
     let mut disks = disks(&folder).unwrap().into_iter();
     let here: Vec<&dyn Platform> = [&Native as &dyn Platform, &Container]
         .into_iter()
-        .filter(|platform| {
-            let checked = platform.check(&Settings::default());
-            checked
-                .inspect_err(|error| eprintln!("SKIPPED {}: {error}", platform.kind()))
-                .is_ok()
-        })
+        .filter(|platform| platform.check(&Settings::default()).is_ok())
         .collect();
     // Each alone, then all in one cell.
     let cells = here.iter().map(|platform| vec![*platform]);
@@ -142,14 +128,9 @@ fn namespaces() -> BTreeSet<u64> {
 struct KillOnDrop(Child);
 
 fn victim(folder: &Path) -> KillOnDrop {
-    KillOnDrop(
-        Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "hold_cells", "--ignored", "--nocapture"])
-            .env(STATE, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    )
+    let mut command = vtax_testkit::child_of_a_test("kill::hold_cells");
+    let command = command.env(STATE, folder).stdout(Stdio::piped());
+    KillOnDrop(command.spawn().unwrap())
 }
 
 impl Drop for KillOnDrop {
@@ -212,11 +193,8 @@ fn groups_of(owner: u32) -> Vec<PathBuf> {
 
 #[test]
 fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
-    let Some(bench) = Bench::new() else { return };
-    let disks = match disks(bench.folder.path()) {
-        Ok(disks) => disks,
-        Err(error) => return eprintln!("SKIPPED: {error}"),
-    };
+    let bench = Bench::new();
+    let disks = disks(bench.folder.path()).unwrap_or_else(|error| skip!("{error}"));
     // Spread over the time that the victim takes to come up, and a little beyond.
     for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401, 617] {
         let victim = victim(bench.folder.path());
@@ -244,11 +222,8 @@ fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
 
 #[test]
 fn kill_9_leaves_nothing_but_journalled_control_groups() {
-    let Some(bench) = Bench::new() else { return };
-    let disks = match disks(bench.folder.path()) {
-        Ok(disks) => disks,
-        Err(error) => return eprintln!("SKIPPED: {error}"),
-    };
+    let bench = Bench::new();
+    let disks = disks(bench.folder.path()).unwrap_or_else(|error| skip!("{error}"));
     let mut victim = victim(bench.folder.path());
     let mut holders = Vec::new();
     for said in BufReader::new(victim.0.stdout.take().unwrap()).lines() {

@@ -1,11 +1,8 @@
 //! The image of a workload that needs packages of its own, built for real.
 
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
-
 use vtax_guest::image::{self, Recipe};
 
-#[test]
-#[ignore = "builds an image: a minute or two, as root, with Debian's packages"]
+#[test(needs = [root(), test_all("builds an image, in a minute or two")])]
 fn the_image_for_a_workload_has_its_programs_beside_the_shared_ones() {
     let recipe = Recipe::for_packages(&["memcached"]);
     let files = image::ensure(&recipe, &mut |line| eprintln!("{line}")).unwrap();

@@ -1,15 +1,6 @@
 //! A cell whose switch is Open vSwitch, where this host's kernel has it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-
-use common::{Bench, config, cpu_micros, line, shell};
+use crate::common::{Bench, config, cpu_micros, line, shell};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +11,10 @@ use vtax_host::cell::{
     Cell, CellConfig, LinkConfig, SeatConfig, Space, Switch, TapOptions, process, requirements,
 };
 use vtax_host::settings::Settings;
+use vtax_testkit::skip;
 
-/// Two seats on Open vSwitch with a slow link; `None` where there is none, and says why.
-fn cell(bench: &mut Bench, name: &str) -> Option<Cell> {
+/// Two seats on Open vSwitch with a slow link; skips the test where it does not run.
+fn cell(bench: &mut Bench, name: &str) -> Cell {
     let link = LinkConfig {
         mtu: 9000,
         rate_mbit: Some(50.0),
@@ -34,18 +26,17 @@ fn cell(bench: &mut Bench, name: &str) -> Option<Cell> {
         let said = missing.to_string();
         let remedies = ["openvswitch-switch", "--at testbed:kvm"];
         assert!(remedies.iter().any(|word| said.contains(word)), "{said}");
-        eprintln!("SKIPPED: {said}");
-        return None;
+        skip!("{said}");
     }
     let neighbour = SeatConfig {
         name: "neighbour".to_owned(),
         ..SeatConfig::default()
     };
-    Some(bench.cell(CellConfig {
+    bench.cell(CellConfig {
         link,
         seats: vec![SeatConfig::default(), neighbour],
         ..config(name)
-    }))
+    })
 }
 
 /// What a command prints in the switch's namespace.
@@ -70,15 +61,10 @@ fn daemons(cell: &Cell) -> BTreeSet<(String, u32)> {
         .collect()
 }
 
-#[test]
-#[ignore = "needs Open vSwitch: make test-all"]
+#[test(needs = [brought_by_test_all("ovs-vswitchd")])]
 fn guests_reach_each_other_over_open_vswitch_and_its_work_is_counted_apart() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
-    let Some(cell) = cell(&mut bench, "ovs") else {
-        return;
-    };
+    let mut bench = Bench::new();
+    let cell = cell(&mut bench, "ovs");
     let seats: Vec<_> = cell.seats().collect();
     let boot = |at: usize| {
         let guest = &bench.guest;
@@ -139,18 +125,13 @@ fn guests_reach_each_other_over_open_vswitch_and_its_work_is_counted_apart() {
     cell.destroy().unwrap();
 }
 
-#[test]
-#[ignore = "needs Open vSwitch: make test-all"]
+#[test(needs = [brought_by_test_all("ovs-vswitchd")])]
 fn open_vswitch_ends_with_its_cell_however_that_ends() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let hosts_own = || fs::read_dir("/run/openvswitch").map(Iterator::count).ok();
     let before = hosts_own();
     for is_killed in [false, true] {
-        let Some(cell) = cell(&mut bench, "ovs-end") else {
-            return;
-        };
+        let cell = cell(&mut bench, "ovs-end");
         let daemons = daemons(&cell);
         assert!(daemons.len() >= 2, "{daemons:?}");
         if is_killed {

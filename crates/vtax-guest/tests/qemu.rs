@@ -1,50 +1,18 @@
 //! A real VM in a real cell: tap, bridge, client, scratch disk, and what it leaves.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-
-use common::{can_make_cells, config, line, with_scratch};
+use crate::common::{config, image, line, with_scratch};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
-use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::qemu::Qemu;
-use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, Seat, SeatConfig, Space, Switch};
 use vtax_host::journal::Journal;
 use vtax_host::scratch;
 use vtax_host::settings::{Level, Settings};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn guest() -> Option<GuestFiles> {
-    if !can_make_cells() {
-        return None;
-    }
-    if Command::new("qemu-system-x86_64")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        eprintln!("SKIPPED: QEMU is not installed (Debian package qemu-system-x86)");
-        return None;
-    }
-    match image::ensure(&Recipe::standard(), &mut |step| eprintln!("{step}")) {
-        Ok(guest) => Some(guest),
-        Err(error) => {
-            eprintln!("SKIPPED: no guest image: {error}");
-            None
-        }
-    }
-}
 
 fn settings(levels: &[(&str, Level)]) -> Settings {
     let mut settings = Settings(
@@ -79,9 +47,9 @@ fn serve_iperf(vm: &mut Box<dyn Target>) {
     assert_eq!(listening.code, 0);
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64")])]
 fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let disk = scratch::image(&folder.path().join("disks, all"), 8).unwrap();
@@ -184,9 +152,9 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     cell.destroy().unwrap();
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64")])]
 fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let cell = Cell::create(config("qemu-user"), &mut journal).unwrap();
@@ -207,9 +175,9 @@ fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
     cell.destroy().unwrap();
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64")])]
 fn a_link_without_offloads_has_none_in_the_guest() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let link = LinkConfig {
@@ -241,9 +209,9 @@ fn a_link_without_offloads_has_none_in_the_guest() {
     cell.destroy().unwrap();
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64")])]
 fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let link = LinkConfig {
@@ -290,9 +258,9 @@ fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
     }
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64")])]
 fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(&folder.path().join("state")).unwrap();
     let disk = scratch::image(&folder.path().join("disks"), 8).unwrap();

@@ -1,15 +1,6 @@
 //! Several guests in one cell: each has a seat of its own, and none touches another.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-
-use common::{Bench, config, cpu_micros, journalled, line, shell};
+use crate::common::{Bench, config, cpu_micros, journalled, line, shell};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,12 +12,11 @@ use vtax_host::cell::{Cell, CellConfig, Seat, SeatConfig, link, process};
 use vtax_host::settings::Settings;
 use vtax_host::{loop_device, scratch};
 use vtax_observe::Subject;
+use vtax_testkit::{skip, skip_in_part};
 
 /// Runs the same test on guests of several platforms in one cell; says which cannot run here.
 fn together(test: impl Fn(&mut Bench, &[&dyn Platform])) {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     for platforms in [
         &[&Native as &dyn Platform, &Container][..],
         &[&Native, &Native],
@@ -37,7 +27,7 @@ fn together(test: impl Fn(&mut Bench, &[&dyn Platform])) {
             .try_for_each(|platform| platform.check(&Settings::default()));
         match checked {
             Ok(()) => test(&mut bench, platforms),
-            Err(error) => eprintln!("SKIPPED {}: {error}", kinds(platforms)),
+            Err(error) => skip_in_part(&format!("{}: {error}", kinds(platforms))),
         }
     }
 }
@@ -235,10 +225,7 @@ fn the_end_of_one_guest_does_not_touch_the_others() {
 fn each_guest_has_the_scratch_disk_of_its_seat() {
     together(|bench, platforms| {
         let folder = bench.folder.path().join("cache");
-        let image = match scratch::image(&folder, 2) {
-            Ok(image) => image,
-            Err(error) => return eprintln!("SKIPPED: {error}"),
-        };
+        let image = scratch::image(&folder, 2).unwrap_or_else(|error| skip!("{error}"));
         let mut config = seated("scratch", platforms.len());
         for (number, seat) in config.seats.iter_mut().enumerate() {
             let disk = folder.join(format!("of-{number}.ext4"));
@@ -308,9 +295,7 @@ fn a_destroyed_cell_of_several_guests_leaves_nothing() {
 
 #[test]
 fn a_cell_has_as_many_seats_as_addresses_and_says_so() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let config = seated("crowd", link::MOST_SEATS + 1);
     let message = Cell::create(config, &mut bench.journal)
         .unwrap_err()
@@ -334,9 +319,7 @@ fn a_cell_has_as_many_seats_as_addresses_and_says_so() {
 
 #[test]
 fn guests_that_would_share_a_name_or_a_disk_are_refused() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let mut same_name = seated("twins", 3);
     same_name.seats[2].name = "guest1".to_owned();
     let mut same_disk = seated("twins", 3);
@@ -355,9 +338,7 @@ fn guests_that_would_share_a_name_or_a_disk_are_refused() {
 
 #[test]
 fn a_cell_without_seats_has_no_target() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(CellConfig {
         seats: Vec::new(),
         ..config("empty")

@@ -1,15 +1,7 @@
 //! Native and container targets on this host's real kernel.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-
-use common::{Bench, config, cpu_micros, line, shell, with_scratch};
+use crate::common;
+use crate::common::{Bench, config, cpu_micros, line, shell, with_scratch};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -21,16 +13,15 @@ use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig};
 use vtax_host::settings::{Level, Settings};
 use vtax_host::{loop_device, scratch};
+use vtax_testkit::{skip, skip_in_part};
 
 /// Runs the same test on every such platform; says which cannot run here.
 fn on_each(test: impl Fn(&mut Bench, &dyn Platform)) {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     for platform in [&Native as &dyn Platform, &Container, &Nspawn] {
         match platform.check(&Settings::default()) {
             Ok(()) => test(&mut bench, platform),
-            Err(error) => eprintln!("SKIPPED {}: {error}", platform.kind()),
+            Err(error) => skip_in_part(&format!("{}: {error}", platform.kind())),
         }
     }
 }
@@ -194,10 +185,8 @@ fn stopping_a_target_ends_all_that_it_started() {
 #[test]
 fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
     on_each(|bench, platform| {
-        let image = match scratch::image(&bench.folder.path().join("cache"), 4) {
-            Ok(image) => image,
-            Err(error) => return eprintln!("SKIPPED: {error}"),
-        };
+        let image = scratch::image(&bench.folder.path().join("cache"), 4)
+            .unwrap_or_else(|error| skip!("{error}"));
         let (cell, mut target) = boot(bench, platform, with_scratch("scratch", image.clone()));
         let (device, directory) = target.scratch();
         let size = shell(
@@ -231,12 +220,9 @@ fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
 
 #[test]
 fn a_container_is_more_isolated_than_native() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     if let Err(error) = Container.check(&Settings::default()) {
-        eprintln!("SKIPPED: {error}");
-        return;
+        skip!("{error}");
     }
     let (cell, mut target) = boot(&mut bench, &Container, config("isolated"));
     assert_eq!(shell(&mut *target, "hostname"), "target\n");
@@ -257,12 +243,9 @@ fn a_container_is_more_isolated_than_native() {
 
 #[test]
 fn a_container_of_nspawn_has_its_own_namespaces_and_less_than_all_capabilities() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     if let Err(error) = Nspawn.check(&Settings::default()) {
-        eprintln!("SKIPPED: {error}");
-        return;
+        skip!("{error}");
     }
     let (cell, mut target) = boot(&mut bench, &Nspawn, config("nspawn"));
     assert_eq!(shell(&mut *target, "hostname"), "target\n");
@@ -284,9 +267,7 @@ fn a_container_of_nspawn_has_its_own_namespaces_and_less_than_all_capabilities()
 
 #[test]
 fn auto_takes_a_runtime_that_really_works_here() {
-    if !common::can_make_cells() {
-        return;
-    }
+    common::need_cells();
     let working: Vec<Runtime> = Runtime::ALL
         .into_iter()
         .filter(|runtime| runtime.check().is_ok())
@@ -333,9 +314,7 @@ fn an_unknown_runtime_is_refused_by_name() {
 
 #[test]
 fn a_root_that_is_none_is_an_error_that_names_it() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     let cell = bench.cell(config("none"));
     let mut guest = bench.guest.clone();
     guest.root = bench.folder.path().join("state");
@@ -365,18 +344,15 @@ fn nothing_of_the_cell_is_mounted_on_the_host() {
 }
 
 /// gVisor and podman: what they run is reached, counted and gone like any container.
-#[test]
-#[ignore = "needs runsc and podman: make test-all"]
+#[test(needs = [brought_by_test_all("runsc"), brought_by_test_all("podman")])]
 fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
-    let Some(mut bench) = Bench::new() else {
-        return;
-    };
+    let mut bench = Bench::new();
     for name in ["runsc", "podman"] {
         let settings: Settings = [("container.runtime", Level::Text(name.to_owned()))]
             .into_iter()
             .collect();
         if let Err(error) = Container.check(&settings) {
-            eprintln!("SKIPPED {name}: {error}");
+            skip_in_part(&format!("{name}: {error}"));
             continue;
         }
         let cell = bench.cell(config(name));

@@ -2,22 +2,11 @@
 //! shows that these programs boot them, only that they are told what they document and that all
 //! around them works.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod common;
-mod stand_in;
-
-use common::{can_make_cells, line, with_scratch};
-use stand_in::{FAILS, STAND_IN, names_threads, program};
+use crate::common;
+use crate::common::{image, line, with_scratch};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::vmm::Vmm;
 use vtax_guest::platform::{GuestFiles, Platform};
 use vtax_host::HostError;
@@ -25,28 +14,10 @@ use vtax_host::cell::{Cell, CellConfig, LinkConfig, Space};
 use vtax_host::journal::Journal;
 use vtax_host::scratch;
 use vtax_host::settings::{Level, Settings};
+use vtax_testkit::stand_in::{FAILS, STAND_IN, name_threads, program};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const VMMS: [Vmm; 2] = [Vmm::Firecracker, Vmm::CloudHypervisor];
-
-/// The image, where a stand-in can boot it.
-fn guest() -> Option<GuestFiles> {
-    let roots = vtax_host::Roots::host();
-    if !can_make_cells() {
-        return None;
-    }
-    if roots.program("qemu-system-x86_64").is_none() || !Path::new("/dev/kvm").exists() {
-        eprintln!("SKIPPED: needs qemu-system-x86_64 and /dev/kvm");
-        return None;
-    }
-    match image::ensure(&Recipe::standard(), &mut |step| eprintln!("{step}")) {
-        Ok(guest) => Some(guest),
-        Err(error) => {
-            eprintln!("SKIPPED: no guest image: {error}");
-            None
-        }
-    }
-}
 
 fn settings(vmm: Vmm, programs: &Path) -> Settings {
     let binary = programs.join(vmm.program()).display().to_string();
@@ -59,15 +30,13 @@ fn settings(vmm: Vmm, programs: &Path) -> Settings {
     .collect()
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64"), kvm()])]
 fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let image_before = fs::metadata(&guest.image).unwrap().modified().unwrap();
     for vmm in VMMS {
         let programs = program(vmm.program(), STAND_IN);
-        if !names_threads(programs.path()) {
-            return;
-        }
+        name_threads(programs.path());
         let folder = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(&folder.path().join("state")).unwrap();
         let disk = scratch::image(&folder.path().join("disks, all"), 8).unwrap();
@@ -168,9 +137,9 @@ fn refused(vmm: Vmm, guest: &GuestFiles, programs: &Path) -> String {
     error
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64"), kvm()])]
 fn a_vmm_that_ends_is_quoted_and_kvm_named() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     for vmm in VMMS {
         let programs = program(vmm.program(), FAILS);
         let error = refused(vmm, &guest, programs.path());
@@ -185,9 +154,9 @@ fn a_vmm_that_ends_is_quoted_and_kvm_named() {
     }
 }
 
-#[test]
+#[test(needs = [program("qemu-system-x86_64"), kvm()])]
 fn a_kernel_that_panics_and_an_init_that_gives_up_are_told_by_their_console() {
-    let Some(guest) = guest() else { return };
+    let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let broken = |name: &str, content: &[u8]| {
         let path = folder.path().join(name);
@@ -211,9 +180,7 @@ fn a_kernel_that_panics_and_an_init_that_gives_up_are_told_by_their_console() {
         (Vmm::CloudHypervisor, gives_up, ["init", "cannot mount vda"]),
     ] {
         let programs = program(vmm.program(), STAND_IN);
-        if !names_threads(programs.path()) {
-            return;
-        }
+        name_threads(programs.path());
         let error = refused(vmm, &guest, programs.path());
         assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }

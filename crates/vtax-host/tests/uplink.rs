@@ -1,17 +1,13 @@
 //! A cell's way to a network outside, in a network namespace that stands for the host's.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
 use rustix::thread::UnshareFlags;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::panic::resume_unwind;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, OuterNetwork, SeatConfig, Uplink};
+use vtax_testkit::skip;
 
 const TARGET: Ipv4Addr = Ipv4Addr::new(10, 93, 0, 10);
 
@@ -25,19 +21,15 @@ fn sh(script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a test on a thread whose network namespace is empty, unless this machine gives none.
+/// Runs a test on a thread whose network namespace is empty.
 fn on_a_host_of_its_own(test: impl FnOnce() + Send) {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: a cell needs root");
-        return;
-    }
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             // SAFETY: a network namespace is a thread's own, and no file descriptor is unshared.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
             test();
         });
-        thread.join().unwrap();
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic));
     });
 }
 
@@ -84,7 +76,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-#[test]
+#[test(needs = [root()])]
 fn a_bridge_of_the_host_gets_one_port_and_loses_it_with_the_cell_however_that_ends() {
     on_a_host_of_its_own(|| {
         sh("ip link add lan type bridge
@@ -129,7 +121,7 @@ fn a_bridge_of_the_host_gets_one_port_and_loses_it_with_the_cell_however_that_en
     });
 }
 
-#[test]
+#[test(needs = [root()])]
 fn a_device_of_the_host_carries_the_target_and_is_as_it_was_afterwards() {
     on_a_host_of_its_own(|| {
         sh("ip link add nic type veth peer name far
@@ -143,8 +135,7 @@ fn a_device_of_the_host_carries_the_target_and_is_as_it_was_afterwards() {
         let checked = config.outer.as_ref().unwrap().check(&config.link);
         if let Err(cause) = checked {
             assert!(cause.to_string().contains("CONFIG_MACVLAN"), "{cause}");
-            eprintln!("SKIPPED: {cause}");
-            return;
+            skip!("{cause}");
         }
         let cell = Cell::create_unrecorded(config.clone()).unwrap();
         cell.target().unwrap().attach_veth().unwrap();

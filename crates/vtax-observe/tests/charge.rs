@@ -6,12 +6,9 @@
     reason = "a test that cannot be set up, or does not hold, should fail"
 )]
 
-mod containers;
-
 use aya::programs::tc::qdisc_add_clsact;
 use aya::programs::{Program, TcAttachType, XdpFlags};
 use aya::{Ebpf, EbpfLoader};
-use containers::{Group, Namespace, Setting};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 use std::net::UdpSocket;
@@ -23,33 +20,28 @@ use std::time::{Duration, Instant};
 use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Stage};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::guests::Hierarchy;
+use vtax_testkit::containers::{Group, Namespace, Setting};
+use vtax_testkit::{skip, skip_in_part};
 
-fn charger(method: MethodChoice) -> Option<Charger> {
+/// A charger; skips the test where this kernel has no such method.
+fn charger(method: MethodChoice) -> Charger {
     let options = ChargerOptions {
         method,
         ..ChargerOptions::default()
     };
-    match Charger::open(options) {
-        Ok(charger) => Some(charger),
-        Err(error) => {
-            // Programs that this kernel refuses are a fault of ours.
-            let text = error.to_string();
-            let lacks = ["CAP_BPF", "CONFIG_DEBUG_INFO_BTF", "not implemented"];
-            assert!(lacks.iter().any(|lack| text.contains(lack)), "{text}");
-            eprintln!("SKIPPED: {text}");
-            None
-        }
-    }
+    Charger::open(options).unwrap_or_else(|error| {
+        // Programs that this kernel refuses are a fault of ours.
+        let text = error.to_string();
+        let lacks = ["CAP_BPF", "CONFIG_DEBUG_INFO_BTF", "not implemented"];
+        assert!(lacks.iter().any(|lack| text.contains(lack)), "{text}");
+        skip!("{text}")
+    })
 }
 
 #[test]
 fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
-    let Some(setting) = Setting::new(2) else {
-        return;
-    };
-    let Some(mut charger) = charger(MethodChoice::Traced) else {
-        return;
-    };
+    let setting = Setting::new(2);
+    let mut charger = charger(MethodChoice::Traced);
     charger.pass(&SystemClock).unwrap();
     // The programs learn of the devices in the first pass.
     charger.pass(&SystemClock).unwrap();
@@ -141,14 +133,10 @@ fn cut_into(socket: &UdpSocket, size: libc::c_int) {
 
 #[test]
 fn packets_that_come_in_lists_and_are_routed_are_charged_to_whom_they_go() {
-    let Some(setting) = Setting::new(2) else {
-        return;
-    };
-    let Some(mut charger) = charger(MethodChoice::Traced) else {
-        return;
-    };
+    let setting = Setting::new(2);
+    let mut charger = charger(MethodChoice::Traced);
     let Some(world) = setting.world() else {
-        return eprintln!("SKIPPED: no routed port with GRO can be made here (needs ethtool)");
+        skip!("no routed port with GRO can be made here (needs ethtool)");
     };
     for _ in 0..2 {
         charger.pass(&SystemClock).unwrap();
@@ -207,12 +195,11 @@ fn redirect(setting: &Setting, name: &str) -> Result<Ebpf, String> {
 
 /// Two containers get the same by a program that redirects: what each, and the host, is charged; and what the charger
 /// says that it does not see.
-fn charged_where_redirected(name: &str) -> Option<([f64; 3], String)> {
-    let setting = Setting::new(2)?;
-    let mut charger = charger(MethodChoice::Traced)?;
+fn charged_where_redirected(name: &str) -> ([f64; 3], String) {
+    let setting = Setting::new(2);
+    let mut charger = charger(MethodChoice::Traced);
     let Some(world) = setting.world() else {
-        eprintln!("SKIPPED: no routed port with GRO can be made here (needs ethtool)");
-        return None;
+        skip!("no routed port with GRO can be made here (needs ethtool)");
     };
     // A frame that XDP redirects comes with the port's address, and to a device that is polled.
     let address = "link set dev eth0 address 02:00:00:00:00:aa";
@@ -231,8 +218,7 @@ fn charged_where_redirected(name: &str) -> Option<([f64; 3], String)> {
         Err(reason) => {
             let lacks = ["not permitted", "not supported", "unknown func"];
             assert!(lacks.iter().any(|lack| reason.contains(lack)), "{reason}");
-            eprintln!("SKIPPED: this kernel does not take {name}: {reason}");
-            return None;
+            skip!("this kernel does not take {name}: {reason}");
         }
     };
     for _ in 0..2 {
@@ -255,7 +241,7 @@ fn charged_where_redirected(name: &str) -> Option<([f64; 3], String)> {
         ledger.sum().0 + ledger.made_good.0,
         ledger.total.0 + ledger.excess.0
     );
-    Some((charged, charger.notes().join("; ")))
+    (charged, charger.notes().join("; "))
 }
 
 /// Packets that came to both containers' devices.
@@ -280,43 +266,36 @@ fn both_pay([one, other, host]: [f64; 3]) -> bool {
 
 #[test]
 fn packets_that_are_redirected_to_a_device_are_charged_to_whom_they_go() {
-    if let Some((charged, _)) = charged_where_redirected("redirect") {
-        assert!(both_pay(charged), "{charged:?} ns of both and of the host");
-    }
+    let (charged, _) = charged_where_redirected("redirect");
+    assert!(both_pay(charged), "{charged:?} ns of both and of the host");
 }
 
 #[test]
 fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go_or_said_to_be_the_hosts() {
-    if let Some((charged, unseen)) = charged_where_redirected("hand_over") {
-        let [one, other, host] = charged;
-        let as_said = if unseen.contains("hand over") {
-            eprintln!("SKIPPED in part: {unseen}");
-            one + other < 0.05 * host
-        } else {
-            both_pay(charged)
-        };
-        assert!(as_said, "{charged:?} ns of both and of the host, {unseen}");
-    }
+    let (charged, unseen) = charged_where_redirected("hand_over");
+    let [one, other, host] = charged;
+    let as_said = if unseen.contains("hand over") {
+        skip_in_part(&unseen);
+        one + other < 0.05 * host
+    } else {
+        both_pay(charged)
+    };
+    assert!(as_said, "{charged:?} ns of both and of the host, {unseen}");
 }
 
 #[test]
 fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
-    if let Some((charged, unseen)) = charged_where_redirected("redirect_frame") {
-        assert!(
-            both_pay(charged),
-            "{charged:?} ns of both and of the host, {unseen}"
-        );
-    }
+    let (charged, unseen) = charged_where_redirected("redirect_frame");
+    assert!(
+        both_pay(charged),
+        "{charged:?} ns of both and of the host, {unseen}"
+    );
 }
 
 #[test]
 fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
-    let Some(mut setting) = Setting::new(1) else {
-        return;
-    };
-    let Some(mut charger) = charger(MethodChoice::Traced) else {
-        return;
-    };
+    let mut setting = Setting::new(1);
+    let mut charger = charger(MethodChoice::Traced);
     struct Stays(Child);
     impl Drop for Stays {
         fn drop(&mut self) {
@@ -344,7 +323,7 @@ fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
     let mut others = Vec::new();
     while inode(&setting.containers[0].namespace) != number {
         if others.len() == 40 {
-            return eprintln!("SKIPPED: none of 40 namespaces got the number {number}");
+            skip!("none of 40 namespaces got the number {number}");
         }
         std::thread::sleep(Duration::from_millis(200));
         let next = Namespace::new().unwrap();
@@ -352,7 +331,11 @@ fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
         others.push(before);
     }
     let container = &setting.containers[0].namespace;
-    assert!(containers::connect(&setting.client, container, 0));
+    assert!(vtax_testkit::containers::connect(
+        &setting.client,
+        container,
+        0
+    ));
     let sent = setting.send(0, 64, Duration::from_millis(500));
     let pass = charger.pass(&SystemClock).unwrap();
     let ledger = pass.ledger().unwrap();
@@ -380,14 +363,10 @@ fn poll_by_a_thread(container: &Namespace) -> bool {
 
 #[test]
 fn what_a_ports_own_thread_does_is_charged_to_no_other_guest_and_the_ledger_closes() {
-    let Some(setting) = Setting::new(2) else {
-        return;
-    };
-    let Some(mut charger) = charger(MethodChoice::Traced) else {
-        return;
-    };
+    let setting = Setting::new(2);
+    let mut charger = charger(MethodChoice::Traced);
     if !poll_by_a_thread(&setting.containers[0].namespace) {
-        return eprintln!("SKIPPED: no port is polled by a thread here (needs ethtool)");
+        skip!("no port is polled by a thread here (needs ethtool)");
     }
     for _ in 0..2 {
         charger.pass(&SystemClock).unwrap();
@@ -417,12 +396,8 @@ fn what_a_ports_own_thread_does_is_charged_to_no_other_guest_and_the_ledger_clos
 
 #[test]
 fn counted_and_traced_see_the_same_receiver() {
-    let Some(setting) = Setting::new(1) else {
-        return;
-    };
-    let Some(mut charger) = charger(MethodChoice::Both) else {
-        return;
-    };
+    let setting = Setting::new(1);
+    let mut charger = charger(MethodChoice::Both);
     charger.pass(&SystemClock).unwrap();
     charger.pass(&SystemClock).unwrap();
     let sent = setting.send(0, 64, Duration::from_millis(1500));
@@ -443,12 +418,9 @@ fn counted_and_traced_see_the_same_receiver() {
 #[test]
 fn guests_that_come_and_go_leave_a_ledger_that_closes() {
     let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
-        eprintln!("SKIPPED: no control group hierarchy accounts CPU time");
-        return;
+        skip!("no control group hierarchy accounts CPU time");
     };
-    let Some(mut charger) = charger(MethodChoice::Auto) else {
-        return;
-    };
+    let mut charger = charger(MethodChoice::Auto);
     charger.pass(&SystemClock).unwrap();
     let mut busy = Vec::new();
     for round in 0..6u64 {
@@ -469,8 +441,7 @@ fn guests_that_come_and_go_leave_a_ledger_that_closes() {
             }
             let spin = Spin(spin);
             let Some(group) = Group::new(&hierarchy.mounted, &id, spin.0.id()) else {
-                eprintln!("SKIPPED: cannot make a control group; this needs root");
-                return;
+                skip!("cannot make a control group; this needs root");
             };
             busy.push((spin, group));
         }

@@ -1,12 +1,6 @@
 //! A host with more guests than this process may have open files. The one test of this program, for the limit is that
 //! of its process.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
 use std::path::Path;

@@ -1,12 +1,6 @@
 //! The whole way: real processes in a real control group, real counters, the sampling thread,
 //! two marks, and the sums that must close.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot be set up, or does not hold, should fail"
-)]
-
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -18,6 +12,7 @@ use vtax_observe::clock::SystemClock;
 use vtax_observe::{
     Kind, Observer, ObserverConfig, Series, SeriesId, Sink, Snapshot, Subject, counters, metric,
 };
+use vtax_testkit::skip;
 
 /// A busy process that gives itself the name of a vCPU thread.
 struct Guest {
@@ -142,7 +137,7 @@ fn in_one_of_five_windows(
 fn a_control_groups_cpu_time_is_the_sum_of_its_threads_by_role() {
     let guest = Guest::start();
     if guest.group.is_none() {
-        return eprintln!("SKIPPED: no control group can be made here (needs root)");
+        skip!("no control group can be made here (needs root)");
     }
     in_one_of_five_windows(&guest, |before, after| {
         let step = |metric| after.since(before, "target", metric).unwrap().value;
@@ -171,8 +166,7 @@ fn host_cpu_time_covers_the_subjects() {
         let step = |owner, metric| after.since(before, owner, metric);
         let target = step("target", metric::CPU_VCPU).unwrap().value;
         let Some(host) = step("host", metric::CPU_SCHEDULED) else {
-            eprintln!("SKIPPED: this host has no nanosecond source of CPU time");
-            return Ok(());
+            skip!("this host has no nanosecond source of CPU time");
         };
         let covers = host.value >= target - TICKS;
         covers
@@ -257,7 +251,7 @@ fn the_threads_of_a_real_qemu_are_told_apart() {
     ];
     let child = match Command::new("qemu-system-x86_64").args(arguments).spawn() {
         Ok(child) => child,
-        Err(error) => return eprintln!("SKIPPED: qemu-system-x86_64: {error}"),
+        Err(error) => skip!("qemu-system-x86_64: {error}"),
     };
     let guest = Guest { child, group: None };
     let deadline = std::time::Instant::now() + Duration::from_secs(60);

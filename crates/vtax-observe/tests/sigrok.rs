@@ -5,13 +5,6 @@
 //! the multimeter answers with 14 characters at 600 baud, 7n2: mode, space, sign, value, unit,
 //! carriage return.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "this is a test"
-)]
-
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
@@ -29,6 +22,7 @@ use vtax_core::Nanoseconds;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Meter, Volts, WallConfig, WallMeter, host_energy};
 use vtax_observe::{Instrument, Readings, Snapshot};
+use vtax_testkit::{needs::find_program, skip};
 
 /// 600 baud, 10 bits a character, 14 characters: a frame takes 233 ms on the wire.
 const FRAME_TIME: Duration = Duration::from_millis(233);
@@ -131,16 +125,10 @@ fn answer(mut wire: File, currents: &[f64], shown: &Mutex<Vec<(Nanoseconds, f64)
     }
 }
 
-/// A `sigrok-cli` that takes a pseudo-terminal for a serial port; `None`, said loudly, where the
-/// machine cannot make one.
-fn sigrok(directory: &Path) -> Option<PathBuf> {
-    if Command::new("sigrok-cli")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        eprintln!("SKIPPED: sigrok-cli is not installed");
-        return None;
+/// A `sigrok-cli` that takes a pseudo-terminal for a serial port; skips the test where the machine cannot make one.
+fn sigrok(directory: &Path) -> PathBuf {
+    if find_program("sigrok-cli").is_none() {
+        skip!("needs the program sigrok-cli");
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sigrok/serial_port.c");
     let library = directory.join("serial_port.so");
@@ -150,8 +138,7 @@ fn sigrok(directory: &Path) -> Option<PathBuf> {
         .arg(source)
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("SKIPPED: no C compiler for the stand-in of a serial port's modem lines");
-        return None;
+        skip!("no C compiler for the stand-in of a serial port's modem lines");
     }
     let program = directory.join("sigrok-cli");
     let script = format!(
@@ -165,7 +152,7 @@ fn sigrok(directory: &Path) -> Option<PathBuf> {
         .arg(script)
         .status();
     assert!(written.unwrap().success());
-    Some(program)
+    program
 }
 
 fn configuration(program: PathBuf, multimeter: &Multimeter) -> WallConfig {
@@ -193,9 +180,7 @@ fn frames_are_fourteen_characters_as_the_multimeter_sends_them() {
 #[test]
 fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
     let directory = TempDir::new().unwrap();
-    let Some(program) = sigrok(directory.path()) else {
-        return;
-    };
+    let program = sigrok(directory.path());
     let multimeter = Multimeter::start(directory.path(), &[0.5, 0.62, 1.318, 0.4]);
     let config = configuration(program, &multimeter);
     let mut meter = WallMeter::open(&config, Arc::new(SystemClock)).unwrap();
@@ -237,9 +222,7 @@ fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
 #[test]
 fn a_multimeter_without_a_configured_voltage_is_absent_and_says_what_to_configure() {
     let directory = TempDir::new().unwrap();
-    let Some(program) = sigrok(directory.path()) else {
-        return;
-    };
+    let program = sigrok(directory.path());
     let multimeter = Multimeter::start(directory.path(), &[0.5]);
     let config = WallConfig {
         volts: None,
@@ -252,9 +235,7 @@ fn a_multimeter_without_a_configured_voltage_is_absent_and_says_what_to_configur
 #[test]
 fn a_port_that_is_not_there_is_told_in_sigroks_own_words() {
     let directory = TempDir::new().unwrap();
-    let Some(program) = sigrok(directory.path()) else {
-        return;
-    };
+    let program = sigrok(directory.path());
     let mut config = WallConfig::new("mastech-mas345:conn=/dev/ttyNOWHERE");
     config.program = program;
     let absent = WallMeter::open(&config, Arc::new(SystemClock)).unwrap_err();

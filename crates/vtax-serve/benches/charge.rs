@@ -10,10 +10,6 @@
     reason = "a benchmark that cannot be set up should fail"
 )]
 
-#[path = "../../vtax-observe/tests/containers/mod.rs"]
-mod containers;
-
-use containers::{Namespace, Setting};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -26,6 +22,7 @@ use vtax_observe::guests::Hierarchy;
 use vtax_serve::exporter::Shared;
 use vtax_serve::roster::Roster;
 use vtax_serve::{Address, Own, Watch};
+use vtax_testkit::containers::{self, Namespace, Setting};
 
 /// Bytes of a datagram and datagrams a second, for the two loads.
 const LOADS: [(usize, u64); 2] = [(64, 60_000), (1400, 15_000)];
@@ -116,9 +113,7 @@ type Costs = [[f64; 3]; 2];
 
 fn accuracy() {
     println!("\n## Accuracy: two containers, one small packets, one large\n");
-    let Some(setting) = Setting::new(2) else {
-        return;
-    };
+    let setting = Setting::new(2);
     let options = ChargerOptions {
         method: MethodChoice::Both,
         ..ChargerOptions::default()
@@ -473,9 +468,7 @@ fn program_runs() -> (f64, f64) {
 
 fn overhead() {
     println!("\n## Overhead of tracing: iperf3 over a veth pair, with and without\n");
-    let Some(setting) = Setting::new(1) else {
-        return;
-    };
+    let setting = Setting::new(1);
     let container: &Namespace = &setting.containers[0].namespace;
     let iperf3 = Path::new("iperf3");
     let server = container

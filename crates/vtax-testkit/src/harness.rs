@@ -57,11 +57,11 @@ pub fn main() -> ! {
     let show = arguments.show_output;
     let through = arguments.nocapture;
     let mut tests: Vec<&'static Test> = inventory::iter::<Test>().collect();
-    tests.retain(|test| !(test.needs)().iter().any(|need| need.hidden));
+    tests.retain(|test| !Need::all((test.needs)()).hidden);
     tests.sort_by_key(|test| test.name());
     let tests = tests.into_iter().map(|test| {
         // The flag makes `--ignored` choose; elsewhere the test says itself why it does not run.
-        let flag = arguments.ignored && (test.needs)().iter().any(|it| it.for_test_all.is_some());
+        let flag = arguments.ignored && Need::all((test.needs)()).for_test_all.is_some();
         let run = move || match reason_not_to_run(test, all) {
             Some(reason) => Ok(Completion::ignored_with(reason)),
             None => run_apart(test, show, through),
@@ -82,10 +82,8 @@ pub fn child_of_a_test(name: &str) -> Command {
 }
 
 fn reason_not_to_run(test: &Test, all: bool) -> Option<String> {
-    let needs = (test.needs)();
-    let left = || needs.iter().find_map(|need| need.for_test_all.clone());
-    let missing = || needs.iter().find_map(|need| need.missing.clone());
-    (!all).then(left).flatten().or_else(missing)
+    let need = Need::all((test.needs)());
+    need.for_test_all.filter(|_| !all).or(need.missing)
 }
 
 /// Runs a test in this process.

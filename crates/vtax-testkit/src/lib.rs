@@ -26,9 +26,12 @@
     reason = "what cannot be set up fails the test"
 )]
 
+#[cfg(feature = "containers")]
+pub mod containers;
 mod harness;
 pub mod needs;
 mod skipping;
+pub mod stand_in;
 
 pub use harness::{Test, child_of_a_test, main};
 pub use inventory;

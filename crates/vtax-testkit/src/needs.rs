@@ -25,6 +25,16 @@ impl Need {
             ..Self::default()
         }
     }
+
+    /// Requirements as one: of what they lack, the first.
+    #[must_use]
+    pub fn all(needs: impl IntoIterator<Item = Self>) -> Self {
+        needs.into_iter().fold(Self::default(), |all, need| Self {
+            for_test_all: all.for_test_all.or(need.for_test_all),
+            missing: all.missing.or(need.missing),
+            hidden: all.hidden || need.hidden,
+        })
+    }
 }
 
 /// Root, for namespaces, mounts and control groups.

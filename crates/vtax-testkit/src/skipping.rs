@@ -11,6 +11,7 @@ static IN_PART: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Ends the test as ignored, with this reason. To be called in the test's own thread.
 pub fn skip_with(reason: &str) -> ! {
+    eprintln!("skipped: {reason}");
     // Without the panic's message, which `panic_any` would print.
     resume_unwind(Box::new(Skip(reason.to_owned())))
 }

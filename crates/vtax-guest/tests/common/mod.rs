@@ -1,27 +1,23 @@
 //! What the tests of cells share: a small root file system, and the reasons to skip.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-#![allow(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
-
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
+use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::{GuestFiles, Target};
 use vtax_host::cell::{Cell, CellConfig, SeatConfig, link::LinkConfig, requirements};
 use vtax_host::journal::{Change, Journal};
 use vtax_observe::Subject;
+use vtax_testkit::needs::find_program;
+use vtax_testkit::skip;
 
-/// Whether cells can be made here; says why not.
-pub fn can_make_cells() -> bool {
-    match requirements::check(&LinkConfig::default()) {
-        Ok(()) => true,
-        Err(error) => {
-            eprintln!("SKIPPED: {error}");
-            false
-        }
+/// Skips the test where cells cannot be made.
+pub fn need_cells() {
+    if let Err(error) = requirements::check(&LinkConfig::default()) {
+        skip!("{error}");
     }
 }
 
@@ -33,14 +29,11 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// `None` where cells cannot be made or busybox is missing; says why.
-    pub fn new() -> Option<Self> {
-        if !can_make_cells() {
-            return None;
-        }
-        let Some(busybox) = vtax_host::Roots::host().program("busybox") else {
-            eprintln!("SKIPPED: busybox is not installed (Debian package busybox-static)");
-            return None;
+    /// Skips the test where cells cannot be made or busybox is missing.
+    pub fn new() -> Self {
+        need_cells();
+        let Some(busybox) = find_program("busybox") else {
+            skip!("needs the program busybox (Debian package busybox-static)");
         };
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("root, with: odd\\name");
@@ -53,16 +46,23 @@ impl Bench {
             initrd: "/nowhere".into(),
             recipe: "busybox".to_owned(),
         };
-        Some(Self {
+        Self {
             folder,
             journal,
             guest,
-        })
+        }
     }
 
     pub fn cell(&mut self, config: CellConfig) -> Cell {
         Cell::create(config, &mut self.journal).unwrap()
     }
+}
+
+/// The standard image, built where there is none yet; skips the test where it cannot be built, or no cell made.
+pub fn image() -> GuestFiles {
+    need_cells();
+    image::ensure(&Recipe::standard(), &mut |step| eprintln!("{step}"))
+        .unwrap_or_else(|error| skip!("no guest image: {error}"))
 }
 
 /// The control groups that a journal names.

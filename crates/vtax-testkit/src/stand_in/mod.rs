@@ -1,8 +1,8 @@
 //! Programs in the place of a VMM, for the tests of every crate that starts one.
 
-#![allow(dead_code, reason = "each test program uses a part")]
-#![allow(clippy::unwrap_used, reason = "what cannot be set up fails the test")]
+#![allow(clippy::disallowed_methods, reason = "files in a folder of the test")]
 
+use crate::skip;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -16,6 +16,7 @@ pub const FAILS: &str = "#!/bin/sh\n[ \"$*\" != --version ] || { echo 'a stand-i
     echo 'Cannot create VM: not on this KVM' >&2\nexit 2\n";
 
 /// A folder with a program of this name.
+#[must_use]
 pub fn program(name: &str, script: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
@@ -24,17 +25,15 @@ pub fn program(name: &str, script: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Has the stand-in of a folder call its vCPU threads as the VMM calls its own; whether it can.
-pub fn names_threads(folder: &Path) -> bool {
+/// Has the stand-in of a folder call its vCPU threads as the VMM calls its own. Skips the test where there is no C compiler.
+pub fn name_threads(folder: &Path) {
     let source = folder.join("names.c");
     fs::write(&source, include_str!("names.c")).unwrap();
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .args([&folder.join("names.so"), &source])
         .status();
-    let compiled = compiled.is_ok_and(|status| status.success());
-    if !compiled {
-        eprintln!("SKIPPED: no C compiler (Debian package gcc)");
+    if !compiled.is_ok_and(|status| status.success()) {
+        skip!("needs a C compiler (Debian package gcc)");
     }
-    compiled
 }

@@ -2,19 +2,18 @@
 //! connected by a veth pair to a client in another namespace.
 
 #![allow(
-    dead_code,
-    clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "what includes this uses a part of it, and should fail where it cannot be set up"
+    clippy::disallowed_methods,
+    reason = "what cannot be set up fails the test, and files of control groups are no files"
 )]
 
+use crate::{alone, skip};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_observe::charge::Charger;
 use vtax_observe::guests::Hierarchy;
@@ -23,6 +22,7 @@ use vtax_observe::guests::Hierarchy;
 pub struct Namespace(pub Child);
 
 impl Namespace {
+    /// One that a process holds for ten minutes; `None` where this machine has none for us.
     pub fn new() -> Option<Self> {
         let child = Command::new("unshare")
             .args(["--net", "sleep", "600"])
@@ -44,6 +44,7 @@ impl Namespace {
         None
     }
 
+    /// Runs `ip` in this namespace; whether it succeeded.
     pub fn ip(&self, arguments: &str) -> bool {
         Command::new("nsenter")
             .args(["-t", &self.0.id().to_string(), "-n", "ip"])
@@ -99,6 +100,7 @@ impl Drop for Namespace {
 pub struct Group(PathBuf);
 
 impl Group {
+    /// Makes the group of a container and moves a process into it.
     pub fn new(mounted: &Path, id: &str, process: u32) -> Option<Self> {
         let group = Self(
             mounted
@@ -125,9 +127,12 @@ impl Drop for Group {
     }
 }
 
+/// A container: its group and its network namespace.
 pub struct Container {
     // Dropped first: a group can go only after its processes.
+    /// The container's network namespace, held by its one process.
     pub namespace: Namespace,
+    /// Its ID, as Docker would give.
     pub name: String,
     group: Group,
 }
@@ -144,36 +149,38 @@ pub fn connect(client: &Namespace, container: &Namespace, index: usize) -> bool 
         && container.ip("link set lo up")
 }
 
+/// Containers and the client that they are connected to.
 pub struct Setting {
+    /// The containers, of which the Nth has the address 10.9.N.2.
     pub containers: Vec<Container>,
+    /// Where datagrams come from.
     pub client: Namespace,
     /// What one makes the host do, another would measure.
-    _alone: MutexGuard<'static, ()>,
+    _alone: File,
 }
 
-static ALONE: Mutex<()> = Mutex::new(());
-
 impl Setting {
-    /// `count` containers, each on a pair of its own to the client: 10.9.N.1 to 10.9.N.2.
-    pub fn new(count: usize) -> Option<Self> {
-        let skip =
-            |why: &str| eprintln!("SKIPPED: {why}; this needs root, unshare, nsenter and ip");
+    /// `count` containers, each on a pair of its own to the client: 10.9.N.1 to 10.9.N.2. Skips the test where there can
+    /// be none.
+    #[must_use]
+    pub fn new(count: usize) -> Self {
         let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
-            skip("no control group hierarchy accounts CPU time");
-            return None;
+            skip!("no control group hierarchy accounts CPU time");
         };
-        let Some(client) = Namespace::new() else {
-            skip("cannot make a network namespace");
-            return None;
+        let namespace = || {
+            let made = Namespace::new();
+            made.unwrap_or_else(|| {
+                skip!("cannot make a network namespace; this needs root, unshare, nsenter and ip")
+            })
         };
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = alone("containers");
+        let client = namespace();
         let mut containers = Vec::new();
         for index in 0..count {
-            let namespace = Namespace::new()?;
+            let namespace = namespace();
             let pid = namespace.0.id();
             if !connect(&client, &namespace, index) {
-                skip("cannot connect two namespaces");
-                return None;
+                skip!("cannot connect two namespaces; this needs root, nsenter and ip");
             }
             // Of this test alone, among those that run beside it.
             static NEXT: AtomicU32 = AtomicU32::new(0x1000);
@@ -181,8 +188,7 @@ impl Setting {
             let id = format!("{number:x}{:x}", std::process::id());
             let id = format!("{id:0<64}");
             let Some(group) = Group::new(&hierarchy.mounted, &id, pid) else {
-                skip("cannot make a control group");
-                return None;
+                skip!("cannot make a control group; this needs root");
             };
             containers.push(Container {
                 group,
@@ -190,11 +196,11 @@ impl Setting {
                 name: id,
             });
         }
-        Some(Self {
+        Self {
             containers,
             client,
             _alone: alone,
-        })
+        }
     }
 
     /// The client sends datagrams to a container for a while; how many.
@@ -250,6 +256,7 @@ impl Setting {
         (has_lists && self.client.within(forward)).then_some(world)
     }
 
+    /// The number that a charger has given each container.
     pub fn numbers(&self, charger: &Charger) -> Vec<u32> {
         let by_name: HashMap<&str, u32> = charger
             .guests()

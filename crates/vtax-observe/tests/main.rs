@@ -1,0 +1,20 @@
+//! The integration tests of vtax-observe, in one program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+#[macro_use]
+extern crate vtax_testkit;
+
+mod charge;
+mod descriptors;
+mod observation;
+mod sigrok;
+
+fn main() {
+    vtax_testkit::main();
+}
