@@ -25,4 +25,4 @@ pub use error::ObserveError;
 pub use observer::{Observer, ObserverConfig, ObserverReport};
 pub use reading::{Instrument, Kind, Readings, Series, SeriesId, Sink, Snapshot};
 pub use roots::Roots;
-pub use subject::{NetDevice, Subject, ThreadRole};
+pub use subject::{NetDevice, Subject};

@@ -2,31 +2,6 @@
 
 use std::path::PathBuf;
 
-/// What a thread of a VM does; named as in the charge ledger's stages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ThreadRole {
-    /// Runs guest code.
-    Vcpu,
-    /// A dedicated I/O thread.
-    Iothread,
-    /// A vhost worker: a kernel thread up to Linux 6.3, a thread of the VMM's process since.
-    Vhost,
-    /// Everything else of the VMM.
-    Emulator,
-}
-
-impl ThreadRole {
-    /// The stage's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vcpu => "vcpu",
-            Self::Iothread => "iothread",
-            Self::Vhost => "vhost",
-            Self::Emulator => "emulator",
-        }
-    }
-}
-
 /// A network device as the host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetDevice {

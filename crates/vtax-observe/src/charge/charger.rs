@@ -15,11 +15,12 @@ use crate::clock::{Clock, process_cpu};
 use crate::counters::file;
 use crate::guests::{Guest, Guests};
 use crate::meter::{HostEnergy, Meter, PowerModel, host_energy, joules_metric};
-use crate::{ObserveError, Readings, Series};
+use crate::{ObserveError, Readings, Snapshot};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use vtax_core::account::HOST;
 use vtax_core::{Joules, Nanoseconds, Source};
 
 /// How soft interrupts are charged.
@@ -440,27 +441,21 @@ impl EnergyReader {
                 }
             }
         }
-        let readings = &self.readings;
-        let value = |metric: &str| {
-            let mut values = readings.values();
-            let wanted = |series: &Series| series.owner == "host" && series.metric == metric;
-            values.find_map(|(_, series, value)| wanted(series).then_some(value))
-        };
+        let shown = Snapshot::of(now, &self.readings);
+        let value = |owner: &str, metric: &str| shown.get(owner, metric).map(|joules| joules.value);
         let mut steps = Vec::with_capacity(self.choices.len());
         for choice in &mut self.choices {
             let sum: Option<f64> = choice
                 .energy
                 .series
                 .iter()
-                .map(|(_, metric)| value(metric))
+                .map(|(owner, metric)| value(owner, metric))
                 .sum();
-            let idle = choice.idle.as_deref().and_then(value);
+            let idle = choice.idle.as_deref();
+            let idle = idle.and_then(|metric| value(HOST, metric));
             let is_of = |meters: &[String]| {
-                let mut domains = choice.energy.series.iter();
-                domains.any(|(_, metric)| {
-                    let meter = metric.split('.').nth(1).unwrap_or_default();
-                    meters.iter().any(|name| name == meter)
-                })
+                let mut own = choice.energy.meters.iter();
+                own.any(|meter| meters.contains(meter))
             };
             // What a device used around a restart is unknown, and the rest is a part of the energy.
             let is_part = is_of(&restarted);
@@ -527,7 +522,7 @@ fn share_descriptors() {
 mod tests {
     use super::*;
     use crate::meter::{Absent, Domain, Part, Powercap};
-    use crate::{Instrument, Kind};
+    use crate::{Instrument, Kind, Series};
     use std::fs;
     use std::path::Path;
     use vtax_core::{Base, Unit, Watts};

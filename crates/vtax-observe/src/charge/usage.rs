@@ -5,10 +5,11 @@ use super::ledger::{GuestUse, Stage, Stages, Usage};
 use crate::clock::Clock;
 use crate::counters::file::KernelFile;
 use crate::counters::{
-    Change, Counter, HostCpu, HostMark, ProcessClock, Rule, VmmThreads, process_clock, text,
+    Change, Counter, GroupClock, HostCpu, HostTimes, ProcessClock, Rule, VmmThreads, process_clock,
+    text,
 };
 use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
-use crate::{Instrument, ObserveError, Readings, Roots, metric};
+use crate::{ObserveError, Roots};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -22,8 +23,7 @@ const SLACK: u64 = 200_000_000;
 pub(super) struct UsageReader {
     proc: PathBuf,
     host: HostCpu,
-    readings: Readings,
-    last: Option<HostMark>,
+    last: Option<HostTimes>,
     softirq_apart: bool,
     guests: HashMap<u32, Reader>,
     /// What left something uncounted in the last interval, each a sentence.
@@ -46,13 +46,11 @@ struct Reader {
 /// Where a guest's own time is read.
 enum Own {
     /// A monitor's threads by role.
-    Threads(Box<VmmThreads>, Readings),
+    Threads(Box<VmmThreads>),
     /// A monitor whose threads the kernel does not account one by one.
     Whole(ProcessClock),
-    /// v1's `cpuacct.usage`.
-    GroupV1(KernelFile),
-    /// v2's `cpu.stat`.
-    GroupV2(KernelFile),
+    /// A container's control group.
+    Group(GroupClock),
     /// The hypervisor below says it: see [`Guest::domain`].
     Domain,
 }
@@ -68,7 +66,7 @@ enum HelperClock {
     Thread(KernelFile, Stage),
     Process(ProcessClock),
     /// Threads by role.
-    Threads(Box<VmmThreads>, Readings),
+    Threads(Box<VmmThreads>),
 }
 
 /// What is new in `totals`. Of a guest that was not there before (`is_new`) all of it, otherwise
@@ -94,7 +92,6 @@ impl UsageReader {
         Ok(Self {
             proc: roots.proc.clone(),
             host: HostCpu::open(&roots.proc, &roots.sys)?,
-            readings: Readings::default(),
             last: None,
             softirq_apart: accounting.is_apart(),
             guests: HashMap::new(),
@@ -199,16 +196,12 @@ impl UsageReader {
         }))
     }
 
-    fn read_host(&mut self, now: Nanoseconds) -> Result<HostMark, ObserveError> {
-        self.readings.clear_values();
-        match self.host.read(now, &mut self.readings) {
-            Ok(()) => {}
-            Err(finding @ ObserveError::Counter { .. }) => {
-                self.problems.push(finding.without_numbers());
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(self.host.mark())
+    fn read_host(&mut self, now: Nanoseconds) -> Result<HostTimes, ObserveError> {
+        let findings = self.host.advance(now)?;
+        let problem = findings.end().err();
+        self.problems
+            .extend(problem.map(|finding| finding.without_numbers()));
+        Ok(self.host.times())
     }
 
     fn read_guest(
@@ -267,23 +260,18 @@ impl Own {
         }
         if guest.platform.is_vm() {
             let threads = VmmThreads::of_process(guest.process?, proc).ok()?;
-            return Some(Self::Threads(Box::new(threads), Readings::default()));
+            return Some(Self::Threads(Box::new(threads)));
         }
         let (hierarchy, group) = (hierarchy?, guest.group.as_ref()?);
-        let directory = hierarchy.mounted.join(group);
-        let file = |name: &str| KernelFile::open_one_piece(directory.join(name)).ok();
-        if hierarchy.v1 {
-            file("cpuacct.usage").map(Self::GroupV1)
-        } else {
-            file("cpu.stat").map(Self::GroupV2)
-        }
+        let clock = GroupClock::of(&hierarchy.mounted.join(group), hierarchy.v1);
+        clock.ok().map(Self::Group)
     }
 
     /// Totals since the guest began.
     fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
         let mut totals = Stages::default();
         match self {
-            Self::Threads(threads, readings) => return by_role(threads, readings, now),
+            Self::Threads(threads) => return Ok(threads.times(now)?.stages),
             Self::Whole(clock) => {
                 let time = clock().map_err(|cause| ObserveError::Read {
                     path: format!("the clock of process {:?}", guest.process).into(),
@@ -291,46 +279,14 @@ impl Own {
                 })?;
                 totals.add(Stage::Emulator, Nanoseconds(time));
             }
-            Self::GroupV1(file) => {
-                let usage = text::number(file.read()?.trim_ascii());
-                let usage = usage.ok_or_else(|| file.unexpected("expected one number"))?;
-                totals.add(Stage::Vcpu, Nanoseconds(usage));
-            }
-            Self::GroupV2(file) => {
-                let usage = text::keyed(file.read()?, "usage_usec");
-                let usage = usage.ok_or_else(|| file.unexpected("expected usage_usec"))?;
-                totals.add(Stage::Vcpu, Nanoseconds(usage.saturating_mul(1000)));
-            }
+            Self::Group(clock) => totals.add(Stage::Vcpu, clock.times()?.total),
             Self::Domain => {
-                let time = guest.domain.map_or(0, |(_, time)| time);
-                totals.add(Stage::Vcpu, Nanoseconds(time));
+                let time = guest.domain.map(|(_, time)| time);
+                totals.add(Stage::Vcpu, time.unwrap_or_default());
             }
         }
         Ok(totals)
     }
-}
-
-/// The time of a process's threads by role, since it began.
-// Counters of nanoseconds that the instrument made of integers.
-fn by_role(
-    threads: &mut VmmThreads,
-    readings: &mut Readings,
-    now: Nanoseconds,
-) -> Result<Stages, ObserveError> {
-    let mut totals = Stages::default();
-    readings.clear_values();
-    threads.read(now, readings)?;
-    for (_, series, value) in readings.values() {
-        let stage = match series.metric.as_str() {
-            metric::CPU_VCPU => Stage::Vcpu,
-            metric::CPU_IOTHREAD => Stage::Iothread,
-            metric::CPU_VHOST => Stage::Vhost,
-            metric::CPU_EMULATOR => Stage::Emulator,
-            _ => continue,
-        };
-        totals.add(stage, Nanoseconds(value as u64));
-    }
-    Ok(totals)
 }
 
 impl HelperReader {
@@ -342,7 +298,7 @@ impl HelperReader {
             HelperWork::Emulator => HelperClock::Process(process_clock(pid)),
             HelperWork::Nic => {
                 let threads = VmmThreads::of_process(pid, proc).ok()?;
-                HelperClock::Threads(Box::new(threads), Readings::default())
+                HelperClock::Threads(Box::new(threads))
             }
         };
         Some(Self {
@@ -364,7 +320,7 @@ impl HelperClock {
                 totals.add(*stage, Nanoseconds(time.and_then(text::number)?));
             }
             Self::Process(clock) => totals.add(Stage::Emulator, Nanoseconds(clock().ok()?)),
-            Self::Threads(threads, readings) => return by_role(threads, readings, now).ok(),
+            Self::Threads(threads) => return Some(threads.times(now).ok()?.stages),
         }
         Some(totals)
     }

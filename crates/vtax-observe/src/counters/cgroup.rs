@@ -19,21 +19,91 @@ use vtax_core::Nanoseconds;
 #[derive(Debug)]
 pub struct ControlGroup {
     name: String,
-    cpu: CpuSource,
+    clock: GroupClock,
     memory: Option<KernelFile>,
     total: GuardedColumn,
-    user: GuardedColumn,
-    system: GuardedColumn,
+    split: [GuardedColumn; 2],
     memory_column: Column,
 }
 
+/// CPU time that a control group used, as the kernel counts it now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GroupTimes {
+    /// All of it.
+    pub total: Nanoseconds,
+    /// In user mode and in the kernel, by sampled ticks on v1; `None` where the kernel does not split it.
+    pub split: Option<[Nanoseconds; 2]>,
+}
+
+/// Where a control group accounts its CPU time.
 #[derive(Debug)]
-enum CpuSource {
+pub(crate) enum GroupClock {
+    /// `cpuacct.usage`, and `cpuacct.stat`.
     V1 {
         usage: KernelFile,
         split: Option<KernelFile>,
     },
+    /// `cpu.stat`.
     V2(KernelFile),
+}
+
+impl GroupClock {
+    /// That of one group in the hierarchy that accounts CPU time; all of it, without the split on v1.
+    pub(crate) fn of(directory: &Path, v1: bool) -> Result<Self, ObserveError> {
+        let file = |name: &str| KernelFile::open_one_piece(directory.join(name));
+        Ok(match v1 {
+            true => Self::V1 {
+                usage: file("cpuacct.usage")?,
+                split: None,
+            },
+            false => Self::V2(file("cpu.stat")?),
+        })
+    }
+
+    /// The time until now.
+    pub(crate) fn times(&mut self) -> Result<GroupTimes, ObserveError> {
+        match self {
+            Self::V1 { usage, split } => {
+                let total = text::number(usage.read()?.trim_ascii())
+                    .ok_or_else(|| usage.unexpected("expected one number of nanoseconds"))?;
+                let mut times = GroupTimes {
+                    total: Nanoseconds(total),
+                    split: None,
+                };
+                if let Some(split) = split {
+                    let text = split.read()?;
+                    let tick = super::nanoseconds_per_tick();
+                    let time = |key| {
+                        let ticks = text::keyed(text, key)?;
+                        Some(Nanoseconds(ticks.saturating_mul(tick)))
+                    };
+                    times.split = time("user").zip(time("system")).map(|(a, b)| [a, b]);
+                }
+                Ok(times)
+            }
+            Self::V2(stat) => {
+                let keys = ["usage_usec", "user_usec", "system_usec"];
+                let text = stat.read()?;
+                let times = keys.map(|key| (key, text::keyed(text, key)));
+                let time = |(key, microseconds): (&str, Option<u64>)| {
+                    let microseconds = microseconds.ok_or_else(|| {
+                        stat.unexpected(format!("expected a line `{key} number`"))
+                    })?;
+                    Ok::<_, ObserveError>(Nanoseconds(microseconds.saturating_mul(1000)))
+                };
+                let [total, user, system] = times.map(time);
+                Ok(GroupTimes {
+                    total: total?,
+                    split: Some([user?, system?]),
+                })
+            }
+        }
+    }
+
+    fn path(&self) -> &Path {
+        let (Self::V1 { usage: file, .. } | Self::V2(file)) = self;
+        file.path()
+    }
 }
 
 impl ControlGroup {
@@ -48,25 +118,24 @@ impl ControlGroup {
                 .iter()
                 .find_map(|directory| KernelFile::open_one_piece(directory.join(name)).ok())
         };
-        let v1 = first("cpuacct.usage").map(|usage| CpuSource::V1 {
+        let v1 = first("cpuacct.usage").map(|usage| GroupClock::V1 {
             split: usage
                 .path()
                 .parent()
                 .and_then(|group| KernelFile::open_one_piece(group.join("cpuacct.stat")).ok()),
             usage,
         });
-        let cpu = match v1 {
-            Some(source) => source,
-            None => CpuSource::V2(accounting_cpu_stat(owner, directories)?),
+        let clock = match v1 {
+            Some(clock) => clock,
+            None => GroupClock::V2(accounting_cpu_stat(owner, directories)?),
         };
         let guarded = |metric| GuardedColumn::new(owner, metric, Rule::TIME);
         Ok(Self {
             name: format!("cgroup {owner}"),
-            cpu,
+            clock,
             memory: first("memory.current").or_else(|| first("memory.usage_in_bytes")),
             total: guarded(metric::CPU_TOTAL),
-            user: guarded(metric::CPU_USER),
-            system: guarded(metric::CPU_SYSTEM),
+            split: [metric::CPU_USER, metric::CPU_SYSTEM].map(guarded),
             memory_column: Column::gauge(owner, metric::MEMORY),
         })
     }
@@ -107,38 +176,11 @@ impl Instrument for ControlGroup {
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let mut findings = Findings::default();
-        match &mut self.cpu {
-            CpuSource::V1 { usage, split } => {
-                let total = text::number(usage.read()?.trim_ascii())
-                    .ok_or_else(|| usage.unexpected("expected one number of nanoseconds"))?;
-                let change = self.total.record(total, into);
-                findings.note(usage.path(), self.total.metric(), change);
-                if let Some(split) = split {
-                    let text = split.read()?;
-                    let ticks = ["user", "system"].map(|key| text::keyed(text, key));
-                    let tick = super::nanoseconds_per_tick();
-                    for (column, ticks) in [&mut self.user, &mut self.system].into_iter().zip(ticks)
-                    {
-                        if let Some(ticks) = ticks {
-                            let change = column.record(ticks.saturating_mul(tick), into);
-                            findings.note(split.path(), column.metric(), change);
-                        }
-                    }
-                }
-            }
-            CpuSource::V2(stat) => {
-                let keys = ["usage_usec", "user_usec", "system_usec"];
-                let text = stat.read()?;
-                let times = keys.map(|key| text::keyed(text, key));
-                let columns = [&mut self.total, &mut self.user, &mut self.system];
-                for ((key, time), column) in keys.into_iter().zip(times).zip(columns) {
-                    let microseconds = time.ok_or_else(|| {
-                        stat.unexpected(format!("expected a line `{key} number`"))
-                    })?;
-                    let change = column.record(microseconds.saturating_mul(1000), into);
-                    findings.note(stat.path(), column.metric(), change);
-                }
-            }
+        let times = self.clock.times()?;
+        let split = self.split.iter_mut().zip(times.split.into_iter().flatten());
+        for (column, time) in std::iter::once((&mut self.total, times.total)).chain(split) {
+            let change = column.record(time.0, into);
+            findings.note(self.clock.path(), column.metric(), change);
         }
         if let Some(memory) = &mut self.memory {
             let bytes = text::number(memory.read()?.trim_ascii())

@@ -214,6 +214,11 @@ impl Counter {
         Change::Vanished
     }
 
+    /// Whether there was a reading.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
     /// The first reading plus all gains since.
     pub fn total(&self) -> u64 {
         self.total

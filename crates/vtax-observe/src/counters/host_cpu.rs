@@ -42,13 +42,13 @@ pub struct HostCpu {
 
 /// Totals of the host at one moment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HostMark {
+pub(crate) struct HostTimes {
     pub(crate) time: CpuMark,
     scheduled: Option<u64>,
     scheduled_faults: u64,
 }
 
-impl HostMark {
+impl HostTimes {
     /// How long tasks were scheduled since `earlier`, where a source that counts nanoseconds shows it.
     pub(crate) fn scheduled_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         let (now, before) = (self.scheduled?, earlier.scheduled?);
@@ -104,17 +104,88 @@ impl HostCpu {
         })
     }
 
-    /// Where its times were in the last pass.
-    pub(crate) fn mark(&self) -> HostMark {
-        HostMark {
+    /// Its times in the last pass.
+    pub(crate) fn times(&self) -> HostTimes {
+        HostTimes {
             time: self.time.mark(),
             scheduled: self.scheduled.as_ref().map(|(_, column)| column.total()),
             scheduled_faults: self.scheduled_faults,
         }
     }
 
+    /// Reads its files once; what left something uncounted.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub(crate) fn advance(&mut self, now: Nanoseconds) -> Result<Findings, ObserveError> {
+        self.passes += 1;
+        let most = most_cpu_time(now.saturating_since(self.time.mark().at), 1);
+        let mut whole = None;
+        let mut context_switches = None;
+        let mut processors = std::mem::take(&mut self.lines);
+        processors.clear();
+        for line in text::lines(self.stat.read()?) {
+            // The line of interrupts is by far the longest and is not needed.
+            if line.starts_with(b"intr") {
+                continue;
+            }
+            let mut fields = text::fields(line);
+            match fields.next() {
+                Some(b"cpu") => whole = parse(&mut fields),
+                Some(b"ctxt") => context_switches = fields.next().and_then(text::number),
+                Some(label) => {
+                    let cpu = label.strip_prefix(b"cpu").and_then(text::small);
+                    if let (Some(cpu), Some(times)) = (cpu, parse(&mut fields)) {
+                        processors.push((cpu, times));
+                    }
+                }
+                None => {}
+            }
+        }
+        for (number, times) in &processors {
+            self.processor(*number, times, most);
+        }
+        for gone in self.cpus.iter_mut().filter(|cpu| cpu.seen != self.passes) {
+            gone.busy.vanish();
+        }
+        let online = u32::try_from(processors.len()).unwrap_or(u32::MAX);
+        self.lines = processors;
+        let Some(whole) = whole else {
+            return Err(self
+                .stat
+                .unexpected("expected a line `cpu` with at least four numbers"));
+        };
+        let tick = self.tick;
+        let mut whole = whole.map(|ticks| ticks.saturating_mul(tick));
+        if let Some(sleep) = &mut self.sleep
+            && let Some(exact) = sleep.read()?
+        {
+            for (time, value) in [(Time::Idle, exact.idle), (Time::Iowait, exact.iowait)] {
+                if let Some(place) = whole.get_mut(time as usize) {
+                    *place = value;
+                }
+            }
+        }
+        let mut findings = Findings::default();
+        let before = self.time.mark();
+        let span = now.saturating_since(before.at);
+        let of_all = most_cpu_time(span, online.max(before.processors));
+        self.time
+            .advance(now, &whole, online, self.stat.path(), &mut findings);
+        if let Some(switches) = context_switches {
+            let change = self.context_switches.advance_within(switches, u64::MAX);
+            findings.note(self.stat.path(), "ctxt", change);
+        }
+        if let Some((source, column)) = &mut self.scheduled {
+            let change = column.advance_within(source.read()?, of_all);
+            findings.note(source.path(), metric::CPU_SCHEDULED, change);
+            self.scheduled_faults += u64::from(self.passes > 1 && !change.is_exact());
+        }
+        Ok(findings)
+    }
+
     /// The line of one processor.
-    fn processor(&mut self, number: u32, times: &Times, most: u64, into: &mut Readings) {
+    fn processor(&mut self, number: u32, times: &Times, most: u64) {
         let busy = sum(times, &Time::BUSY).saturating_mul(self.tick);
         let position = self.cpus.iter().position(|known| known.number == number);
         let position = position.unwrap_or_else(|| {
@@ -127,7 +198,7 @@ impl HostCpu {
         });
         if let Some(processor) = self.cpus.get_mut(position) {
             // The whole host's line says what left something uncounted.
-            processor.busy.record_within(busy, most, into);
+            processor.busy.advance_within(busy, most);
             processor.seen = self.passes;
         }
     }
@@ -182,72 +253,16 @@ impl Instrument for HostCpu {
     }
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        self.passes += 1;
-        let most = most_cpu_time(now.saturating_since(self.time.mark().at), 1);
-        let mut whole = None;
-        let mut context_switches = None;
-        let mut processors = std::mem::take(&mut self.lines);
-        processors.clear();
-        for line in text::lines(self.stat.read()?) {
-            // The line of interrupts is by far the longest and is not needed.
-            if line.starts_with(b"intr") {
-                continue;
-            }
-            let mut fields = text::fields(line);
-            match fields.next() {
-                Some(b"cpu") => whole = parse(&mut fields),
-                Some(b"ctxt") => context_switches = fields.next().and_then(text::number),
-                Some(label) => {
-                    let cpu = label.strip_prefix(b"cpu").and_then(text::small);
-                    if let (Some(cpu), Some(times)) = (cpu, parse(&mut fields)) {
-                        processors.push((cpu, times));
-                    }
-                }
-                None => {}
-            }
-        }
-        for (number, times) in &processors {
-            self.processor(*number, times, most, into);
-        }
-        for gone in self.cpus.iter_mut().filter(|cpu| cpu.seen != self.passes) {
-            gone.busy.vanish();
-        }
-        let online = u32::try_from(processors.len()).unwrap_or(u32::MAX);
-        self.lines = processors;
-        let Some(whole) = whole else {
-            return Err(self
-                .stat
-                .unexpected("expected a line `cpu` with at least four numbers"));
-        };
-        let tick = self.tick;
-        let mut whole = whole.map(|ticks| ticks.saturating_mul(tick));
-        if let Some(sleep) = &mut self.sleep
-            && let Some(exact) = sleep.read()?
-        {
-            for (time, value) in [(Time::Idle, exact.idle), (Time::Iowait, exact.iowait)] {
-                if let Some(place) = whole.get_mut(time as usize) {
-                    *place = value;
-                }
-            }
-        }
-        let mut findings = Findings::default();
-        let before = self.time.mark();
-        let span = now.saturating_since(before.at);
-        let of_all = most_cpu_time(span, online.max(before.processors));
-        self.time
-            .advance(now, &whole, online, self.stat.path(), &mut findings);
+        let findings = self.advance(now)?;
         let totals = self.time.totals();
         for (column, of) in &mut self.columns {
             column.record_count(sum(&totals, of), into);
         }
-        if let Some(switches) = context_switches {
-            let change = self.context_switches.record(switches, into);
-            findings.note(self.stat.path(), "ctxt", change);
-        }
-        if let Some((source, column)) = &mut self.scheduled {
-            let change = column.record_within(source.read()?, of_all, into);
-            findings.note(source.path(), metric::CPU_SCHEDULED, change);
-            self.scheduled_faults += u64::from(self.passes > 1 && !change.is_exact());
+        let scheduled = self.scheduled.iter_mut().map(|(_, column)| column);
+        let cpus = self.cpus.iter_mut().filter(|cpu| cpu.seen == self.passes);
+        let guarded = scheduled.chain(cpus.map(|cpu| &mut cpu.busy));
+        for column in guarded.chain([&mut self.context_switches]) {
+            column.publish(into);
         }
         findings.end()
     }
@@ -355,7 +370,7 @@ mod tests {
         let snapshot = snapshot(&mut host, &mut Readings::default());
         let last = snapshot.get("host", "cpu.511.busy_ns").unwrap();
         assert_eq!(last.value, 1e10);
-        assert_eq!(host.mark().time.processors, 512);
+        assert_eq!(host.times().time.processors, 512);
     }
 
     #[test]

@@ -26,7 +26,8 @@ mod threads;
 mod xen;
 
 pub use block::BlockDevices;
-pub use cgroup::ControlGroup;
+pub(crate) use cgroup::GroupClock;
+pub use cgroup::{ControlGroup, GroupTimes};
 pub use children::Children;
 pub(crate) use counter::Findings;
 pub use counter::{Change, Counter, Rule, most_cpu_time};
@@ -35,15 +36,15 @@ pub use grants::Grants;
 pub(crate) use grants::{GrantProbe, Pages};
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
-pub(crate) use host_cpu::HostMark;
+pub(crate) use host_cpu::HostTimes;
 pub use idle_states::IdleStates;
 pub use interrupts::{Interrupts, parse_interrupts};
 pub use kvm_exits::{KvmBackend, KvmExits};
 pub use net::NetDevices;
 pub use softirqs::Softirqs;
-pub use threads::VmmThreads;
+pub use threads::{ThreadTimes, VmmThreads};
 pub(crate) use threads::{ProcessClock, process_clock};
-pub use xen::{XenClock, XenDomain, XenHost, XenRings};
+pub use xen::{DomainTimes, XenClock, XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;

@@ -93,17 +93,24 @@ impl GuardedColumn {
 
     /// Takes a raw reading and records the total.
     pub(crate) fn record(&mut self, raw: u64, into: &mut Readings) -> Change {
-        self.record_within(raw, u64::MAX, into)
-    }
-
-    /// As [`GuardedColumn::record`], of a source that can have grown by at most `most`.
-    pub(crate) fn record_within(&mut self, raw: u64, most: u64, into: &mut Readings) -> Change {
-        let change = self.counter.advance_within(raw, most);
-        self.column.record_count(self.counter.total(), into);
+        let change = self.advance_within(raw, u64::MAX);
+        self.publish(into);
         change
     }
 
-    /// What was recorded last.
+    /// Takes a raw reading of a source that can have grown by at most `most`.
+    pub(crate) fn advance_within(&mut self, raw: u64, most: u64) -> Change {
+        self.counter.advance_within(raw, most)
+    }
+
+    /// Records the total, if there was a reading.
+    pub(crate) fn publish(&mut self, into: &mut Readings) {
+        if self.counter.has_begun() {
+            self.column.record_count(self.counter.total(), into);
+        }
+    }
+
+    /// The first reading plus all gains since.
     pub(crate) fn total(&self) -> u64 {
         self.counter.total()
     }

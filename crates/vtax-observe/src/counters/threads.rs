@@ -20,13 +20,14 @@ use super::file::KernelFile;
 use super::series::Column;
 use super::text;
 use crate::guests::process::Process;
-use crate::{Instrument, ObserveError, Readings, Subject, ThreadRole, metric};
+use crate::{Instrument, ObserveError, Readings, Subject, metric};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_core::account::{Stage, Stages};
 
 /// How often a new thread without a role is looked at: a thread gives itself its name only
 /// after it was created.
@@ -49,10 +50,9 @@ pub struct VmmThreads {
     listed: Option<(u64, Nanoseconds)>,
     threads: Vec<Thread>,
     kernel_threads: Vec<Thread>,
-    roles: [Role; 3],
-    emulator: (u64, Column),
-    /// All of it, where no control group of the VM's own accounts that.
-    total: Option<Column>,
+    roles: [Role; ROLES.len()],
+    emulator: u64,
+    columns: Columns,
     entries: Vec<MaybeUninit<u8>>,
 }
 
@@ -63,23 +63,44 @@ struct Rules {
     iothreads: Vec<u32>,
 }
 
+/// The roles whose threads are read one by one.
+const ROLES: [Stage; 3] = [Stage::Vcpu, Stage::Iothread, Stage::Vhost];
+
+/// What a VMM's threads used since it began, those that have ended included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ThreadTimes {
+    /// CPU time by role: vCPU, I/O thread, vhost worker, emulator.
+    pub stages: Stages,
+    /// How often threads of each of the first three roles were put on a processor.
+    pub switches: [u64; ROLES.len()],
+    /// Time that vCPU threads were ready to run and no processor was free.
+    pub vcpu_wait: Nanoseconds,
+}
+
 /// What has a role is read one by one, and what has ended still counts.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 struct Role {
-    role: ThreadRole,
+    role: Stage,
     ended_inside: u64,
     ended_outside: u64,
     ended_switches: u64,
     ended_wait: u64,
-    cpu: Column,
-    switches: Column,
-    wait: Option<Column>,
+}
+
+/// The series that the times become.
+#[derive(Debug)]
+struct Columns {
+    cpu: [(Stage, Column); ROLES.len() + 1],
+    switches: [Column; ROLES.len()],
+    vcpu_wait: Column,
+    /// All of it, where no control group of the VM's own accounts that.
+    total: Option<Column>,
 }
 
 #[derive(Debug)]
 struct Thread {
     tid: u32,
-    role: ThreadRole,
+    role: Stage,
     looks: u8,
     present: bool,
     /// `None` for the emulator's threads, which are not read.
@@ -130,15 +151,18 @@ impl VmmThreads {
                 cause: cause.into(),
             })?;
         let owner = &subject.owner;
-        let role = |role: ThreadRole, cpu| Role {
-            role,
-            ended_inside: 0,
-            ended_outside: 0,
-            ended_switches: 0,
-            ended_wait: 0,
-            cpu: Column::counter(owner, cpu),
-            switches: Column::counter(owner, metric::context_switches(role.name())),
-            wait: (role == ThreadRole::Vcpu).then(|| Column::counter(owner, metric::CPU_VCPU_WAIT)),
+        let column = |metric| Column::counter(owner, metric);
+        let columns = Columns {
+            cpu: [
+                (Stage::Vcpu, column(metric::CPU_VCPU)),
+                (Stage::Iothread, column(metric::CPU_IOTHREAD)),
+                (Stage::Vhost, column(metric::CPU_VHOST)),
+                (Stage::Emulator, column(metric::CPU_EMULATOR)),
+            ],
+            switches: ROLES
+                .map(|role| Column::counter(owner, metric::context_switches(role.name()))),
+            vcpu_wait: column(metric::CPU_VCPU_WAIT),
+            total: (subject.cgroups.is_empty()).then(|| column(metric::CPU_TOTAL)),
         };
         let mut threads = Self {
             name: format!("threads {owner}"),
@@ -152,13 +176,15 @@ impl VmmThreads {
             listed: None,
             threads: Vec::new(),
             kernel_threads: Vec::new(),
-            roles: [
-                role(ThreadRole::Vcpu, metric::CPU_VCPU),
-                role(ThreadRole::Iothread, metric::CPU_IOTHREAD),
-                role(ThreadRole::Vhost, metric::CPU_VHOST),
-            ],
-            emulator: (0, Column::counter(owner, metric::CPU_EMULATOR)),
-            total: (subject.cgroups.is_empty()).then(|| Column::counter(owner, metric::CPU_TOTAL)),
+            roles: ROLES.map(|role| Role {
+                role,
+                ended_inside: 0,
+                ended_outside: 0,
+                ended_switches: 0,
+                ended_wait: 0,
+            }),
+            emulator: 0,
+            columns,
             entries: vec![MaybeUninit::uninit(); 8192],
         };
         threads.list()?;
@@ -223,7 +249,7 @@ impl VmmThreads {
                 }
                 None => {
                     next = self.threads.len() + 1;
-                    self.threads.push(Thread::new(tid, ThreadRole::Emulator));
+                    self.threads.push(Thread::new(tid, Stage::Emulator));
                 }
             }
         }
@@ -242,10 +268,85 @@ impl VmmThreads {
         });
         Ok(())
     }
+
+    /// What its threads used until now.
+    ///
+    /// # Errors
+    /// When the process is gone, or the kernel does not account its threads one by one.
+    pub fn times(&mut self, now: Nanoseconds) -> Result<ThreadTimes, ObserveError> {
+        // The clock first: it brings every thread's account up to date. That the directory still
+        // has its threads afterwards proves that the process was this one when it was read.
+        let whole = (self.clock)();
+        self.discover(now)?;
+        let whole = whole.map_err(|cause| self.unlisted(cause))?;
+
+        let roles = &mut self.roles;
+        let mut failed = None;
+        for (threads, inside) in [(&mut self.threads, true), (&mut self.kernel_threads, false)] {
+            threads.retain_mut(|thread| match thread.read() {
+                Ok(Some(())) => true,
+                Ok(None) => {
+                    retire(roles, thread, inside);
+                    false
+                }
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    true
+                }
+            });
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+
+        let mut times = ThreadTimes::default();
+        let mut inside = 0u64;
+        let mut ever_ran = whole == 0;
+        for (role, switches) in roles.iter().zip(&mut times.switches) {
+            let sum = |threads: &[Thread], of: fn(&Thread) -> u64| {
+                let own = threads.iter().filter(|thread| thread.role == role.role);
+                own.fold(0u64, |sum, thread| sum.saturating_add(of(thread)))
+            };
+            let cpu = |thread: &Thread| thread.cpu.total();
+            let own = role.ended_inside.saturating_add(sum(&self.threads, cpu));
+            let kernel = role
+                .ended_outside
+                .saturating_add(sum(&self.kernel_threads, cpu));
+            let both = |ended: u64, of: fn(&Thread) -> u64| {
+                ended
+                    .saturating_add(sum(&self.threads, of))
+                    .saturating_add(sum(&self.kernel_threads, of))
+            };
+            inside = inside.saturating_add(own);
+            times
+                .stages
+                .add(role.role, Nanoseconds(own.saturating_add(kernel)));
+            *switches = both(role.ended_switches, |thread| thread.switches.total());
+            ever_ran |= *switches > 0;
+            if role.role == Stage::Vcpu {
+                let wait = both(role.ended_wait, |thread| thread.wait.total());
+                times.vcpu_wait = Nanoseconds(wait);
+            }
+        }
+        if !ever_ran && self.threads.iter().any(|thread| thread.file.is_some()) {
+            return Err(ObserveError::Unavailable {
+                what: "CPU time of single threads".to_owned(),
+                reason: "every /proc/PID/task/TID/schedstat reads 0: this kernel accounts it only \
+                         when booted with `delayacct` (or after `sysctl kernel.task_delayacct=1`)"
+                    .to_owned(),
+            });
+        }
+        // Reading takes microseconds in which threads run on, so the difference may dip by that.
+        self.emulator = self.emulator.max(whole.saturating_sub(inside));
+        times
+            .stages
+            .add(Stage::Emulator, Nanoseconds(self.emulator));
+        Ok(times)
+    }
 }
 
 impl Thread {
-    fn new(tid: u32, role: ThreadRole) -> Self {
+    fn new(tid: u32, role: Stage) -> Self {
         Self {
             tid,
             role,
@@ -261,7 +362,7 @@ impl Thread {
     /// A vhost worker with these files; `None` once it is gone.
     fn of_vhost(tid: u32, directory: &Path) -> Option<Self> {
         let file = KernelFile::open_one_piece(directory.join("schedstat")).ok()?;
-        let mut thread = Self::new(tid, ThreadRole::Vhost);
+        let mut thread = Self::new(tid, Stage::Vhost);
         thread.file = Some(file);
         Some(thread)
     }
@@ -275,7 +376,7 @@ impl Thread {
         };
         let own = innermost_number(&directory).unwrap_or(self.tid);
         self.role = rules.role([own, self.tid], name.trim_ascii());
-        if self.role != ThreadRole::Emulator {
+        if self.role != Stage::Emulator {
             self.file = KernelFile::open_one_piece(directory.join("schedstat")).ok();
         }
     }
@@ -307,13 +408,13 @@ impl Rules {
     /// The VMM's own word first; then the names that VMMs give their threads. `numbers` are the
     /// thread's numbers in the VMM's PID namespace, which the VMM speaks of, and in this one,
     /// into which someone may have translated them.
-    fn role(&self, numbers: [u32; 2], name: &[u8]) -> ThreadRole {
+    fn role(&self, numbers: [u32; 2], name: &[u8]) -> Stage {
         let listed = |list: &[u32]| numbers.iter().any(|number| list.contains(number));
         if listed(&self.vcpu_threads) {
-            return ThreadRole::Vcpu;
+            return Stage::Vcpu;
         }
         if listed(&self.iothreads) {
-            return ThreadRole::Iothread;
+            return Stage::Iothread;
         }
         let starts = |prefix: &[u8]| name.starts_with(prefix);
         let numbered = |prefix: &[u8]| {
@@ -322,16 +423,16 @@ impl Rules {
         };
         let is_qemu_vcpu = (starts(b"CPU ") || starts(b"ALL CPUs")) && (name.contains(&b'/'));
         if is_qemu_vcpu || numbered(b"vcpu") || numbered(b"fc_vcpu ") || numbered(b"crosvm_vcpu") {
-            return ThreadRole::Vcpu;
+            return Stage::Vcpu;
         }
         // QEMU's I/O thread for its own monitor does no guest I/O.
         if starts(b"IO ") && name != b"IO mon_iothread" {
-            return ThreadRole::Iothread;
+            return Stage::Iothread;
         }
         if numbered(b"vhost-") {
-            return ThreadRole::Vhost;
+            return Stage::Vhost;
         }
-        ThreadRole::Emulator
+        Stage::Emulator
     }
 }
 
@@ -388,7 +489,7 @@ fn vhost_owner(directory: &Path) -> Option<u32> {
 }
 
 /// Keeps what a thread did after it has ended.
-fn retire(roles: &mut [Role; 3], thread: &Thread, inside: bool) {
+fn retire(roles: &mut [Role], thread: &Thread, inside: bool) {
     let Some(role) = roles.iter_mut().find(|role| role.role == thread.role) else {
         return;
     };
@@ -408,73 +509,17 @@ impl Instrument for VmmThreads {
     }
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        // The clock first: it brings every thread's account up to date. That the directory still
-        // has its threads afterwards proves that the process was this one when it was read.
-        let whole = (self.clock)();
-        self.discover(now)?;
-        let whole = whole.map_err(|cause| self.unlisted(cause))?;
-
-        let roles = &mut self.roles;
-        let mut failed = None;
-        for (threads, inside) in [(&mut self.threads, true), (&mut self.kernel_threads, false)] {
-            threads.retain_mut(|thread| match thread.read() {
-                Ok(Some(())) => true,
-                Ok(None) => {
-                    retire(roles, thread, inside);
-                    false
-                }
-                Err(error) => {
-                    failed.get_or_insert(error);
-                    true
-                }
-            });
+        let times = self.times(now)?;
+        let columns = &mut self.columns;
+        for (stage, column) in &mut columns.cpu {
+            column.record_count(times.stages.get(*stage).0, into);
         }
-        if let Some(error) = failed {
-            return Err(error);
+        for (column, switches) in columns.switches.iter_mut().zip(times.switches) {
+            column.record_count(switches, into);
         }
-
-        let (mut inside, mut outside) = (0u64, 0u64);
-        let mut ever_ran = whole == 0;
-        for role in roles {
-            let sum = |threads: &[Thread], of: fn(&Thread) -> u64| {
-                let own = threads.iter().filter(|thread| thread.role == role.role);
-                own.fold(0u64, |sum, thread| sum.saturating_add(of(thread)))
-            };
-            let cpu = |thread: &Thread| thread.cpu.total();
-            let own = role.ended_inside.saturating_add(sum(&self.threads, cpu));
-            let kernel = role
-                .ended_outside
-                .saturating_add(sum(&self.kernel_threads, cpu));
-            let both = |ended: u64, of: fn(&Thread) -> u64| {
-                ended
-                    .saturating_add(sum(&self.threads, of))
-                    .saturating_add(sum(&self.kernel_threads, of))
-            };
-            let switches = both(role.ended_switches, |thread| thread.switches.total());
-            let wait = both(role.ended_wait, |thread| thread.wait.total());
-            inside = inside.saturating_add(own);
-            outside = outside.saturating_add(kernel);
-            ever_ran |= switches > 0;
-            role.cpu.record_count(own.saturating_add(kernel), into);
-            role.switches.record_count(switches, into);
-            if let Some(column) = &mut role.wait {
-                column.record_count(wait, into);
-            }
-        }
-        if !ever_ran && self.threads.iter().any(|thread| thread.file.is_some()) {
-            return Err(ObserveError::Unavailable {
-                what: "CPU time of single threads".to_owned(),
-                reason: "every /proc/PID/task/TID/schedstat reads 0: this kernel accounts it only \
-                         when booted with `delayacct` (or after `sysctl kernel.task_delayacct=1`)"
-                    .to_owned(),
-            });
-        }
-        // Reading takes microseconds in which threads run on, so the difference may dip by that.
-        self.emulator.0 = self.emulator.0.max(whole.saturating_sub(inside));
-        self.emulator.1.record_count(self.emulator.0, into);
-        if let Some(total) = &mut self.total {
-            let of_process = inside.saturating_add(self.emulator.0);
-            total.record_count(of_process.saturating_add(outside), into);
+        columns.vcpu_wait.record_count(times.vcpu_wait.0, into);
+        if let Some(total) = &mut columns.total {
+            total.record_count(times.stages.total().0, into);
         }
         Ok(())
     }
@@ -600,11 +645,11 @@ mod tests {
             "fc_vcpu 3",
             "crosvm_vcpu1",
         ] {
-            assert_eq!(role(name), ThreadRole::Vcpu, "{name}");
+            assert_eq!(role(name), Stage::Vcpu, "{name}");
         }
-        assert_eq!(role("IO iothread0"), ThreadRole::Iothread);
-        assert_eq!(role("IO mon_iothread"), ThreadRole::Emulator);
-        assert_eq!(role("vhost-4242"), ThreadRole::Vhost);
+        assert_eq!(role("IO iothread0"), Stage::Iothread);
+        assert_eq!(role("IO mon_iothread"), Stage::Emulator);
+        assert_eq!(role("vhost-4242"), Stage::Vhost);
         for name in [
             "qemu-system-x86",
             "worker",
@@ -615,10 +660,10 @@ mod tests {
             "call_rcu",
             "",
         ] {
-            assert_eq!(role(name), ThreadRole::Emulator, "{name}");
+            assert_eq!(role(name), Stage::Emulator, "{name}");
         }
-        assert_eq!(rules.role([5, 900], b"qemu"), ThreadRole::Vcpu);
-        assert_eq!(rules.role([900, 6], b"qemu"), ThreadRole::Iothread);
+        assert_eq!(rules.role([5, 900], b"qemu"), Stage::Vcpu);
+        assert_eq!(rules.role([900, 6], b"qemu"), Stage::Iothread);
     }
 
     #[test]
@@ -638,6 +683,17 @@ mod tests {
         assert_eq!(value(&snapshot, metric::CPU_IOTHREAD), 50.0);
         assert_eq!(value(&snapshot, metric::CPU_VHOST), 25.0);
         assert_eq!(value(&snapshot, metric::CPU_EMULATOR), 2000.0 - 875.0);
+    }
+
+    #[test]
+    fn times_are_exact_also_beyond_what_a_float_holds() {
+        let vmm = FakeVmm::new();
+        let vcpu = (1 << 53) + 1;
+        vmm.thread(71, "CPU 0/KVM", &format!("{vcpu} 0 1"));
+        vmm.clock.store(vcpu + 2, Ordering::Relaxed);
+        let times = vmm.open(&subject()).times(Nanoseconds(0)).unwrap();
+        assert_eq!(times.stages.get(Stage::Vcpu).0, vcpu);
+        assert_eq!(times.stages.total().0, vcpu + 2);
     }
 
     #[test]

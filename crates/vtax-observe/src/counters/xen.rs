@@ -50,7 +50,7 @@ impl Instrument for XenHost {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let change = self.total.record(self.library.times(0)?.domain, into);
+        let change = self.total.record(self.library.times(0)?.total.0, into);
         let mut findings = Findings::default();
         findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
         findings.end()
@@ -93,7 +93,7 @@ impl Instrument for XenDomain {
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let times = self.library.times(self.domain)?;
         let mut findings = Findings::default();
-        let change = self.total.record(times.domain, into);
+        let change = self.total.record(times.total.0, into);
         findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
         for (number, time) in times.vcpus.iter().enumerate() {
             if self.vcpus.len() <= number {
@@ -102,7 +102,7 @@ impl Instrument for XenDomain {
                 self.vcpus.push(column);
             }
             if let Some(column) = self.vcpus.get_mut(number) {
-                let change = column.record(*time, into);
+                let change = column.record(time.0, into);
                 findings.note(Path::new(LIBXENSTAT), column.metric(), change);
             }
         }
@@ -110,7 +110,7 @@ impl Instrument for XenDomain {
     }
 }
 
-/// CPU time of all domains at once, in nanoseconds, as Xen's scheduler counts it.
+/// CPU time of all domains at once, as Xen's scheduler counts it.
 #[derive(Debug)]
 pub struct XenClock {
     library: Library,
@@ -129,7 +129,7 @@ impl XenClock {
     ///
     /// # Errors
     /// When the hypervisor does not answer.
-    pub fn read(&self, domains: &[u32]) -> Result<Vec<Option<u64>>, ObserveError> {
+    pub fn read(&self, domains: &[u32]) -> Result<Vec<Option<Nanoseconds>>, ObserveError> {
         self.library.totals(domains)
     }
 }
@@ -157,11 +157,13 @@ fn library_name(sys: &Path) -> Result<String, ObserveError> {
     ))
 }
 
-/// One reading of the hypervisor, in nanoseconds.
+/// CPU time of a domain, as the hypervisor counts it now.
 #[derive(Debug, PartialEq, Eq)]
-struct Times {
-    domain: u64,
-    vcpus: Vec<u64>,
+pub struct DomainTimes {
+    /// All of it.
+    pub total: Nanoseconds,
+    /// By virtual processor.
+    pub vcpus: Vec<Nanoseconds>,
 }
 
 type Handle = NonNull<c_void>;
@@ -253,7 +255,7 @@ impl Library {
         })
     }
 
-    fn times(&self, domain: u32) -> Result<Times, ObserveError> {
+    fn times(&self, domain: u32) -> Result<DomainTimes, ObserveError> {
         let gone = |what: &str| ObserveError::Unavailable {
             what: format!("CPU time of Xen domain {domain}"),
             reason: what.to_owned(),
@@ -263,20 +265,21 @@ impl Library {
             let this = unsafe { (self.node_domain)(node, domain) };
             (!this.is_null()).then(|| {
                 // SAFETY: it is not null, and belongs to the node.
-                let (domain, vcpus) = unsafe { ((self.domain_cpu_ns)(this), self.vcpus(this)) };
-                Times { domain, vcpus }
+                let (total, vcpus) = unsafe { ((self.domain_cpu_ns)(this), self.vcpus(this)) };
+                let total = Nanoseconds(total);
+                DomainTimes { total, vcpus }
             })
         })?;
         times.ok_or_else(|| gone("there is no such domain"))
     }
 
-    fn totals(&self, domains: &[u32]) -> Result<Vec<Option<u64>>, ObserveError> {
+    fn totals(&self, domains: &[u32]) -> Result<Vec<Option<Nanoseconds>>, ObserveError> {
         self.with_node(DOMAINS, |node| {
             let total = |domain: &u32| {
                 // SAFETY: the node is valid in here; a domain that is not in it is null.
                 let this = unsafe { (self.node_domain)(node, *domain) };
                 // SAFETY: it is not null, and belongs to the node.
-                (!this.is_null()).then(|| unsafe { (self.domain_cpu_ns)(this) })
+                (!this.is_null()).then(|| Nanoseconds(unsafe { (self.domain_cpu_ns)(this) }))
             };
             domains.iter().map(total).collect()
         })
@@ -300,7 +303,7 @@ impl Library {
 
     /// # Safety
     /// `domain` is a domain of a node that has not been freed.
-    unsafe fn vcpus(&self, domain: Pointer) -> Vec<u64> {
+    unsafe fn vcpus(&self, domain: Pointer) -> Vec<Nanoseconds> {
         // SAFETY: as the caller promises.
         let number = unsafe { (self.domain_num_vcpus)(domain) }.min(MOST_VCPUS);
         (0..number)
@@ -308,7 +311,7 @@ impl Library {
                 // SAFETY: as the caller promises; the index is below the number of vCPUs.
                 let vcpu = unsafe { (self.domain_vcpu)(domain, index) };
                 // SAFETY: it is not null, and belongs to the domain.
-                (!vcpu.is_null()).then(|| unsafe { (self.vcpu_ns)(vcpu) })
+                (!vcpu.is_null()).then(|| Nanoseconds(unsafe { (self.vcpu_ns)(vcpu) }))
             })
             .collect()
     }

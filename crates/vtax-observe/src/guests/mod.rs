@@ -37,6 +37,7 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
+use vtax_core::Nanoseconds;
 
 /// What makes a guest the same guest from one pass to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,8 +108,8 @@ pub struct Guest {
     pub beside_devices: Option<u32>,
     /// The control group that it is in (VMs) or that it is (containers), relative to the hierarchy.
     pub group: Option<PathBuf>,
-    /// Its number as a Xen domain, and the domain's CPU time in nanoseconds.
-    pub domain: Option<(u32, u64)>,
+    /// Its number as a Xen domain, and the domain's CPU time.
+    pub domain: Option<(u32, Nanoseconds)>,
     /// Its network devices.
     pub devices: Vec<Device>,
     /// Its disks.
@@ -538,13 +539,13 @@ impl Guests {
             let key = key(&domain);
             if let Some(guest) = self.guests.get_mut(&key) {
                 // A domain that migrated or rebooted keeps its UUID and gets a new number.
-                guest.domain = Some((domain.id, domain.cpu_ns));
+                guest.domain = Some((domain.id, domain.time));
                 continue;
             }
             let guest = Guest {
                 uuid: domain.uuid,
                 cpus: Some(domain.cpus),
-                domain: Some((domain.id, domain.cpu_ns)),
+                domain: Some((domain.id, domain.time)),
                 is_new: self.passes > 0,
                 ..Guest::new(key, Platform::Xen, domain.name)
             };

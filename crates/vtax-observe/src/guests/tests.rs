@@ -392,7 +392,7 @@ fn xen_domains_have_their_backends_and_device_models() {
     guests.scan();
     assert_eq!(guests.len(), 1, "a device model is no guest");
     let web = guests.iter().next().unwrap();
-    assert_eq!(web.domain, Some((3, 1_500_000_000)));
+    assert_eq!(web.domain, Some((3, Nanoseconds(1_500_000_000))));
     let helpers: Vec<u32> = web.helpers.iter().map(|helper| helper.pid).collect();
     assert_eq!(helpers, [30, 31, 33]);
     assert_eq!(web.devices[0].name, "vif3.0");

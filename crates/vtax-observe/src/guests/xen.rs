@@ -9,6 +9,7 @@ use crate::{ObserveError, Roots};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use vtax_core::Nanoseconds;
 
 /// One domain.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,8 +18,8 @@ pub(super) struct Domain {
     pub(super) name: String,
     pub(super) uuid: Option<String>,
     pub(super) cpus: u32,
-    /// CPU time since it was made, in nanoseconds.
-    pub(super) cpu_ns: u64,
+    /// CPU time since it was made.
+    pub(super) time: Nanoseconds,
 }
 
 /// The toolstack of this host.
@@ -64,7 +65,7 @@ impl Toolstack {
             let ids: Vec<u32> = domains.iter().map(|domain| domain.id).collect();
             for (domain, time) in domains.iter_mut().zip(clock.read(&ids)?) {
                 // One that ended since it was listed keeps what the list says.
-                domain.cpu_ns = time.unwrap_or(domain.cpu_ns);
+                domain.time = time.unwrap_or(domain.time);
             }
         }
         Ok(domains)
@@ -102,7 +103,7 @@ fn parse_list(table: &[u8]) -> Vec<Domain> {
             name: super::name::sanitised(&name.join(&b' ')),
             uuid: None,
             cpus: text::small(cpus)?,
-            cpu_ns: seconds_in_ns(seconds)?,
+            time: Nanoseconds(seconds_in_ns(seconds)?),
         })
     };
     text::lines(table).skip(1).filter_map(domain).collect()
@@ -169,7 +170,7 @@ two words                                    2   512     1     r-----       0.0
         let domains = xen.domains().unwrap();
         assert_eq!(domains.len(), 2);
         assert_eq!(
-            (domains[0].id, domains[0].cpus, domains[0].cpu_ns),
+            (domains[0].id, domains[0].cpus, domains[0].time.0),
             (1, 2, 17_300_000_000)
         );
         assert_eq!(

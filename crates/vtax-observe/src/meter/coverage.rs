@@ -87,6 +87,8 @@ pub struct Domain {
 pub struct HostEnergy {
     /// Owner and metric of each; every one is a counter in joules.
     pub series: Vec<(String, String)>,
+    /// The meters that they are of.
+    pub meters: Vec<String>,
     /// The flag that the sum must carry.
     pub source: Source,
     /// What the sum covers, in words.
@@ -154,6 +156,7 @@ pub fn host_energy<'a>(meters: impl IntoIterator<Item = &'a dyn Meter>) -> Optio
             .iter()
             .map(|domain| series_of(*base, domain))
             .collect(),
+        meters: vec![base.name().to_owned()],
         source: base.source(),
         covers: covers.to_owned(),
         caveats: base.caveats().to_vec(),
@@ -174,6 +177,7 @@ pub fn host_energy<'a>(meters: impl IntoIterator<Item = &'a dyn Meter>) -> Optio
                 energy.covers.push_str(" and graphics boards");
             }
             if meter.name() != base.name() {
+                energy.meters.push(meter.name().to_owned());
                 energy.caveats.extend_from_slice(meter.caveats());
             }
         }
