@@ -57,7 +57,7 @@ pub enum Refusal {
 
 impl FileError {
     /// For `map_err`: an error of what was tried on `path`.
-    pub(crate) fn of<E: Into<io::Error>>(
+    pub fn of<E: Into<io::Error>>(
         action: &'static str,
         path: impl AsRef<Path>,
     ) -> impl FnOnce(E) -> Self {

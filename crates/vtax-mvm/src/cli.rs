@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use vtax_log::Verbosity;
 
 /// What to do with micro VMs.
 #[derive(Debug, Subcommand)]
@@ -84,6 +85,8 @@ pub struct RunArguments {
     /// Save the population here when it ends
     #[arg(long, conflicts_with = "live")]
     save: Option<PathBuf>,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 /// `shard`.
@@ -178,6 +181,7 @@ fn until_ended(mut look: impl FnMut() -> bool) {
 }
 
 fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
+    arguments.verbosity.start_log();
     catch_signals();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = arguments.workers.unwrap_or(cores);
@@ -310,7 +314,8 @@ fn serve(address: SocketAddr, route: Arc<dyn Route>, what: &str) -> Result<()> {
 const FASTEST_BOOT: Duration = Duration::from_micros(100);
 
 fn shard(arguments: &ShardArguments) -> Result<()> {
-    // Should the parent end before this, the end of our input says so.
+    Verbosity::default().start_log();
+    // If the parent ends before this call, standard input ends.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(
         |cause| Error::System {
             tried: "end with the parent".into(),

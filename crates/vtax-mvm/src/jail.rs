@@ -1,22 +1,23 @@
-//! What a monitor can still reach once it serves: its guests and clients, no file but its snapshot's, no
-//! other process, no network beyond the connections that come to it, nothing by a capability.
+//! The sandbox of a monitor that serves, for a guest that breaks out of its vCPU or a client that breaks the parser.
 //!
-//! A guest that broke out of its vCPU, or a client that broke the parser, is in here.
+//! It contains the monitor's guests and clients and its snapshot's directory, and no other file, process, network
+//! connection or capability.
 
 use crate::error::{Error, Result};
 use std::io;
 use std::path::Path;
+use tracing::warn;
 use vtax_jail::{AccessFs, Argument, BitFlags, Calls, JailError, drop_capabilities, full_access};
 
-/// Shuts this thread in, and all that it starts. `snapshot` is what it may write, `socket` what it removes
-/// at its end.
+/// Puts this thread, and all that it starts, into the sandbox. In it, the thread may write `snapshot` and remove
+/// `socket`.
 ///
 /// # Errors
-/// [`Error::System`]: nothing runs without. A kernel without Landlock is only reported.
-/// [`Error::Configuration`] for a folder in which this user may write by a capability alone.
+/// [`Error::System`] when the sandbox cannot be entered. A kernel without Landlock is only logged.
+/// [`Error::Configuration`] for a directory in which this user may write only by a capability.
 pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     drop_capabilities().map_err(system)?;
-    // Said now, not when the guests are to be saved.
+    // Now rather than when the guests are to be saved.
     for path in [snapshot, socket].into_iter().flatten() {
         check_writable(folder(path))?;
     }
@@ -32,8 +33,8 @@ fn system(error: JailError) -> Error {
     }
 }
 
-/// Has the kernel flush the branch predictor between this process and others: guests of one population have
-/// one owner, those of another process may have another. Nobody can take it back.
+/// Makes the kernel flush the branch predictor between this process and others, whose guests may have other owners. It
+/// cannot be undone.
 #[allow(unsafe_code, reason = "a request that no library has")]
 pub fn keep_predictions_apart() {
     // SAFETY: the request takes numbers only.
@@ -48,9 +49,9 @@ pub fn keep_predictions_apart() {
     };
     if result != 0 {
         let cause = io::Error::last_os_error();
-        eprintln!(
-            "vtax-mvm: this kernel does not flush branch predictions between processes when asked ({cause}): \
-             what others run here can be guessed at, and guesses steered"
+        warn!(
+            "this kernel does not flush the branch predictor between processes ({cause}): other processes of this host \
+             can influence and observe predictions"
         );
     }
 }
@@ -72,7 +73,7 @@ fn restrict_files(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> 
     files.extend(snapshot.map(|path| (folder(path), full_access())));
     files.extend(socket.map(|path| (folder(path), AccessFs::RemoveFile.into())));
     if !vtax_jail::restrict_access(&files, &[]).map_err(system)? {
-        eprintln!("vtax-mvm: this kernel has no Landlock: files are not shut away");
+        warn!("this kernel has no Landlock: access to files is not restricted");
     }
     Ok(())
 }

@@ -1,21 +1,72 @@
-//! A vtax-nic process with links of two ports each, for as long as a test or benchmark needs it.
+//! A vtax-nic process with links of two ports each, for tests and benchmarks.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use vtax_nic::control::api::Request;
-use vtax_nic::control::client::Client;
+use vtax_nic::control::api::{Request, Response};
+use vtax_nic::control::client::{Client, ClientError};
 use vtax_nic::hold::Mode;
 use vtax_nic::telemetry::PortSnapshot;
 
 use crate::nic::{Nic, Options};
+use crate::session::SessionError;
 
 /// How long the back end may take to start.
-const PATIENCE: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running vtax-nic. Dropped, it is ended.
+/// Why a back end cannot be started or used.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// Its directory or configuration cannot be made.
+    #[error(transparent)]
+    File(#[from] vtax_files::FileError),
+    /// The program cannot be started.
+    #[error("cannot start {}: {cause}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// The program ended before it served.
+    #[error("{} ended at its start: {status}", program.display())]
+    Ended {
+        /// The program.
+        program: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// The program does not serve.
+    #[error("{} does not open its API socket", .0.display())]
+    Silent(PathBuf),
+    /// A driver cannot use a port.
+    #[error("{}: {cause}", path.display())]
+    Session {
+        /// The port's socket.
+        path: PathBuf,
+        /// Why not.
+        cause: SessionError,
+    },
+    /// The operator's API.
+    #[error(transparent)]
+    Api(#[from] ClientError),
+    /// An answer of the API lacks a port.
+    #[error("no telemetry of port '{0}'")]
+    NoStats(String),
+    /// What the process has used cannot be read.
+    #[error("cannot read {}: {cause}", path.display())]
+    Usage {
+        /// The directory of its threads.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+}
+
+/// A running vtax-nic, which is ended when this is dropped.
 #[derive(Debug)]
 pub struct Backend {
     process: Child,
@@ -28,18 +79,16 @@ impl Backend {
     /// it runs on that processor alone.
     ///
     /// # Errors
-    ///
-    /// A sentence with what failed.
+    /// When it cannot be configured or started.
     pub fn start(
         program: &Path,
         directory: &Path,
         links: usize,
         (mode, budget_us): (Mode, u32),
         cpu: Option<usize>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, BackendError> {
         let config = directory.join("config.toml");
-        vtax_files::write_scratch(&config, configuration(directory, links, mode, budget_us))
-            .map_err(|error| error.to_string())?;
+        vtax_files::write_scratch(&config, configuration(directory, links, mode, budget_us))?;
         let mut command = match cpu {
             Some(cpu) => {
                 let mut pinned = Command::new("taskset");
@@ -49,9 +98,11 @@ impl Backend {
             None => Command::new(program),
         };
         command.arg("--config").arg(&config).stdin(Stdio::null());
-        let process = command
-            .spawn()
-            .map_err(|error| format!("cannot start {}: {error}", program.display()))?;
+        let program = program.to_owned();
+        let process = match command.spawn() {
+            Ok(process) => process,
+            Err(cause) => return Err(BackendError::Start { program, cause }),
+        };
         let mut backend = Self {
             process,
             directory: directory.to_owned(),
@@ -59,16 +110,10 @@ impl Backend {
         let start = Instant::now();
         while Client::connect(&backend.directory.join("api")).is_err() {
             if let Ok(Some(status)) = backend.process.try_wait() {
-                return Err(format!(
-                    "{} ended at its start: {status}",
-                    program.display()
-                ));
+                return Err(BackendError::Ended { program, status });
             }
-            if start.elapsed() > PATIENCE {
-                return Err(format!(
-                    "{} does not open its API socket",
-                    program.display()
-                ));
+            if start.elapsed() > START_TIMEOUT {
+                return Err(BackendError::Silent(program));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -78,49 +123,46 @@ impl Backend {
     /// Connects a driver to a port.
     ///
     /// # Errors
-    ///
-    /// A sentence with what failed.
-    pub fn connect(&self, port: &str, options: Options) -> Result<Nic, String> {
+    /// [`BackendError::Session`].
+    pub fn connect(&self, port: &str, options: Options) -> Result<Nic, BackendError> {
         let path = self.directory.join(port);
-        Nic::connect(&path, options).map_err(|error| format!("{}: {error}", path.display()))
+        Nic::connect(&path, options).map_err(|cause| BackendError::Session { path, cause })
     }
 
     /// A port's telemetry.
     ///
     /// # Errors
-    ///
-    /// A sentence with what failed.
-    pub fn stats(&self, port: &str) -> Result<PortSnapshot, String> {
+    /// When the API does not answer, or has no such port.
+    pub fn stats(&self, port: &str) -> Result<PortSnapshot, BackendError> {
         let request = Request::Stats {
             port: Some(port.to_owned()),
         };
-        let mut stats = self.ask(&request)?.stats;
-        stats
-            .pop()
-            .ok_or_else(|| format!("no telemetry of port '{port}'"))
+        let last = self.ask(&request)?.stats.pop();
+        last.ok_or_else(|| BackendError::NoStats(port.to_owned()))
     }
 
-    /// Asks over the operator's API.
+    /// Sends a request over the operator's API.
     ///
     /// # Errors
-    ///
-    /// A sentence with what failed.
-    pub fn ask(&self, request: &Request) -> Result<vtax_nic::control::api::Response, String> {
+    /// When the API does not answer, or refuses.
+    pub fn ask(&self, request: &Request) -> Result<Response, ClientError> {
         Client::connect(&self.directory.join("api"))?.ask(request)
     }
 
     /// Processor time and voluntary sleeps of all its threads but the operator's, so far.
     ///
     /// # Errors
-    ///
-    /// A sentence: the process is gone.
-    pub fn usage(&self) -> Result<Usage, String> {
+    /// When the process has ended.
+    pub fn usage(&self) -> Result<Usage, BackendError> {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.process.id()));
-        let told = |error| format!("cannot read {}: {error}", tasks.display());
+        let failed = |cause| BackendError::Usage {
+            path: tasks.clone(),
+            cause,
+        };
         let mut usage = Usage::default();
-        for task in std::fs::read_dir(&tasks).map_err(told)? {
-            let task = task.map_err(told)?.path();
-            let read = |name| std::fs::read_to_string(task.join(name)).map_err(told);
+        for task in std::fs::read_dir(&tasks).map_err(failed)? {
+            let task = task.map_err(failed)?.path();
+            let read = |name| std::fs::read_to_string(task.join(name)).map_err(failed);
             if read("comm")?.trim() == "operator" {
                 continue;
             }
@@ -163,7 +205,7 @@ impl Drop for Backend {
 pub struct Usage {
     /// Processor time.
     pub cpu: Duration,
-    /// Times that a thread went to sleep by itself: wake-ups.
+    /// Voluntary sleeps of its threads, each of which ends with a wake-up.
     pub sleeps: u64,
 }
 

@@ -2,15 +2,16 @@
 //! (QEMU, `docs/interop/vhost-user.rst`, "Backend program conventions").
 
 use crate::config::{Config, ConfigError, MAX_PORTS, PortConfig, TapConfig};
-use crate::control::client::Ctl;
+use crate::control::client::{ClientError, Ctl};
 use crate::datapath::Datapath;
 use crate::hold::Mode;
 use crate::network::MAX_PAIRS;
-use crate::serve;
+use crate::serve::{self, ServeError};
 use crate::telemetry::top::Top;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
+use vtax_log::Verbosity;
 
 /// A vhost-user network back end that merges notifications within a latency budget
 ///
@@ -78,6 +79,9 @@ pub struct Cli {
     /// Does without seccomp and Landlock, for debugging
     #[arg(long)]
     pub no_sandbox: bool,
+    /// How much is logged
+    #[command(flatten)]
+    pub verbosity: Verbosity,
 }
 
 /// What the program does besides serving ports.
@@ -89,21 +93,35 @@ pub enum Verb {
     Top(Top),
 }
 
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// A request to a running vtax-nic, or printing.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Serving ports.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
 impl Cli {
-    /// Runs the command line's command; serving ends with the process.
+    /// Runs the command. Serving ends with the process.
     ///
     /// # Errors
-    /// A sentence with what failed.
-    pub fn execute(self, out: &mut impl Write) -> Result<(), String> {
+    /// When the command fails.
+    pub fn execute(self, out: &mut impl Write) -> Result<(), CliError> {
         match &self.verb {
-            Some(Verb::Ctl(ctl)) => ctl.run(out),
-            Some(Verb::Top(top)) => top.run(out),
+            Some(Verb::Ctl(ctl)) => Ok(ctl.run(out)?),
+            Some(Verb::Top(top)) => Ok(top.run(out)?),
             None if self.print_capabilities => {
-                writeln!(out, "{CAPABILITIES}").map_err(|cause| cause.to_string())
+                Ok(writeln!(out, "{CAPABILITIES}").map_err(ClientError::Print)?)
             }
             None => {
-                let config = self.config().map_err(|error| error.to_string())?;
-                serve::serve(&config).map_err(|error| error.to_string())
+                self.verbosity.start_log();
+                Ok(serve::serve(&self.config()?)?)
             }
         }
     }

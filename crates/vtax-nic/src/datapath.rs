@@ -2,11 +2,11 @@
 
 use crate::features::Features;
 use crate::network::{Kernel, NEEDED, TapEnds};
-use crate::vhost_net::{Device, PATH, VhostNet};
+use crate::vhost_net::{Device, PATH, VhostError, VhostNet};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Who is to move a port's frames.
+/// What moves a port's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Datapath {
@@ -19,55 +19,66 @@ pub enum Datapath {
     User,
 }
 
+/// Why the kernel does not move a port's frames.
+#[derive(Debug, thiserror::Error)]
+pub enum DatapathError {
+    /// The port has [`Datapath::User`].
+    #[error("so configured")]
+    Configured,
+    /// The network has more members than the port and a tap.
+    #[error("it is not alone with a tap")]
+    NotAlone,
+    /// The device lacks features.
+    #[error("{PATH} lacks the features {:#x}", .0.0)]
+    Features(Features),
+    /// No socket for control frames, which [`Datapath::Auto`] needs.
+    #[error("it could not answer control frames: {0} (CAP_NET_RAW)")]
+    Control(std::io::Error),
+    /// The device.
+    #[error(transparent)]
+    Vhost(#[from] VhostError),
+}
+
 impl Datapath {
-    /// The kernel's data path, if it is to be; else why it is not.
+    /// Sets up the kernel's data path.
     ///
-    /// `tap` is there where the port and a tap are all that the network has; `open` opens the device
-    /// once for each of the port's `pairs`. The guest's control frames are answered unless it must be
-    /// the kernel.
+    /// `tap` is the port's tap where the network has no other members. `open` opens the device, once for each of
+    /// `pairs`.
     ///
     /// # Errors
-    /// Why the kernel cannot, where it must.
+    /// Why the kernel does not move the frames. A port with [`Datapath::Kernel`] must not go on then.
     pub fn choose(
         self,
         tap: Option<TapEnds>,
         pairs: u8,
-        open: impl Fn() -> Result<(Box<dyn Device>, Features), String>,
-    ) -> Result<Result<Kernel, String>, String> {
-        let attempt = || -> Result<Kernel, String> {
-            let tap = tap.ok_or("it is not alone with a tap")?;
-            let mut devices = Vec::new();
-            for _ in 0..pairs {
-                let (device, features) = open()?;
-                let missing = NEEDED.without(features);
-                if missing != Features::default() {
-                    return Err(format!("{PATH} lacks the features {:#x}", missing.0));
-                }
-                devices.push(device);
+        open: impl Fn() -> Result<(Box<dyn Device>, Features), VhostError>,
+    ) -> Result<Kernel, DatapathError> {
+        if self == Self::User {
+            return Err(DatapathError::Configured);
+        }
+        let tap = tap.ok_or(DatapathError::NotAlone)?;
+        let mut devices = Vec::new();
+        for _ in 0..pairs {
+            let (device, features) = open()?;
+            let missing = NEEDED.without(features);
+            if missing != Features::default() {
+                return Err(DatapathError::Features(missing));
             }
-            if self == Self::Auto
-                && let Err(why) = &tap.control
-            {
-                return Err(format!(
-                    "it could not answer control frames: {why} (CAP_NET_RAW)"
-                ));
-            }
-            Kernel::new(devices, tap).map_err(|cause| cause.to_string())
-        };
-        match self {
-            Self::User => Ok(Err("so configured".into())),
-            Self::Auto => Ok(attempt()),
-            Self::Kernel => attempt().map(Ok),
+            devices.push(device);
+        }
+        match tap.control {
+            Err(cause) if self == Self::Auto => Err(DatapathError::Control(cause)),
+            _ => Ok(Kernel::new(devices, tap)?),
         }
     }
 }
 
-/// Opens the device and asks what it offers.
+/// Opens the device and reads its features.
 ///
 /// # Errors
-/// Why it cannot be had.
-pub fn open() -> Result<(Box<dyn Device>, Features), String> {
-    let device = VhostNet::open(Path::new(PATH)).map_err(|cause| cause.to_string())?;
-    let features = device.features().map_err(|cause| cause.to_string())?;
+/// When the kernel refuses.
+pub fn open() -> Result<(Box<dyn Device>, Features), VhostError> {
+    let device = VhostNet::open(Path::new(PATH))?;
+    let features = device.features()?;
     Ok((Box::new(device), Features(features)))
 }

@@ -8,13 +8,18 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
     sockopt,
 };
+use std::fmt::Display;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use tracing::warn;
 use vtax_http::ListenError;
 use vtax_http::unix::{self, Users};
 
-/// Time between two attempts to connect.
-const RETRY: Nanos = Nanos::from_micros(200_000);
+/// The time between two attempts to connect or to accept.
+const RETRY_INTERVAL: Nanos = Nanos::from_micros(200_000);
+
+/// The shortest time between two warnings about a port.
+const WARNING_INTERVAL: Nanos = Nanos::from_secs(1);
 
 /// Why a port has no socket.
 #[derive(Debug, thiserror::Error)]
@@ -24,16 +29,16 @@ pub struct SocketError {
     cause: ListenError,
 }
 
-/// Which side begins.
+/// How a port gets its connection.
 #[derive(Debug)]
 enum Side {
     Server(OwnedFd),
     Client(PathBuf),
-    /// The socket came connected and there is no way to another.
+    /// By a connected socket, which cannot be replaced.
     Given,
 }
 
-/// A port's side of the conversation with its front end.
+/// A port's connection to its front end, and how it gets another.
 #[derive(Debug)]
 pub struct FrontEnd {
     id: PortId,
@@ -43,8 +48,10 @@ pub struct FrontEnd {
     /// The connected front end.
     pub connection: Option<Connection>,
     retry: Option<Nanos>,
-    quiet_until: Nanos,
-    unsaid: u64,
+    /// When a warning may be logged again.
+    next_warning: Nanos,
+    /// Warnings since the last one that was logged.
+    suppressed: u64,
 }
 
 impl FrontEnd {
@@ -55,15 +62,15 @@ impl FrontEnd {
             side,
             connection: None,
             retry: None,
-            quiet_until: Nanos::ZERO,
-            unsaid: 0,
+            next_warning: Nanos::ZERO,
+            suppressed: 0,
         }
     }
 
     /// Listens on a path. A socket there on which nobody listens any more is replaced.
     ///
     /// # Errors
-    /// When the path cannot be had.
+    /// When it cannot listen there.
     pub fn listen(id: PortId, name: &str, path: &Path) -> Result<Self, SocketError> {
         let failed = |cause| SocketError {
             port: name.into(),
@@ -73,7 +80,7 @@ impl FrontEnd {
         Ok(Self::new(id, name, Side::Server(socket.into())))
     }
 
-    /// Connects to a path, again and again.
+    /// Connects to a path, repeatedly until it succeeds.
     pub fn connect(id: PortId, name: &str, path: &Path) -> Self {
         let mut front_end = Self::new(id, name, Side::Client(path.into()));
         front_end.retry = Some(Nanos::ZERO);
@@ -90,7 +97,7 @@ impl FrontEnd {
         front_end
     }
 
-    /// Starts to wait for front ends.
+    /// Registers the port's sockets with `poller`.
     ///
     /// # Errors
     /// When the socket cannot be waited for.
@@ -104,7 +111,7 @@ impl FrontEnd {
         Ok(())
     }
 
-    /// Takes a front end that connects. A second one is turned away.
+    /// Accepts a front end that connects. A second one is refused.
     pub fn accept(&mut self, now: Nanos, poller: &Poller) {
         let Side::Server(listener) = &self.side else {
             return;
@@ -113,15 +120,15 @@ impl FrontEnd {
             Ok(socket) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(cause) => {
-                // It would be tried again at once, for it still knocks.
+                // The listener stays readable: without a pause the worker would spin.
                 poller.forget(listener);
-                self.retry = Some(now + RETRY);
-                self.say(&format!("cannot take a front end: {cause}"));
+                self.retry = Some(now + RETRY_INTERVAL);
+                self.warn(format_args!("cannot accept a front end: {cause}"));
                 return;
             }
         };
         if self.connection.is_some() {
-            self.say("a second front end was turned away");
+            self.warn("a second front end was refused");
             return;
         }
         self.connected(socket, poller);
@@ -131,28 +138,28 @@ impl FrontEnd {
         let connection = Connection::new(socket);
         match poller.watch_level(&connection, Token::FrontEnd(self.id)) {
             Ok(()) => self.connection = Some(connection),
-            Err(cause) => self.say(&format!("cannot wait for a front end: {cause}")),
+            Err(cause) => self.warn(format_args!("cannot wait for a front end: {cause}")),
         }
     }
 
-    /// When to try again to connect, or to take a front end.
+    /// When to try again to connect or to accept.
     pub fn retry(&self) -> Option<Nanos> {
         self.retry
     }
 
-    /// Tries again to connect, or to take a front end.
+    /// Tries again to connect or to accept.
     pub fn try_again(&mut self, now: Nanos, poller: &Poller) {
         let Side::Client(path) = &self.side else {
             self.retry = None;
             if let Side::Server(listener) = &self.side
                 && let Err(cause) = poller.watch_level(listener, Token::Listener(self.id))
             {
-                self.retry = Some(now + RETRY);
-                self.say(&format!("cannot wait for front ends: {cause}"));
+                self.retry = Some(now + RETRY_INTERVAL);
+                self.warn(format_args!("cannot wait for front ends: {cause}"));
             }
             return;
         };
-        self.retry = Some(now + RETRY);
+        self.retry = Some(now + RETRY_INTERVAL);
         let attempt = SocketAddrUnix::new(path.as_path()).and_then(|address| {
             let socket = stream()?;
             connect(&socket, &address)?;
@@ -164,36 +171,28 @@ impl FrontEnd {
         }
     }
 
-    /// Lets go of a front end. Returns whether another may come.
+    /// Closes the connection. Returns whether there can be another.
     pub fn disconnect(&mut self, now: Nanos, poller: &Poller) -> bool {
         if let Some(connection) = self.connection.take() {
             poller.forget(&connection);
         }
         if matches!(self.side, Side::Client(_)) {
-            self.retry = Some(now + RETRY);
+            self.retry = Some(now + RETRY_INTERVAL);
         }
         !matches!(self.side, Side::Given)
     }
 
-    /// Logs what no front end can bring about often.
-    pub fn warn(&self, what: &str) {
-        eprintln!("vtax-nic: port {}: {what}", self.name);
-    }
-
-    /// Logs something about the port: at most a line a second, whatever a front end does.
-    pub fn say(&mut self, what: &str) {
+    /// Logs a warning about the port: at most one a second, whatever a front end does.
+    pub fn warn(&mut self, what: impl Display) {
         let now = crate::poller::now();
-        if now < self.quiet_until {
-            self.unsaid += 1;
+        if now < self.next_warning {
+            self.suppressed += 1;
             return;
         }
-        self.quiet_until = now + Nanos::from_secs(1);
-        match std::mem::take(&mut self.unsaid) {
-            0 => eprintln!("vtax-nic: port {}: {what}", self.name),
-            more => eprintln!(
-                "vtax-nic: port {}: {what} (and {more} more lines)",
-                self.name
-            ),
+        self.next_warning = now + WARNING_INTERVAL;
+        match std::mem::take(&mut self.suppressed) {
+            0 => warn!("port {}: {what}", self.name),
+            more => warn!("port {}: {what} (and {more} more warnings)", self.name),
         }
     }
 }

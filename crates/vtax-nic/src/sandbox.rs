@@ -56,7 +56,7 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
 /// When seccomp cannot be set up. A kernel without Landlock is only reported.
 pub fn enter(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
     if !vtax_jail::restrict_access(&[], &[])? {
-        eprintln!("vtax-nic: this kernel has no Landlock: files are protected by seccomp alone");
+        tracing::warn!("this kernel has no Landlock: files are protected by seccomp alone");
     }
     Ok(calls(!connects.is_empty(), in_kernel)?.enforce()?)
 }

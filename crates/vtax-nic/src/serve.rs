@@ -3,7 +3,7 @@
 use crate::config::{Config, Members, PortConfig};
 use crate::control::api::{Mailbox, mailbox};
 use crate::control::server::{self, OperatorListeners};
-use crate::datapath;
+use crate::datapath::{self, Datapath, DatapathError};
 use crate::front_end::{FrontEnd, SocketError};
 use crate::memory::{self, Room};
 use crate::network::{Guest, Network, Port, Tap, TapError};
@@ -15,6 +15,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use std::num::NonZeroU64;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
+use tracing::{info, warn};
 use vtax_http::ListenError;
 use vtax_http::unix::{self, Users};
 
@@ -49,7 +50,7 @@ pub enum ServeError {
         /// The port.
         port: String,
         /// Why not.
-        why: String,
+        why: DatapathError,
     },
     /// Anything else of the kernel.
     #[error("cannot {what}: {cause}")]
@@ -73,15 +74,15 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
 pub fn serve(config: &Config) -> Result<(), ServeError> {
     memory::survive_truncation().map_err(system("catch SIGBUS"))?;
     if let Err(cause) = memory::open_pager() {
-        eprintln!(
-            "vtax-nic: this kernel reports no missing pages (userfaultfd: {cause}): memory that a front end shares and \
+        warn!(
+            "this kernel reports no missing pages (userfaultfd: {cause}): memory that a front end shares and \
              nobody has touched is populated without a limit"
         );
     }
     let room = Room::read();
     if !signal::prepare() {
-        eprintln!(
-            "vtax-nic: this kernel has no asynchronous I/O: a hostile front end (not its guest) \
+        warn!(
+            "this kernel has no asynchronous I/O: a hostile front end (not its guest) \
              can stop the worker"
         );
     }
@@ -202,13 +203,16 @@ impl Plan {
                 _ => None,
             };
             let is_alone = alone.is_some();
-            let kernel = port
+            let kernel = match port
                 .datapath
                 .choose(alone, port.queue_pairs, datapath::open)
-                .map_err(|why| ServeError::Kernel {
-                    port: port.name.clone(),
-                    why,
-                })?;
+            {
+                Err(why) if port.datapath == Datapath::Kernel => {
+                    let port = port.name.clone();
+                    return Err(ServeError::Kernel { port, why });
+                }
+                chosen => chosen,
+            };
             let guest = Guest::new(
                 id,
                 port.queue_pairs,
@@ -219,8 +223,7 @@ impl Plan {
             .limited(&port.limits.or_by_room(room, config.ports.len()))
             .moved_by(kernel);
             if is_alone {
-                let (name, who) = (&port.name, guest.datapath());
-                eprintln!("vtax-nic: port {name}: data path: {who}");
+                info!("port {}: data path: {}", port.name, guest.datapath());
             }
             self.in_kernel |= guest.is_in_kernel();
             ports.push(Port::Guest(Box::new(guest)));

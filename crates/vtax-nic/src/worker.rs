@@ -285,7 +285,7 @@ impl Worker {
         };
         let (_, front_end) = &mut self.front_ends[index];
         if !matches!(error, ProtocolError::Closed) {
-            front_end.say(&format!("front end disconnected: {error}"));
+            front_end.warn(format_args!("front end disconnected: {error}"));
         }
         let stays = front_end.disconnect(time, &self.poller);
         if !stays {
@@ -319,7 +319,7 @@ impl Worker {
                     port: stopped.port,
                 };
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
-                    front_end.say(&format!(
+                    front_end.warn(format_args!(
                         "queue {} stopped: {}",
                         stopped.queue, stopped.fault
                     ));
@@ -333,7 +333,7 @@ impl Worker {
                     port,
                 };
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
-                    front_end.say(&limit.to_string());
+                    front_end.warn(limit);
                 }
             }
         }
@@ -341,13 +341,13 @@ impl Worker {
 
     /// Warns of ports that have used half of what may be populated for them.
     fn warn_of_half_used(&mut self) {
-        for (id, front_end) in &self.front_ends {
+        for (id, front_end) in &mut self.front_ends {
             let network = self.networks.get_mut(usize::from(id.network));
             let port = network.and_then(|network| network.ports_mut().get(usize::from(id.port)));
             if let Some(Port::Guest(guest)) = port
                 && let Some(warning) = guest.memory_warning()
             {
-                front_end.warn(&warning.to_string());
+                front_end.warn(warning);
             }
         }
     }

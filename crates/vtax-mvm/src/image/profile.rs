@@ -1,20 +1,19 @@
-//! CPU profiles: a small TOML that says when a guest is busy → assembly source.
+//! CPU profiles: TOML that describes when a guest is busy, compiled to assembly.
 //!
-//! Every profile becomes one table of (busy ticks, idle ticks, times), walked in a circle by one
-//! program. A tick is 10 ms of the guest's timer: fine enough for load shapes, coarse enough that
-//! the ticking itself costs nothing.
+//! One program repeats a table of busy ticks, idle ticks and repetitions, which is made from the profile. A tick is 10 ms
+//! of the guest's timer, long enough that the timer's interrupts cost nothing.
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use std::fmt::Write;
 
-/// Milliseconds of one tick.
+/// The length of a tick in ms.
 const TICK_MS: u64 = 10;
 
 /// PIT divisor for 100 ticks a second: 1,193,182 Hz / 100.
 const DIVISOR: u16 = 11_932;
 
-/// What the boot sector has room for beside the program.
+/// Steps that fit into the boot sector beside the program.
 const MAX_STEPS: usize = 60;
 
 /// A load shape.
@@ -54,8 +53,27 @@ pub enum Profile {
     },
 }
 
-/// Busy ticks, idle ticks, how many times.
+/// Busy ticks, idle ticks and repetitions.
 type Step = (u16, u16, u16);
+
+/// Why a guest cannot follow a profile.
+#[derive(Debug, thiserror::Error)]
+enum ProfileError {
+    #[error(transparent)]
+    Syntax(#[from] toml::de::Error),
+    #[error("share = {0}: a share is between 0 and 1")]
+    Share(f64),
+    #[error("{key} = {ms}: times are multiples of {TICK_MS} ms")]
+    Ticks { key: &'static str, ms: u64 },
+    #[error("{0} is too large for the guest's 15 bits")]
+    TooLarge(&'static str),
+    #[error("steps = {0}: a ramp has 2 to {MAX_STEPS} steps")]
+    Steps(usize),
+    #[error("step_ms = {step_ms} holds no whole period of {period_ms} ms")]
+    NoPeriod { step_ms: u64, period_ms: u64 },
+    #[error("it has no duration")]
+    NoDuration,
+}
 
 impl Profile {
     /// Reads a profile and checks it. `name` is for errors.
@@ -63,17 +81,18 @@ impl Profile {
     /// # Errors
     /// [`Error::Image`] when the text is no profile, or one that a guest cannot follow.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
-        let refuse = |problem: String| Error::Image {
-            image: name.to_owned(),
-            problem,
-            remedy: "see docs/mvm.md, CPU profiles".to_owned(),
+        let read = || {
+            let profile: Self = toml::from_str(text)?;
+            profile.steps().map(|_| profile)
         };
-        let profile: Self = toml::from_str(text).map_err(|e| refuse(e.to_string()))?;
-        profile.steps().map_err(refuse)?;
-        Ok(profile)
+        read().map_err(|problem: ProfileError| Error::Image {
+            image: name.to_owned(),
+            problem: problem.to_string(),
+            remedy: "see docs/mvm.md, CPU profiles".to_owned(),
+        })
     }
 
-    fn steps(&self) -> std::result::Result<Vec<Step>, String> {
+    fn steps(&self) -> std::result::Result<Vec<Step>, ProfileError> {
         let steps = match *self {
             Self::Duty { share, period_ms } => vec![split(share, period_ms, 1)?],
             Self::Bursty {
@@ -101,14 +120,10 @@ impl Profile {
                 period_ms,
             } => {
                 if !(2..=MAX_STEPS).contains(&steps) {
-                    return Err(format!(
-                        "steps = {steps}: a ramp has 2 to {MAX_STEPS} steps"
-                    ));
+                    return Err(ProfileError::Steps(steps));
                 }
                 if period_ms == 0 || step_ms < period_ms {
-                    return Err(format!(
-                        "step_ms = {step_ms} holds no whole period of {period_ms} ms"
-                    ));
+                    return Err(ProfileError::NoPeriod { step_ms, period_ms });
                 }
                 let times = count("step_ms / period_ms", step_ms / period_ms)?;
                 let last = (steps - 1) as f64;
@@ -118,12 +133,12 @@ impl Profile {
             }
         };
         if steps.iter().all(|&(busy, idle, _)| busy == 0 && idle == 0) {
-            return Err("it has no duration".to_owned());
+            return Err(ProfileError::NoDuration);
         }
         Ok(steps)
     }
 
-    /// The profile as a program: 16-bit assembly for nasm.
+    /// The program of the profile: 16-bit assembly for nasm.
     #[must_use]
     pub fn to_assembly(&self) -> String {
         let mut source = format!(
@@ -138,9 +153,9 @@ impl Profile {
     }
 }
 
-fn split(share: f64, period_ms: u64, times: u16) -> std::result::Result<Step, String> {
+fn split(share: f64, period_ms: u64, times: u16) -> std::result::Result<Step, ProfileError> {
     if !(0.0..=1.0).contains(&share) {
-        return Err(format!("share = {share}: a share is between 0 and 1"));
+        return Err(ProfileError::Share(share));
     }
     let period = ticks("period_ms", period_ms)?;
     // In range: a share of a u16.
@@ -148,18 +163,16 @@ fn split(share: f64, period_ms: u64, times: u16) -> std::result::Result<Step, St
     Ok((busy, period - busy, times))
 }
 
-fn ticks(key: &str, ms: u64) -> std::result::Result<u16, String> {
+fn ticks(key: &'static str, ms: u64) -> std::result::Result<u16, ProfileError> {
     if !ms.is_multiple_of(TICK_MS) {
-        return Err(format!("{key} = {ms}: times are multiples of {TICK_MS} ms"));
+        return Err(ProfileError::Ticks { key, ms });
     }
     count(key, ms / TICK_MS)
 }
 
-fn count(key: &str, value: u64) -> std::result::Result<u16, String> {
-    u16::try_from(value)
-        .ok()
-        .filter(|v| *v < 32_768)
-        .ok_or_else(|| format!("{key} is too large for the guest's 15 bits"))
+fn count(key: &'static str, value: u64) -> std::result::Result<u16, ProfileError> {
+    let count = u16::try_from(value).ok().filter(|v| *v < 32_768);
+    count.ok_or(ProfileError::TooLarge(key))
 }
 
 const PROGRAM: &str = "\

@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use vtax_files::FileError;
 use vtax_nic::hold::{Mode, Nanos};
 use vtax_nic_driver::arrivals::Arrivals;
-use vtax_nic_driver::backend::{Backend, Usage};
+use vtax_nic_driver::backend::{Backend, BackendError, Usage};
 use vtax_nic_driver::load::{Stream, ping_pong, stream};
 use vtax_nic_driver::nic::{Nic, Options};
 use vtax_nic_driver::simulation::quantile;
@@ -131,13 +132,13 @@ impl Drop for PathGuard {
 }
 
 impl Bench {
-    fn run(&self) -> Result<(), String> {
+    fn run(&self) -> Result<(), BackendError> {
         println!(
             "Measured. T_buf {} µs, {} s each; drivers instead of guests; the sender spins on a\n\
              processor of its own, back end and receiver share another.",
             self.cli.budget_us, self.cli.seconds
         );
-        type Part = fn(&Bench) -> Result<(), String>;
+        type Part = fn(&Bench) -> Result<(), BackendError>;
         let parts: [(&str, Part); 6] = [
             ("receive", Self::receive),
             ("send", Self::send),
@@ -172,18 +173,17 @@ impl Bench {
         f64::from(self.cli.budget_us) / 1e6
     }
 
-    fn links(&self, count: usize, mode: Mode) -> Result<Links, String> {
+    fn links(&self, count: usize, mode: Mode) -> Result<Links, BackendError> {
         let directory =
             PathGuard(std::env::temp_dir().join(format!("hold-bench-{}", std::process::id())));
-        std::fs::create_dir_all(&directory.0)
-            .map_err(|error| format!("cannot make {}: {error}", directory.0.display()))?;
+        std::fs::create_dir_all(&directory.0).map_err(FileError::of("make", &directory.0))?;
         let settings = (mode, self.cli.budget_us);
         let path: &Path = &directory.0;
         let backend = Backend::start(&self.cli.program, path, count, settings, Some(OTHER_CPU))?;
-        let connect = |side: &str| -> Result<Vec<Nic>, String> {
+        let connect = |side: &str| {
             (0..count)
                 .map(|n| backend.connect(&format!("{side}{n}"), Options::default()))
-                .collect()
+                .collect::<Result<Vec<Nic>, _>>()
         };
         Ok(Links {
             a: connect("a")?,
@@ -209,7 +209,7 @@ impl Bench {
         )
     }
 
-    fn receive(&self) -> Result<(), String> {
+    fn receive(&self) -> Result<(), BackendError> {
         println!("\n### Receiving 64-byte frames, Poisson\n");
         self.table_of_streams(
             &[20, 50, 100, 200].map(|kpps| {
@@ -225,7 +225,7 @@ impl Bench {
         )
     }
 
-    fn ten_megabits(&self) -> Result<(), String> {
+    fn ten_megabits(&self) -> Result<(), BackendError> {
         println!("\n### 10 Mb/s in 1500-byte frames\n");
         let traffic = [
             ("evenly spaced".to_owned(), Arrivals::TEN_MEGABITS),
@@ -242,7 +242,7 @@ impl Bench {
         traffic: &[(String, Arrivals)],
         modes: &[Mode],
         len: usize,
-    ) -> Result<(), String> {
+    ) -> Result<(), BackendError> {
         println!(
             "| traffic | mode | calls/s | calls/packet | against off | hold p50 | hold p99 | delay p50 | delay p99 | lost | back end CPU |"
         );
@@ -285,7 +285,7 @@ impl Bench {
         Ok(())
     }
 
-    fn send(&self) -> Result<(), String> {
+    fn send(&self) -> Result<(), BackendError> {
         println!("\n### Sending 64-byte frames, Poisson\n");
         println!(
             "| traffic | mode | kicks/s | kicks/packet | against off | delay p50 | delay p99 | lost | back end CPU |"
@@ -317,7 +317,7 @@ impl Bench {
         Ok(())
     }
 
-    fn idle(&self) -> Result<(), String> {
+    fn idle(&self) -> Result<(), BackendError> {
         println!("\n### Idle, and the first packet after idle\n");
         println!(
             "| mode | wake-ups/s while idle | CPU while idle | delay of a packet every 20 ms, p50 | p99 | against off, p50 |"
@@ -364,7 +364,7 @@ impl Bench {
         Ok(())
     }
 
-    fn transactions(&self) -> Result<(), String> {
+    fn transactions(&self) -> Result<(), BackendError> {
         println!("\n### One transaction at a time (as TCP_RR)\n");
         println!("| mode | transactions/s | against off | round trip p50 | p99 |");
         println!("|---|---|---|---|---|");
@@ -403,7 +403,7 @@ impl Bench {
 
     /// The back end alone on its processor: where it shares one with the receivers, those that are called
     /// often keep it from waking up, and so make its batches.
-    fn ports(&self) -> Result<(), String> {
+    fn ports(&self) -> Result<(), BackendError> {
         println!("\n### Many ports, each receiving 1 kpps, Poisson\n");
         println!(
             "| ports | mode | packets/s | calls/packet | back end CPU | CPU a packet | lost |"

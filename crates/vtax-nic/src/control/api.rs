@@ -4,6 +4,7 @@
 //! `{"op":"set","port":"a","cap_us":500}`, `{"op":"clear_override","port":"a"}`. `port` chooses
 //! one port; without it all are meant. Every answer has `ok`; a failed one has `error`.
 
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -20,7 +21,7 @@ use crate::telemetry::PortSnapshot;
 pub const LONGEST_LINE: usize = 16 * 1024;
 
 /// How long a worker may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -243,16 +244,32 @@ pub fn mailbox() -> std::io::Result<(Postbox, Mailbox)> {
     ))
 }
 
+/// Why a request is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The line is no request.
+    #[error("not a request: {0}")]
+    Syntax(#[from] serde_json::Error),
+    /// A worker's thread has ended.
+    #[error("a worker has ended: restart vtax-nic")]
+    WorkerEnded,
+    /// A worker is busy.
+    #[error("a worker did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    Timeout,
+    /// No port has this name.
+    #[error("there is no port '{0}': see which there are with list")]
+    NoPort(String),
+}
+
 /// Asks all workers and gathers their reports.
 ///
 /// # Errors
-///
-/// A sentence: no port has that name, or a worker has ended or does not answer.
+/// When no port has that name, or a worker has ended or does not answer.
 pub fn ask(
     workers: &[Postbox],
     command: Command,
     port: Option<&str>,
-) -> Result<Vec<Report>, String> {
+) -> Result<Vec<Report>, RequestError> {
     let (sender, receiver) = mpsc::channel();
     for worker in workers {
         let job = Job {
@@ -263,21 +280,19 @@ pub fn ask(
         worker
             .jobs
             .send(job)
-            .map_err(|_| "a worker has ended: restart vtax-nic".to_owned())?;
+            .map_err(|_| RequestError::WorkerEnded)?;
         // Fails only when the counter is full: then the bell has long rung.
         let _ = rustix::io::write(&worker.bell, &1u64.to_ne_bytes());
     }
     let mut reports = Vec::new();
     for _ in workers {
         let part = receiver
-            .recv_timeout(PATIENCE)
-            .map_err(|_| format!("a worker did not answer within {} s", PATIENCE.as_secs()))?;
+            .recv_timeout(ANSWER_TIMEOUT)
+            .map_err(|_| RequestError::Timeout)?;
         reports.extend(part);
     }
     match port {
-        Some(name) if reports.is_empty() => Err(format!(
-            "there is no port '{name}': see which there are with list"
-        )),
+        Some(name) if reports.is_empty() => Err(RequestError::NoPort(name.to_owned())),
         _ => Ok(reports),
     }
 }
@@ -302,10 +317,10 @@ impl Response {
     }
 
     /// A failure.
-    pub fn failed(error: String) -> Self {
+    pub fn failed(error: impl Display) -> Self {
         Self {
             ok: false,
-            error: Some(error),
+            error: Some(error.to_string()),
             ..Self::of(Vec::new())
         }
     }
@@ -323,10 +338,9 @@ impl Response {
 /// Reads a request line.
 ///
 /// # Errors
-///
-/// A sentence with what is wrong with it.
-pub fn parse(line: &[u8]) -> Result<Request, String> {
-    serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
+/// [`RequestError::Syntax`].
+pub fn parse(line: &[u8]) -> Result<Request, RequestError> {
+    Ok(serde_json::from_slice(line)?)
 }
 
 fn now_ns() -> u64 {
@@ -365,6 +379,7 @@ mod tests {
         assert!(
             parse(br#"{"op":"explode"}"#)
                 .unwrap_err()
+                .to_string()
                 .contains("explode")
         );
         assert!(parse(br#"{"op":"set","cap_us":-1}"#).is_err());
@@ -373,7 +388,9 @@ mod tests {
 
     #[test]
     fn a_misspelt_setting_is_refused_rather_than_ignored() {
-        let error = parse(br#"{"op":"set","port":"a","capus":500}"#).unwrap_err();
+        let error = parse(br#"{"op":"set","port":"a","capus":500}"#)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("capus"), "{error}");
     }
 
@@ -444,6 +461,7 @@ mod tests {
         assert!(
             ask(&workers, Command::List, Some("q"))
                 .unwrap_err()
+                .to_string()
                 .contains("no port 'q'")
         );
     }

@@ -1,6 +1,6 @@
 //! `vtax-nic ctl`: asks a running vtax-nic over its API socket.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
@@ -75,6 +75,46 @@ enum Verb {
     },
 }
 
+/// Why a request to a running vtax-nic failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// It cannot be reached.
+    #[error("cannot connect to {}: {cause}; is vtax-nic running with this --api?", path.display())]
+    Connect {
+        /// The API socket.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// The connection broke.
+    #[error("cannot {what} {}: {cause}", path.display())]
+    Broken {
+        /// Write to or read from.
+        what: &'static str,
+        /// The API socket.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// The server closed the connection.
+    #[error("vtax-nic closed {}", .0.display())]
+    Closed(PathBuf),
+    /// The server is another program.
+    #[error("{} gave no answer of vtax-nic: {cause}", path.display())]
+    Answer {
+        /// The API socket.
+        path: PathBuf,
+        /// What is wrong with the answer.
+        cause: serde_json::Error,
+    },
+    /// vtax-nic refused the request.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer cannot be printed.
+    #[error("cannot print: {0}")]
+    Print(io::Error),
+}
+
 /// A connection to a running vtax-nic.
 #[derive(Debug)]
 pub struct Client {
@@ -86,66 +126,73 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    ///
-    /// A sentence with the path and what to do.
-    pub fn connect(path: &Path) -> Result<Self, String> {
-        let stream = UnixStream::connect(path).map_err(|error| {
-            format!(
-                "cannot connect to {}: {error}; is vtax-nic running with this --api?",
-                path.display()
-            )
-        })?;
-        Ok(Self {
-            stream: BufReader::new(stream),
-            path: path.to_owned(),
-        })
+    /// [`ClientError::Connect`].
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let path = path.to_owned();
+        match UnixStream::connect(&path) {
+            Ok(stream) => Ok(Self {
+                stream: BufReader::new(stream),
+                path,
+            }),
+            Err(cause) => Err(ClientError::Connect { path, cause }),
+        }
+    }
+
+    fn broken(&self, what: &'static str, cause: io::Error) -> ClientError {
+        ClientError::Broken {
+            what,
+            path: self.path.clone(),
+            cause,
+        }
     }
 
     /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    ///
-    /// A sentence: the connection broke, or the request was refused.
-    pub fn ask(&mut self, request: &Request) -> Result<Response, String> {
-        let mut line = serde_json::to_vec(request).map_err(|error| error.to_string())?;
+    /// When the connection broke, or the request was refused.
+    pub fn ask(&mut self, request: &Request) -> Result<Response, ClientError> {
+        let mut line =
+            serde_json::to_vec(request).map_err(|cause| self.broken("write to", cause.into()))?;
         line.push(b'\n');
-        let told = |error| format!("cannot write to {}: {error}", self.path.display());
-        self.stream.get_mut().write_all(&line).map_err(told)?;
+        self.stream
+            .get_mut()
+            .write_all(&line)
+            .map_err(|cause| self.broken("write to", cause))?;
         self.next_answer()
     }
 
     /// Waits for the next answer of a subscription.
     ///
     /// # Errors
-    ///
-    /// A sentence: the connection broke, or the request was refused.
-    pub fn next_answer(&mut self) -> Result<Response, String> {
+    /// When the connection broke, or the request was refused.
+    pub fn next_answer(&mut self) -> Result<Response, ClientError> {
         let mut line = String::new();
-        let told = |error| format!("cannot read from {}: {error}", self.path.display());
-        if self.stream.read_line(&mut line).map_err(told)? == 0 {
-            return Err(format!("vtax-nic closed {}", self.path.display()));
+        let read = self.stream.read_line(&mut line);
+        if read.map_err(|cause| self.broken("read from", cause))? == 0 {
+            return Err(ClientError::Closed(self.path.clone()));
         }
-        let response: Response = serde_json::from_str(&line)
-            .map_err(|error| format!("{} gave no answer of ours: {error}", self.path.display()))?;
+        let response: Response =
+            serde_json::from_str(&line).map_err(|cause| ClientError::Answer {
+                path: self.path.clone(),
+                cause,
+            })?;
         match response.error {
-            Some(error) => Err(error),
+            Some(error) => Err(ClientError::Refused(error)),
             None => Ok(response),
         }
     }
 }
 
 impl Ctl {
-    /// Does it, and writes the answer to `out`.
+    /// Sends the request and writes the answer to `out`.
     ///
     /// # Errors
-    ///
-    /// A sentence with what failed.
-    pub fn run(&self, out: &mut impl Write) -> Result<(), String> {
+    /// When the request fails or the answer cannot be printed.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), ClientError> {
         let mut client = Client::connect(&self.socket)?;
         let mut response = client.ask(&self.verb.request())?;
         loop {
-            self.print(out, &response)
-                .map_err(|error| format!("cannot print: {error}"))?;
+            self.print(out, &response).map_err(ClientError::Print)?;
             if !matches!(self.verb, Verb::Watch { .. }) {
                 return Ok(());
             }
@@ -153,7 +200,7 @@ impl Ctl {
         }
     }
 
-    fn print(&self, out: &mut impl Write, response: &Response) -> std::io::Result<()> {
+    fn print(&self, out: &mut impl Write, response: &Response) -> io::Result<()> {
         if self.json || response.ports.is_empty() {
             return out.write_all(&response.to_line());
         }
@@ -199,7 +246,7 @@ fn one_or_all(port: String) -> Option<String> {
     (port != "all").then_some(port)
 }
 
-/// A name without what could steer a terminal.
+/// A name without control characters, which could steer a terminal.
 pub fn printable(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_control() { '?' } else { c })
@@ -255,6 +302,7 @@ mod tests {
     #[test]
     fn a_missing_socket_says_what_to_do() {
         let error = Client::connect(Path::new("/nonexistent/api")).unwrap_err();
+        let error = error.to_string();
         assert!(
             error.contains("/nonexistent/api") && error.contains("--api?"),
             "{error}"

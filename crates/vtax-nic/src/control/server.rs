@@ -52,7 +52,11 @@ pub struct OperatorListeners {
 /// When the address or the token cannot be read, or it cannot listen there.
 pub fn listen_metrics(address: &str, token: Option<&Path>) -> Result<Listeners, ListenError> {
     let address: Address = address.parse()?;
-    Listeners::bind_for(&[address], Users::Owner, token.map(Token::read).transpose()?)
+    Listeners::bind_for(
+        &[address],
+        Users::Owner,
+        token.map(Token::read).transpose()?,
+    )
 }
 
 /// Starts both servers. The metrics are served until the returned server is dropped, the API until the process
@@ -99,7 +103,7 @@ fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<Postbox>>) -> http::
             content_type: Format::Text.content_type(),
             body: prometheus::text(&Response::of(reports).stats).into_bytes(),
         },
-        Err(error) => http::Response::text(503, &error),
+        Err(error) => http::Response::text(503, &error.to_string()),
     }
 }
 
@@ -607,7 +611,8 @@ mod tests {
 
     #[test]
     fn metrics_are_open_to_no_other_host_without_a_token() {
-        let refused = |address: &str, token| listen_metrics(address, token).unwrap_err().to_string();
+        let refused =
+            |address: &str, token| listen_metrics(address, token).unwrap_err().to_string();
         assert!(refused("0.0.0.0:0", None).contains("give a token"));
         assert!(refused("nonsense", None).contains("unix:PATH"));
         let missing = Some(Path::new("/nowhere/token"));

@@ -110,17 +110,18 @@ impl std::fmt::Display for Mode {
 }
 
 impl std::str::FromStr for Mode {
-    type Err = String;
+    type Err = UnknownMode;
 
-    fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.name() == name)
-            .ok_or_else(|| {
-                format!("there is no hold mode '{name}': use off, fixed, paper or adaptive")
-            })
+    fn from_str(name: &str) -> Result<Self, UnknownMode> {
+        let mode = Self::ALL.into_iter().find(|mode| mode.name() == name);
+        mode.ok_or_else(|| UnknownMode(name.to_owned()))
     }
 }
+
+/// The name of no [`Mode`].
+#[derive(Debug, thiserror::Error)]
+#[error("there is no hold mode '{0}': use off, fixed, paper or adaptive")]
+pub struct UnknownMode(String);
 
 /// What a port's controllers are made from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

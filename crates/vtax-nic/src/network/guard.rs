@@ -70,31 +70,30 @@ enum AddressList {
     Several(Vec<String>),
 }
 
-impl TryFrom<AddressList> for Addresses {
-    type Error = String;
+/// Why a list of addresses is refused.
+#[derive(Debug, thiserror::Error)]
+enum AddressListError {
+    #[error("{0:?} is no station's Ethernet address: write it as 52:54:00:12:34:56, or \"learn\"")]
+    NoStation(String),
+    #[error("addresses: an empty list lets nothing through; leave it out")]
+    Empty,
+}
 
-    fn try_from(listed: AddressList) -> Result<Self, String> {
+impl TryFrom<AddressList> for Addresses {
+    type Error = AddressListError;
+
+    fn try_from(listed: AddressList) -> Result<Self, AddressListError> {
         let listed = match listed {
             AddressList::One(word) if word == "learn" => return Ok(Self::Learn),
             AddressList::One(word) => vec![word],
             AddressList::Several(words) => words,
         };
-        let read = |text: &String| {
-            address(text).ok_or_else(|| {
-                format!(
-                    "{text:?} is no station's Ethernet address: write it as 52:54:00:12:34:56, or \
-                     \"learn\""
-                )
-            })
-        };
         if listed.is_empty() {
-            return Err("addresses: an empty list lets nothing through; leave it out".into());
+            return Err(AddressListError::Empty);
         }
-        listed
-            .iter()
-            .map(read)
-            .collect::<Result<_, _>>()
-            .map(Self::Only)
+        let read = |text: String| address(&text).ok_or(AddressListError::NoStation(text));
+        let addresses: Result<_, _> = listed.into_iter().map(read).collect();
+        addresses.map(Self::Only)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::protocol::ProtocolError;
 use crate::telemetry::{CountedBy, Totals};
 use crate::vhost_net::{Device, Half, VhostError};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// A tap as the kernel's data path needs it.
@@ -17,8 +18,8 @@ use std::os::fd::OwnedFd;
 pub struct TapEnds {
     /// Its queues.
     pub queues: Vec<OwnedFd>,
-    /// What brings the guest's control frames and takes the answers, a frame each; or why not.
-    pub control: Result<OwnedFd, String>,
+    /// The socket for the guest's control frames and their answers, or why there is none.
+    pub control: io::Result<OwnedFd>,
     /// What the kernel counts of it, where it shows that.
     pub statistics: Option<Statistics>,
 }
@@ -62,8 +63,8 @@ impl Kernel {
 
 impl KernelPath {
     /// Why the guest's control frames are not answered, where they are not.
-    pub(super) fn is_deaf(&self) -> Option<&str> {
-        self.tap.control.as_ref().err().map(String::as_str)
+    pub(super) fn control_error(&self) -> Option<&io::Error> {
+        self.tap.control.as_ref().err()
     }
 
     /// Waits for kicks, calls and control frames from now on.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::control::api::Change;
-use crate::datapath::Datapath;
+use crate::datapath::{Datapath, DatapathError};
 use crate::features::Features;
 use crate::hold::Mode;
 use crate::memory::MappedRegion;
@@ -552,32 +552,38 @@ fn packed_rings_are_not_offered() {
 #[test]
 fn who_moves_the_frames_is_chosen_with_a_reason() {
     let full = || Ok((Box::new(Fake::default()) as Box<dyn Device>, NEEDED));
-    let none = || Err("there is none".to_owned());
+    let none = || {
+        Err(VhostError::new(
+            "open it",
+            std::io::ErrorKind::NotFound.into(),
+        ))
+    };
     let poor = || {
         let device = Box::new(Fake::default()) as Box<dyn Device>;
         Ok((device, NEEDED.without(Features::EVENT_IDX)))
     };
     let taps = || Some(tap().0);
-    assert!(Datapath::Auto.choose(taps(), 2, full).unwrap().is_ok());
-    assert!(Datapath::Kernel.choose(taps(), 2, full).unwrap().is_ok());
-    let why = |chosen: Result<Result<Kernel, String>, String>| chosen.unwrap().unwrap_err();
+    assert!(Datapath::Auto.choose(taps(), 2, full).is_ok());
+    assert!(Datapath::Kernel.choose(taps(), 2, full).is_ok());
+    let why = |chosen: Result<Kernel, DatapathError>| chosen.unwrap_err().to_string();
     assert_eq!(why(Datapath::User.choose(taps(), 2, full)), "so configured");
-    assert_eq!(why(Datapath::Auto.choose(taps(), 2, none)), "there is none");
+    let missing = why(Datapath::Auto.choose(taps(), 2, none));
+    assert!(missing.contains("vhost-net: cannot open it"), "{missing}");
     let alone = why(Datapath::Auto.choose(None, 2, full));
     assert!(alone.contains("not alone with a tap"), "{alone}");
     let lacks = why(Datapath::Auto.choose(taps(), 2, poor));
     assert!(lacks.contains("0x20000000"), "{lacks}");
     assert!(Datapath::Kernel.choose(taps(), 2, none).is_err());
     let deaf = || {
-        let control = Err("not permitted".to_owned());
+        let control = Err(std::io::ErrorKind::PermissionDenied.into());
         Some(TapEnds { control, ..tap().0 })
     };
     let answers = why(Datapath::Auto.choose(deaf(), 2, full));
     assert!(
-        answers.contains("control frames: not permitted"),
+        answers.contains("control frames: permission denied"),
         "{answers}"
     );
-    let kernel = Datapath::Kernel.choose(deaf(), 2, full).unwrap();
+    let kernel = Datapath::Kernel.choose(deaf(), 2, full);
     let guest = testing::port(0, Mode::Off).moved_by(kernel);
     assert!(guest.datapath().contains("answers no control frames"));
 }

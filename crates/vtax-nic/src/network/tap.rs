@@ -150,7 +150,7 @@ impl Tap {
         let files = self.queues.iter().map(|queue| queue.file.try_clone());
         Ok(TapEnds {
             queues: files.collect::<io::Result<_>>()?,
-            control: control_socket::open(&self.name).map_err(|cause| cause.to_string()),
+            control: control_socket::open(&self.name),
             statistics: Statistics::open(Path::new(LISTED), &self.name).ok(),
         })
     }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::PortSnapshot;
 use crate::control::api::{Request, Response};
-use crate::control::client::{Client, printable};
+use crate::control::client::{Client, ClientError, printable};
 
 /// Arguments of `vtax-nic top`.
 #[derive(Clone, Debug, Args)]
@@ -29,9 +29,8 @@ impl Top {
     /// Shows until vtax-nic ends, or the number of pictures is reached.
     ///
     /// # Errors
-    ///
-    /// A sentence with what failed.
-    pub fn run(&self, out: &mut impl Write) -> Result<(), String> {
+    /// When the connection breaks or the picture cannot be printed.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), ClientError> {
         let mut client = Client::connect(&self.socket)?;
         let request = Request::Subscribe {
             port: None,
@@ -45,7 +44,7 @@ impl Top {
             let start = if self.pictures.is_none() { CLEAR } else { "" };
             write!(out, "{start}{picture}")
                 .and_then(|()| out.flush())
-                .map_err(|error| format!("cannot print: {error}"))?;
+                .map_err(ClientError::Print)?;
             before = now;
             shown += 1;
         }

@@ -7,6 +7,7 @@ use crate::control::{Answer, Policy};
 use crate::hold::{Mode, Nanos, PairHold, Rest};
 use crate::network::packet::BATCH;
 use crate::network::queue::ring_number;
+use crate::poller::PortId;
 use crate::vhost_net::Half;
 
 impl Guest {
@@ -125,7 +126,8 @@ impl Guest {
             let kicks_alone = pair.hold.may_hold() == (true, false);
             for (half, through) in [(Half::Rx, through), (Half::Tx, through || kicks_alone)] {
                 if let Err(cause) = kernel.set_through(pair, half, through) {
-                    eprintln!("vtax-nic: {cause}");
+                    let PortId { network, port } = self.id;
+                    tracing::warn!("port {port} of network {network}: {cause}");
                 }
             }
             kernel.mute(pair);

@@ -11,6 +11,7 @@ use super::queue::Queue;
 use super::queue::{pair_and_half, ring_number};
 use super::transfer::{self, Delivery};
 use crate::control::{LeaseManager, Policy};
+use crate::datapath::DatapathError;
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, TxRound};
@@ -53,7 +54,7 @@ pub struct Outcome {
 #[derive(Debug)]
 enum DataPath {
     /// The worker; and why not the kernel, where that was asked.
-    User(Option<String>),
+    User(Option<DatapathError>),
     /// vhost-net, with a device for each pair.
     Kernel(KernelPath),
 }
@@ -64,7 +65,7 @@ impl std::fmt::Display for DataPath {
         match self {
             Self::User(None) => f.write_str("user"),
             Self::User(Some(why)) => write!(f, "user: {why}"),
-            Self::Kernel(kernel) => match kernel.is_deaf() {
+            Self::Kernel(kernel) => match kernel.control_error() {
                 None => f.write_str("kernel"),
                 Some(why) => write!(f, "kernel, which answers no control frames: {why}"),
             },
@@ -160,7 +161,7 @@ impl Guest {
 
     /// The same port, whose frames the kernel moves, or the worker for a reason.
     #[must_use]
-    pub fn moved_by(mut self, kernel: Result<Kernel, String>) -> Self {
+    pub fn moved_by(mut self, kernel: Result<Kernel, DatapathError>) -> Self {
         match kernel {
             Ok(Kernel { pairs, path }) => {
                 if !memory::pager_sees_kernel() {
