@@ -3,16 +3,7 @@
 //! queue, the sender and the servers are real. Needs Debian's packages `prometheus` and
 //! `victoria-metrics`; for OTLP those of Debian 13, which Debian 12's do not take.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod common;
-
-use common::{eventually, request};
+use crate::common::{eventually, request};
 use jiff::Timestamp;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -25,6 +16,7 @@ use vtax_serve::Own;
 use vtax_serve::fake::Host;
 use vtax_serve::push::{PushOptions, PushState, Pusher};
 use vtax_serve::roster::Roster;
+use vtax_testkit::skip;
 
 /// Of ten minutes at one a second.
 const MISSED: usize = 600;
@@ -188,12 +180,8 @@ fn drained(pusher: &Pusher) -> PushState {
 }
 
 /// Pushes to a server of this kind, by this protocol at this path.
-fn outage(test: &str, kind: Kind, (protocol, path): (&str, &str)) {
+fn outage(kind: Kind, (protocol, path): (&str, &str)) {
     let program = kind.program();
-    if Command::new(program).arg("--version").output().is_err() {
-        println!("SKIPPED {test}: there is no {program} (Debian package {program})");
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     let (data, port) = (directory.path().join("data"), free_port());
     let (way, lost) = lossy(port);
@@ -274,35 +262,22 @@ fn outage(test: &str, kind: Kind, (protocol, path): (&str, &str)) {
 
 const REMOTE_WRITE: (&str, &str) = ("remote-write", "/api/v1/write");
 
-#[test]
-#[ignore = "needs Prometheus: make test-all"]
+#[test(needs = [brought_by_test_all("prometheus")])]
 fn an_outage_of_prometheus_loses_nothing_and_repeats_nothing() {
-    let test = "an_outage_of_prometheus_loses_nothing_and_repeats_nothing";
-    outage(test, Kind::Prometheus, REMOTE_WRITE);
+    outage(Kind::Prometheus, REMOTE_WRITE);
 }
 
-#[test]
-#[ignore = "needs VictoriaMetrics: make test-all"]
+#[test(needs = [brought_by_test_all("victoria-metrics")])]
 fn an_outage_of_victoria_metrics_loses_nothing_and_repeats_nothing() {
-    let test = "an_outage_of_victoria_metrics_loses_nothing_and_repeats_nothing";
-    outage(test, Kind::VictoriaMetrics, REMOTE_WRITE);
+    outage(Kind::VictoriaMetrics, REMOTE_WRITE);
 }
 
-#[test]
-#[ignore = "needs VictoriaMetrics: make test-all"]
+#[test(needs = [brought_by_test_all("victoria-metrics")])]
 fn an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing() {
-    let test = "an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing";
-    let program = Kind::VictoriaMetrics.program();
-    let is_there = Command::new(program).arg("--version").output().is_ok();
-    if is_there && !takes_otlp() {
-        println!("SKIPPED {test}: this {program} takes no OTLP: from version 1.92 on it does");
-        return;
+    if !takes_otlp() {
+        skip!("this victoria-metrics takes no OTLP: from version 1.92 on it does");
     }
-    outage(
-        test,
-        Kind::VictoriaMetrics,
-        ("otlp", "/opentelemetry/v1/metrics"),
-    );
+    outage(Kind::VictoriaMetrics, ("otlp", "/opentelemetry/v1/metrics"));
 }
 
 /// Whether this machine's VictoriaMetrics knows OTLP's path.

@@ -1,15 +1,6 @@
 //! What is pushed to a server that answers in every way, and what becomes of it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod common;
-
-use common::{eventually, request};
+use crate::common::{eventually, request};
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

@@ -1,0 +1,19 @@
+//! The integration tests of vtax-serve, in one program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+#[macro_use]
+extern crate vtax_testkit;
+
+mod common;
+mod outage;
+mod push;
+
+fn main() {
+    vtax_testkit::main();
+}
