@@ -14,8 +14,60 @@ pub const MAX_PORTS: usize = 64;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(String);
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {cause}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: std::io::Error,
+    },
+    /// The file is no configuration.
+    #[error("{}: {cause}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        cause: toml::de::Error,
+    },
+    /// Nothing to serve.
+    #[error("there is no port: give --socket-path or a configuration file")]
+    NoPort,
+    /// More than [`MAX_PORTS`].
+    #[error("there are {0} ports and at most {MAX_PORTS} fit into one process")]
+    TooManyPorts(usize),
+    /// A port's settings contradict each other.
+    #[error("port {port}: {problem}")]
+    Port {
+        /// The port.
+        port: String,
+        /// What is wrong and how it should be.
+        problem: &'static str,
+    },
+    /// More queues than [`MAX_PAIRS`], or none.
+    #[error("{member}: {key} is 1 to {MAX_PAIRS}, not {value}")]
+    Queues {
+        /// A port or a tap.
+        member: String,
+        /// The setting.
+        key: &'static str,
+        /// Its value.
+        value: u8,
+    },
+    /// Two ports or taps with one name.
+    #[error("two ports are called {0}: give them names")]
+    SameName(String),
+    /// A network in which nobody can be reached.
+    #[error("network {0:?} has one port only: add another port or a tap to it")]
+    OnePort(String),
+    /// Two ports own an address.
+    #[error("ports {0} and {1} have the same address: it is one port's alone")]
+    SameAddress(String, String),
+    /// No worker.
+    #[error("threads is at least 1")]
+    NoThread,
+}
 
 /// Everything that the program is to do.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -156,9 +208,11 @@ impl Config {
     /// # Errors
     /// When it cannot be read or is not a configuration.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|cause| ConfigError(format!("cannot read {}: {cause}", path.display())))?;
-        toml::from_str(&text).map_err(|cause| ConfigError(format!("{}: {cause}", path.display())))
+        let path = path.to_owned();
+        match std::fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text).map_err(|cause| ConfigError::Syntax { path, cause }),
+            Err(cause) => Err(ConfigError::Read { path, cause }),
+        }
     }
 
     /// Fills in names and checks that everything fits together.
@@ -166,15 +220,11 @@ impl Config {
     /// # Errors
     /// What is wrong, and how it should be.
     pub fn checked(mut self) -> Result<Self, ConfigError> {
-        let refuse = |text: String| Err(ConfigError(text));
         if self.ports.is_empty() {
-            return refuse("there is no port: give --socket-path or a configuration file".into());
+            return Err(ConfigError::NoPort);
         }
         if self.ports.len() > MAX_PORTS {
-            return refuse(format!(
-                "there are {} ports and at most {MAX_PORTS} fit into one process",
-                self.ports.len()
-            ));
+            return Err(ConfigError::TooManyPorts(self.ports.len()));
         }
         let several = self.ports.len() > 1;
         for (port, number) in self.ports.iter_mut().zip(1..) {
@@ -186,53 +236,41 @@ impl Config {
                     None => "port".into(),
                 };
             }
-            let name = &port.name;
+            let refuse = |problem| {
+                let port = port.name.clone();
+                Err(ConfigError::Port { port, problem })
+            };
             match (&port.socket_path, port.fd) {
                 (Some(_), None) => {}
                 (None, Some(_)) if port.client => {
-                    return refuse(format!(
-                        "port {name}: a socket given by fd has no client mode"
-                    ));
+                    return refuse("a socket given by fd has no client mode");
                 }
                 (None, Some(_)) => {}
-                _ => return refuse(format!("port {name}: give either socket-path or fd")),
+                _ => return refuse("give either socket-path or fd"),
             }
             if port.limits.are_of_frames() {
                 if port.datapath == Datapath::Kernel {
-                    return refuse(format!(
-                        "port {name}: the kernel moves its frames and keeps no limits of them: give \
-                         datapath = \"user\""
-                    ));
+                    return refuse(
+                        "the kernel moves its frames and keeps no limits of them: give datapath = \"user\"",
+                    );
                 }
                 port.datapath = Datapath::User;
             }
-            if !(1..=MAX_PAIRS).contains(&port.queue_pairs) {
-                return refuse(format!(
-                    "port {name}: queue-pairs is 1 to {MAX_PAIRS}, not {}",
-                    port.queue_pairs
-                ));
-            }
+            check_queues("port", &port.name, "queue-pairs", port.queue_pairs)?;
         }
         for tap in &self.taps {
-            if !(1..=MAX_PAIRS).contains(&tap.queues) {
-                return refuse(format!(
-                    "tap {}: queues is 1 to {MAX_PAIRS}, not {}",
-                    tap.name, tap.queues
-                ));
-            }
+            check_queues("tap", &tap.name, "queues", tap.queues)?;
         }
         let names = self.ports.iter().map(|port| &port.name);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut known = std::collections::BTreeSet::new();
         for name in names.chain(self.taps.iter().map(|tap| &tap.name)) {
-            if !seen.insert(name) {
-                return refuse(format!("two ports are called {name}: give them names"));
+            if !known.insert(name) {
+                return Err(ConfigError::SameName(name.clone()));
             }
         }
         for (network, members) in self.networks() {
             if members.ports.len() + members.taps.len() < 2 {
-                return refuse(format!(
-                    "network {network:?} has one port only: add another port or a tap to it"
-                ));
+                return Err(ConfigError::OnePort(network.to_owned()));
             }
             let mut owners = BTreeMap::new();
             let ports = members
@@ -247,16 +285,13 @@ impl Config {
                     if let Some(other) = owners.insert(address, &port.name)
                         && *other != port.name
                     {
-                        let name = &port.name;
-                        return refuse(format!(
-                            "ports {other} and {name} have the same address: it is one port's alone"
-                        ));
+                        return Err(ConfigError::SameAddress(other.clone(), port.name.clone()));
                     }
                 }
             }
         }
         if self.threads == Some(0) {
-            return refuse("threads is at least 1".into());
+            return Err(ConfigError::NoThread);
         }
         Ok(self)
     }
@@ -272,6 +307,14 @@ impl Config {
         }
         networks
     }
+}
+
+fn check_queues(kind: &str, name: &str, key: &'static str, value: u8) -> Result<(), ConfigError> {
+    if (1..=MAX_PAIRS).contains(&value) {
+        return Ok(());
+    }
+    let member = format!("{kind} {name}");
+    Err(ConfigError::Queues { member, key, value })
 }
 
 /// The members of a network, as indexes into the configuration.

@@ -1,9 +1,9 @@
-//! `vtax-hold`: asks, from inside a guest, the NIC's back end to hold notifications, and renews
-//! the lease. It needs nothing but a kernel; `docs/nic-hold.md` says how to build it statically.
+//! `vtax-hold`: asks the NIC's back end, from inside a guest, to hold notifications, and renews the lease. It needs
+//! nothing but a kernel; `docs/nic-hold.md` describes how to build it statically.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-use std::fmt::Display;
+use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -24,9 +24,49 @@ usage: vtax-hold INTERFACE [--hold-us N] [--lease-s N] [--once]   ask, and renew
   --lease-s N   for how long, in seconds (60); renewed at half of it
   --once        do not renew";
 
-/// Tries for one answer, and how long each waits.
-const TRIES: u32 = 3;
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Attempts at one answer, and how long each waits.
+const ATTEMPTS: u32 = 3;
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Why no hold was asked for.
+#[derive(Debug, thiserror::Error)]
+enum HoldError {
+    #[error("{0} needs a number")]
+    NoNumber(String),
+    #[error("{option} needs a number, not '{value}'")]
+    Number { option: String, value: String },
+    #[error("does not know '{0}'\n\n{USAGE}")]
+    Option(String),
+    #[error("which interface?\n\n{USAGE}")]
+    NoInterface,
+    #[error("'{0}' is no interface's name")]
+    Name(String),
+    #[error("cannot find the interface {name}: {cause}; see which there are with 'ip link'")]
+    Missing { name: String, cause: io::Error },
+    #[error("{name} has no {what}, but '{found}'")]
+    Interface {
+        name: String,
+        what: &'static str,
+        found: String,
+    },
+    #[error("cannot {what} {name}: {cause}{}", advice(.cause))]
+    Socket {
+        what: &'static str,
+        name: String,
+        cause: io::Error,
+    },
+    #[error("no answer on {0}: is its back end vtax-nic? Ordinary NICs drop this request")]
+    Silent(String),
+}
+
+fn advice(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it needs CAP_NET_RAW: run it as root, or 'setcap cap_net_raw+ep' it"
+        }
+        _ => "",
+    }
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Arguments {
@@ -56,7 +96,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(arguments: &[String]) -> Result<Arguments, String> {
+fn parse(arguments: &[String]) -> Result<Arguments, HoldError> {
     let mut parsed = Arguments {
         interface: String::new(),
         operation: Operation::Ask,
@@ -68,12 +108,12 @@ fn parse(arguments: &[String]) -> Result<Arguments, String> {
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let mut number = || {
-            let value = rest
-                .next()
-                .ok_or_else(|| format!("{argument} needs a number"))?;
-            value
-                .parse()
-                .map_err(|_| format!("{argument} needs a number, not '{value}'"))
+            let value = rest.next();
+            let value = value.ok_or_else(|| HoldError::NoNumber(argument.clone()))?;
+            value.parse().map_err(|_| HoldError::Number {
+                option: argument.clone(),
+                value: value.clone(),
+            })
         };
         match argument.as_str() {
             "--hold-us" => parsed.hold_us = number()?,
@@ -85,16 +125,16 @@ fn parse(arguments: &[String]) -> Result<Arguments, String> {
             name if !name.starts_with('-') && parsed.interface.is_empty() => {
                 parsed.interface = name.to_owned();
             }
-            other => return Err(format!("does not know '{other}'\n\n{USAGE}")),
+            other => return Err(HoldError::Option(other.to_owned())),
         }
     }
     if parsed.interface.is_empty() {
-        return Err(format!("which interface?\n\n{USAGE}"));
+        return Err(HoldError::NoInterface);
     }
     Ok(parsed)
 }
 
-fn run(arguments: &Arguments) -> Result<(), String> {
+fn run(arguments: &Arguments) -> Result<(), HoldError> {
     let interface = Interface::find(&arguments.interface)?;
     let socket = open(&interface)?;
     let mut nonce = u64::from(std::process::id()) << 32;
@@ -145,29 +185,39 @@ struct Interface {
 }
 
 impl Interface {
-    fn find(name: &str) -> Result<Self, String> {
+    fn find(name: &str) -> Result<Self, HoldError> {
+        let name = name.to_owned();
         if name.contains('/') || name == ".." || name == "." {
-            return Err(format!("'{name}' is no interface's name"));
+            return Err(HoldError::Name(name));
         }
-        let read = |what: &str| {
-            std::fs::read_to_string(format!("/sys/class/net/{name}/{what}")).map_err(|error| {
-                format!(
-                    "cannot find the interface {name}: {error}; see which there are with 'ip link'"
-                )
-            })
+        let read =
+            |file: &str| match std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")) {
+                Ok(text) => Ok(text.trim().to_owned()),
+                Err(cause) => Err(HoldError::Missing {
+                    name: name.clone(),
+                    cause,
+                }),
+            };
+        let wrong = |what, found: &String| HoldError::Interface {
+            name: name.clone(),
+            what,
+            found: found.clone(),
         };
-        let index = read("ifindex")?;
-        let address = read("address")?;
+        let (index, address) = (read("ifindex")?, read("address")?);
         Ok(Self {
-            name: name.to_owned(),
-            index: index
-                .trim()
-                .parse()
-                .map_err(|_| format!("{name} has no index"))?,
-            mac: mac(address.trim()).ok_or_else(|| {
-                format!("{name} has no Ethernet address, but '{}'", address.trim())
-            })?,
+            index: index.parse().map_err(|_| wrong("index", &index))?,
+            mac: mac(&address).ok_or_else(|| wrong("Ethernet address", &address))?,
+            name,
         })
+    }
+
+    fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> HoldError + use<> {
+        let name = self.name.clone();
+        move |cause| HoldError::Socket {
+            what,
+            name: name.clone(),
+            cause,
+        }
     }
 }
 
@@ -180,17 +230,8 @@ fn mac(text: &str) -> Option<Mac> {
 }
 
 /// A packet socket that sees control frames of one interface only.
-fn open(interface: &Interface) -> Result<OwnedFd, String> {
-    let failed = |what: &str| {
-        let error = std::io::Error::last_os_error();
-        let advice = match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => {
-                "; it needs CAP_NET_RAW: run it as root, or 'setcap cap_net_raw+ep' it"
-            }
-            _ => "",
-        };
-        format!("cannot {what} on {}: {error}{advice}", interface.name)
-    };
+fn open(interface: &Interface) -> Result<OwnedFd, HoldError> {
+    let failed = |what| interface.failed(what)(io::Error::last_os_error());
     let protocol = ETHER_TYPE.to_be();
     // SAFETY: no pointers.
     let fd = unsafe {
@@ -201,7 +242,7 @@ fn open(interface: &Interface) -> Result<OwnedFd, String> {
         )
     };
     if fd < 0 {
-        return Err(failed("open a packet socket"));
+        return Err(failed("open a packet socket on"));
     }
     // SAFETY: a descriptor that the kernel has just given us and nobody else knows.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -218,32 +259,30 @@ fn open(interface: &Interface) -> Result<OwnedFd, String> {
     // SAFETY: the pointer is to a sockaddr_ll that outlives the call, and `len` is its size.
     let bound = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
     if bound < 0 {
-        return Err(failed("bind a packet socket"));
+        return Err(failed("bind a packet socket on"));
     }
     Ok(socket)
 }
 
-fn ask(socket: &OwnedFd, interface: &Interface, request: &Request) -> Result<Reply, String> {
-    let told =
-        |what: &str, error: &dyn Display| format!("cannot {what} {}: {error}", interface.name);
-    for _ in 0..TRIES {
+fn ask(socket: &OwnedFd, interface: &Interface, request: &Request) -> Result<Reply, HoldError> {
+    for _ in 0..ATTEMPTS {
         rustix::net::send(socket, &request.to_frame(), SendFlags::empty())
-            .map_err(|error| told("send on", &error))?;
-        let until = Instant::now() + PATIENCE;
+            .map_err(|cause| interface.failed("send on")(cause.into()))?;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(|error| told("wait for", &error))?;
+            let left = Timespec::try_from(left).ok();
             let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-            match rustix::event::poll(&mut fds, Some(&left)) {
+            match rustix::event::poll(&mut fds, left.as_ref()) {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(told("wait for", &error)),
+                Err(cause) => return Err(interface.failed("wait for")(cause.into())),
             }
             let mut frame = [0; 2_048];
             let (received, _) = rustix::net::recv(socket, &mut frame, RecvFlags::empty())
-                .map_err(|error| told("receive from", &error))?;
-            // Others may speak this EtherType too: only the answer to this request counts.
+                .map_err(|cause| interface.failed("receive from")(cause.into()))?;
+            // Other programs may use this EtherType: only the answer to this request counts.
             let frame = frame.get(..received).unwrap_or_default();
             if let Ok(reply) = Reply::from_frame(frame)
                 && reply.nonce == request.nonce
@@ -252,17 +291,14 @@ fn ask(socket: &OwnedFd, interface: &Interface, request: &Request) -> Result<Rep
             }
         }
     }
-    Err(format!(
-        "no answer on {}: is its back end vtax-nic? Ordinary NICs drop this request",
-        interface.name
-    ))
+    Err(HoldError::Silent(interface.name.clone()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Arguments, String> {
+    fn parsed(line: &str) -> Result<Arguments, HoldError> {
         parse(
             &line
                 .split_whitespace()
@@ -285,13 +321,14 @@ mod tests {
         assert_eq!(asked, expected);
         assert!(!parsed("--off eth0").unwrap().enable);
         assert_eq!(parsed("eth0 --query").unwrap().operation, Operation::Query);
-        assert!(parsed("").unwrap_err().contains("which interface"));
-        assert!(
-            parsed("eth0 --hold-us many")
-                .unwrap_err()
-                .contains("'many'")
-        );
-        assert!(parsed("eth0 eth1").unwrap_err().contains("eth1"));
+        for (line, reason) in [
+            ("", "which interface"),
+            ("eth0 --hold-us many", "'many'"),
+            ("eth0 eth1", "eth1"),
+        ] {
+            let error = parsed(line).unwrap_err().to_string();
+            assert!(error.contains(reason), "{line}: {error}");
+        }
     }
 
     #[test]
@@ -306,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_missing_interface_says_what_to_do() {
-        let error = Interface::find("no-such-if").err().unwrap();
+        let error = Interface::find("no-such-if").err().unwrap().to_string();
         assert!(
             error.contains("no-such-if") && error.contains("ip link"),
             "{error}"
