@@ -1,20 +1,11 @@
 //! The command: what it says when the host lacks something, and that it leaves nothing behind.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod guests;
-
-use guests::faulting;
+use crate::guests::{faulting, micro_vms};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_mvm::machine::kvm::Host;
+use vtax_testkit::skip;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-mvm");
 
@@ -29,12 +20,11 @@ fn shell(script: &str) -> (bool, String, String) {
     (run.status.success(), text(&run.stdout), text(&run.stderr))
 }
 
-#[test]
+#[test(needs = [root()])]
 fn without_kvm_it_says_why_and_what_to_do() {
     let (mounted, ..) = shell("unshare -m sh -c 'mount --bind /dev/null /dev/kvm'");
     if !mounted {
-        eprintln!("SKIPPED: hiding /dev/kvm needs root and a /dev/kvm");
-        return;
+        skip!("hiding /dev/kvm needs root and a /dev/kvm");
     }
     let (success, _, error) = shell(
         "unshare -m sh -c 'mount --bind /dev/null /dev/kvm && exec $MVM run --http 127.0.0.1:0'",
@@ -63,7 +53,7 @@ fn without_nasm_it_names_the_package() {
     );
 }
 
-#[test]
+#[test(needs = [program("qemu-img")])]
 fn build_writes_sector_raw_and_qcow2() {
     let folder = tempfile::tempdir().unwrap();
     let build = |format: &str| {
@@ -81,10 +71,7 @@ fn build_writes_sector_raw_and_qcow2() {
     let (raw, _) = build("raw");
     assert_eq!(std::fs::metadata(&raw).unwrap().len(), 1 << 20);
     let (qcow2, run) = build("qcow2");
-    if String::from_utf8_lossy(&run.stderr).contains("not installed") {
-        eprintln!("SKIPPED: qemu-img is not installed (Debian package qemu-utils)");
-        return;
-    }
+    assert!(run.status.success());
     assert_eq!(&std::fs::read(&qcow2).unwrap()[..4], b"QFI\xFB");
     assert_eq!(
         std::fs::read_dir(folder.path()).unwrap().count(),
@@ -135,18 +122,8 @@ impl Drop for Running {
     }
 }
 
-fn no_kvm() -> bool {
-    Host::open().is_err_and(|reason| {
-        eprintln!("SKIPPED: {reason}");
-        true
-    })
-}
-
-#[test]
+#[test(needs = [micro_vms()])]
 fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_the_first() {
-    if no_kvm() {
-        return;
-    }
     // 562 descriptors leave room for 50 guests a process.
     let script = "ulimit -n 562; exec $MVM run --image web --live --count 120 --http 127.0.0.1:0";
     let mut running = Running::start(script);
@@ -212,11 +189,8 @@ fn malformed_images_are_refused_with_what_is_wrong() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn exhausted_descriptors_are_named() {
-    if no_kvm() {
-        return;
-    }
     let few = "ulimit -n 9; $MVM run --count 5 --workers 4 --http 127.0.0.1:0";
     let error = refused(few);
     assert!(error.contains("file descriptor limit"), "{error}");
@@ -228,11 +202,8 @@ fn exhausted_descriptors_are_named() {
     );
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn exhausted_memory_is_named() {
-    if no_kvm() {
-        return;
-    }
     for script in [
         // No address space for the table of guests.
         "ulimit -v 300000; $MVM run --count 40000000 --http 127.0.0.1:0",
@@ -245,11 +216,8 @@ fn exhausted_memory_is_named() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
-    if no_kvm() {
-        return;
-    }
     // Since Linux 6.14 a PID namespace has a limit of its own; it numbers from 300 when it wraps.
     let limited = |script: &str| {
         format!(
@@ -260,8 +228,7 @@ fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
     let before = host();
     let (own, ..) = shell(&limited("true"));
     if !own || host() != before {
-        eprintln!("SKIPPED: needs root and a kernel with a PID limit for each namespace");
-        return;
+        skip!("needs root and a kernel with a PID limit for each namespace");
     }
     // Every shard is two tasks, and where the kernel starts a thread for each VM, many more.
     let script = limited(
@@ -279,7 +246,7 @@ fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
     );
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn no_branch_of_one_population_is_predicted_by_what_another_did() {
     const LINE: &str = "SpeculationIndirectBranch:\t";
     let of = |status: &str| {
@@ -288,10 +255,8 @@ fn no_branch_of_one_population_is_predicted_by_what_another_did() {
     };
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
     if !of(&own).is_some_and(|how| how.starts_with("conditional")) {
-        return eprintln!("SKIPPED: this kernel leaves branch prediction to no process: {own}");
-    }
-    if no_kvm() {
-        return;
+        let how = of(&own);
+        skip!("this kernel leaves branch prediction to no process: {how:?}");
     }
     let running = Running::start("exec $MVM run --count 2 --http 127.0.0.1:0");
     assert!(answer(running.address, "/vm/1/hi").contains("hello"));
@@ -309,11 +274,8 @@ fn no_branch_of_one_population_is_predicted_by_what_another_did() {
     assert!(threads > 1);
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
-    if no_kvm() {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let mut running = Running::start(&format!(
@@ -363,11 +325,8 @@ fn answer(address: SocketAddr, path: &str) -> String {
     answer
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn more_clients_than_descriptors_keep_neither_clients_nor_guests_from_theirs() {
-    if no_kvm() {
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("faulting.img");
     std::fs::write(&image, faulting().bytes()).unwrap();
@@ -393,15 +352,11 @@ fn more_clients_than_descriptors_keep_neither_clients_nor_guests_from_theirs() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_guest_that_is_alone_in_its_process_gets_no_more_than_each_of_many_in_another() {
-    if no_kvm() {
-        return;
-    }
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/burner.asm");
     if let Err(reason) = vtax_mvm::image::Image::open(source) {
-        eprintln!("SKIPPED: {reason}");
-        return;
+        skip!("{reason}");
     }
     // 64 guests in the first process, one in the second.
     let running = Running::start(&format!(

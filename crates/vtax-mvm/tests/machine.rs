@@ -1,12 +1,6 @@
 //! One guest on KVM: what it says, and that it cannot tell that it was parked.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "what cannot be set up fails the test"
-)]
-
+use crate::guests::micro_vms;
 use proptest::prelude::*;
 use vtax_mvm::image::{Image, SECTOR};
 use vtax_mvm::machine::kvm::{Arena, Host, Slot, Tenancy};
@@ -14,14 +8,8 @@ use vtax_mvm::machine::pack::{pack, unpack};
 use vtax_mvm::machine::state::{Processor, Reset};
 use vtax_mvm::machine::{Clock, Fault, Stop, devices::Devices, run};
 
-fn host() -> Option<Host> {
-    match Host::open() {
-        Ok(host) => Some(host),
-        Err(reason) => {
-            eprintln!("SKIPPED: {reason}");
-            None
-        }
-    }
+fn host() -> Host {
+    Host::open().unwrap()
 }
 
 /// A guest in slot 0, and a second slot to move to.
@@ -74,9 +62,9 @@ impl Bench {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn web_answers_by_path_and_404_otherwise() {
-    let Some(host) = host() else { return };
+    let host = host();
     let mut bench = Bench::new(&host, &Image::shipped("web").unwrap());
     assert_eq!(bench.run(None), (Stop::Halted, vec![]));
     for (request, answer) in [
@@ -101,9 +89,9 @@ fn web_answers_by_path_and_404_otherwise() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_parked_web_guest_takes_a_few_hundred_bytes_and_answers_in_another_slot() {
-    let Some(host) = host() else { return };
+    let host = host();
     let mut bench = Bench::new(&host, &Image::shipped("web").unwrap());
     bench.run(None);
     for _ in 0..3 {
@@ -117,9 +105,9 @@ fn a_parked_web_guest_takes_a_few_hundred_bytes_and_answers_in_another_slot() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_slot_that_a_guest_left_is_exactly_as_at_reset() {
-    let Some(host) = host() else { return };
+    let host = host();
     let mut bench = Bench::new(&host, &Image::shipped("web").unwrap());
     let before = bench.slots[0].memory().to_vec();
     bench.run(None);
@@ -128,9 +116,9 @@ fn a_slot_that_a_guest_left_is_exactly_as_at_reset() {
     assert_eq!(bench.slots[0].memory(), before);
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn echo_returns_what_it_got() {
-    let Some(host) = host() else { return };
+    let host = host();
     let mut bench = Bench::new(&host, &Image::shipped("echo").unwrap());
     bench.run(None);
     let text: Vec<u8> = (0..=255).cycle().take(2000).collect();
@@ -138,9 +126,9 @@ fn echo_returns_what_it_got() {
     assert_eq!(bench.run(None), (Stop::Halted, text));
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn idle_never_has_a_deadline_and_idle_pit_always_has() {
-    let Some(host) = host() else { return };
+    let host = host();
     let mut idle = Bench::new(&host, &Image::shipped("idle").unwrap());
     assert_eq!(idle.run(None).0, Stop::Halted);
     assert_eq!(idle.devices.deadline(), None);
@@ -162,9 +150,9 @@ fn program(code: &[u8]) -> Image {
     Image::from_bytes("program", &bytes).unwrap()
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_triple_fault_is_the_end_of_its_guest_only() {
-    let Some(host) = host() else { return };
+    let host = host();
     // lidt [0x7C50], which is empty; protected mode; int3; ud2
     let code = [
         0x0F, 0x01, 0x1E, 0x50, 0x7C, 0x0F, 0x20, 0xC0, 0x0C, 0x01, 0x0F, 0x22, 0xC0, 0xCC, 0x0F,
@@ -181,17 +169,17 @@ fn a_triple_fault_is_the_end_of_its_guest_only() {
     );
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_reset_by_the_keyboard_controller_is_the_end() {
-    let Some(host) = host() else { return };
+    let host = host();
     // mov al, 0xFE; out 0x64, al; hlt
     let mut bench = Bench::new(&host, &program(&[0xB0, 0xFE, 0xE6, 0x64, 0xF4]));
     assert_eq!(bench.run(None).0, Stop::Dead(Fault::Reset));
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn memory_that_is_not_there_reads_as_ones() {
-    let Some(host) = host() else { return };
+    let host = host();
     // mov ax, 0xA000; mov ds, ax; mov [0], al; mov al, [0]; mov dx, 0x3F8; out dx, al; hlt
     let code = [
         0xB8, 0, 0xA0, 0x8E, 0xD8, 0xA2, 0, 0, 0xA0, 0, 0, 0xBA, 0xF8, 0x03, 0xEE, 0xF4,
@@ -380,12 +368,12 @@ fn observe(host: &Host, image: &Image, pieces: &[(u32, Vec<u8>)], parked: &[bool
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    #[test]
+    #[test(needs = [micro_vms()])]
     fn a_random_guest_cannot_tell_that_it_was_parked(
         body in prop::collection::vec(instruction(), 1..60),
         pieces in pieces(),
     ) {
-        let Some(host) = host() else { return Ok(()) };
+        let host = host();
         let mut body = body;
         body.push(vec![0xE4, 0x21]);
         let image = random_program(&body, Interruptible::WhereItHalts);
@@ -396,12 +384,12 @@ proptest! {
         }
     }
 
-    #[test]
+    #[test(needs = [micro_vms()])]
     fn a_random_guest_that_is_interrupted_anywhere_cannot_tell_that_it_was_parked(
         body in prop::collection::vec(instruction(), 1..60),
         pieces in pieces(),
     ) {
-        let Some(host) = host() else { return Ok(()) };
+        let host = host();
         let mut body = body;
         body.push(vec![0xE4, 0x21]);
         let image = random_program(&body, Interruptible::Anywhere);
@@ -411,9 +399,9 @@ proptest! {
         prop_assert!(same, "eight pairs of runs, parked and not, and no two alike");
     }
 
-    #[test]
+    #[test(needs = [micro_vms()])]
     fn stored_bytes_of_any_kind_are_unpacked_or_refused(stored in prop::collection::vec(any::<u8>(), 0..200)) {
-        let Some(host) = host() else { return Ok(()) };
+        let host = host();
         let image = Image::shipped("idle").unwrap();
         let arena = Arena::new(1).unwrap();
         let mut slot = Slot::new(&host, &arena, 0, &image, Tenancy::One).unwrap();

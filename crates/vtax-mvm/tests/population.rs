@@ -1,15 +1,6 @@
 //! Many guests in one process: addresses, fairness, hostile guests, snapshots.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "what cannot be set up fails the test"
-)]
-
-mod guests;
-
-use guests::{faulting, on_serial, program};
+use crate::guests::{faulting, micro_vms, on_serial, program};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs;
 use std::io::{Read, Write};
@@ -22,17 +13,9 @@ use std::time::{Duration, Instant};
 use vtax_mvm::Error;
 use vtax_mvm::front::router::http_answer;
 use vtax_mvm::image::Image;
-use vtax_mvm::machine::kvm::Host;
 use vtax_mvm::population::worker::{Addresses, Workers};
 use vtax_mvm::population::{Holding, Plan, Population};
-
-macro_rules! needs_kvm {
-    () => {
-        if let Err(reason) = Host::open() {
-            return eprintln!("SKIPPED: {reason}");
-        }
-    };
-}
+use vtax_testkit::skip;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -123,9 +106,8 @@ fn ask(stream: &mut TcpStream, path: &str) -> (u16, String) {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn every_guest_answers_by_path_parked_and_live() {
-    needs_kvm!();
     for holding in [Holding::Parked, Holding::Live] {
         let running = run(&Image::shipped("web").unwrap(), 50, holding);
         let mut stream = running.connect();
@@ -146,9 +128,8 @@ fn every_guest_answers_by_path_parked_and_live() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn requests_from_many_clients_to_one_guest_get_an_answer_each() {
-    needs_kvm!();
     let running = web(1);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -161,9 +142,8 @@ fn requests_from_many_clients_to_one_guest_get_an_answer_each() {
     });
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn the_unix_socket_is_a_guests_serial_port() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mvm.socket");
     let plan = Plan {
@@ -188,9 +168,8 @@ fn the_unix_socket_is_a_guests_serial_port() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn the_unix_socket_replaces_a_dead_socket_and_nothing_else() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("population.sock");
     let plan = plan("web", 1, Holding::Parked);
@@ -250,17 +229,11 @@ fn serial(path: &Path, guest: u32) -> UnixStream {
     stream
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer() {
-    needs_kvm!();
     let source = include_str!("guests/burner.asm");
-    let image = match vtax_mvm::image::assemble_source("burner.asm", source) {
-        Ok(image) => image,
-        Err(reason) => {
-            eprintln!("SKIPPED: {reason}");
-            return;
-        }
-    };
+    let image = vtax_mvm::image::assemble_source("burner.asm", source)
+        .unwrap_or_else(|reason| skip!("{reason}"));
     for holding in [Holding::Live, Holding::Parked] {
         let running = run(&image, 12, holding);
         let flooder = running.connect();
@@ -294,9 +267,8 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
-    needs_kvm!();
     // Two clients that each wait for their answer, with pauses of any length between: if a worker
     // missed a request or an answer, only the next event could wake it, and the one client that
     // could cause it may be waiting itself.
@@ -329,9 +301,8 @@ fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_client_that_sends_much_at_once_gets_every_answer() {
-    needs_kvm!();
     const REQUESTS: usize = 3000;
     let running = web(1);
     let mut stream = running.connect();
@@ -349,9 +320,8 @@ fn a_client_that_sends_much_at_once_gets_every_answer() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it() {
-    needs_kvm!();
     const REQUEST: &[u8] = b"GET /elsewhere HTTP/1.1\r\n\r\n";
     // More than all buffers of the kernel take.
     const MOST: usize = (64 << 20) / REQUEST.len();
@@ -394,9 +364,8 @@ fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it(
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_client_that_hangs_up_with_its_request_is_answered_and_closed() {
-    needs_kvm!();
     let running = web(1);
     for _ in 0..50 {
         let mut stream = running.connect();
@@ -409,9 +378,8 @@ fn a_client_that_hangs_up_with_its_request_is_answered_and_closed() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_long_text_for_a_guest_arrives_whole() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("echo");
     let plan = plan("echo", 1, Holding::Parked);
@@ -426,9 +394,8 @@ fn a_long_text_for_a_guest_arrives_whole() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_guest_that_faults_is_gone_and_its_neighbours_answer() {
-    needs_kvm!();
     let running = run(&faulting(), 3, Holding::Parked);
     let (status, text) = running.get("/vm/1/boom");
     assert!(status == 410 && text.contains("stopped"), "{status} {text}");
@@ -445,9 +412,8 @@ fn resident() -> u64 {
     status.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
-    needs_kvm!();
     // mov dx,0x3F8; l: mov cx,0xFFFF; rep outsb; jmp l: output without end, at the full rate
     let flood = program(&[
         0xFA, 0xBA, 0xF8, 0x03, 0xB9, 0xFF, 0xFF, 0xF3, 0x6E, 0xEB, 0xF9,
@@ -470,9 +436,8 @@ fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
-    needs_kvm!();
     // Guests answer a line with an empty one, but a 4 with 65,536 times all of their memory.
     let code = [
         0xBA, 0xFD, 0x03, 0xEC, 0xA8, 0x01, 0x74, 0x10, // 0x7C24: anything received?
@@ -509,9 +474,8 @@ fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_guest_that_writes_its_own_image_changes_only_its_own() {
-    needs_kvm!();
     // Fills its memory from 0x7C20 up to 0xFFFF with 0xF4, which is where it then halts.
     let code = [
         0xFA, 0x31, 0xC0, 0x8E, 0xC0, 0xBF, 0x20, 0x7C, 0xB9, 0xE0, 0x83, 0xB0, 0xF4, 0xF3, 0xAA,
@@ -525,9 +489,8 @@ fn a_guest_that_writes_its_own_image_changes_only_its_own() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_population_survives_a_snapshot_exactly() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (folder.path().join("first"), folder.path().join("second"));
     let running = web(300);
@@ -551,9 +514,8 @@ fn a_population_survives_a_snapshot_exactly() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn ticking_guests_go_on_ticking_after_a_snapshot() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ticking");
     let running = run(&Image::shipped("idle-pit").unwrap(), 3, Holding::Parked);
@@ -567,9 +529,8 @@ fn ticking_guests_go_on_ticking_after_a_snapshot() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_truncated_or_altered_snapshot_is_refused_wherever_it_was_changed() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("population");
     let running = web(5);
@@ -592,9 +553,8 @@ fn a_truncated_or_altered_snapshot_is_refused_wherever_it_was_changed() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn guests_boot_when_they_are_admitted_and_not_before() {
-    needs_kvm!();
     for holding in [Holding::Parked, Holding::Live] {
         let plan = plan("web", 20, holding);
         let population = Arc::new(Population::new(plan).unwrap());
@@ -617,9 +577,8 @@ fn guests_boot_when_they_are_admitted_and_not_before() {
     }
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn a_live_population_is_not_saved_but_says_why() {
-    needs_kvm!();
     let folder = tempfile::tempdir().unwrap();
     let running = run(&Image::shipped("idle").unwrap(), 1, Holding::Live);
     let error = running
@@ -635,9 +594,8 @@ fn a_live_population_is_not_saved_but_says_why() {
     running.stop();
 }
 
-#[test]
+#[test(needs = [micro_vms()])]
 fn more_live_guests_than_one_process_may_hold_names_the_limit() {
-    needs_kvm!();
     let plan = plan("idle", u32::MAX, Holding::Live);
     // The table of so many guests is never made: the plan is refused first.
     let error = Population::new(plan).unwrap_err().to_string();

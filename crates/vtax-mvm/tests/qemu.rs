@@ -1,35 +1,25 @@
 //! The shipped images boot unchanged in stock QEMU and say there what they say here.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "what cannot be set up fails the test"
-)]
-
+use crate::guests::micro_vms;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
-use vtax_mvm::Error;
 use vtax_mvm::front::router::Route;
 use vtax_mvm::image::{Image, Profile, assemble_source};
-use vtax_mvm::machine::kvm::Host;
 use vtax_mvm::tcg::{Accelerator, Qemus};
+use vtax_testkit::needs::{Need, program};
+use vtax_testkit::{alone, skip};
 
-fn start(image: &Image) -> Option<Qemus> {
+fn qemu() -> Need {
+    program("qemu-system-x86_64")
+}
+
+fn start(image: &Image) -> Qemus {
     start_by(Accelerator::Tcg, image)
 }
 
-fn start_by(accelerator: Accelerator, image: &Image) -> Option<Qemus> {
-    match Qemus::start(image, 1, accelerator) {
-        Ok(qemus) => Some(qemus),
-        Err(reason @ Error::Program { .. }) => {
-            eprintln!("SKIPPED: {reason}");
-            None
-        }
-        Err(other) => panic!("{other}"),
-    }
+fn start_by(accelerator: Accelerator, image: &Image) -> Qemus {
+    Qemus::start(image, 1, accelerator).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn talk(qemus: &Qemus, request: &[u8], expected: &[u8]) {
@@ -82,22 +72,13 @@ fn connect(qemus: &Qemus) -> Option<UnixStream> {
     Some(stream)
 }
 
-#[test]
+#[test(needs = [micro_vms(), qemu()])]
 fn web_answers_in_qemu_under_kvm() {
-    if let Err(reason) = Host::open() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
     let Some(took) = boots_anything() else {
-        eprintln!(
-            "SKIPPED: QEMU under this KVM boots no boot sector at all, one of 10 bytes neither"
-        );
-        return;
+        skip!("QEMU under this KVM boots no boot sector at all, one of 10 bytes neither");
     };
     let image = Image::shipped("web").unwrap();
-    let Some(qemus) = start_by(Accelerator::Kvm, &image) else {
-        return;
-    };
+    let qemus = start_by(Accelerator::Kvm, &image);
     let expected = b"200 hello from micro VM\r\n";
     let patience = Duration::from_secs(30) + 10 * took;
     let received = ask(&qemus, b"/hi\n", expected, patience);
@@ -116,17 +97,15 @@ fn boots_anything() -> Option<Duration> {
     sector[..10].copy_from_slice(&[0xba, 0xf8, 0x03, 0xb0, b'x', 0xee, 0xf3, 0x90, 0xeb, 0xfb]);
     sector[510..].copy_from_slice(&[0x55, 0xaa]);
     let image = Image::from_bytes("letters", &sector).unwrap();
-    let qemus = start_by(Accelerator::Kvm, &image)?;
+    let qemus = start_by(Accelerator::Kvm, &image);
     let began = Instant::now();
     let letters = ask(&qemus, b"", b"x", Duration::from_secs(60));
     (!letters.is_empty()).then(|| began.elapsed())
 }
 
-#[test]
+#[test(needs = [qemu()])]
 fn web_answers_by_path_in_qemu() {
-    let Some(qemus) = start(&Image::shipped("web").unwrap()) else {
-        return;
-    };
+    let qemus = start(&Image::shipped("web").unwrap());
     talk(&qemus, b"/hi\n", b"200 hello from micro VM\r\n");
     talk(&qemus, b"/about\n", b"200 one boot sector of 512 bytes\r\n");
     talk(&qemus, b"/other\n", b"404 no such page\r\n");
@@ -141,11 +120,9 @@ fn web_answers_by_path_in_qemu() {
     }
 }
 
-#[test]
+#[test(needs = [qemu()])]
 fn echo_echoes_in_qemu() {
-    let Some(qemus) = start(&Image::shipped("echo").unwrap()) else {
-        return;
-    };
+    let qemus = start(&Image::shipped("echo").unwrap());
     talk(&qemus, b"hello, guest", b"hello, guest");
 }
 
@@ -162,14 +139,10 @@ fn processor_ticks(pid: u32) -> u64 {
 
 /// Processor ticks that QEMU takes in two seconds once each guest is up, all at the same time, so
 /// that whatever else the host does strikes all of them.
-fn costs<const N: usize>(images: [&Image; N]) -> Option<[u64; N]> {
+fn costs<const N: usize>(images: [&Image; N]) -> [u64; N] {
     // Tests that burn processor time side by side would measure each other.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock();
-    let mut qemus = Vec::new();
-    for image in images {
-        qemus.push(start(image)?);
-    }
+    let _alone = alone("processors");
+    let qemus = images.map(start);
     std::thread::sleep(Duration::from_secs(5));
     let ticks = || {
         let each = qemus
@@ -180,7 +153,7 @@ fn costs<const N: usize>(images: [&Image; N]) -> Option<[u64; N]> {
     let before = ticks();
     std::thread::sleep(Duration::from_secs(2));
     let after = ticks();
-    Some(std::array::from_fn(|i| after[i] - before[i]))
+    std::array::from_fn(|i| after[i] - before[i])
 }
 
 /// A host that is busy with something else may starve a guest that wants much: once is enough.
@@ -195,14 +168,12 @@ fn once(mut holds: impl FnMut() -> Result<(), String>) {
     panic!("{last}");
 }
 
-#[test]
+#[test(needs = [qemu()])]
 fn idle_guests_sleep_and_spin_spins_in_qemu() {
     let image = |name| Image::shipped(name).unwrap();
     once(|| {
         let images = [&image("idle"), &image("idle-pit"), &image("spin")];
-        let Some([idle, ticking, spinning]) = costs(images) else {
-            return Ok(());
-        };
+        let [idle, ticking, spinning] = costs(images);
         (2 * idle < spinning && 2 * ticking < spinning)
             .then_some(())
             .ok_or(format!(
@@ -211,24 +182,17 @@ fn idle_guests_sleep_and_spin_spins_in_qemu() {
     });
 }
 
-#[test]
+#[test(needs = [qemu()])]
 fn a_duty_profile_is_busier_than_idle_and_less_than_spin_in_qemu() {
     let profile = Profile::parse("half", "profile = 'duty'\nshare = 0.5\nperiod_ms = 100").unwrap();
-    let image = match assemble_source("half", &profile.to_assembly()) {
-        Ok(image) => image,
-        Err(reason) => {
-            eprintln!("SKIPPED: {reason}");
-            return;
-        }
-    };
+    let image =
+        assemble_source("half", &profile.to_assembly()).unwrap_or_else(|reason| skip!("{reason}"));
     let (idle, spin) = (
         Image::shipped("idle").unwrap(),
         Image::shipped("spin").unwrap(),
     );
     once(|| {
-        let Some([idle, half, spinning]) = costs([&idle, &image, &spin]) else {
-            return Ok(());
-        };
+        let [idle, half, spinning] = costs([&idle, &image, &spin]);
         (idle < half && half < spinning)
             .then_some(())
             .ok_or(format!("ticks: idle {idle}, half {half}, spin {spinning}"))

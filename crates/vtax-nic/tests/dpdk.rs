@@ -2,8 +2,6 @@
 //! comes, or what a file holds goes from one to the other. It shows that a driver of others works with every kind of
 //! ring, not how fast.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,18 +17,6 @@ const BURST: u64 = 32;
 
 /// How long a driver may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn has_testpmd() -> bool {
-    let found = Command::new("sh")
-        .args(["-c", "command -v dpdk-testpmd"])
-        .stdout(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !found {
-        eprintln!("SKIPPED: the program dpdk-testpmd is missing (apt-get install dpdk-dev)");
-    }
-    found
-}
 
 /// The driver of a port of the backend's.
 fn device(number: u8, directory: &Path, port: &str, ring: &str) -> String {
@@ -111,9 +97,6 @@ fn drive(backend: &Backend, directory: &Path, ring: &str) {
 }
 
 fn try_rings(kind: &str) {
-    if !has_testpmd() {
-        return;
-    }
     for mergeable in [0, 1] {
         for in_order in [0, 1] {
             let ring = format!("{kind}mrg_rxbuf={mergeable},in_order={in_order}");
@@ -133,14 +116,12 @@ fn try_rings(kind: &str) {
     }
 }
 
-#[test]
-#[ignore = "needs dpdk-testpmd: make test-all"]
+#[test(needs = [brought_by_test_all("dpdk-testpmd")])]
 fn dpdk_speaks_over_split_rings() {
     try_rings("");
 }
 
-#[test]
-#[ignore = "needs dpdk-testpmd: make test-all"]
+#[test(needs = [brought_by_test_all("dpdk-testpmd")])]
 fn dpdk_speaks_over_packed_rings() {
     try_rings("packed_vq=1,");
 }
@@ -194,12 +175,8 @@ fn captured(file: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-#[test]
-#[ignore = "needs dpdk-testpmd: make test-all"]
+#[test(needs = [brought_by_test_all("dpdk-testpmd")])]
 fn dpdk_gets_the_very_frames_that_it_sent_in_their_order() {
-    if !has_testpmd() {
-        return;
-    }
     let sent = frames();
     for ring in [
         "mrg_rxbuf=0,in_order=0",

@@ -1,7 +1,5 @@
 //! The driver of `vtax-nic-driver` against the real program: two ports, linked.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may fail as tests do")]
-
 use std::path::Path;
 use std::time::Duration;
 

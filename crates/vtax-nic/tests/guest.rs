@@ -1,13 +1,11 @@
 //! A stock Debian guest in QEMU behind the back end. Emulated: it shows that it works, not how fast.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod support;
-
-use std::path::Path;
-use support::{
-    Guest, Image, Machine, Namespace, Process, back_end, image, receive, wait_for, wait_for_socket,
+use crate::support;
+use crate::support::{
+    Guest, Image, Machine, Namespace, Process, back_end, guests, image, receive, wait_for,
+    wait_for_socket,
 };
+use std::path::Path;
 use vtax_nic::control::api::{PortInfo, Request};
 use vtax_nic::control::client::Client;
 
@@ -88,15 +86,15 @@ fn usual() -> Machine {
     Machine::new(std::path::PathBuf::new())
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn traffic_passes_with_offloads() {
-    let Some(image) = image() else { return };
+    let image = image();
     try_machine(&image, &usual(), "adaptive");
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn traffic_passes_over_packed_rings() {
-    let Some(image) = image() else { return };
+    let image = image();
     let machine = Machine {
         packed: true,
         ..usual()
@@ -104,9 +102,9 @@ fn traffic_passes_over_packed_rings() {
     try_machine(&image, &machine, "adaptive");
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn traffic_passes_over_packed_rings_without_offloads() {
-    let Some(image) = image() else { return };
+    let image = image();
     let machine = Machine {
         packed: true,
         offloads: false,
@@ -115,9 +113,9 @@ fn traffic_passes_over_packed_rings_without_offloads() {
     try_machine(&image, &machine, "off");
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn traffic_passes_without_offloads_in_jumbo_frames() {
-    let Some(image) = image() else { return };
+    let image = image();
     let machine = Machine {
         mtu: 9000,
         offloads: false,
@@ -126,9 +124,9 @@ fn traffic_passes_without_offloads_in_jumbo_frames() {
     try_machine(&image, &machine, "off");
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn traffic_passes_over_four_queue_pairs() {
-    let Some(image) = image() else { return };
+    let image = image();
     let machine = Machine {
         pairs: 4,
         ..usual()
@@ -160,19 +158,19 @@ fn progress(namespace: &Namespace) -> u64 {
         .unwrap()
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn a_connection_survives_the_back_ends_death() {
     survive(false);
 }
 
 /// Here nobody but the ring itself knows where to go on.
-#[test]
+#[test(needs = [guests()])]
 fn a_connection_over_packed_rings_survives_the_back_ends_death() {
     survive(true);
 }
 
 fn survive(packed: bool) {
-    let Some(image) = image() else { return };
+    let image = image();
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nic.sock");
     let namespace = Namespace::new(1500, 1);
@@ -211,9 +209,9 @@ fn die_three_times(
     back_end
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn a_back_end_that_connects_meets_its_guest_again_whichever_of_them_dies() {
-    let Some(image) = image() else { return };
+    let image = image();
     let directory = tempfile::tempdir().unwrap();
     let namespace = Namespace::new(1500, 1);
     let socket = directory.path().join("nic.sock");
@@ -241,9 +239,9 @@ fn port(api: &Path) -> PortInfo {
     answer.ports.remove(0)
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn a_guest_asks_for_holds_by_frame_is_answered_and_renews_its_lease() {
-    let Some(image) = image() else { return };
+    let image = image();
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let (socket, api) = (at("nic.sock"), at("api.sock"));
@@ -307,18 +305,18 @@ fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {
     disk
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn a_guest_migrates_under_load_with_no_byte_changed() {
     migrate(false);
 }
 
-#[test]
+#[test(needs = [guests()])]
 fn a_guest_with_packed_rings_migrates_under_load_with_no_byte_changed() {
     migrate(true);
 }
 
 fn migrate(packed: bool) {
-    let Some(image) = image() else { return };
+    let image = image();
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let namespace = Namespace::new(1500, 1);

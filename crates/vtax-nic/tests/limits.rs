@@ -1,11 +1,5 @@
 //! The running program with limits from its configuration, among strangers on a switch.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails"
-)]
-
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

@@ -1,13 +1,9 @@
 //! The running program in its sandbox, as operators and Prometheus meet it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails"
-)]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,17 +21,23 @@ impl Drop for Nic {
 }
 
 fn start(directory: &Path, metrics: SocketAddr) -> Nic {
-    let child = Command::new(PROGRAM)
+    start_with(directory, |command| {
+        command.args(["--metrics", &metrics.to_string()])
+    })
+}
+
+fn start_with(directory: &Path, set: impl FnOnce(&mut Command) -> &mut Command) -> Nic {
+    let mut command = Command::new(PROGRAM);
+    command
         .arg("--socket-path")
         .arg(directory.join("vm1.sock"))
         .arg("--socket-path")
         .arg(directory.join("vm2.sock"))
         .arg("--api")
         .arg(directory.join("api"))
-        .args(["--metrics", &metrics.to_string()])
-        .stdin(Stdio::null())
-        .spawn();
-    let nic = Nic(child.unwrap());
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null());
+    let nic = Nic(set(&mut command).spawn().unwrap());
     let deadline = Instant::now() + Duration::from_secs(20);
     while !lists(directory) {
         assert!(Instant::now() < deadline, "it does not answer");
@@ -123,4 +125,42 @@ fn files_in_the_places_of_sockets_survive_and_are_named() {
         );
         assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     }
+}
+
+/// Sends what is no message of the protocol; it is logged before the connection is closed.
+fn fail_as_front_end(directory: &Path) {
+    let mut front_end = UnixStream::connect(directory.join("vm1.sock")).unwrap();
+    front_end.write_all(&[0xff; 12]).unwrap();
+    let _ = front_end.read(&mut [0]);
+}
+
+#[test]
+fn a_log_that_nobody_reads_does_not_end_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let (reader, log) = std::io::pipe().unwrap();
+    drop(reader);
+    let _nic = start_with(directory.path(), |command| command.stderr(log));
+    fail_as_front_end(directory.path());
+    assert!(lists(directory.path()));
+}
+
+#[test]
+fn the_journal_gets_the_priority_of_a_warning_and_no_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, log) = UnixStream::pair().unwrap();
+    let stat = rustix::fs::fstat(&log).unwrap();
+    let nic = start_with(directory.path(), |command| {
+        command
+            .env("JOURNAL_STREAM", format!("{}:{}", stat.st_dev, stat.st_ino))
+            .stderr(OwnedFd::from(log))
+    });
+    fail_as_front_end(directory.path());
+    drop(nic);
+    let mut lines = String::new();
+    journal.read_to_string(&mut lines).unwrap();
+    let mut warnings = lines.lines().filter(|line| line.contains("disconnected"));
+    assert!(
+        warnings.next().unwrap().starts_with("<4>vtax_nic::"),
+        "{lines}"
+    );
 }

@@ -1,18 +1,14 @@
 //! A whole Linux whose vhost-user front end is the kernel's own (User-mode Linux), which needs no KVM, and a driver on
 //! the other side of the link.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails"
-)]
-
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_nic_driver::nic::{Nic, Options};
+use vtax_testkit::needs::find_program;
+use vtax_testkit::skip;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
@@ -44,12 +40,6 @@ impl Drop for Process {
     }
 }
 
-fn found(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let mut at = std::env::split_paths(&path).map(|directory| directory.join(name));
-    at.find(|program| program.is_file())
-}
-
 /// The kernel's modules, by name.
 fn module(below: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(below).ok()?;
@@ -73,7 +63,7 @@ fn image(directory: &Path) -> Result<PathBuf, String> {
         std::fs::copy(from, root.join(to)).unwrap();
         Ok::<_, String>(())
     };
-    copy(found("busybox"), "bin/busybox", "busybox")?;
+    copy(find_program("busybox"), "bin/busybox", "busybox")?;
     for name in ["failover.ko", "net_failover.ko", "virtio_net.ko"] {
         copy(module(Path::new("/usr/lib/uml/modules"), name), name, name)?;
     }
@@ -108,18 +98,12 @@ fn is_answer(frame: &[u8]) -> bool {
         && frame.get(28..32) == Some(&GUEST)
 }
 
-#[test]
-#[ignore = "needs User-mode Linux: make test-all"]
+#[test(needs = [brought_by_test_all("linux.uml")])]
 fn linuxs_own_front_end_exchanges_frames() {
-    let Some(linux) = found("linux.uml") else {
-        return eprintln!("SKIPPED: there is no User-mode Linux (Debian: user-mode-linux)");
-    };
+    let linux = find_program("linux.uml").unwrap();
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
-    let initrd = match image(directory.path()) {
-        Ok(initrd) => initrd,
-        Err(missing) => return eprintln!("SKIPPED: {missing}"),
-    };
+    let initrd = image(directory.path()).unwrap_or_else(|missing| skip!("{missing}"));
     let config = format!(
         "[[port]]\nsocket-path = '{}'\ngeneric = true\n[[port]]\nsocket-path = '{}'\n",
         at("guest"),

@@ -70,7 +70,12 @@ pub fn main() -> ! {
     });
     let tests = tests.collect();
     std::thread::spawn(name_long_ones);
-    libtest_mimic::run(&arguments, tests).exit()
+    let conclusion = libtest_mimic::run(&arguments, tests);
+    // After the rest, into whose lines it would come.
+    for (name, printed) in SHOWN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        println!("---- {name} stdout ----\n{printed}");
+    }
+    conclusion.exit()
 }
 
 /// The command that runs a test of this program, for tests that need it as a child: `#[test(needs = [by_name_only()])]`.
@@ -118,6 +123,9 @@ fn run_here(name: &str, reason: &Path) -> ! {
 /// The tests that run now, and since when.
 static RUNNING: Mutex<BTreeMap<&'static str, Instant>> = Mutex::new(BTreeMap::new());
 
+/// What tests that passed printed, where it is shown.
+static SHOWN: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
+
 /// Runs a test in a process of its own, which no other test sees the umask, the descriptors and the children of.
 fn run_apart(test: &'static Test, show: bool, through: bool) -> Result<Completion, Failed> {
     let reason = tempfile::NamedTempFile::new()?;
@@ -141,8 +149,9 @@ fn run_apart(test: &'static Test, show: bool, through: bool) -> Result<Completio
     output.rewind()?;
     output.read_to_end(&mut printed)?;
     let printed = String::from_utf8_lossy(&printed);
-    if show && !printed.is_empty() {
-        println!("---- {} printed ----\n{printed}", test.name());
+    if show && status.success() {
+        let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.insert(test.name(), printed.to_string());
     }
     match status.code() {
         Some(0) => Ok(Completion::Completed),

@@ -29,6 +29,7 @@
 #[cfg(feature = "containers")]
 pub mod containers;
 mod harness;
+pub mod markup;
 pub mod needs;
 mod skipping;
 pub mod stand_in;

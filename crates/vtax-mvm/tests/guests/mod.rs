@@ -1,8 +1,13 @@
-//! Boot sectors of guests that misbehave.
-
-#![allow(dead_code, reason = "not every test needs every guest")]
+//! Boot sectors of guests that misbehave, and what guests need.
 
 use vtax_mvm::image::{Image, SECTOR};
+use vtax_mvm::machine::kvm::Host;
+use vtax_testkit::needs::Need;
+
+/// A KVM that micro VMs run on.
+pub fn micro_vms() -> Need {
+    Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))
+}
 
 /// A boot sector with this code.
 pub fn program(code: &[u8]) -> Image {

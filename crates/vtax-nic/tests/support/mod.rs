@@ -1,13 +1,13 @@
 //! A network namespace, a back end, and Debian guests in QEMU, for tests with real parts.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use vtax_testkit::needs::{Need, program, root};
+use vtax_testkit::skip;
 
 /// How long anything may take under emulation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
@@ -25,36 +25,21 @@ impl Image {
     }
 }
 
-/// Whether this machine can run the tests; if not, says why.
-pub fn image() -> Option<Image> {
-    let skip = |reason: &str| {
-        eprintln!("SKIPPED: {reason}");
-        None
-    };
-    if !rustix::process::geteuid().is_root() {
-        return skip("namespaces and taps need root");
-    }
-    for program in [
+/// What tests with guests need.
+pub fn guests() -> Need {
+    let programs = [
         "qemu-system-x86_64",
         "qemu-img",
         "iperf3",
         "busybox",
         "nsenter",
         "ip",
-    ] {
-        let found = Command::new("sh")
-            .args([
-                "-c",
-                &format!("PATH=$PATH:/usr/sbin:/sbin command -v {program}"),
-            ])
-            .stdout(Stdio::null())
-            .status();
-        if !found.is_ok_and(|status| status.success()) {
-            return skip(&format!(
-                "the program {program} is missing (make setup installs it)"
-            ));
-        }
-    }
+    ];
+    Need::all([root()].into_iter().chain(programs.map(program)))
+}
+
+/// The image of this machine; skips the test where there is none.
+pub fn image() -> Image {
     let cache = std::env::var_os("VTAX_CACHE_DIR").map_or("/var/cache/vtax".into(), PathBuf::from);
     let images = std::fs::read_dir(cache.join("images"))
         .into_iter()
@@ -73,10 +58,10 @@ pub fn image() -> Option<Image> {
         .flatten()
         .map(|entry| entry.path())
         .find(|directory| has_agent(directory) && whole(directory));
-    match found {
-        Some(directory) => Some(Image { directory }),
-        None => skip("there is no guest image: `vtax image build` makes one"),
-    }
+    let Some(directory) = found else {
+        skip!("there is no guest image: `vtax image build` makes one");
+    };
+    Image { directory }
 }
 
 /// A process that ends with the test.

@@ -1,0 +1,21 @@
+//! The integration tests of vtax-mvm, in one program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+#[macro_use]
+extern crate vtax_testkit;
+
+mod command;
+mod guests;
+mod machine;
+mod population;
+mod qemu;
+
+fn main() {
+    vtax_testkit::main();
+}

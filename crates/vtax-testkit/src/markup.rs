@@ -1,0 +1,85 @@
+//! What text can change of a page of HTML: for tests that text never becomes markup.
+
+use std::fmt::Write;
+
+/// The tags of a page in order, each with the names of its attributes. Pages that differ in text alone have the same.
+/// `b` and `code` without attributes are left out: they depend on the words of a sentence.
+pub fn skeleton(page: &str) -> String {
+    let mut found = String::new();
+    let mut rest = page;
+    while let Some((_, behind)) = rest.split_once('<') {
+        let (name, attributes, after) = tag(behind);
+        rest = after;
+        // Within these elements nothing but their end is markup.
+        if let "script" | "style" = name.as_str() {
+            rest = rest.find(&format!("</{name}")).map_or("", |at| &rest[at..]);
+        }
+        let is_emphasis = ["b", "/b", "code", "/code"].contains(&name.as_str());
+        if !is_emphasis || !attributes.is_empty() {
+            let _ = writeln!(found, "{name} {}", attributes.join(" "));
+        }
+    }
+    found
+}
+
+/// The name of a tag and the names of its attributes, and what follows it. `text` begins behind `<`.
+fn tag(text: &str) -> (String, Vec<&str>, &str) {
+    let end = text
+        .find(|c: char| c.is_whitespace() || c == '>')
+        .unwrap_or(text.len());
+    let (name, mut rest) = text.split_at(end);
+    let mut attributes = Vec::new();
+    loop {
+        rest = rest.trim_start();
+        if rest.is_empty() {
+            break;
+        }
+        if let Some(after) = rest.strip_prefix('>') {
+            rest = after;
+            break;
+        }
+        let end = rest
+            .find(|c: char| c.is_whitespace() || matches!(c, '=' | '>'))
+            .unwrap_or(rest.len());
+        let (attribute, after) = rest.split_at(end);
+        attributes.push(attribute);
+        rest = match after.strip_prefix("=\"") {
+            Some(value) => value.split_once('"').map_or("", |(_, after)| after),
+            None => after.strip_prefix('=').unwrap_or(after),
+        };
+    }
+    (name.to_ascii_lowercase(), attributes, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str =
+        "<!doctype html><p class=\"a\" title=\"NAME\">NAME <b>x</b></p><script>NAME</script>";
+
+    #[test]
+    fn text_leaves_the_skeleton_as_it_is() {
+        let with = |name: &str| skeleton(&PAGE.replace("NAME", name));
+        assert_eq!(
+            with("plain"),
+            "!doctype html\np class title\n/p \nscript \n/script \n"
+        );
+        for harmless in ["&lt;i&gt;", "a > b", "' =", ""] {
+            assert_eq!(with(harmless), with("plain"), "{harmless}");
+        }
+    }
+
+    #[test]
+    fn text_that_became_markup_changes_the_skeleton() {
+        for (place, hostile) in [
+            ("title=\"NAME\"", "\" onload=\"x"),
+            ("NAME <b>", "<i>"),
+            ("NAME <b>", "<b id=\"x\">"),
+            ("<script>NAME", "</script>"),
+        ] {
+            let page = PAGE.replace(place, &place.replace("NAME", hostile));
+            assert_ne!(skeleton(&page), skeleton(PAGE), "{page}");
+        }
+    }
+}
