@@ -11,6 +11,7 @@
 
 pub mod account;
 mod count;
+pub mod metric;
 mod quantity;
 mod source;
 mod typed;

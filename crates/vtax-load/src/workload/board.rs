@@ -178,8 +178,8 @@ impl Workload for Board {
         let mut metrics = Metrics::default();
         metrics.latency("time of a page", &report.latency);
         let rate = pages / report.seconds;
-        metrics.higher("rate", rate, REQUEST_RATE, "pages served");
-        metrics.lead("rate");
+        metrics.add_in(metric::RATE, rate, REQUEST_RATE, "pages served");
+        metrics.lead(metric::RATE);
         let phrase = "serve 1 page of the board";
         let work = metrics.done(
             self.extent(settings),

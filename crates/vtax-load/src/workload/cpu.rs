@@ -133,11 +133,9 @@ impl Workload for Cpu {
         }
         let mut metrics = Metrics::default();
         let title = "integer operations (10 000 steps each)";
-        metrics.higher("rate", rate, OP_RATE, title);
-        metrics.lead("rate");
-        let per_op = Unit::per(Base::Second, Base::Operation);
-        let title = "CPU time per operation, as the target counts it";
-        metrics.lower("cpu.inside_per_work", cpu / operations, per_op, title);
+        metrics.add_in(metric::RATE, rate, OP_RATE, title);
+        metrics.lead(metric::RATE);
+        metrics.add(metric::CPU_INSIDE_PER_WORK, cpu / operations, "");
         let work = |amount| work(amount, Base::Operation, "do 1 integer operation");
         let extent = self.extent(settings);
         let driver = "the cpu script";

@@ -234,8 +234,8 @@ impl Workload for DiskRead {
         let mut metrics = Metrics::default();
         let throughput = bytes / seconds;
         let title = "disk read throughput";
-        metrics.higher("throughput", throughput, BYTE_RATE, title);
-        metrics.higher("rate", iops, OP_RATE, "disk reads");
+        metrics.add_in(metric::THROUGHPUT, throughput, BYTE_RATE, title);
+        metrics.add_in(metric::RATE, iops, OP_RATE, "disk reads");
         let latency = &job.read.lat_ns;
         let of = |name: &str, value| Ok::<_, HostError>(number("fio", name, value)? / 1e9);
         let percentile = |key: &str| of(key, latency.percentile.get(key).copied());
@@ -250,7 +250,7 @@ impl Workload for DiskRead {
         };
         ascending("fio", &times)?;
         metrics.latency("disk read latency", &times);
-        metrics.lead("throughput");
+        metrics.lead(metric::THROUGHPUT);
         let phrase = match ACCESS.text(settings) {
             "raw" => "read 1 GB from the raw disk",
             _ => "read 1 GB from a file",

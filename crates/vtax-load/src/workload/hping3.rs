@@ -129,12 +129,12 @@ impl Workload for Hping3 {
         }
         let mut metrics = Metrics::default();
         let title = "time until all connections asked for were answered or given up";
-        metrics.lower("elapsed", seconds, SECONDS, title);
-        metrics.lead("elapsed");
+        metrics.add(metric::ELAPSED, seconds, title);
+        metrics.lead(metric::ELAPSED);
         let title = "connections asked for that were answered";
-        metrics.higher("answered", 100.0 * answered / sent, PERCENT, title);
+        metrics.add(metric::ANSWERED, 100.0 * answered / sent, title);
         let title = "connections asked for that were answered each second";
-        metrics.higher("rate", answered / seconds, REQUEST_RATE, title);
+        metrics.add_in(metric::RATE, answered / seconds, REQUEST_RATE, title);
         let asked = REQUESTS.integer(settings) as f64;
         let unit = Unit::of(Base::Request);
         let mut suspect: Vec<String> = Vec::new();

@@ -140,12 +140,12 @@ impl Workload for HttpBatch {
         let mut metrics = Metrics::default();
         metrics.latency("HTTP latency", &report.latency);
         let title = "time until the last answer";
-        metrics.lower("elapsed", seconds, SECONDS, title);
-        metrics.lead("elapsed");
+        metrics.add(metric::ELAPSED, seconds, title);
+        metrics.lead(metric::ELAPSED);
         let title = "HTTP requests answered each second";
-        metrics.higher("rate", answered / seconds, REQUEST_RATE, title);
+        metrics.add_in(metric::RATE, answered / seconds, REQUEST_RATE, title);
         let title = "HTTP requests that were answered";
-        metrics.higher("answered", 100.0 * answered / due, PERCENT, title);
+        metrics.add(metric::ANSWERED, 100.0 * answered / due, title);
         let unit = Unit::of(Base::Request);
         let suspect = shortfall("the number of answers", answered, due.max(asked), unit)
             .into_iter()

@@ -89,11 +89,11 @@ impl Workload for HttpClosed {
         let rate = report.requests as f64 / report.seconds;
         let throughput = 8.0 * report.bytes as f64 / report.seconds;
         let mut metrics = Metrics::default();
-        metrics.higher("rate", rate, REQUEST_RATE, "HTTP requests answered");
-        metrics.lead("rate");
+        metrics.add_in(metric::RATE, rate, REQUEST_RATE, "HTTP requests answered");
+        metrics.lead(metric::RATE);
         metrics.latency("HTTP latency", &report.latency);
         let title = "HTTP payload received";
-        metrics.higher("throughput", throughput, BIT_RATE, title);
+        metrics.add_in(metric::THROUGHPUT, throughput, BIT_RATE, title);
         let phrase = "serve 1 HTTP request";
         Ok(WorkloadResult {
             histograms: open_loop::named("latency", histogram),

@@ -2,7 +2,7 @@
 
 use super::check::Claim;
 use super::http_closed::DRIVER;
-use super::output::{BIT_RATE, Metrics, SECONDS, garbage, gigabytes};
+use super::output::{BIT_RATE, Metrics, garbage, gigabytes};
 use super::*;
 
 /// See the module.
@@ -76,15 +76,13 @@ impl Workload for HttpDownload {
         let rate = bytes / report.seconds;
         let mut metrics = Metrics::default();
         let title = "HTTP download throughput";
-        metrics.higher("throughput", 8.0 * rate, BIT_RATE, title);
-        metrics.lead("throughput");
+        metrics.add_in(metric::THROUGHPUT, 8.0 * rate, BIT_RATE, title);
+        metrics.lead(metric::THROUGHPUT);
         // In a short window on a slow target not one download may be complete.
         if report.latency.count > 0 {
             let times = &report.latency;
-            let title = "time of one download, median";
-            metrics.lower("download.p50", times.p50, SECONDS, title);
-            let title = "time of one download, longest";
-            metrics.lower("download.max", times.max, SECONDS, title);
+            metrics.add(metric::DOWNLOAD_P50, times.p50, "");
+            metrics.add(metric::DOWNLOAD_MAX, times.max, "");
         }
         let phrase = "serve 1 GB over HTTP";
         let work = metrics.done(

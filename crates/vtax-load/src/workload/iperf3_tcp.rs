@@ -1,9 +1,7 @@
 //! `iperf3-receive` and `iperf3-send`: bulk TCP into and out of the target.
 
 use super::check::Claim;
-use super::output::{
-    BIT_RATE, Metrics, PACKET_RATE, SECONDS, garbage, gigabytes, number, positive, shortfall,
-};
+use super::output::{BIT_RATE, Metrics, garbage, gigabytes, number, positive, shortfall};
 use super::*;
 
 /// Which way the data goes, seen from the target.
@@ -113,17 +111,15 @@ impl Workload for Iperf3Tcp {
             Self::Send => ("TCP throughput out of the target", "send 1 GB"),
         };
         let mut metrics = Metrics::default();
-        metrics.higher("throughput", throughput, BIT_RATE, title);
-        metrics.lead("throughput");
+        metrics.add_in(metric::THROUGHPUT, throughput, BIT_RATE, title);
+        metrics.lead(metric::THROUGHPUT);
         // Only senders whose kernel tells them have this.
         if sent.retransmits.is_some() {
             let retransmits = number("iperf3", "end.sum_sent.retransmits", sent.retransmits)?;
-            let (rate, title) = (retransmits / seconds, "TCP segments sent again");
-            metrics.lower("retransmits", rate, PACKET_RATE, title);
+            metrics.add(metric::RETRANSMITS, retransmits / seconds, "");
         }
         if let Some(seconds) = round_trip {
-            let title = "mean round trip that TCP saw";
-            metrics.lower("rtt.mean", seconds, SECONDS, title);
+            metrics.add(metric::RTT_MEAN, seconds, "");
         }
         let into_target = matches!(self, Self::Receive);
         let claim = Claim::bulk(into_target, bytes / seconds, LENGTH.integer(settings));

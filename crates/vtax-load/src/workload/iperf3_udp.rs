@@ -1,10 +1,7 @@
 //! `iperf3-udp`: datagrams at a fixed rate; jitter, loss and reordering.
 
 use super::check::{Account, Amount, Claim};
-use super::output::{
-    BIT_RATE, Metrics, PACKET_RATE, PERCENT, SECONDS, garbage, gigabytes, number, positive,
-    shortfall,
-};
+use super::output::{BIT_RATE, Metrics, garbage, gigabytes, number, positive, shortfall};
 use super::*;
 
 /// See the module.
@@ -120,7 +117,7 @@ impl Workload for Iperf3Udp {
         let mut suspect = Vec::new();
         let loss = if bytes > 0.0 {
             let jitter = number("iperf3", "end.sum_received.jitter_ms", received.jitter_ms)?;
-            metrics.lower("jitter", jitter / 1e3, SECONDS, "UDP jitter (RFC 3550)");
+            metrics.add(metric::JITTER, jitter / 1e3, "");
             let (lost, packets) = (received.lost_packets, received.packets);
             let loss = share("end.sum_received.lost_packets", lost, packets)?;
             suspect.extend(check::loss("iperf3", loss, bytes, sent_bytes, seconds));
@@ -131,8 +128,7 @@ impl Workload for Iperf3Udp {
             let unordered: Vec<f64> = unordered.collect();
             if !unordered.is_empty() {
                 let share = share("out_of_order", Some(unordered.iter().sum()), packets)?;
-                let title = "UDP datagrams out of order";
-                metrics.lower("out_of_order", share, PERCENT, title);
+                metrics.add(metric::OUT_OF_ORDER, share, "");
             }
             loss
         } else {
@@ -140,15 +136,15 @@ impl Workload for Iperf3Udp {
             // a negative number of them or nearly 2^64.
             100.0
         };
-        metrics.lower("loss", loss, PERCENT, "UDP datagrams lost");
+        metrics.add(metric::LOSS, loss, "");
         let (rate, title) = (8.0 * bytes / seconds, "UDP throughput received");
-        metrics.higher("throughput", rate, BIT_RATE, title);
+        metrics.add_in(metric::THROUGHPUT, rate, BIT_RATE, title);
         let sent_rate = 8.0 * sent_bytes / sent_seconds;
-        metrics.neutral("sent", sent_rate, BIT_RATE, "UDP rate sent");
-        let (rate, title) = (sent_bytes / length / sent_seconds, "UDP datagrams sent");
-        metrics.neutral("packets", rate, PACKET_RATE, title);
-        metrics.lead("jitter");
-        metrics.lead("loss");
+        metrics.add(metric::SENT, sent_rate, "");
+        let rate = sent_bytes / length / sent_seconds;
+        metrics.add(metric::PACKETS, rate, "");
+        metrics.lead(metric::JITTER);
+        metrics.lead(metric::LOSS);
 
         let asked = RATE_MBIT.number(settings) * 1e6;
         let (phrase, account) = if target_sends(settings) {

@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use vtax_core::{Base, Unit};
+use vtax_core::{Base, Unit, metric};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Client, ClientProcess};

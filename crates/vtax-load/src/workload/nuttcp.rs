@@ -3,9 +3,7 @@
 
 use super::check::Claim;
 use super::driver::{command, script, start_service_of_one, whole_seconds};
-use super::output::{
-    BIT_RATE, Metrics, PACKET_RATE, figure, garbage, gigabytes, number, positive, text,
-};
+use super::output::{BIT_RATE, Metrics, figure, garbage, gigabytes, number, positive, text};
 use super::*;
 use vtax_core::Quantity;
 
@@ -123,10 +121,10 @@ impl Workload for Nuttcp {
             _ => ("TCP throughput into the target", "receive 1 GB"),
         };
         let mut metrics = Metrics::default();
-        metrics.higher("throughput", throughput, BIT_RATE, title);
-        metrics.lead("throughput");
+        metrics.add_in(metric::THROUGHPUT, throughput, BIT_RATE, title);
+        metrics.lead(metric::THROUGHPUT);
         let again = number("nuttcp", "retrans", value("retrans"))? / seconds;
-        metrics.lower("retransmits", again, PACKET_RATE, "TCP segments sent again");
+        metrics.add(metric::RETRANSMITS, again, "");
         let work = WorkDone::Rate(gigabytes(throughput / 8.0, phrase));
         Ok(WorkloadResult {
             suspect,

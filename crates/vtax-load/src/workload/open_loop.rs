@@ -3,8 +3,7 @@
 
 use super::check::Claim;
 use super::output::{
-    BIT_RATE, Metrics, PERCENT, REQUEST_RATE, SECONDS, ascending, garbage, json, number, positive,
-    work,
+    BIT_RATE, Metrics, REQUEST_RATE, SECONDS, ascending, garbage, json, number, positive, work,
 };
 use super::*;
 use crate::generator::report::decoded;
@@ -34,9 +33,6 @@ pub const TIMEOUT: Parameter = Parameter::new("load.timeout_s", Domain::Number(0
     .help("seconds after which a request is given up");
 /// What a ramp varies.
 pub const LEVEL: LoadLevel = LoadLevel::of(&RATE, REQUEST_RATE, 1.0, "requests asked for");
-
-/// The metric of the load that was offered, which random arrivals let differ from what was asked.
-const OFFERED: &str = "offered";
 
 /// The generator's arguments that these settings stand for.
 pub fn arguments(address: SocketAddr, settings: &Settings, timing: Timing) -> Arguments {
@@ -188,17 +184,15 @@ impl OpenLoop {
         metrics.latency(&format!("{what} latency"), latency);
         let rate = answered / report.seconds;
         let title = format!("{what} requests answered");
-        metrics.higher("rate", rate, REQUEST_RATE, &title);
-        let title = format!("{what} requests that were due");
-        metrics.neutral(OFFERED, due / report.seconds, REQUEST_RATE, &title);
+        metrics.add_in(metric::RATE, rate, REQUEST_RATE, &title);
+        metrics.add(metric::OFFERED, due / report.seconds, what);
         let throughput = 8.0 * report.bytes as f64 / report.seconds;
         let title = format!("{what} payload received");
-        metrics.higher("throughput", throughput, BIT_RATE, &title);
+        metrics.add_in(metric::THROUGHPUT, throughput, BIT_RATE, &title);
         let share = if due > 0.0 { 100.0 * errors / due } else { 0.0 };
         let title = format!("{what} requests that failed");
-        metrics.lower("errors", share, PERCENT, &title);
-        let title = "lateness of the load generator itself, 99th percentile";
-        metrics.neutral("lag.p99", lag.p99, SECONDS, title);
+        metrics.add(metric::ERRORS, share, &title);
+        metrics.add(metric::LAG_P99, lag.p99, "");
 
         let (mut suspect, mut unreached) = (Vec::new(), None);
         // Against what was due, not the rate asked: Poisson arrivals vary. A few requests are

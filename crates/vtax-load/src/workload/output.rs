@@ -4,9 +4,9 @@ use super::{Extent, Outcome, Timing, WorkDone, WorkloadResult};
 use crate::generator::Summary;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
-use vtax_core::{Base, Quantity, Source, Unit};
+use vtax_core::{Base, Quantity, Source, Unit, metric};
 use vtax_host::HostError;
-use vtax_report::results::{Better, Metric, Work};
+use vtax_report::results::{Metric, Work};
 
 /// Reads JSON that `driver` printed.
 pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Outcome<T> {
@@ -95,14 +95,10 @@ pub fn ascending(driver: &str, times: &Summary) -> Outcome<()> {
 
 /// Seconds.
 pub const SECONDS: Unit = Unit::of(Base::Second);
-/// Percent.
-pub const PERCENT: Unit = Unit::of(Base::Percent);
 /// Bits per second.
 pub const BIT_RATE: Unit = Unit::per(Base::Bit, Base::Second);
 /// Bytes per second.
 pub const BYTE_RATE: Unit = Unit::per(Base::Byte, Base::Second);
-/// Packets per second.
-pub const PACKET_RATE: Unit = Unit::per(Base::Packet, Base::Second);
 /// Requests per second.
 pub const REQUEST_RATE: Unit = Unit::per(Base::Request, Base::Second);
 /// Operations per second.
@@ -113,55 +109,37 @@ pub const OP_RATE: Unit = Unit::per(Base::Operation, Base::Second);
 pub struct Metrics(pub BTreeMap<String, Metric>);
 
 impl Metrics {
-    /// Adds a metric of which more is better.
-    pub fn higher(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
-        self.add(name, value, unit, Better::Higher, title);
+    /// Adds a metric; `about` is what its title leaves open.
+    pub fn add(&mut self, metric: &metric::Metric, value: f64, about: &str) {
+        self.add_in(metric, value, Unit::of(Base::One), about);
     }
 
-    /// Adds a metric of which less is better.
-    pub fn lower(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
-        self.add(name, value, unit, Better::Lower, title);
-    }
-
-    /// Adds a metric that is neither.
-    pub fn neutral(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
-        self.add(name, value, unit, Better::Neither, title);
-    }
-
-    fn add(&mut self, name: &str, value: f64, unit: Unit, better: Better, title: &str) {
-        let metric = Metric {
-            quantity: Quantity::new(value, unit),
-            source: Source::Measured,
-            model: None,
-            better,
-            headline: false,
-            title: title.to_owned(),
-        };
-        self.0.insert(name.to_owned(), metric);
+    /// Adds a metric whose unit the workload chooses.
+    pub fn add_in(&mut self, metric: &metric::Metric, value: f64, unit: Unit, about: &str) {
+        let found = Metric::of(metric, about, unit, value, Source::Measured);
+        self.0.insert(metric.name.to_owned(), found);
     }
 
     /// Makes a metric one that summaries lead with.
-    pub fn lead(&mut self, name: &str) {
-        if let Some(metric) = self.0.get_mut(name) {
+    pub fn lead(&mut self, metric: &metric::Metric) {
+        if let Some(metric) = self.0.get_mut(metric.name) {
             metric.headline = true;
         }
     }
 
     /// Adds the percentiles of a latency, led by the 99th; `what` is such as `HTTP latency`.
     pub fn latency(&mut self, what: &str, times: &Summary) {
-        let values = [
-            ("p50", times.p50, "median"),
-            ("p90", times.p90, "90th percentile"),
-            ("p99", times.p99, "99th percentile"),
-            ("p999", times.p999, "99.9th percentile"),
-            ("max", times.max, "longest"),
-            ("mean", times.mean, "mean"),
-        ];
-        for (name, value, title) in values {
-            let (name, title) = (format!("latency.{name}"), format!("{what}, {title}"));
-            self.lower(&name, value, SECONDS, &title);
+        for (metric, value) in [
+            (metric::LATENCY_P50, times.p50),
+            (metric::LATENCY_P90, times.p90),
+            (metric::LATENCY_P99, times.p99),
+            (metric::LATENCY_P999, times.p999),
+            (metric::LATENCY_MAX, times.max),
+            (metric::LATENCY_MEAN, times.mean),
+        ] {
+            self.add(metric, value, what);
         }
-        self.lead("latency.p99");
+        self.lead(metric::LATENCY_P99);
     }
 
     /// The result of a load with these metrics.
@@ -184,7 +162,7 @@ impl Metrics {
         match extent {
             Extent::FixedDuration => WorkDone::Rate(rate),
             Extent::ToCompletion => {
-                self.lower("elapsed", seconds, SECONDS, title);
+                self.add(metric::ELAPSED, seconds, title);
                 WorkDone::Total(total)
             }
         }

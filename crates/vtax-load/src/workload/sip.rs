@@ -258,17 +258,15 @@ impl Workload for Sip {
         }
         let mut metrics = Metrics::default();
         let rate = succeeded / seconds;
-        metrics.higher("rate", rate, OP_RATE, "calls that succeeded");
-        metrics.lead("rate");
+        metrics.add_in(metric::RATE, rate, OP_RATE, "calls that succeeded");
+        metrics.lead(metric::RATE);
         let share = |part: f64, of: f64| if of > 0.0 { 100.0 * part / of } else { 0.0 };
         let title = "share of the calls that ended, which failed";
-        metrics.lower("errors", share(failed, succeeded + failed), PERCENT, title);
+        metrics.add(metric::ERRORS, share(failed, succeeded + failed), title);
         let again = end.sent_again - begin.sent_again;
         let again = number("sipp", "Retransmissions(C)", Some(again))?;
-        let title = "messages sent again, of each hundred calls begun";
-        metrics.lower("retransmissions", share(again, calls), PERCENT, title);
-        let title = "most calls in progress";
-        metrics.lower("calls.current", most, Unit::of(Base::One), title);
+        metrics.add(metric::RETRANSMISSIONS, share(again, calls), "");
+        metrics.add(metric::CALLS_CURRENT, most, "");
         let (mut suspect, mut unreached) = (Vec::new(), None);
         if answers.0.is_empty() {
             suspect.push("no call was answered in the measured window".to_owned());

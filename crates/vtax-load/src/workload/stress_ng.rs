@@ -96,11 +96,9 @@ impl Workload for StressNg {
         let stressor = STRESSOR.text(settings);
         let mut metrics = Metrics::default();
         let title = format!("stress-ng operations ({stressor})");
-        metrics.higher("rate", rate, OP_RATE, &title);
-        metrics.lead("rate");
-        let per_op = Unit::per(Base::Second, Base::Operation);
-        let title = "CPU time per operation, as the target counts it";
-        metrics.lower("cpu.inside_per_work", cpu / operations, per_op, title);
+        metrics.add_in(metric::RATE, rate, OP_RATE, &title);
+        metrics.lead(metric::RATE);
+        metrics.add(metric::CPU_INSIDE_PER_WORK, cpu / operations, "");
         let phrase = format!("do 1 operation of stress-ng ({stressor})");
         let seconds = operations / rate;
         let asked = Duration::from_secs(whole_seconds(timing.duration).max(1));

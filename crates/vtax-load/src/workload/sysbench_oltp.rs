@@ -134,7 +134,7 @@ impl Workload for SysbenchOltp {
         summary.max = number("sysbench", "max", max)? / 1e3;
         let mut metrics = Metrics::default();
         metrics.latency("transaction latency", &summary);
-        metrics.higher("rate", rate, OP_RATE, "transactions");
+        metrics.add_in(metric::RATE, rate, OP_RATE, "transactions");
         let asked = RATE.number(settings);
         let unreached = random_shortfall(rate, asked, timing);
         let seconds = Duration::from_secs(whole_seconds(timing.duration).max(1));

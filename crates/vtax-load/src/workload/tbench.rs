@@ -2,7 +2,7 @@
 
 use super::check::{Account, Amount, Claim};
 use super::driver::{command, start_service, whole_seconds};
-use super::output::{BYTE_RATE, Metrics, OP_RATE, SECONDS};
+use super::output::{BYTE_RATE, Metrics, OP_RATE};
 use super::output::{figure, garbage, gigabytes, number, positive, text};
 use super::*;
 
@@ -101,13 +101,17 @@ impl Workload for Tbench {
             return Err(garbage("tbench", "its table of operations is missing"));
         }
         let mut metrics = Metrics::default();
-        metrics.higher("throughput", throughput, BYTE_RATE, "tbench throughput");
-        metrics.lead("throughput");
+        metrics.add_in(
+            metric::THROUGHPUT,
+            throughput,
+            BYTE_RATE,
+            "tbench throughput",
+        );
+        metrics.lead(metric::THROUGHPUT);
         let rate = count / measured(timing) as f64;
-        metrics.higher("rate", rate, OP_RATE, "tbench operations");
-        let title = "tbench latency, mean";
-        metrics.lower("latency.mean", total / count, SECONDS, title);
-        metrics.lower("latency.max", longest, SECONDS, "tbench latency, longest");
+        metrics.add_in(metric::RATE, rate, OP_RATE, "tbench operations");
+        metrics.add(metric::LATENCY_MEAN, total / count, "tbench latency");
+        metrics.add(metric::LATENCY_MAX, longest, "tbench latency");
         let work = gigabytes(throughput, "serve 1 GB to tbench");
         // Which lines of the recording are replayed in the window is not known, nor how long they are.
         let amount = Amount::PerSecond(throughput);

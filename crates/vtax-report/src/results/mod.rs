@@ -35,10 +35,11 @@ pub use record::is_record;
 pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
 pub(crate) use samples::{parquet_failed, write_column};
 pub use trial::{
-    Actor, Better, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo,
-    Scheduled, Treatment, Trial, TrialOutcome, Work, is_difference,
+    Actor, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo, Scheduled,
+    Treatment, Trial, TrialOutcome, Work, is_difference,
 };
 pub use vtax_core::account::Stage;
+pub use vtax_core::metric::Better;
 
 /// Version of the results format; readers refuse a newer one, and read older ones. Since 2 a trial
 /// has actors and phases.

@@ -4,6 +4,7 @@ use super::ResultsError;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use vtax_core::metric::Better;
 use vtax_core::{Nanoseconds, Quantity, Source, Unit};
 
 /// One combination of platform, workload and factor levels.
@@ -129,18 +130,6 @@ pub struct Scheduled {
     pub block: u32,
 }
 
-/// Which direction of a metric is an improvement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// Less is better (a cost).
-    Lower,
-    /// More is better.
-    Higher,
-    /// Neither (a description).
-    Neither,
-}
-
 /// One number that a trial found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
@@ -163,6 +152,25 @@ pub struct Metric {
 }
 
 impl Metric {
+    /// A value of a declared metric. `about` is what its title leaves open, `given` the unit of the work that it is
+    /// divided by, or that of the metric where a workload chooses it.
+    pub fn of(
+        declared: &vtax_core::metric::Metric,
+        about: &str,
+        given: Unit,
+        value: f64,
+        source: Source,
+    ) -> Self {
+        Self {
+            quantity: Quantity::new(value, declared.unit(given)),
+            source,
+            model: None,
+            better: declared.better,
+            headline: declared.headline,
+            title: declared.title(about),
+        }
+    }
+
     /// Whether a model computed it, even where its flag is a worse one.
     pub fn is_modelled(&self) -> bool {
         self.source == Source::Modelled || self.model.is_some()

@@ -1,0 +1,198 @@
+//! What a trial's metrics are: one declaration for each, by which all other code refers to it.
+
+mod catalogue;
+
+use crate::{Base, Unit};
+pub use catalogue::*;
+use serde::{Deserialize, Serialize};
+
+/// Which direction of a metric is an improvement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Less is better (a cost).
+    Lower,
+    /// More is better.
+    Higher,
+    /// Neither (a description).
+    Neither,
+}
+
+/// What the values of a metric are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measure {
+    /// Always in this unit.
+    Fixed(Unit),
+    /// In this base for each unit of the workload's work.
+    PerWork(Base),
+    /// In what the workload gives it in.
+    Workload,
+}
+
+/// How a sentence puts a metric: `The VM costs 1.2 times the CPU of …`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Words {
+    /// What is compared.
+    pub noun: &'static str,
+    /// What a treatment does.
+    pub verb: &'static str,
+    /// What it does that to.
+    pub object: &'static str,
+}
+
+/// The declaration of a metric.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name in results.
+    pub name: &'static str,
+    /// What its values are in.
+    pub measure: Measure,
+    /// Which direction is better.
+    pub better: Better,
+    /// What it is, in a few words, for tables; `{}` is what [`Metric::title`] fills in.
+    pub title: &'static str,
+    /// Whether summaries lead with it wherever it is.
+    pub headline: bool,
+    /// How sentences put it, where not by its title.
+    pub words: Option<Words>,
+}
+
+impl Metric {
+    const fn new(
+        name: &'static str,
+        measure: Measure,
+        better: Better,
+        title: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            measure,
+            better,
+            title,
+            headline: false,
+            words: None,
+        }
+    }
+
+    const fn headline(self) -> Self {
+        Self {
+            headline: true,
+            ..self
+        }
+    }
+
+    const fn words(self, noun: &'static str, verb: &'static str, object: &'static str) -> Self {
+        Self {
+            words: Some(Words { noun, verb, object }),
+            ..self
+        }
+    }
+
+    /// Its title for one trial; `about` is what the declaration leaves open, such as the work's phrase.
+    pub fn title(&self, about: &str) -> String {
+        self.title.replace("{}", about)
+    }
+
+    /// The unit of its values; `given` is that of the work, or of the metric where the workload chooses it.
+    pub fn unit(&self, given: Unit) -> Unit {
+        match self.measure {
+            Measure::Fixed(unit) => unit,
+            Measure::PerWork(base) => Unit::per(base, given.base),
+            Measure::Workload => given,
+        }
+    }
+
+    /// Whether `name` is its name.
+    pub fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// Whether it is divided by work.
+    pub fn is_per_work(&self) -> bool {
+        matches!(self.measure, Measure::PerWork(_))
+    }
+}
+
+/// Metrics that differ in parts of their names: `cpu.stage.*` declares `cpu.stage.vcpu`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Family(Metric);
+
+impl Family {
+    /// What its metrics have in common; the name has `*` for each part.
+    pub fn metric(&self) -> &Metric {
+        &self.0
+    }
+
+    /// The name of one of its metrics.
+    pub fn name(&self, parts: &[&str]) -> String {
+        let mut name = String::new();
+        let mut parts = parts.iter();
+        for (place, fixed) in self.0.name.split('*').enumerate() {
+            if place > 0 {
+                name.push_str(parts.next().copied().unwrap_or_default());
+            }
+            name.push_str(fixed);
+        }
+        name
+    }
+
+    /// The part of a name that varies; `None` where the name is none of this family. Of several parts, all from the
+    /// first to the last.
+    pub fn part<'a>(&self, name: &'a str) -> Option<&'a str> {
+        let (begin, rest) = self.0.name.split_once('*')?;
+        let end = rest.rsplit_once('*').map_or(rest, |(_, end)| end);
+        let part = name.strip_prefix(begin)?.strip_suffix(end)?;
+        (!part.is_empty()).then_some(part)
+    }
+}
+
+/// The declaration of the metric of this name; `None` for one that a workload or a plan of its own has.
+pub fn lookup(name: &str) -> Option<&'static Metric> {
+    let mut metrics = METRICS.iter().copied();
+    metrics.find(|metric| metric.name == name).or_else(|| {
+        let mut families = FAMILIES.iter();
+        let family = families.find(|family| family.part(name).is_some())?;
+        Some(family.metric())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_name_is_declared_once() {
+        let names = METRICS.iter().map(|metric| metric.name);
+        let names: Vec<&str> = names
+            .chain(FAMILIES.iter().map(|family| family.metric().name))
+            .collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn a_metric_is_found_by_its_name_and_a_name_of_a_plan_is_not() {
+        assert_eq!(lookup("cpu.per_work"), Some(CPU_PER_WORK));
+        assert_eq!(lookup("cpu.stage.vcpu"), Some(CPU_STAGE.metric()));
+        assert_eq!(lookup("latency.p42"), None);
+        assert_eq!(lookup("cpu.stage."), None);
+        assert_eq!(lookup("pages.read"), None);
+    }
+
+    #[test]
+    fn a_family_gives_back_the_part_of_a_name_that_it_was_given() {
+        assert_eq!(FREQUENCY_BUSY.name(&["1867"]), "frequency.1867_mhz.busy");
+        assert_eq!(FREQUENCY_BUSY.part("frequency.1867_mhz.busy"), Some("1867"));
+        assert_eq!(FREQUENCY_BUSY.part("frequency.1867_mhz"), None);
+        assert_eq!(FREQUENCY_BUSY.part("frequency.mean"), None);
+        let name = CHARGE_STAGE.name(&["traced", "vcpu"]);
+        assert_eq!(name, "charge.traced.vcpu");
+        assert_eq!(CHARGE_STAGE.part(&name), Some("traced.vcpu"));
+    }
+
+    #[test]
+    fn a_title_names_the_work() {
+        let title = CPU_PER_WORK.title("serve 1 GB");
+        assert_eq!(title, "CPU time to serve 1 GB");
+    }
+}
