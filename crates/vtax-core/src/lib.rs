@@ -13,12 +13,14 @@ pub mod account;
 mod count;
 pub mod metric;
 mod quantity;
+mod random;
 mod source;
 mod typed;
 mod unit;
 
 pub use count::{counted, noun};
 pub use quantity::Quantity;
+pub use random::SplitMix64;
 pub use source::Source;
 pub use typed::{Bytes, Hertz, Joules, Nanoseconds, Watts};
 pub use unit::{Base, ParseUnitError, Unit};

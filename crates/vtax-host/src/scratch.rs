@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vtax_core::SplitMix64;
 
 /// The big file's name in the file system.
 pub const DATA_FILE: &str = "vtax-disk-read";
@@ -84,19 +85,15 @@ fn need_space(folder: &Path, mib: u64) -> Result<(), HostError> {
     })
 }
 
-/// Noise by the SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014): the same each time.
+/// Random noise, the same each time.
 fn write_noise(path: &Path, mib: u64) -> Result<(), HostError> {
     let mut file = vtax_files::create(path)?;
-    let mut state: u64 = 0;
+    let mut random = SplitMix64::new(0);
     let mut block = Vec::new();
     for _ in 0..mib {
         block.clear();
         for _ in 0..MIB / 8 {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut word = state;
-            word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            block.extend_from_slice(&(word ^ (word >> 31)).to_le_bytes());
+            block.extend_from_slice(&random.bits().to_le_bytes());
         }
         file.write_all(&block)
             .map_err(HostError::file("write", path))?;
@@ -125,6 +122,7 @@ mod tests {
         let bytes = fs::read(noise.path()).unwrap();
         assert_eq!(bytes.len(), 2 << 20);
         assert_ne!(bytes[..1 << 20], bytes[1 << 20..]);
+        assert_eq!(bytes[..8], 0xe220_a839_7b1d_cdaf_u64.to_le_bytes());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use vtax_core::SplitMix64;
 use vtax_nic::hold::Nanos;
 
 /// An arrival process.
@@ -99,7 +100,7 @@ impl Arrivals {
     pub fn times(&self, seed: u64) -> Times<'_> {
         Times {
             arrivals: self,
-            random: Random::new(seed),
+            random: SplitMix64::new(seed),
             at: 0.0,
             count: 0,
         }
@@ -110,7 +111,7 @@ impl Arrivals {
 #[derive(Clone, Debug)]
 pub struct Times<'a> {
     arrivals: &'a Arrivals,
-    random: Random,
+    random: SplitMix64,
     /// In ns, exact to a fraction of one for months.
     at: f64,
     count: u64,
@@ -123,13 +124,13 @@ impl Iterator for Times<'_> {
         let count = self.count;
         self.count += 1;
         self.at = match self.arrivals {
-            Arrivals::Poisson { rate } => self.at + self.random.exponential(1e9 / rate),
+            Arrivals::Poisson { rate } => self.at + exponential(&mut self.random, 1e9 / rate),
             Arrivals::Constant { rate } => (count + 1) as f64 * 1e9 / rate,
             Arrivals::OnOff { rate, on, off } => {
                 // Time runs only while it is on; a period later the clock has run `on` further.
                 let (on, period) = (on.0 as f64, (on.0 + off.0) as f64);
                 let running = (self.at / period).floor() * on + (self.at % period).min(on);
-                let running = running + self.random.exponential(1e9 / rate);
+                let running = running + exponential(&mut self.random, 1e9 / rate);
                 (running / on).floor() * period + running % on
             }
             Arrivals::Bursts {
@@ -152,34 +153,9 @@ impl Iterator for Times<'_> {
     }
 }
 
-/// SplitMix64: small, fast and good enough for arrival times.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// The same seed gives the same numbers.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to below 1.
-    pub fn uniform(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Exponentially distributed.
-    pub fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.uniform()).ln()
-    }
+/// Exponentially distributed.
+fn exponential(random: &mut SplitMix64, mean: f64) -> f64 {
+    -mean * (1.0 - random.uniform()).ln()
 }
 
 #[cfg(test)]
@@ -190,6 +166,13 @@ mod tests {
 
     fn in_a_second(arrivals: &Arrivals) -> usize {
         arrivals.times(7).take_while(|at| *at < SECOND).count()
+    }
+
+    #[test]
+    fn a_seed_keeps_its_arrivals_for_ever() {
+        let arrivals = Arrivals::Poisson { rate: 1_000.0 };
+        let first: Vec<u64> = arrivals.times(7).take(4).map(|at| at.0).collect();
+        assert_eq!(first, [494_017, 510_948, 2_821_169, 3_695_670]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use vtax_core::SplitMix64;
 use vtax_lab::plan::{Catalogue, Plan, treatments};
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::results::ResultsDir;
@@ -35,25 +36,8 @@ const FRAGMENTS: [&[u8]; 16] = [
     b"\xf0\x9f\x92\xa3",
 ];
 
-/// SplitMix64: the same tries on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap()
-    }
-}
-
 /// One to four alterations.
-fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
+fn mutated(original: &[u8], random: &mut SplitMix64) -> Vec<u8> {
     let mut bytes = original.to_vec();
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len() + 1);
@@ -134,7 +118,7 @@ fn results_that_were_altered_at_random_are_read_or_refused() {
     copy(&kept, &path, &mut files);
     files.sort();
     for seed in 0..tries() {
-        let mut random = Random(seed);
+        let mut random = SplitMix64::new(seed);
         let file = &files[random.below(files.len())];
         let original = fs::read(file).unwrap();
         fs::write(file, mutated(&original, &mut random)).unwrap();
@@ -164,7 +148,7 @@ fn plans_that_were_altered_at_random_are_read_or_refused() {
     let standard = Catalogue::standard();
     let (mut read, mut refused) = (0, 0);
     for seed in 0..tries() {
-        let mut random = Random(seed);
+        let mut random = SplitMix64::new(seed);
         let number = random.below(texts.len());
         let bytes = mutated(&texts[number], &mut random);
         let text = String::from_utf8_lossy(&bytes);

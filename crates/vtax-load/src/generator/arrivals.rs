@@ -98,6 +98,14 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_keeps_its_arrivals_for_ever() {
+        let due: Vec<u64> = Arrivals::new(Arrival::Poisson, 1_000.0, 7, 1_000_000_000)
+            .take(4)
+            .collect();
+        assert_eq!(due, [1_484_488, 1_736_142, 3_003_020, 3_659_116]);
+    }
+
+    #[test]
     fn a_seed_repeats_its_arrivals_and_another_seed_does_not() {
         let arrivals =
             |seed| Arrivals::new(Arrival::Poisson, 100.0, seed, 1_000_000_000).collect::<Vec<_>>();

@@ -1,7 +1,9 @@
-//! A small random generator with a published algorithm, so that a seed means the same for ever.
+//! A random generator with a published algorithm for estimates that draw millions of numbers, and its seeds.
+
+use vtax_core::SplitMix64;
 
 /// xoshiro256++ (Blackman and Vigna 2021, "Scrambled linear pseudorandom number generators"),
-/// seeded by SplitMix64 as its authors advise.
+/// seeded by [`SplitMix64`] as its authors advise.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: [u64; 4],
@@ -10,15 +12,9 @@ pub struct Random {
 impl Random {
     /// The generator of `seed`.
     pub fn new(seed: u64) -> Self {
-        let mut mix = seed;
-        let mut next = || {
-            mix = mix.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (mix ^ (mix >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        };
+        let mut seeds = SplitMix64::new(seed);
         Self {
-            state: [next(), next(), next(), next()],
+            state: std::array::from_fn(|_| seeds.bits()),
         }
     }
 
@@ -51,4 +47,22 @@ pub fn seed_of(names: &[&str]) -> u64 {
     names.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {
         step(name.bytes().fold(hash, step), 0xff)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_keeps_its_sequence_for_ever() {
+        let mut random = Random::new(2014);
+        assert_eq!(
+            std::array::from_fn(|_| random.bits()),
+            [
+                14_412_750_752_135_708_724,
+                1_970_104_489_111_500_680,
+                2_191_885_889_410_271_186,
+            ]
+        );
+    }
 }
