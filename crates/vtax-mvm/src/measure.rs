@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
+use vtax_core::SplitMix64;
 
 /// The host's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,7 +172,7 @@ pub fn load(
                     start + offset,
                     each,
                     duration,
-                    u64::from(client),
+                    guest_choices(client),
                 )
             })
         })
@@ -192,6 +193,12 @@ pub fn load(
     Ok(all)
 }
 
+/// What chooses the guests that a client asks: each client has its own sequence, so that no guest is asked by
+/// several clients in turn.
+fn guest_choices(client: u32) -> SplitMix64 {
+    SplitMix64::new(SplitMix64::new(client.into()).bits())
+}
+
 fn one_client(
     address: SocketAddr,
     guests: u32,
@@ -199,14 +206,13 @@ fn one_client(
     start: Instant,
     each: Duration,
     duration: Duration,
-    seed: u64,
+    mut random: SplitMix64,
 ) -> io::Result<Latencies> {
     // Linux lets a thread sleep 50 µs longer than asked, to save timers; that is not the guest's.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
     let mut out = Latencies {
         sorted: Vec::new(),
         failed: 0,
@@ -218,12 +224,7 @@ fn one_client(
         if let Some(wait) = due.checked_duration_since(Instant::now()) {
             std::thread::sleep(wait);
         }
-        // splitmix64: guests must be spread, not unpredictable.
-        random = random.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let guest = (mixed ^ (mixed >> 31)) % u64::from(guests.max(1));
+        let guest = random.below(guests as usize);
         stream.write_all(format!("GET /vm/{guest}{path} HTTP/1.1\r\n\r\n").as_bytes())?;
         received.clear();
         let status = loop {
@@ -240,4 +241,20 @@ fn one_client(
         due += each;
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_ask_guests_in_unrelated_orders() {
+        let asked = |client| {
+            let mut random = guest_choices(client);
+            (0..64).map(move |_| random.below(1_000_000))
+        };
+        let first: Vec<usize> = asked(0).collect();
+        let both = asked(1).filter(|guest| first.contains(guest)).count();
+        assert!(both < 3, "{both} of 64 guests are asked by both clients");
+    }
 }
