@@ -7,7 +7,7 @@ use crate::analysis::{
 use crate::numbers::{Shown, common_scale, count, scaled};
 use crate::stats::Verdict;
 use std::collections::HashMap;
-use vtax_core::Source;
+use vtax_core::{Source, metric};
 
 /// The analysis as a table of at most `width` columns (72 at least), with ANSI colours if asked.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
@@ -111,8 +111,11 @@ impl Page {
 
     /// What was found, in words: the first number of each treatment.
     fn findings(&mut self, analysis: &Analysis) {
-        let first =
-            |sentence: &&Sentence| ["knee", "cpu.per_work"].contains(&sentence.metric.as_str());
+        let first = |sentence: &&Sentence| {
+            [metric::KNEE, metric::CPU_PER_WORK]
+                .iter()
+                .any(|lead| lead.is(&sentence.metric))
+        };
         let found: Vec<&Sentence> = analysis.sentences.iter().filter(first).collect();
         if analysis.provisional || found.is_empty() {
             return;

@@ -27,7 +27,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::path::PathBuf;
-use vtax_core::{Base, Nanoseconds, Source, Unit};
+use vtax_core::{Base, Nanoseconds, Source, Unit, metric};
 
 /// Everything that can be said about a run.
 #[derive(Debug, Clone, Serialize)]
@@ -1148,7 +1148,7 @@ fn compare_with_baselines(summaries: &[TreatmentSummary], trials: &[Read]) -> Ve
                         "{} without a partner in its block left out",
                         count(dropped, "trial")
                     ))
-                } else if metric.name == "knee" {
+                } else if metric::KNEE.is(&metric.name) {
                     words::bounds(summary, baseline)
                 } else {
                     None

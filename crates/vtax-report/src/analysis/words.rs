@@ -6,6 +6,7 @@ use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::Source;
+use vtax_core::metric::{self, Words};
 
 /// Two platforms that would be called the same get their names in the plan too.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
@@ -30,7 +31,7 @@ pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
     let objective = summary.objective.as_ref()?;
     let text = &objective.text;
     let short = &summary.short;
-    let mut line = match summary.metric("knee") {
+    let mut line = match summary.metric(metric::KNEE.name) {
         Some(knee) => {
             // Trials that agree on a level do not know the knee any better than levels are apart.
             let interval = knee
@@ -233,19 +234,13 @@ fn sentence(
         |phrase| format!("to {phrase}"),
     );
     let place = format!("in {}", comparison.workload);
-    let quantity = match comparison.metric.as_str() {
-        "cpu.per_work" => "CPU".to_owned(),
-        "energy.per_work" => "energy".to_owned(),
-        "throughput" => "throughput".to_owned(),
-        "power.mean" => "power".to_owned(),
-        "knee" => "the load borne".to_owned(),
-        _ => comparison.title.clone(),
+    let declared = metric::lookup(&comparison.metric);
+    let words = declared.and_then(|metric| Some((metric, metric.words?)));
+    let quantity = words.map_or(comparison.title.as_str(), |(_, words)| words.noun);
+    let scope = match words {
+        Some((metric, _)) if metric.is_per_work() => &deed,
+        _ => &place,
     };
-    let per_work = matches!(
-        comparison.metric.as_str(),
-        "cpu.per_work" | "energy.per_work"
-    );
-    let scope = if per_work { &deed } else { &place };
     let (Some(shown), Some(n)) = (comparison.ratio_in_words(), comparison.repetitions()) else {
         let note = comparison.note.as_deref().unwrap_or("no ratio");
         return format!(
@@ -273,27 +268,26 @@ fn sentence(
     }
     match comparison.verdict {
         Verdict::Different => {
-            let says = |verb: &str, what: &str| {
-                format!(
+            let mut claim = match words {
+                Some((
+                    _,
+                    Words {
+                        verb, object: what, ..
+                    },
+                )) => format!(
                     "{} {verb} {shown} the {what} of {object}",
                     capital(&subject)
-                )
-            };
-            let claim = match comparison.metric.as_str() {
-                "cpu.per_work" => says("costs", "CPU"),
-                "energy.per_work" => says("takes", "energy"),
-                "throughput" => says("reaches", "throughput"),
-                "knee" => {
-                    let objective = treatment.objective.as_ref();
-                    let within = objective.map_or("its objective", |one| one.text.as_str());
-                    says("bears", "load") + " within " + within
-                }
-                "power.mean" => says("draws", "power"),
-                _ => format!(
+                ),
+                None => format!(
                     "{} of {subject} is {shown} that of {object}",
-                    capital(&quantity)
+                    capital(quantity)
                 ),
             };
+            if metric::KNEE.is(&comparison.metric) {
+                let objective = treatment.objective.as_ref();
+                claim.push_str(" within ");
+                claim.push_str(objective.map_or("its objective", |one| one.text.as_str()));
+            }
             format!("{claim} {scope}{condition} ({evidence}).")
         }
         Verdict::Same => format!(

@@ -9,6 +9,7 @@ use crate::numbers::{common_scale, scaled};
 use crate::results::Stage;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, Unit};
 
 /// Figures of the levels of one workload.
@@ -33,25 +34,25 @@ pub(super) fn levels(
         Panel {
             id: "latency",
             title: "latency at each load",
-            metrics: vec![("latency.p50", "p50"), ("latency.p99", "p99")],
+            metrics: vec![(metric::LATENCY_P50, "p50"), (metric::LATENCY_P99, "p99")],
             log: true,
         },
         Panel {
             id: "errors",
             title: "errors at each load",
-            metrics: vec![("errors", "")],
+            metrics: vec![(metric::ERRORS, "")],
             log: false,
         },
     ];
     let against_achieved = [
         (
-            "latency.p99",
+            metric::LATENCY_P99,
             "load-latency",
             "99th percentile of latency against what was served",
             true,
         ),
         (
-            "power.mean",
+            metric::POWER_MEAN,
             "watts-load",
             "power against what was served",
             false,
@@ -63,21 +64,17 @@ pub(super) fn levels(
     let curves = against_achieved
         .iter()
         .filter_map(|(metric, id, title, log)| {
-            axis.against_achieved(workload, &treatments, metric, id, title, *log)
+            axis.against_achieved(workload, &treatments, metric.name, id, title, *log)
         });
     panels.chain(curves).collect()
 }
 
 /// The metric that says what came of the load that was asked for.
-fn achieved(treatments: &[&TreatmentSummary]) -> &'static str {
-    let has = |name: &str| {
-        let mut levels = treatments.iter().flat_map(|summary| &summary.levels);
-        levels.any(|level| level.metric(name).is_some())
-    };
-    if has("throughput") {
-        "throughput"
-    } else {
-        "rate"
+fn achieved(treatments: &[&TreatmentSummary]) -> &'static Metric {
+    let mut levels = treatments.iter().flat_map(|summary| &summary.levels);
+    match levels.any(|level| level.metric(metric::THROUGHPUT.name).is_some()) {
+        true => metric::THROUGHPUT,
+        false => metric::RATE,
     }
 }
 
@@ -86,7 +83,7 @@ struct Panel {
     id: &'static str,
     title: &'static str,
     /// The metrics, each with the word that tells it apart from the others.
-    metrics: Vec<(&'static str, &'static str)>,
+    metrics: Vec<(&'static Metric, &'static str)>,
     log: bool,
 }
 
@@ -156,12 +153,14 @@ impl<'a> LevelAxis<'a> {
         let unit = treatments
             .iter()
             .flat_map(|summary| &summary.levels)
-            .find_map(|level| Some(level.metric(panel.metrics.first()?.0)?.unit))?;
+            .find_map(|level| Some(level.metric(panel.metrics.first()?.0.name)?.unit))?;
         let mut points: Vec<(&TreatmentSummary, &LevelSummary, &MetricSummary, &str)> = Vec::new();
         for summary in treatments {
             for level in &summary.levels {
-                for (name, word) in &panel.metrics {
-                    let metric = level.metric(name).filter(|metric| metric.unit == unit);
+                for (declared, word) in &panel.metrics {
+                    let metric = level
+                        .metric(declared.name)
+                        .filter(|metric| metric.unit == unit);
                     points.extend(metric.map(|metric| (*summary, level, metric, *word)));
                 }
             }
@@ -262,7 +261,7 @@ impl<'a> LevelAxis<'a> {
     /// One row for each treatment that has a knee.
     fn knees(&self, treatments: &[&TreatmentSummary]) -> Vec<Value> {
         let rows = treatments.iter().filter_map(|summary| {
-            let knee = summary.metric("knee").filter(|knee| knee.unit == self.unit)?;
+            let knee = summary.metric(metric::KNEE.name).filter(|knee| knee.unit == self.unit)?;
             let shown = scaled(
                 knee.description.mean,
                 knee.interval.filter(|interval| interval.low < interval.high),
@@ -306,7 +305,7 @@ impl<'a> LevelAxis<'a> {
         format!(
             " Dashed rules are the knees{}: {}.",
             if treatments.iter().any(|one| one
-                .metric("knee")
+                .metric(metric::KNEE.name)
                 .is_some_and(|knee| knee.interval.is_some()))
             {
                 ", shaded their intervals"
@@ -326,7 +325,7 @@ impl<'a> LevelAxis<'a> {
         title: &str,
         log: bool,
     ) -> Option<Figure> {
-        let name = achieved(treatments);
+        let name = achieved(treatments).name;
         let mut points: Vec<(
             &TreatmentSummary,
             &LevelSummary,
