@@ -4,7 +4,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod error;
-mod found;
+mod external;
 pub mod place;
 pub mod plan;
 pub mod run;

@@ -112,7 +112,7 @@ pub trait Platform: Sync {
 
     /// Whether its guests are there already, made by others: nothing is booted, they run programs of
     /// their own, and they are on the host's network instead of the cell's.
-    fn is_found(&self, _settings: &Settings) -> bool {
+    fn is_external(&self, _settings: &Settings) -> bool {
         false
     }
 

@@ -1,6 +1,6 @@
 //! Everything that a plan may name: platforms, workloads, and the settings they understand.
 
-use crate::found;
+use crate::external;
 use std::sync::LazyLock;
 use vtax_guest::platform::{self, Platform};
 use vtax_host::cell;
@@ -22,7 +22,7 @@ const OBSERVED: [Parameter; 1] = [Parameter::new(
 
 /// What is booted, and what is found.
 static PLATFORMS: LazyLock<Vec<&'static dyn Platform>> =
-    LazyLock::new(|| [platform::all(), found::all()].concat());
+    LazyLock::new(|| [platform::all(), external::all()].concat());
 
 /// What plans are validated against and run with. Injected, so that tests bring their own.
 #[derive(Clone)]

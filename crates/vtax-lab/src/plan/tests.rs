@@ -637,7 +637,7 @@ fn where_a_client_lives_is_a_factor_that_needs_to_know_elsewhere() {
     let all = treatments(&plan, &catalogue);
     let elsewhere: Vec<bool> = all
         .iter()
-        .map(|planned| planned.client_is_elsewhere)
+        .map(|planned| planned.client_is_remote)
         .collect();
     assert_eq!(elsewhere, [false, true]);
     assert_eq!(all[1].record.baseline.as_ref(), Some(&all[0].record.label));

@@ -4,24 +4,24 @@
 use super::{Catalogue, Entry, GUESTS_OWN, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use vtax_host::cell::{BESIDE, CLIENT_PLACE};
+use vtax_host::cell::{BESIDE, CLIENT_PLACE, TARGET};
 use vtax_host::settings::{Level, Settings};
 use vtax_report::results::Treatment;
 
 /// A treatment with everything needed to run it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedTreatment {
-    /// What the results will say.
+    /// The treatment as results name it.
     pub record: Treatment,
     /// The settings in force.
     pub settings: Settings,
-    /// Whether the target's client lives on the machine that the plan names.
-    pub client_is_elsewhere: bool,
+    /// Whether the target's client is on the host that the plan names for it.
+    pub client_is_remote: bool,
     /// The guests beside the target.
     pub neighbours: Vec<PlannedGuest>,
-    /// How the target's load goes on.
+    /// How the target's load level changes.
     pub profile: Profile,
-    /// What must hold meanwhile.
+    /// The objective that the load must keep.
     pub objective: Option<Objective>,
     /// The label of the baseline that the plan's rule names and the plan does not contain: this
     /// treatment is then compared with nothing.
@@ -31,7 +31,7 @@ pub struct PlannedTreatment {
 /// A guest beside the target.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedGuest {
-    /// Its name, which owns what is read of it.
+    /// Its name, which is the owner of its series.
     pub name: String,
     /// The kind of its platform.
     pub platform_kind: String,
@@ -39,8 +39,44 @@ pub struct PlannedGuest {
     pub workload_kind: String,
     /// Its settings.
     pub settings: Settings,
-    /// Whether its load goes on as the target's does, level by level.
+    /// Whether its load follows the target's profile, level by level.
     pub is_twin: bool,
+}
+
+/// A guest of a treatment, target or neighbour.
+#[derive(Debug, Clone, Copy)]
+pub struct GuestRole<'a> {
+    /// [`TARGET`], or the neighbour's name.
+    pub name: &'a str,
+    /// The kind of its platform.
+    pub platform_kind: &'a str,
+    /// The kind of its workload.
+    pub workload_kind: &'a str,
+    /// Its settings.
+    pub settings: &'a Settings,
+    /// Whether it is a neighbour whose load follows the target's profile.
+    pub is_twin: bool,
+}
+
+impl PlannedTreatment {
+    /// The guests, the target first.
+    pub fn guests(&self) -> impl Iterator<Item = GuestRole<'_>> {
+        let target = GuestRole {
+            name: TARGET,
+            platform_kind: &self.record.platform_kind,
+            workload_kind: &self.record.workload_kind,
+            settings: &self.settings,
+            is_twin: false,
+        };
+        let neighbours = self.neighbours.iter().map(|guest| GuestRole {
+            name: &guest.name,
+            platform_kind: &guest.platform_kind,
+            workload_kind: &guest.workload_kind,
+            settings: &guest.settings,
+            is_twin: guest.is_twin,
+        });
+        std::iter::once(target).chain(neighbours)
+    }
 }
 
 /// Expands a plan. A factor that a platform and workload do not understand does not multiply
@@ -152,9 +188,9 @@ fn treatment(
             platform_kind: platform.kind.clone(),
             workload_kind: workload.kind.clone(),
         },
-        client_is_elsewhere: plan.places.client.is_some()
+        client_is_remote: plan.places.client.is_some()
             && settings.text(CLIENT_PLACE) != Some(BESIDE),
-        neighbours: company(plan, catalogue, platform, workload, &settings, &levels),
+        neighbours: neighbours(plan, catalogue, platform, workload, &settings, &levels),
         settings,
         profile: workload.profile.clone(),
         objective: workload.objective.clone(),
@@ -164,7 +200,7 @@ fn treatment(
 
 /// The neighbours of a treatment: those that its level of the factor names, or all of the plan's
 /// where there is no such factor.
-fn company(
+fn neighbours(
     plan: &Plan,
     catalogue: &Catalogue,
     platform: &Entry,

@@ -5,23 +5,10 @@
 //! a plan ([`run`]), or whatever a crate above brings.
 
 mod busy;
-mod charging;
 mod directory;
-mod elsewhere;
-mod findings;
-mod guest;
-mod instruments;
-mod measure;
-mod observation;
-mod phases;
 mod planned;
-mod pool;
-mod power_model;
-mod programs;
 mod progress;
-mod pulse;
 mod queue;
-mod residency;
 mod restore;
 mod scenario;
 mod stop;
@@ -29,13 +16,11 @@ mod stop;
 mod tests;
 mod trial;
 
-pub use charging::why_not_traced;
 pub use directory::NewRun;
 pub use planned::Planned;
 pub use progress::{Event, Progress};
-pub use residency::busy_mhz;
 pub use restore::{Restored, restore};
-pub use scenario::run;
+pub use scenario::{busy_mhz, run, why_not_traced};
 pub use trial::{Attempt, Log};
 
 use crate::LabError;
@@ -332,8 +317,8 @@ impl Runner<'_> {
             };
             let writer = self.results.trial_writer(assignment.index)?;
             let events = self.roots.is_some().then(|| writer.events()).transpose()?;
-            let watched = trial::Watched { events, progress };
-            let trial = trial::run(experiment, assignment, treatment, journal, writer, watched)?;
+            let watchers = trial::Watchers { events, progress };
+            let trial = trial::run(experiment, assignment, treatment, journal, writer, watchers)?;
             let clock = began_at.remove(&assignment.index);
             let took = clock.map_or(Duration::ZERO, |clock| clock.elapsed());
             estimate.saw(assignment.treatment, took);

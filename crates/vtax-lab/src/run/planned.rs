@@ -1,13 +1,12 @@
-//! What of a plan is to run, wherever it runs.
+//! The part of a plan that runs, wherever it runs.
 
 use super::NewRun;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use vtax_host::settings::Settings;
 use vtax_report::results::Treatment;
 
-/// A plan and the treatments that are to run under all else that it says.
+/// A plan, and the treatments of it to run.
 #[derive(Clone, Copy)]
 pub struct Planned<'a> {
     /// The plan.
@@ -16,35 +15,24 @@ pub struct Planned<'a> {
     pub text: &'a str,
     /// Its own treatments, or others ([`crate::plan::charge_study`]).
     pub treatments: &'a [PlannedTreatment],
-    /// Where platforms and workloads are found.
+    /// The platforms and workloads.
     pub catalogue: &'a Catalogue,
 }
 
 impl<'a> Planned<'a> {
-    /// The packages beyond the shared image's that the guests of a treatment need: a set for each image.
+    /// The sets of packages, beyond the shared image's, of the guests of a treatment: one set for each image.
     pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<&'static [&'static str]> {
-        let is_booted = |platform: &str, settings: &Settings| {
-            let platform = self.catalogue.platform(platform);
-            platform.is_none_or(|platform| !platform.is_found(settings))
-        };
-        let record = &planned.record;
-        let target = (
-            &record.platform_kind,
-            &record.workload_kind,
-            &planned.settings,
-        );
-        let neighbours = planned.neighbours.iter();
-        let neighbours =
-            neighbours.map(|guest| (&guest.platform_kind, &guest.workload_kind, &guest.settings));
-        std::iter::once(target)
-            .chain(neighbours)
-            .filter(|(platform, _, settings)| is_booted(platform, settings))
-            .filter_map(|(_, kind, _)| self.catalogue.workload(kind))
+        let booted = planned.guests().filter(|guest| {
+            let platform = self.catalogue.platform(guest.platform_kind);
+            platform.is_none_or(|platform| !platform.is_external(guest.settings))
+        });
+        booted
+            .filter_map(|guest| self.catalogue.workload(guest.workload_kind))
             .map(|workload| workload.packages())
             .collect()
     }
 
-    /// What it is in the results, where the trials run at `place`.
+    /// The run as results record it, at `place`.
     pub fn new_run(&self, place: &'a str) -> NewRun<'a> {
         let plan = self.plan;
         NewRun {
@@ -60,13 +48,13 @@ impl<'a> Planned<'a> {
         }
     }
 
-    /// The treatments as results name them.
+    /// The treatments as results record them.
     pub fn records(&self) -> Vec<Treatment> {
         let treatments = self.treatments.iter();
         treatments.map(|planned| planned.record.clone()).collect()
     }
 
-    /// For how long a trial of a treatment may say nothing: the longest of its warm-up and stretches.
+    /// The longest time without an event in a trial of a treatment: its warm-up and its longest window.
     pub fn longest_silence(&self, treatment: usize) -> Duration {
         let duration = self.plan.duration;
         let planned = self.treatments.get(treatment);

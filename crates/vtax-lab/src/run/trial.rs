@@ -13,11 +13,11 @@ use vtax_report::results::{
     TrialOutcome, TrialWriter, Work,
 };
 
-/// What a trial has gathered, complete or not; the fields are those of [`Trial`].
+/// The record of a trial so far; the fields are those of [`Trial`].
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "documented there")]
 pub struct Attempt {
-    /// When it began, where that and all of its times are another's; unset: when this process did.
+    /// When it began, where another process measured that and its times; unset: now.
     pub started: Option<String>,
     pub times: PhaseTimes,
     pub window: (Nanoseconds, Nanoseconds),
@@ -42,13 +42,13 @@ pub(super) fn run(
     treatment: &Treatment,
     journal: &mut Journal,
     writer: TrialWriter,
-    watched: Watched<'_>,
+    watchers: Watchers<'_>,
 ) -> Result<Trial, LabError> {
     let began = Instant::now();
     let mut log = Log {
         file: writer.log()?,
         began,
-        watched,
+        watchers,
     };
     let started = jiff::Timestamp::now().to_string();
     let mark = journal.mark();
@@ -102,18 +102,18 @@ pub(super) fn run(
     Ok(trial)
 }
 
-/// Whoever watches: who started the run, and who reads the trial's file of events. In an emulated host
-/// there is no such file, and nobody who could read it.
-pub(super) struct Watched<'a> {
+/// The watchers of a trial: the run's progress, and the trial's file of events. An emulated host has no
+/// such file, since nobody could read it.
+pub(super) struct Watchers<'a> {
     pub events: Option<File>,
     pub progress: &'a mut dyn Progress,
 }
 
-/// The trial's log, stamped in seconds since the trial began, and whoever watches the run.
+/// The trial's log, stamped in seconds since the trial began, and its watchers.
 pub struct Log<'a> {
     pub(super) file: File,
     pub(super) began: Instant,
-    pub(super) watched: Watched<'a>,
+    pub(super) watchers: Watchers<'a>,
 }
 
 impl Log<'_> {
@@ -124,7 +124,7 @@ impl Log<'_> {
         let _ = writeln!(self.file, "{at:9.3} {text}");
     }
 
-    /// Writes that the trial enters a phase, and tells whoever watches.
+    /// Reports that the trial enters a phase, in the log and to the watchers.
     pub fn phase(&mut self, phase: &str) {
         self.line(phase);
         self.event(Event::Phase {
@@ -132,15 +132,15 @@ impl Log<'_> {
         });
     }
 
-    /// Tells whoever watches.
+    /// Reports an event to the watchers.
     pub fn event(&mut self, event: Event) {
-        if let Some(file) = &mut self.watched.events
+        if let Some(file) = &mut self.watchers.events
             && let Ok(mut line) = serde_json::to_vec(&event)
         {
             line.push(b'\n');
-            // As with the log, what cannot be told must not cost the trial.
+            // As with the log, a failure to write must not cost the trial.
             let _ = file.write_all(&line);
         }
-        self.watched.progress.event(event);
+        self.watchers.progress.event(event);
     }
 }

@@ -1,14 +1,14 @@
-//! An actor on another host: the same vtax there, spoken to in JSON lines through ssh.
+//! An actor: the same vtax on another host, with a protocol of JSON lines through ssh.
 //!
-//! Nothing of it stays there. It runs from a file that is removed before it is full, and whatever it
-//! starts ends with it; it ends with ssh's connection, however that ends.
+//! It leaves nothing behind. Its executable is an unlinked file, its processes end with it, and it ends
+//! with the ssh connection.
 
-mod gather;
 mod remote;
+mod samples;
 mod serve;
 
-pub use gather::{Column, Gathered};
 pub use remote::{Login, RemoteActor};
+pub use samples::{Column, RemoteSamples};
 pub use serve::serve;
 
 use serde::{Deserialize, Serialize};
@@ -19,52 +19,51 @@ use vtax_core::{Nanoseconds, Source};
 use vtax_host::command::Finished;
 use vtax_host::untrusted::{shown, shown_lines};
 
-/// How often we say that we are still there.
-const BEAT: Duration = Duration::from_secs(10);
-/// An actor that has heard nothing for so long takes us for gone.
-const SILENCE: Duration = Duration::from_secs(60);
+/// Between two [`Request::Alive`].
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
+/// An actor ends when no request comes for this long.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The most bytes of a line. What a command prints is the longest: [`MOST_OUTPUT`] of it, some of it
-/// escaped.
+/// The most bytes of a line; the longest holds a command's output, escaped.
 const LONGEST_LINE: usize = 64 << 20;
 /// The most values of one [`Reply::Part`]: about 1 MB.
-const PART: usize = 32_768;
+const PART_VALUES: usize = 32_768;
 
-/// The version of either side.
+/// The version, which must be the same on both sides.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What an actor is asked.
+/// A request to an actor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 enum Request {
-    /// Its monotonic clock.
+    /// Read its monotonic clock.
     Clock,
-    /// Which of these programs it lacks.
+    /// List which of these programs its host lacks.
     Lacks { programs: Vec<String> },
-    /// To start a command.
+    /// Start a command.
     Start {
         job: u64,
-        /// Whether the first word stands for vtax itself.
+        /// Whether the program is vtax itself.
         own: bool,
         line: Vec<String>,
     },
-    /// To end a command.
+    /// Kill a command.
     Kill { job: u64 },
-    /// Whether a TCP connection succeeds.
+    /// Try a TCP connection.
     Connect { address: IpAddr, port: u16 },
-    /// To sample its host, and a guest of it in place of its own commands.
-    Observe { hz: f64, guest: Option<Whom> },
-    /// To stop that, and what was sampled.
+    /// Sample its host, and a guest there or its own commands.
+    Observe { hz: f64, guest: Option<GuestQuery> },
+    /// Stop sampling and send the samples.
     Collect,
-    /// Nothing: we are there.
+    /// Keep the connection; there is no reply.
     Alive,
 }
 
-/// What an actor says: one answer to each request but `Alive`, in their order.
+/// A message of an actor: one reply to each request but `Alive`, in order, and two kinds unasked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
 enum Reply {
-    /// First of all, unasked.
+    /// The first message, unasked.
     Hello(Hello),
     Clock {
         at: Nanoseconds,
@@ -77,28 +76,28 @@ enum Reply {
         yes: bool,
     },
     Observing {
-        /// What is not to be had there, with why.
+        /// Counters that the host lacks, with the reasons.
         absent: Vec<String>,
-        /// The guest that was asked for.
-        guest: Option<Seen>,
+        /// The guest of the request.
+        guest: Option<GuestView>,
     },
-    /// A part of what was sampled; more follows.
-    Part(Gathered),
-    /// The last part.
-    Collected(Gathered),
-    /// It could not.
+    /// A part of the samples; more follow.
+    Part(RemoteSamples),
+    /// The last part of the samples.
+    Collected(RemoteSamples),
+    /// The request failed.
     Refused {
         cause: String,
     },
     /// A command has ended, unasked.
     Ended {
         job: u64,
-        finished: Ended,
+        finished: JobOutput,
     },
 }
 
 impl Reply {
-    /// The same with text that steers no terminal. What a command printed stays as it is.
+    /// The same with printable text. A command's output stays as it is.
     fn bounded(self) -> Self {
         let text = |text: String| shown(&text);
         let all = |texts: Vec<String>| texts.into_iter().map(text).collect();
@@ -113,7 +112,7 @@ impl Reply {
             },
             Self::Observing { absent, guest } => Self::Observing {
                 absent: all(absent),
-                guest: guest.map(|guest| Seen {
+                guest: guest.map(|guest| GuestView {
                     facts: bounded_facts(guest.facts),
                     ..guest
                 }),
@@ -141,29 +140,29 @@ fn bounded_facts(facts: BTreeMap<String, String>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A guest of an actor's host, as others know it.
+/// How to find a guest on an actor's host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Whom {
+pub struct GuestQuery {
     /// Owner of its samples.
     pub owner: String,
-    /// Its name there, where that is known.
+    /// Its name there; `None`: found by `says`.
     pub name: Option<String>,
-    /// What it says of itself, for [`vtax_observe::guests::Identity::parse`].
+    /// Its UUID and MAC addresses, for [`vtax_observe::guests::Identity::parse`].
     pub says: String,
 }
 
-/// The same as its host sees it.
+/// A guest as its host sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct GuestView {
     /// Whether it has a kernel of its own.
     pub is_vm: bool,
     /// `Emulated` where its code is not run by the processor itself.
     pub source: Source,
-    /// What the record says of it.
+    /// Facts for the record.
     pub facts: BTreeMap<String, String>,
 }
 
-/// Who an actor is.
+/// An actor's version, rights and host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Hello {
@@ -175,15 +174,15 @@ pub struct Hello {
     pub facts: BTreeMap<String, String>,
 }
 
-/// A [`Finished`] on its way; bytes are characters of the same number, so that text stays short.
+/// A [`Finished`] in JSON: each byte is the character with that code point, which keeps text short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Ended {
+struct JobOutput {
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-impl From<Finished> for Ended {
+impl From<Finished> for JobOutput {
     fn from(finished: Finished) -> Self {
         let text = |bytes: Vec<u8>| bytes.into_iter().map(char::from).collect();
         Self {
@@ -194,8 +193,8 @@ impl From<Finished> for Ended {
     }
 }
 
-impl From<Ended> for Finished {
-    fn from(ended: Ended) -> Self {
+impl From<JobOutput> for Finished {
+    fn from(ended: JobOutput) -> Self {
         let bytes = |text: String| {
             let bytes = text
                 .chars()

@@ -1,9 +1,12 @@
-//! Our side of an actor on another host.
+//! The lab's side of the protocol: a connection to an actor on another host.
 
 use super::super::clocks::Offset;
 use super::super::remote::Remote;
-use super::gather::MOST;
-use super::{BEAT, Gathered, Hello, LONGEST_LINE, Reply, Request, Seen, VERSION, Whom};
+use super::samples::MAX_VALUES;
+use super::{
+    GuestQuery, GuestView, HEARTBEAT_INTERVAL, Hello, LONGEST_LINE, RemoteSamples, Reply, Request,
+    VERSION,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fmt;
@@ -23,19 +26,18 @@ use vtax_host::untrusted::{self, Lines, drain, shown};
 use vtax_load::workload::{LoadClient, Outcome, Running};
 use vtax_observe::clock::{Clock, SystemClock};
 
-/// How long an actor may take to say hello: it has to travel first.
+/// How long an actor may take to greet, its transfer included.
 const HELLO_LIMIT: Duration = Duration::from_secs(180);
-/// How long an answer may take.
+/// How long a reply may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// How long the samples of a trial may travel.
+/// How long the transfer of a trial's samples may take.
 const COLLECT_LIMIT: Duration = Duration::from_secs(300);
-/// The most series that a host is believed to have; it is asked for their values so often a second.
-const MOST_SERIES: f64 = 8192.0;
+/// The most series of one host.
+const MAX_SERIES_OF_HOST: f64 = 8192.0;
 /// How long an actor and its ssh may take to end.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Options of a connection that must not hang: a host that has vanished is noticed after a quarter
-/// of a minute.
+/// Options of ssh that end a connection 15 s after its host has vanished.
 const OPTIONS: &[&str] = &[
     "-o",
     "ConnectTimeout=15",
@@ -53,14 +55,14 @@ pub struct RemoteActor {
     hello: Arc<Hello>,
 }
 
-/// The way there, closed when it is dropped.
+/// A connection through ssh, closed when it is dropped.
 struct Connection {
     host: String,
-    /// One asker at a time; `None` once closed.
+    /// Locked for one request at a time; `None` once closed.
     input: Mutex<Option<Input>>,
-    heard: Arc<Heard>,
+    inbox: Arc<Inbox>,
     jobs: AtomicU64,
-    /// Since when it samples, and how often a second.
+    /// When sampling began, and its rate in Hz.
     sampling: Mutex<Option<(Instant, f64)>>,
     ssh: Mutex<Option<Child>>,
 }
@@ -75,36 +77,39 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// What came from there.
+/// The messages of an actor.
 #[derive(Default)]
-struct Heard {
+struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whether a reply is due: there is one to each request, and none unasked but the first.
+    /// Whether a reply is due: to a request, or the greeting.
     is_due: bool,
     reply: Option<Reply>,
-    /// What came of the samples before the last part.
-    gathered: Gathered,
+    /// The samples that came before the last part.
+    gathered: RemoteSamples,
     /// The most values that may come.
     most: usize,
     /// Commands that have not ended.
     running: BTreeSet<u64>,
     ended: BTreeMap<u64, Finished>,
-    /// Why nothing comes any more.
+    /// Why the connection is lost.
     lost: Option<String>,
 }
 
 impl State {
-    /// Takes what came; why that cannot be, where it cannot.
+    /// Takes a message.
+    ///
+    /// # Errors
+    /// How it violates the protocol.
     fn take(&mut self, reply: Reply) -> Result<(), String> {
         let unasked = || Err("it answered what it was not asked".to_owned());
         match reply {
             Reply::Ended { job, finished } => {
-                // One that was killed may have ended before.
+                // A command that was killed may have ended before.
                 if self.running.remove(&job) {
                     self.ended.insert(job, finished.into());
                 }
@@ -125,7 +130,7 @@ impl State {
     }
 }
 
-impl Heard {
+impl Inbox {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -161,15 +166,15 @@ impl RemoteActor {
     /// Starts this program as an actor on `host`, which `ssh` reaches.
     ///
     /// # Errors
-    /// When the host cannot be reached, is of another kind than this one, or does not run it.
+    /// When the host cannot be reached, has another architecture, or cannot run it.
     pub fn start(ssh: &OsStr, host: &str, binary: &Path) -> Result<Self, HostError> {
         Self::log_in(ssh, &Login::to(host), binary)
     }
 
-    /// As [`RemoteActor::start`], by any login.
+    /// As [`RemoteActor::start`], with any login.
     ///
     /// # Errors
-    /// As there, and when what the login wants is refused.
+    /// As there, and when the login needs root and does not get it.
     pub fn log_in(ssh: &OsStr, login: &Login, binary: &Path) -> Result<Self, HostError> {
         let host = login.host.as_str();
         let remote = Remote {
@@ -225,7 +230,7 @@ impl RemoteActor {
                 detail: " before it began".to_owned(),
             });
         };
-        // Where that fails, what ssh said says why.
+        // If this fails, the error output of ssh has the reason.
         let sent = io::copy(&mut file, &mut input);
         let actor = Self::over(host, output, Box::new(input), Some(child), errors)?;
         sent.map_err(|cause| unreachable(host, &cause.to_string()))?;
@@ -240,15 +245,15 @@ impl RemoteActor {
         ssh: Option<Child>,
         errors: Option<JoinHandle<String>>,
     ) -> Result<Self, HostError> {
-        let heard = Arc::new(Heard::default());
-        // It says who it is.
-        heard.state().is_due = true;
-        let listener = Arc::clone(&heard);
+        let inbox = Arc::new(Inbox::default());
+        // The greeting comes unasked.
+        inbox.state().is_due = true;
+        let listener = Arc::clone(&inbox);
         std::thread::spawn(move || {
             for line in Lines::new(BufReader::new(output), LONGEST_LINE) {
                 match line {
                     Ok(line) => listener.take(&line),
-                    // Of a connection that broke, ssh says why.
+                    // The error output of ssh has the reason for a broken connection.
                     Err(cause) if cause.kind() != io::ErrorKind::InvalidData => break,
                     Err(cause) => {
                         listener.lose(cause.to_string());
@@ -256,25 +261,25 @@ impl RemoteActor {
                     }
                 }
             }
-            let said = errors
+            let printed = errors
                 .and_then(|thread| thread.join().ok())
                 .unwrap_or_default();
-            listener.lose(match said.trim() {
+            listener.lose(match printed.trim() {
                 "" => "its connection ended".to_owned(),
-                said => format!("its connection ended: {said}"),
+                printed => format!("its connection ended: {printed}"),
             });
         });
         let connection = Connection {
             host: host.to_owned(),
             input: Mutex::new(Some(input)),
-            heard,
+            inbox,
             jobs: AtomicU64::new(0),
             sampling: Mutex::new(None),
             ssh: Mutex::new(ssh),
         };
         let hello = match connection.next(HELLO_LIMIT)? {
             Reply::Hello(hello) => hello,
-            other => return Err(connection.odd(&other)),
+            other => return Err(connection.unexpected(&other)),
         };
         if hello.version != VERSION {
             return Err(HostError::Protocol {
@@ -289,11 +294,11 @@ impl RemoteActor {
             connection: Arc::new(connection),
             hello: Arc::new(hello),
         };
-        let beating = Arc::downgrade(&actor.connection);
+        let heartbeat = Arc::downgrade(&actor.connection);
         std::thread::spawn(move || {
             loop {
-                std::thread::sleep(BEAT);
-                let Some(connection) = beating.upgrade() else {
+                std::thread::sleep(HEARTBEAT_INTERVAL);
+                let Some(connection) = heartbeat.upgrade() else {
                     return;
                 };
                 if connection.send(&Request::Alive).is_err() {
@@ -304,7 +309,7 @@ impl RemoteActor {
         Ok(actor)
     }
 
-    /// Who it is.
+    /// Its greeting.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
@@ -316,10 +321,10 @@ impl RemoteActor {
 
     /// Whether it is known to be gone.
     pub fn is_lost(&self) -> bool {
-        self.connection.heard.state().lost.is_some()
+        self.connection.inbox.state().lost.is_some()
     }
 
-    /// Which of these programs its host lacks.
+    /// The programs of these that its host lacks.
     ///
     /// # Errors
     /// When it is gone.
@@ -327,11 +332,11 @@ impl RemoteActor {
         let programs = programs.iter().map(|name| (*name).to_owned()).collect();
         match self.connection.ask(&Request::Lacks { programs })? {
             Reply::Lacks { programs } => Ok(programs),
-            other => Err(self.connection.odd(&other)),
+            other => Err(self.connection.unexpected(&other)),
         }
     }
 
-    /// Looks at its clock.
+    /// The offset of its clock.
     ///
     /// # Errors
     /// When it is gone.
@@ -340,43 +345,43 @@ impl RemoteActor {
             let before = SystemClock.now();
             match self.connection.ask(&Request::Clock)? {
                 Reply::Clock { at } => Ok((before, at, SystemClock.now())),
-                other => Err(self.connection.odd(&other)),
+                other => Err(self.connection.unexpected(&other)),
             }
         })
     }
 
-    /// Has it sample its host, and what a guest or its own commands use of it, `hz` times a second; what
-    /// is not to be had there, and the guest as it is seen there.
+    /// Samples its host, and a guest there or its own commands, `hz` times a second. Returns the counters
+    /// that are absent, with the reasons, and the guest as its host sees it.
     ///
     /// # Errors
     /// When it is gone or cannot, or has no such guest.
     pub fn observe(
         &self,
         hz: f64,
-        guest: Option<Whom>,
-    ) -> Result<(Vec<String>, Option<Seen>), HostError> {
+        guest: Option<GuestQuery>,
+    ) -> Result<(Vec<String>, Option<GuestView>), HostError> {
         match self.connection.ask(&Request::Observe { hz, guest })? {
             Reply::Observing { absent, guest } => {
                 let sampling = (Instant::now(), hz);
                 *self.connection.sampling() = Some(sampling);
                 Ok((absent, guest))
             }
-            other => Err(self.connection.odd(&other)),
+            other => Err(self.connection.unexpected(&other)),
         }
     }
 
-    /// Ends that; what was sampled.
+    /// Stops sampling, and returns the samples.
     ///
     /// # Errors
     /// When it is gone or sampled nothing.
-    pub fn collect(&self) -> Result<Gathered, HostError> {
+    pub fn collect(&self) -> Result<RemoteSamples, HostError> {
         let sampling = self.connection.sampling().take();
         let most = sampling.map_or(0, |(since, hz)| most_values(since.elapsed(), hz));
-        self.connection.heard.state().most = most;
+        self.connection.inbox.state().most = most;
         let collected = self.connection.ask_within(&Request::Collect, COLLECT_LIMIT);
         match collected? {
             Reply::Collected(gathered) => Ok(gathered),
-            other => Err(self.connection.odd(&other)),
+            other => Err(self.connection.unexpected(&other)),
         }
     }
 }
@@ -387,11 +392,11 @@ impl LoadClient for RemoteActor {
         let this = std::env::current_exe().ok();
         let own = this.as_deref() == line.first().map(Path::new);
         let line = line.clone();
-        // It may end before its start is answered.
-        self.connection.heard.state().running.insert(job);
+        // The command may end before the reply to its start comes.
+        self.connection.inbox.state().running.insert(job);
         let started = self.connection.ask(&Request::Start { job, own, line });
         if started.is_err() {
-            self.connection.heard.state().running.remove(&job);
+            self.connection.inbox.state().running.remove(&job);
         }
         match started? {
             Reply::Done => Ok(Box::new(RemoteJob {
@@ -399,19 +404,19 @@ impl LoadClient for RemoteActor {
                 job,
                 has_ended: false,
             })),
-            other => Err(self.connection.odd(&other)),
+            other => Err(self.connection.unexpected(&other)),
         }
     }
 
     fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool> {
         match self.connection.ask(&Request::Connect { address, port })? {
             Reply::Connected { yes } => Ok(yes),
-            other => Err(self.connection.odd(&other)),
+            other => Err(self.connection.unexpected(&other)),
         }
     }
 }
 
-/// A command there. Its end is told unasked, so that looking for it costs the network nothing.
+/// A command there. The actor reports its end unasked, so that polling costs the network nothing.
 struct RemoteJob {
     connection: Arc<Connection>,
     job: u64,
@@ -420,7 +425,7 @@ struct RemoteJob {
 
 impl Running for RemoteJob {
     fn poll(&mut self) -> Outcome<Option<Finished>> {
-        let mut state = self.connection.heard.state();
+        let mut state = self.connection.inbox.state();
         if let Some(finished) = state.ended.remove(&self.job) {
             self.has_ended = true;
             return Ok(Some(finished));
@@ -435,9 +440,9 @@ impl Running for RemoteJob {
 impl Drop for RemoteJob {
     fn drop(&mut self) {
         if !self.has_ended {
-            // An actor that is gone has ended it already.
+            // An actor that is gone has killed its commands.
             let _ = self.connection.ask(&Request::Kill { job: self.job });
-            let mut state = self.connection.heard.state();
+            let mut state = self.connection.inbox.state();
             state.running.remove(&self.job);
             state.ended.remove(&self.job);
         }
@@ -454,14 +459,14 @@ impl Connection {
     }
 
     fn ask_within(&self, request: &Request, limit: Duration) -> Result<Reply, HostError> {
-        // Held until the answer is there: answers come in the order of requests.
+        // Locked until the reply comes: replies come in the order of requests.
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
-        self.heard.state().is_due = true;
+        self.inbox.state().is_due = true;
         self.write(&mut input, request)?;
         let reply = self.next(limit);
         if reply.is_err() {
-            // A late answer would be taken for the next one's.
-            self.heard.lose("it did not answer in time".to_owned());
+            // A late reply would be taken for the next one's.
+            self.inbox.lose("it did not answer in time".to_owned());
         }
         match reply? {
             Reply::Refused { cause } => {
@@ -477,7 +482,7 @@ impl Connection {
     }
 
     fn write(&self, input: &mut Option<Input>, request: &Request) -> Result<(), HostError> {
-        if let Some(why) = &self.heard.state().lost {
+        if let Some(why) = &self.inbox.state().lost {
             return Err(self.gone(why));
         }
         let mut line = serde_json::to_vec(request).map_err(|cause| {
@@ -487,17 +492,17 @@ impl Connection {
         let input = input.as_mut().ok_or_else(|| self.gone("it was ended"))?;
         let sent = input.write_all(&line).and_then(|()| input.flush());
         sent.map_err(|cause| {
-            // What ssh said says more than a broken pipe; it is there in a moment.
+            // The error output of ssh, which comes within a second, says more than "broken pipe".
             let why = self.await_loss().unwrap_or_else(|| cause.to_string());
             self.gone(&why)
         })
     }
 
     fn await_loss(&self) -> Option<String> {
-        let state = self.heard.state();
+        let state = self.inbox.state();
         let limit = Duration::from_secs(1);
         let waited = self
-            .heard
+            .inbox
             .changed
             .wait_timeout_while(state, limit, |state| state.lost.is_none());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -505,9 +510,9 @@ impl Connection {
     }
 
     fn next(&self, limit: Duration) -> Result<Reply, HostError> {
-        let state = self.heard.state();
+        let state = self.inbox.state();
         let waited = self
-            .heard
+            .inbox
             .changed
             .wait_timeout_while(state, limit, |state| {
                 state.reply.is_none() && state.lost.is_none()
@@ -528,7 +533,7 @@ impl Connection {
         unreachable(&self.host, why)
     }
 
-    fn odd(&self, reply: &Reply) -> HostError {
+    fn unexpected(&self, reply: &Reply) -> HostError {
         let shown: String = format!("{reply:?}").chars().take(200).collect();
         HostError::Protocol {
             peer: format!("the actor on {}", self.host),
@@ -539,7 +544,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The end of its input ends the actor, and that ends ssh.
+        // The actor ends with its input, and ssh with the actor.
         drop(self.input.get_mut().map(Option::take));
         let Ok(Some(ssh)) = self.ssh.get_mut() else {
             return;
@@ -548,7 +553,7 @@ impl Drop for Connection {
         while matches!(ssh.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // Without its ssh an actor ends too.
+        // The actor ends with its ssh.
         let _ = ssh.kill();
         let _ = ssh.wait();
     }
@@ -569,24 +574,24 @@ fn unreachable(host: &str, why: &str) -> HostError {
     ))
 }
 
-/// The shell lines that become the actor, whose program is the first `size` bytes of their input. The
-/// file is gone before anything is in it.
+/// The shell command that starts the actor: it copies the program, the first `size` bytes of its input, into
+/// an unlinked file.
 fn boot(size: u64, login: &Login) -> String {
     let sudo = if login.sudo { "sudo -n " } else { "" };
-    let alone = if login.is_target { ALONE } else { "" };
+    let isolation = if login.is_target { ISOLATION } else { "" };
     format!(
         "exec {sudo}sh -c 'set -e; umask 077; f=$(mktemp /var/tmp/vtax-actor-XXXXXX); chmod 700 \"$f\"; \
          exec 3>\"$f\" 4<\"$f\"; rm -f \"$f\"; head -c {size} >&3; exec 3>&-; \
-         test \"$(wc -c <&4)\" -eq {size}; exec {alone}/proc/self/fd/4 actor'"
+         test \"$(wc -c <&4)\" -eq {size}; exec {isolation}/proc/self/fd/4 actor'"
     )
 }
 
-/// An actor that is a target's lives in namespaces of its own: whatever its servers leave running ends
-/// with it, and what they write to `/tmp` was never anywhere else.
-const ALONE: &str = "unshare --mount --pid --fork --kill-child --mount-proc \
+/// Runs a target's actor in namespaces of its own: processes that its servers leave end with it, and so does
+/// its `/tmp`.
+const ISOLATION: &str = "unshare --mount --pid --fork --kill-child --mount-proc \
     sh -c \"mount -t tmpfs -o mode=1777 vtax /tmp && exec \\\"\\$@\\\"\" vtax-alone ";
 
-/// How to get onto a host, and what for.
+/// How to log in to a host, and what for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Login {
     /// The host as ssh understands it.
@@ -595,12 +600,12 @@ pub struct Login {
     pub options: Vec<String>,
     /// Whether to become root by sudo.
     pub sudo: bool,
-    /// Whether it is to be the target, whose servers are root's and leave nothing.
+    /// Whether the host is the target: its servers run as root and in namespaces of their own.
     pub is_target: bool,
 }
 
 impl Login {
-    /// As ssh gets there by itself.
+    /// A login with no further options.
     pub fn to(host: &str) -> Self {
         Self {
             host: host.to_owned(),
@@ -616,16 +621,16 @@ fn collect(pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// The most values that a host can have sampled.
+/// The most values that a host can have sampled in a time.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the conversion saturates, and MOST bounds it"
+    reason = "the conversion saturates, and MAX_VALUES bounds it"
 )]
 fn most_values(during: Duration, hz: f64) -> usize {
-    // A few readings are forced by marks, and its clock may run a little faster.
+    // Marks add a few readings, and its clock may run a little faster.
     let readings = during.as_secs_f64() * hz * 1.01 + 100.0;
-    ((readings * MOST_SERIES) as usize).min(MOST)
+    ((readings * MAX_SERIES_OF_HOST) as usize).min(MAX_VALUES)
 }
 
 #[cfg(test)]

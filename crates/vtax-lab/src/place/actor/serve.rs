@@ -1,8 +1,11 @@
-//! The actor's side: what `vtax actor` does until nobody speaks to it any more.
+//! The actor's side of the protocol: `vtax actor`.
 
-use super::gather::{Gathered, Keeper};
-use super::{Hello, LONGEST_LINE, PART, Reply, Request, SILENCE, Seen, VERSION, Whom};
-use crate::found::on_host::{self, OnHost};
+use super::samples::{RemoteSamples, SampleBuffer};
+use super::{
+    GuestQuery, GuestView, Hello, LONGEST_LINE, PART_VALUES, REQUEST_TIMEOUT, Reply, Request,
+    VERSION,
+};
+use crate::external::on_host::{self, LocalGuest};
 use rustix::process::{
     Pid, Signal, getpid, getppid, kill_process_group, set_parent_process_death_signal,
 };
@@ -26,15 +29,15 @@ use vtax_observe::counters::{self, Children, Grants};
 use vtax_observe::guests::Identity;
 use vtax_observe::{Instrument, ObserveError, Observer, ObserverConfig};
 
-/// How often the end of a command is looked for.
-const POLL: Duration = Duration::from_millis(5);
+/// Between two checks whether commands have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Longer than any healthy handshake between two hosts of one site.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
-/// The owner of what the commands do.
+/// The owner of the commands' series.
 const CLIENT: &str = "client";
 
-/// Serves until `input` ends, or is silent for too long, or `output` is closed; then ends what it
-/// started. Call it on the process's main thread: what it starts dies with the thread that calls.
+/// Serves until `input` ends or sends no request for [`REQUEST_TIMEOUT`], or `output` is closed; then kills
+/// its commands. Call it on the process's main thread: commands die with the calling thread.
 ///
 /// # Errors
 /// When `output` cannot be written to.
@@ -44,7 +47,7 @@ pub fn serve(
     clock: Arc<dyn Clock>,
 ) -> io::Result<()> {
     let (lines, inbox) = sync_channel(1);
-    // It ends with its input, at the latest with this process.
+    // The thread ends with its input, at the latest with this process.
     std::thread::spawn(move || {
         for line in Lines::new(BufReader::new(input), LONGEST_LINE) {
             let Ok(line) = line else { return };
@@ -59,7 +62,7 @@ pub fn serve(
         jobs: BTreeMap::new(),
         observing: None,
     };
-    actor.tell(&Reply::Hello(hello()))?;
+    actor.send(&Reply::Hello(hello()))?;
     actor.listen(&inbox)
 }
 
@@ -92,7 +95,7 @@ struct Actor<W> {
     output: W,
     clock: Arc<dyn Clock>,
     jobs: BTreeMap<u64, Job>,
-    observing: Option<(Observer, Keeper)>,
+    observing: Option<(Observer, SampleBuffer)>,
 }
 
 /// A command; dropping it kills it and whatever it started.
@@ -104,7 +107,7 @@ struct Job {
 impl Drop for Job {
     fn drop(&mut self) {
         if let Some(group) = self.group {
-            // It may have ended in between; then there is nothing to kill.
+            // A group that has ended already is no error.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -114,7 +117,11 @@ impl<W: Write> Actor<W> {
     fn listen(&mut self, inbox: &Receiver<String>) -> io::Result<()> {
         let mut heard = Instant::now();
         loop {
-            let limit = if self.jobs.is_empty() { SILENCE } else { POLL };
+            let limit = if self.jobs.is_empty() {
+                REQUEST_TIMEOUT
+            } else {
+                POLL_INTERVAL
+            };
             match inbox.recv_timeout(limit) {
                 Ok(line) => {
                     heard = Instant::now();
@@ -125,35 +132,35 @@ impl<W: Write> Actor<W> {
                         }),
                     };
                     match reply {
-                        Some(Reply::Collected(gathered)) => {
-                            let (parts, last) = gathered.parts(PART);
+                        Some(Reply::Collected(samples)) => {
+                            let (parts, last) = samples.parts(PART_VALUES);
                             for part in parts {
-                                self.tell(&Reply::Part(part))?;
+                                self.send(&Reply::Part(part))?;
                             }
-                            self.tell(&Reply::Collected(last))?;
+                            self.send(&Reply::Collected(last))?;
                         }
-                        Some(reply) => self.tell(&reply)?,
+                        Some(reply) => self.send(&reply)?,
                         None => {}
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            if heard.elapsed() >= SILENCE {
+            if heard.elapsed() >= REQUEST_TIMEOUT {
                 return Ok(());
             }
-            self.tell_ends()?;
+            self.send_ends()?;
         }
     }
 
-    fn tell(&mut self, reply: &Reply) -> io::Result<()> {
+    fn send(&mut self, reply: &Reply) -> io::Result<()> {
         let mut line = serde_json::to_vec(reply)?;
         line.push(b'\n');
         self.output.write_all(&line)?;
         self.output.flush()
     }
 
-    fn tell_ends(&mut self) -> io::Result<()> {
+    fn send_ends(&mut self) -> io::Result<()> {
         let mut ended = Vec::new();
         for (number, job) in &mut self.jobs {
             match job.process.poll() {
@@ -171,10 +178,10 @@ impl<W: Write> Actor<W> {
         }
         for (job, finished) in ended {
             if let Some(mut ended) = self.jobs.remove(&job) {
-                // It has been waited for: its number may be another's by now.
+                // Its process was reaped, so that its PID may be another's.
                 ended.group = None;
             }
-            self.tell(&Reply::Ended {
+            self.send(&Reply::Ended {
                 job,
                 finished: finished.into(),
             })?;
@@ -216,18 +223,18 @@ impl<W: Write> Actor<W> {
                 Err(cause) => refused(cause),
             },
             Request::Collect => match self.collect() {
-                Ok(gathered) => Reply::Collected(gathered),
+                Ok(samples) => Reply::Collected(samples),
                 Err(cause) => refused(cause),
             },
         })
     }
 
-    /// Samples this host, and what a guest or the commands use of it; what is not to be had.
+    /// Samples this host, and a guest or the commands; returns the counters that are absent.
     fn observe(
         &mut self,
         hz: f64,
-        guest: Option<&Whom>,
-    ) -> Result<(Vec<String>, Option<Seen>), HostError> {
+        guest: Option<&GuestQuery>,
+    ) -> Result<(Vec<String>, Option<GuestView>), HostError> {
         let roots = Roots::host();
         let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
         let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
@@ -235,9 +242,9 @@ impl<W: Write> Actor<W> {
             Ok(instrument) => instruments.push(instrument),
             Err(cause) => absent.push(cause.to_string()),
         };
-        let seen = match guest {
-            Some(whom) => {
-                let found = look_for(whom)?;
+        let view = match guest {
+            Some(query) => {
+                let found = find(query)?;
                 let (proc, sys) = (&roots.proc, &roots.sys);
                 let traced = SubjectSoftirqs::open(&[&found.subject], proc, sys);
                 own(traced.map(|traced| Box::new(traced) as _));
@@ -247,7 +254,7 @@ impl<W: Write> Actor<W> {
                 }
                 let watched = counters::for_subject(&found.subject, proc, sys);
                 watched.into_iter().for_each(|watched| own(Ok(watched)));
-                Some(Seen {
+                Some(GuestView {
                     is_vm: found.subject.vmm.is_some(),
                     source: found.source,
                     facts: found.facts,
@@ -259,33 +266,33 @@ impl<W: Write> Actor<W> {
                 None
             }
         };
-        let keeper = Keeper::default();
+        let buffer = SampleBuffer::default();
         let rate = ObserverConfig { rate: Hertz(hz) };
-        let sink = Box::new(keeper.clone());
+        let sink = Box::new(buffer.clone());
         let observer = Observer::start(rate, Arc::clone(&self.clock), instruments, sink)?;
-        self.observing = Some((observer, keeper));
-        Ok((absent, seen))
+        self.observing = Some((observer, buffer));
+        Ok((absent, view))
     }
 
-    fn collect(&mut self) -> Result<Gathered, HostError> {
-        let (observer, keeper) = self.observing.take().ok_or_else(|| HostError::Invalid {
+    fn collect(&mut self) -> Result<RemoteSamples, HostError> {
+        let (observer, buffer) = self.observing.take().ok_or_else(|| HostError::Invalid {
             what: "a request for samples".to_owned(),
             problem: "nothing is being sampled".to_owned(),
         })?;
-        // Nothing that was marked before is later than the last sample.
+        // The last sample is later than every mark before it.
         observer.mark()?;
         let report = observer.stop()?;
-        Ok(Gathered {
-            columns: keeper.take(),
+        Ok(RemoteSamples {
+            columns: buffer.take(),
             failures: report.failures,
         })
     }
 }
 
-/// The guest of this host that is meant.
-fn look_for(whom: &Whom) -> Result<OnHost, HostError> {
-    let identity = Identity::parse(&whom.says);
-    let found = on_host::find(whom.name.as_deref(), &identity, &whom.owner)?;
+/// The guest of this host that the query names.
+fn find(query: &GuestQuery) -> Result<LocalGuest, HostError> {
+    let identity = Identity::parse(&query.says);
+    let found = on_host::find(query.name.as_deref(), &identity, &query.owner)?;
     if found.subject.is_here() {
         return Ok(found);
     }

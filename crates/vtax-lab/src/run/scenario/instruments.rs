@@ -1,6 +1,6 @@
 //! What is read during a trial, and where the readings go.
 
-use crate::place::actor::Gathered;
+use crate::place::actor::RemoteSamples;
 use crate::place::clocks::Alignment;
 use std::collections::HashMap;
 use std::io;
@@ -59,7 +59,7 @@ impl SampleSink {
     /// Adds what an actor elsewhere gathered for `client`, at these times on our clock.
     pub(super) fn add(
         &self,
-        gathered: &Gathered,
+        gathered: &RemoteSamples,
         client: &str,
         clocks: &Alignment,
     ) -> Result<(), ResultsError> {

@@ -1,4 +1,4 @@
-//! What an actor samples, kept there until the trial is over: the network is for the load.
+//! The samples of an actor, which stay with it until the trial is over: the network is for the load.
 
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -8,29 +8,29 @@ use vtax_host::untrusted::shown;
 use vtax_observe::{Kind, Series, SeriesId, Sink};
 use vtax_report::results::{SampleKind, SampleSeries};
 
-/// The most values that are kept: 640 MB of memory, or two hours of 300 series at 10 Hz.
-pub(super) const MOST: usize = 40_000_000;
+/// The most values in a buffer: 640 MB of memory, or two hours of 300 series at 10 Hz.
+pub(super) const MAX_VALUES: usize = 40_000_000;
 /// The most series, and kinds of failures.
-const MOST_SERIES: usize = 65_536;
+const MAX_SERIES: usize = 65_536;
 
-/// What was sampled.
+/// Samples and failures of an actor.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Gathered {
+pub struct RemoteSamples {
     /// The series.
     pub columns: Vec<Column>,
-    /// What could not be read: instrument, how often, and why at first.
+    /// Instruments that failed: name, number of failures, and the first reason.
     pub failures: Vec<(String, u64, String)>,
 }
 
-impl Gathered {
-    /// How many values it has.
+impl RemoteSamples {
+    /// The number of values.
     pub(super) fn count(&self) -> usize {
         self.columns.iter().map(|column| column.values.len()).sum()
     }
 
-    /// The same with names that steer no terminal, and as many times as values.
+    /// The same with printable names, and as many times as values.
     pub(super) fn bounded(mut self) -> Self {
-        self.columns.truncate(MOST_SERIES);
+        self.columns.truncate(MAX_SERIES);
         for column in &mut self.columns {
             column.owner = shown(&column.owner);
             column.metric = shown(&column.metric);
@@ -38,7 +38,7 @@ impl Gathered {
             column.at.truncate(both);
             column.values.truncate(both);
         }
-        self.failures.truncate(MOST_SERIES);
+        self.failures.truncate(MAX_SERIES);
         for (instrument, _, why) in &mut self.failures {
             (*instrument, *why) = (shown(instrument), shown(why));
         }
@@ -48,7 +48,7 @@ impl Gathered {
     /// Appends the next part.
     ///
     /// # Errors
-    /// When it would be more values than `most`, or too many series.
+    /// When that makes more values than `most`, or too many series.
     pub(super) fn append(&mut self, part: Self, most: usize) -> Result<(), String> {
         let too_much = |what: &str| Err(format!("it sent more {what} than it can have sampled"));
         if self.count().saturating_add(part.count()) > most {
@@ -68,13 +68,13 @@ impl Gathered {
             }
         }
         self.failures.extend(part.failures);
-        if self.columns.len() > MOST_SERIES || self.failures.len() > MOST_SERIES {
+        if self.columns.len() > MAX_SERIES || self.failures.len() > MAX_SERIES {
             return too_much("series");
         }
         Ok(())
     }
 
-    /// Cut into parts of at most `most` values, the last of which has the failures.
+    /// Parts of at most `most` values; the last one has the failures.
     pub(super) fn parts(self, most: usize) -> (Vec<Self>, Self) {
         let mut parts = Vec::new();
         let mut part = Self::default();
@@ -106,24 +106,24 @@ impl Gathered {
 /// A series with its values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// Whose it is there: `host`, `client`, `vtax`.
+    /// The owner on the actor's host: `host`, `client`, `vtax`.
     pub owner: String,
-    /// What it is.
+    /// The metric.
     pub metric: String,
     /// The unit of its values.
     pub unit: Unit,
     /// Whether it is a counter; else a gauge.
     pub is_counter: bool,
-    /// Measured, modelled or emulated.
+    /// The source flag.
     pub source: Source,
-    /// When, on the actor's clock.
+    /// The times of the values, on the actor's clock.
     pub at: Vec<Nanoseconds>,
     /// The values.
     pub values: Vec<f64>,
 }
 
 impl Column {
-    /// The series as ours: what the client does is the client's, all else is its host's.
+    /// The series in the trial's samples: `client` keeps its name, other owners get it as a prefix.
     pub fn series(&self, client: &str) -> SampleSeries {
         let owner = match self.owner.as_str() {
             own if own == client => own.to_owned(),
@@ -143,24 +143,24 @@ impl Column {
     }
 }
 
-/// Keeps readings; clones share them.
+/// Buffers readings; clones share the buffer.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keeper {
-    kept: Arc<Mutex<Kept>>,
+pub(super) struct SampleBuffer {
+    buffer: Arc<Mutex<Columns>>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Columns {
     /// By [`SeriesId`].
     columns: Vec<Option<Column>>,
     count: usize,
 }
 
-impl Keeper {
-    /// What was kept.
+impl SampleBuffer {
+    /// Empties the buffer.
     pub fn take(&self) -> Vec<Column> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *kept)
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *buffer)
             .columns
             .into_iter()
             .flatten()
@@ -168,7 +168,7 @@ impl Keeper {
     }
 }
 
-impl Sink for Keeper {
+impl Sink for SampleBuffer {
     fn record(
         &mut self,
         id: SeriesId,
@@ -176,19 +176,19 @@ impl Sink for Keeper {
         at: Nanoseconds,
         value: f64,
     ) -> io::Result<()> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.count >= MOST {
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffer.count >= MAX_VALUES {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
         let index = id.0 as usize;
-        if kept.columns.len() <= index {
-            kept.columns.resize(index + 1, None);
+        if buffer.columns.len() <= index {
+            buffer.columns.resize(index + 1, None);
         }
-        // JSON knows no other numbers.
+        // JSON has no infinities and no NaN.
         if !value.is_finite() {
             return Ok(());
         }
-        if let Some(slot) = kept.columns.get_mut(index) {
+        if let Some(slot) = buffer.columns.get_mut(index) {
             let column = slot.get_or_insert_with(|| Column {
                 owner: series.owner.clone(),
                 metric: series.metric.clone(),
@@ -200,7 +200,7 @@ impl Sink for Keeper {
             });
             column.at.push(at);
             column.values.push(value);
-            kept.count += 1;
+            buffer.count += 1;
         }
         Ok(())
     }
@@ -230,11 +230,11 @@ mod tests {
 
     #[test]
     fn more_than_can_have_been_sampled_is_refused() {
-        let part = || Gathered {
+        let part = || RemoteSamples {
             columns: vec![column("a", 10)],
-            ..Gathered::default()
+            ..RemoteSamples::default()
         };
-        let mut whole = Gathered::default();
+        let mut whole = RemoteSamples::default();
         whole.append(part(), 20).unwrap();
         whole.append(part(), 20).unwrap();
         let refused = whole.append(part(), 20).unwrap_err();
@@ -245,7 +245,7 @@ mod tests {
     fn a_series_has_as_many_times_as_values_and_a_name_that_can_be_shown() {
         let mut odd = column("\x1b[2J", 3);
         odd.at.pop();
-        let bounded = Gathered {
+        let bounded = RemoteSamples {
             columns: vec![odd],
             failures: vec![("\x1b".to_owned(), 1, "\x07".to_owned())],
         }
@@ -259,15 +259,15 @@ mod tests {
         #[test]
         fn parts_put_together_are_the_whole(counts in proptest::collection::vec(1usize..50, 0..6), most in 1usize..40) {
             let columns = (0..).zip(&counts).map(|(number, count)| column(&format!("m{number}"), *count));
-            let whole = Gathered {
+            let whole = RemoteSamples {
                 columns: columns.collect(),
                 failures: vec![("meter".to_owned(), 2, "gone".to_owned())],
             };
             let (parts, last) = whole.clone().parts(most);
-            let mut again = Gathered::default();
+            let mut again = RemoteSamples::default();
             for part in parts.into_iter().chain([last]) {
                 prop_assert!(part.count() <= most);
-                again.append(part, MOST).unwrap();
+                again.append(part, MAX_VALUES).unwrap();
             }
             prop_assert_eq!(again, whole);
         }

@@ -13,9 +13,12 @@ use vtax_host::cell::SWITCH;
 use vtax_observe::{Snapshot, metric};
 use vtax_report::results::Stage;
 
-/// A guest of a trial and its client, by the owners of what is read of them.
-pub(super) struct Party {
-    pub guest: String,
+/// A guest of a trial and its client, as their series name them.
+#[derive(Debug, Clone)]
+pub(super) struct ObservedGuest {
+    /// The owner of the guest's series.
+    pub owner: String,
+    /// The owner of its client's series.
     pub client: String,
     /// Whether its stages are told apart; plain processes have one.
     pub is_vm: bool,
@@ -34,9 +37,9 @@ pub(super) struct Observation<'a> {
     /// Processors of the host that are online.
     pub processors: usize,
     /// All guests of the trial, the target first.
-    pub parties: &'a [Party],
+    pub guests: &'a [ObservedGuest],
     /// Which of them this is about.
-    pub party: usize,
+    pub guest: usize,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
     /// The guest's own counters around the window, where it has a kernel of its own.
@@ -85,9 +88,9 @@ impl Observation<'_> {
 
     /// The flag of what is found of this guest.
     pub(super) fn source(&self) -> Source {
-        self.parties
-            .get(self.party)
-            .map_or(self.host, |party| party.source.combine(self.host))
+        self.guests
+            .get(self.guest)
+            .map_or(self.host, |guest| guest.source.combine(self.host))
     }
 
     /// What a counter advanced by in the window.
@@ -99,25 +102,25 @@ impl Observation<'_> {
 
     /// The CPU time of the window.
     pub(super) fn cpu(&self) -> Option<CpuShares> {
-        let party = self.parties.get(self.party).filter(|party| party.is_here)?;
-        let guest = party.guest.as_str();
-        let mut others = vec![(party.client.as_str(), Stage::Client)];
+        let guest = self.guests.get(self.guest).filter(|guest| guest.is_here)?;
+        let owner = guest.owner.as_str();
+        let mut others = vec![(guest.client.as_str(), Stage::Client)];
         // With more guests on it, it is nobody's alone, and in the rest.
-        let is_alone = self.parties.len() == 1;
+        let is_alone = self.guests.len() == 1;
         if is_alone && self.delta(SWITCH, metric::CPU_TOTAL).is_some() {
             others.push((SWITCH, Stage::Switch));
         }
-        for (index, other) in self.parties.iter().enumerate() {
-            if index != self.party {
-                let both = [other.guest.as_str(), other.client.as_str()];
-                others.extend(both.map(|owner| (owner, Stage::Neighbours)));
+        for (index, other) in self.guests.iter().enumerate() {
+            if index != self.guest {
+                let both = [other.owner.as_str(), other.client.as_str()];
+                others.extend(both.map(|name| (name, Stage::Neighbours)));
             }
         }
         let account = Window {
             span: self.end.at.saturating_since(self.begin.at),
             processors: self.processors,
-            target: guest,
-            is_vm: party.is_vm,
+            target: owner,
+            is_vm: guest.is_vm,
             others: &others,
             advance: &|owner, name| self.delta(owner, name).map(nanoseconds),
         }
@@ -128,7 +131,7 @@ impl Observation<'_> {
         let mut stages = BTreeMap::new();
         let mut add = |stage, seconds| *stages.entry(stage).or_insert(0.0) += seconds;
         add(Stage::Rest, account.rest.as_secs_f64());
-        let of_target = match (self.delta(guest, metric::CPU_DOMAIN), party.is_vm) {
+        let of_target = match (self.delta(owner, metric::CPU_DOMAIN), guest.is_vm) {
             (Some(domain), _) if domain > 0.0 => Stage::Backend,
             (_, true) => Stage::Emulator,
             (_, false) => Stage::Service,
@@ -145,8 +148,8 @@ impl Observation<'_> {
         for (charge, stage) in charges.zip(owners) {
             add(stage, charge.stages.total().as_secs_f64());
         }
-        let is_traced = self.delta(guest, metric::CPU_SOFTIRQ).is_some();
-        let is_charged = self.end.source(guest, metric::CPU_BACKEND).is_some();
+        let is_traced = self.delta(owner, metric::CPU_SOFTIRQ).is_some();
+        let is_charged = self.end.source(owner, metric::CPU_BACKEND).is_some();
         Some(CpuShares {
             // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
             // idle window the parts may exceed the whole, and the parts are the better reading.
@@ -164,19 +167,19 @@ impl Observation<'_> {
         if seconds <= 0.0 {
             return actors;
         }
-        for (index, party) in self.parties.iter().enumerate() {
+        for (index, guest) in self.guests.iter().enumerate() {
             let one = Self {
-                party: index,
+                guest: index,
                 ..*self
             };
             let Some(cpu) = one.cpu() else { continue };
             for (stage, spent) in cpu.stages {
                 let actor = match stage {
-                    Stage::Client => party.client.as_str(),
+                    Stage::Client => guest.client.as_str(),
                     Stage::Observer if index == 0 => OBSERVER,
                     Stage::Rest if index == 0 => HOST,
                     Stage::Observer | Stage::Rest | Stage::Neighbours => continue,
-                    _ => party.guest.as_str(),
+                    _ => guest.owner.as_str(),
                 };
                 if stage == Stage::Client && self.end.get(actor, metric::CPU_TOTAL).is_none() {
                     continue;
@@ -237,8 +240,8 @@ pub(super) mod tests {
             begin: &begin,
             end: &end,
             processors: 2,
-            parties: &alone(false),
-            party: 0,
+            guests: &alone(false),
+            guest: 0,
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -262,13 +265,13 @@ pub(super) mod tests {
         Snapshot::of(Nanoseconds(seconds * 1_000_000_000), &readings)
     }
 
-    fn alone(is_vm: bool) -> [Party; 1] {
-        [party("target", "client", is_vm)]
+    fn alone(is_vm: bool) -> [ObservedGuest; 1] {
+        [observed("target", "client", is_vm)]
     }
 
-    pub(in crate::run) fn party(guest: &str, client: &str, is_vm: bool) -> Party {
-        Party {
-            guest: guest.to_owned(),
+    pub(in crate::run) fn observed(owner: &str, client: &str, is_vm: bool) -> ObservedGuest {
+        ObservedGuest {
+            owner: owner.to_owned(),
             client: client.to_owned(),
             is_vm,
             is_here: true,
@@ -291,16 +294,16 @@ pub(super) mod tests {
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
-        let parties = [
-            party("target", "client", false),
-            party("pi", "pi.client", false),
+        let guests = [
+            observed("target", "client", false),
+            observed("pi", "pi.client", false),
         ];
-        let of = |party| Observation {
+        let of = |guest| Observation {
             begin: &begin,
             end: &end,
             processors: 2,
-            parties: &parties,
-            party,
+            guests: &guests,
+            guest,
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -342,16 +345,16 @@ pub(super) mod tests {
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(2, &counters(2.0)));
-        let parties = [
-            party("target", "client", false),
-            party("pi", "pi.client", false),
+        let guests = [
+            observed("target", "client", false),
+            observed("pi", "pi.client", false),
         ];
         let observation = Observation {
             begin: &begin,
             end: &end,
             processors: 2,
-            parties: &parties,
-            party: 0,
+            guests: &guests,
+            guest: 0,
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -404,8 +407,8 @@ pub(super) mod tests {
             begin: &begin,
             end: &end,
             processors: 2,
-            parties: &alone(is_vm),
-            party: 0,
+            guests: &alone(is_vm),
+            guest: 0,
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -470,8 +473,8 @@ pub(super) mod tests {
             begin: &begin,
             end: &end,
             processors: 1,
-            parties: &alone(false),
-            party: 0,
+            guests: &alone(false),
+            guest: 0,
             energy: &energy,
             inner: None,
             host: Source::Measured,

@@ -109,8 +109,8 @@ fn number(charger: &Charger, guest: &Guest<'_>) -> Result<u32, LabError> {
         let seen: Vec<&str> = charger.guests().map(|guest| guest.name.as_str()).collect();
         LabError::other(format!(
             "charge-back does not see the guest {} ({}); it sees: {}",
-            guest.name,
-            guest.platform,
+            guest.spec.name,
+            guest.spec.platform.kind(),
             seen.join(", ")
         ))
     })
@@ -144,11 +144,11 @@ impl Charged {
     /// trial's marks, and of the target all that is the host's.
     pub(super) fn metrics(
         &self,
-        party: usize,
+        guest: usize,
         work: Option<(&Work, f64)>,
         source: Source,
     ) -> BTreeMap<String, Metric> {
-        let Some((ledger, number)) = self.pass.ledger().zip(self.numbers.get(party)) else {
+        let Some((ledger, number)) = self.pass.ledger().zip(self.numbers.get(guest)) else {
             return BTreeMap::new();
         };
         let mut rates = Rates {
@@ -204,7 +204,7 @@ impl Charged {
         if let Some(pages) = exchanged.pages {
             rates.count(metric::PAGES, pages, Base::Page, "pages exchanged");
         }
-        if party == 0 {
+        if guest == 0 {
             self.add_host(&mut rates);
         }
         rates.metrics

@@ -1,6 +1,6 @@
 //! Which power model computed a trial's joules, in the trial's record.
 
-use super::trial::Attempt;
+use crate::run::Attempt;
 use std::collections::BTreeMap;
 use vtax_observe::meter::{Fit, PowerModel};
 use vtax_report::results::{Metric, power_model};

@@ -6,7 +6,7 @@ use vtax_observe::{Snapshot, metric};
 
 /// A metric of a window.
 #[derive(Debug, PartialEq)]
-pub(super) struct Found {
+pub(super) struct ResidencyMetric {
     pub name: String,
     pub title: String,
     pub value: f64,
@@ -30,8 +30,8 @@ pub fn busy_mhz(name: &str) -> Option<u64> {
 }
 
 /// What two marks say of frequencies: nothing on a host that does not count them.
-pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Found> {
-    let cores = |name, title, value| Found {
+pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<ResidencyMetric> {
+    let cores = |name, title, value| ResidencyMetric {
         name,
         title,
         value,
@@ -51,7 +51,7 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Fou
     let whole: f64 = set.values().sum();
     if whole > 0.0 {
         let sum: f64 = set.iter().map(|(mhz, value)| *mhz as f64 * value).sum();
-        found.push(Found {
+        found.push(ResidencyMetric {
             name: "frequency.mean".to_owned(),
             title: "mean frequency that processors were set to".to_owned(),
             value: sum / whole * 1e6,

@@ -2,10 +2,13 @@
 //! outside one cannot tell which it was.
 
 use super::*;
-use crate::plan::{self, Catalogue};
-use crate::run::findings::late_in_a_ramp;
-use crate::run::progress::{Event, Progress};
-use crate::run::trial::Watched;
+use crate::plan::{self, Catalogue, Plan, load_seed};
+use crate::run::Progress;
+use crate::run::scenario::findings::late_in_a_ramp;
+use crate::run::scenario::guest::{Guest, GuestSpec};
+use crate::run::scenario::load::is_seeded_by_block;
+use crate::run::scenario::observation::ObservedGuest;
+use crate::run::trial::Watchers;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,11 +17,14 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use vtax_core::{Base, Hertz, Unit};
+use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
+use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
-use vtax_host::settings::Parameter;
+use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_load::workload::{
-    Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service, Workload,
+    LOAD_SEED, Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service,
+    Workload,
 };
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{ObserverConfig, Roots, Series, SeriesId, Sink, Subject};
@@ -284,11 +290,13 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         tells_lines,
     };
     let mut guests = [Guest {
-        name: TARGET,
-        platform: "native",
-        workload,
-        settings: &planned.settings,
-        is_twin: false,
+        spec: GuestSpec {
+            name: TARGET,
+            platform: &Native,
+            workload,
+            settings: &planned.settings,
+            is_twin: false,
+        },
         client: Box::new(client),
         client_subject: Subject::default(),
         client_place: "local".to_owned(),
@@ -297,49 +305,57 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         target: Box::new(Nothing),
         service: Service::default(),
     }];
-    let parties = [Party {
-        guest: TARGET.to_owned(),
-        client: "client".to_owned(),
-        is_vm: false,
-        is_here: true,
-        source: Source::Measured,
-    }];
-    let mut heard = Heard::default();
-    let events = folder.path().join("events");
-    let drive = Drive {
-        plan: &plan,
-        planned: &planned,
-        block: 1,
-        signals: &Signals::install().unwrap(),
-        observer: &observer,
-        watch: &HostWatch::new(&Roots::host(), folder.path()),
-        guests: &mut guests,
-        parties: &parties,
+    let metering = Metering {
+        guests: vec![ObservedGuest {
+            owner: TARGET.to_owned(),
+            client: "client".to_owned(),
+            is_vm: false,
+            is_here: true,
+            source: Source::Measured,
+        }],
         processors: 1,
         energy: &[],
         host: Source::Measured,
-        charging: None,
-        pulse: Pulse::of(Source::Measured),
+    };
+    let mut heard = Heard::default();
+    let events = folder.path().join("events");
+    let runner = PhaseRunner {
+        trial: TrialContext {
+            plan: &plan,
+            planned: &planned,
+            block: 1,
+            host: Source::Measured,
+        },
+        signals: &Signals::install().unwrap(),
+        guests: DrivenGuests::of(&mut guests).unwrap(),
+        instruments: Instruments {
+            observer: &observer,
+            watch: &HostWatch::new(&Roots::host(), folder.path()),
+            metering: &metering,
+            charging: None,
+            live: LiveSampler::of(Source::Measured),
+        },
         log: &mut Log {
             file: std::fs::File::create(folder.path().join("log")).unwrap(),
             began: Instant::now(),
-            watched: Watched {
+            watchers: Watchers {
                 events: Some(std::fs::File::create(&events).unwrap()),
                 progress: &mut heard,
             },
         },
+        measured: Measurement::default(),
     };
-    let driven = drive.run(&mut PhaseTimes::default()).unwrap();
+    let measured = runner.run(&mut PhaseTimes::default()).unwrap();
     let to_wall = SystemClock.wall().as_secs_f64() - SystemClock.now().as_secs_f64();
-    for stretch in &driven.stretches {
-        let found = &stretch.results[0].as_ref().unwrap().metrics;
-        for (mark, moment) in [(&stretch.begin, "opened"), (&stretch.end, "closed")] {
+    for window in &measured.windows {
+        let found = &window.of_target().unwrap().metrics;
+        for (mark, moment) in [(&window.begin, "opened"), (&window.end, "closed")] {
             let off = mark.at.as_secs_f64() + to_wall - found[moment].quantity.value;
-            let name = &stretch.name;
+            let name = &window.name;
             assert!(off.abs() < 0.12, "{name} {moment} {off} s before its mark");
         }
     }
-    let text = String::from_utf8(driven.raw).unwrap();
+    let text = String::from_utf8(measured.raw).unwrap();
     let rates: Vec<&str> = text
         .lines()
         .flat_map(|line| line.split(' ').next())
@@ -357,19 +373,20 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         written.lines().count(),
         heard.phases.len() + told.len() + heard.meters + 1
     );
-    let late = late_in_a_ramp(&driven.stretches, Source::Measured);
-    let results = driven.stretches.iter().flat_map(|stretch| &stretch.results);
-    let seeds = results
-        .flatten()
-        .map(|result| result.metrics["seed"].quantity.value);
+    let late = late_in_a_ramp(&measured.windows, Source::Measured);
+    let results = measured
+        .windows
+        .iter()
+        .filter_map(MeasuredWindow::of_target);
+    let seeds = results.map(|result| result.metrics["seed"].quantity.value);
     let seeds = seeds.collect();
-    let levels = driven.stretches.into_iter();
+    let levels = measured.windows.into_iter();
     let seen = Seen {
         seeds,
         late,
         phases: heard.phases,
         levels: levels.map(|level| (level.name, level.kept)).collect(),
-        objective: driven.objective,
+        objective: measured.objective,
     };
     (seen, started.get())
 }

@@ -1,6 +1,6 @@
 //! The figure of CPU over time that a report draws from a trial's samples sums to the trial's own metrics.
 
-use super::tests::{party, snapshot};
+use super::tests::{observed, snapshot};
 use super::*;
 use crate::place::actor::Column;
 use vtax_core::{Base, Nanoseconds, Unit};
@@ -24,7 +24,7 @@ fn both(
     beside: Rates<'_>,
     is_elsewhere: bool,
     processors: usize,
-    parties: &[Party],
+    guests: &[ObservedGuest],
 ) -> [BTreeMap<Stage, f64>; 2] {
     let at = |seconds: u64| {
         let values = counters.iter();
@@ -38,8 +38,8 @@ fn both(
         begin: &begin,
         end: &end,
         processors,
-        parties,
-        party: 0,
+        guests,
+        guest: 0,
         energy: &[],
         inner: None,
         host: Source::Measured,
@@ -120,13 +120,13 @@ fn both(
         metrics: BTreeMap::new(),
         environment: BTreeMap::new(),
     };
-    let actors = parties.iter().enumerate().flat_map(|(place, party)| {
+    let actors = guests.iter().enumerate().flat_map(|(place, guest)| {
         let role = match place {
             0 => Role::Target,
             _ => Role::Neighbour,
         };
-        let client = actor(&party.client, Role::Client, Some(&party.guest));
-        [actor(&party.guest, role, None), client]
+        let client = actor(&guest.client, Role::Client, Some(&guest.owner));
+        [actor(&guest.owner, role, None), client]
     });
     let window = (begin.at, end.at);
     let phase = Phase {
@@ -198,7 +198,13 @@ fn a_vm_on_a_host_with_stolen_time() {
         ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.15),
         ("vtax", metric::CPU_TOTAL, 0.02),
     ];
-    let found = both(&counters, &[], false, 4, &[party("target", "client", true)]);
+    let found = both(
+        &counters,
+        &[],
+        false,
+        4,
+        &[observed("target", "client", true)],
+    );
     assert_agree(&found);
     let softirq = found[0][&Stage::Softirq];
     assert!(softirq < 0.22, "of 0.25 by the clock: {softirq}");
@@ -217,11 +223,11 @@ fn neighbours_are_together_what_the_figure_shows_one_by_one() {
         ("switch", metric::CPU_TOTAL, 0.03),
         ("vtax", metric::CPU_TOTAL, 0.01),
     ];
-    let parties = [
-        party("target", "client", false),
-        party("pi", "pi.client", true),
+    let guests = [
+        observed("target", "client", false),
+        observed("pi", "pi.client", true),
     ];
-    assert_agree(&both(&counters, &[], false, 2, &parties));
+    assert_agree(&both(&counters, &[], false, 2, &guests));
 }
 
 #[test]
@@ -241,7 +247,7 @@ fn a_domain_beside_its_dom0() {
         &[],
         false,
         1,
-        &[party("target", "client", false)],
+        &[observed("target", "client", false)],
     ));
 }
 
@@ -249,7 +255,7 @@ fn a_domain_beside_its_dom0() {
 fn a_vm_whose_host_a_pool_counts() {
     let there = [
         ("host", metric::CPU_IDLE, 2.5),
-        (crate::found::xenapi::DOM0, metric::CPU_TOTAL, 0.4),
+        (crate::external::xenapi::DOM0, metric::CPU_TOTAL, 0.4),
         ("target", metric::CPU_VCPU, 0.75),
         ("target", metric::CPU_BACKEND, 0.1),
         ("target", metric::CPU_TOTAL, 0.85),
@@ -259,7 +265,13 @@ fn a_vm_whose_host_a_pool_counts() {
         ("client", metric::CPU_TOTAL, 0.9),
         ("vtax", metric::CPU_TOTAL, 0.02),
     ];
-    let found = both(&there, &here, true, 4, &[party("target", "client", true)]);
+    let found = both(
+        &there,
+        &here,
+        true,
+        4,
+        &[observed("target", "client", true)],
+    );
     assert_agree(&found);
     assert!((found[0][&Stage::Backend] - 0.1).abs() < 1e-9, "{found:?}");
     assert!((found[0][&Stage::Rest] - 0.65).abs() < 1e-9, "{found:?}");

@@ -1,8 +1,8 @@
-//! `ssh`: a machine or guest that one can log into. The same vtax goes there as an actor, in namespaces
-//! of its own: what it starts, and what that writes to `/tmp`, is gone with it, however it ends.
+//! `ssh`: a machine or guest that accepts logins. The same vtax runs there as an actor, in namespaces of its
+//! own: its processes and its `/tmp` end with it.
 
-use super::on_host::{self, OnHost};
-use crate::place::actor::{Login, RemoteActor, Whom};
+use super::on_host::{self, LocalGuest};
+use crate::place::actor::{GuestQuery, Login, RemoteActor};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -25,7 +25,7 @@ use vtax_observe::guests::Identity;
 #[derive(Debug)]
 pub(super) struct Ssh;
 
-/// Whom to log in to.
+/// The login.
 pub(super) const TO: Parameter = Parameter::unset("ssh.to", Domain::Text("user@host")).help(
     "the machine or guest to measure, as ssh takes it: user@host, or a name of ~/.ssh/config",
 );
@@ -45,20 +45,20 @@ const HOST: Parameter = Parameter::unset("ssh.host", Domain::Text("user@host")).
      sampled there",
 );
 
-/// All that says how to get into it.
-pub(super) const WAY: &[Parameter] = &[TO, PORT, KEY, SUDO, ADDRESS];
+/// The parameters of a login.
+pub(super) const LOGIN: &[Parameter] = &[TO, PORT, KEY, SUDO, ADDRESS];
 
-/// What a guest knows of itself.
+/// Prints a guest's UUID and MAC addresses.
 const IDENTITY: &str =
     "cat /sys/class/dmi/id/product_uuid /sys/class/net/*/address 2>/dev/null; true";
-/// Between the tables of [`TABLES`].
-const CUT: &str = "== vtax ==";
+/// The line between the tables of [`TABLES`].
+const SEPARATOR: &str = "== vtax ==";
 const TABLES: &str =
     r#"for f in interrupts stat net/dev; do cat "/proc/$f"; echo "== vtax =="; done"#;
-/// How long a small question may take.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+/// How long one of the short commands may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
-/// One connection to each machine, which all trials use: logging in takes longer than most of them.
+/// One connection to each machine, which all trials share: a login takes long.
 static ACTORS: Mutex<BTreeMap<Login, RemoteActor>> = Mutex::new(BTreeMap::new());
 
 impl Platform for Ssh {
@@ -68,15 +68,15 @@ impl Platform for Ssh {
 
     fn parameters(&self) -> &'static [Parameter] {
         static PARAMETERS: LazyLock<Vec<Parameter>> =
-            LazyLock::new(|| [WAY, &[GUEST, HOST]].concat());
+            LazyLock::new(|| [LOGIN, &[GUEST, HOST]].concat());
         &PARAMETERS
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         check(settings)?;
         if let Some(there) = host(settings, cell::TARGET)? {
-            // Whether it has the guest shows when it looks.
-            there.actor.observe(1.0, Some(there.whom))?;
+            // A request to sample fails where that host has no such guest.
+            there.actor.observe(1.0, Some(there.guest))?;
             return there.actor.collect().map(drop);
         }
         on_this_host(settings, cell::TARGET).map(drop)
@@ -86,7 +86,7 @@ impl Platform for Ssh {
         Duration::from_secs(1)
     }
 
-    fn is_found(&self, _settings: &Settings) -> bool {
+    fn is_external(&self, _settings: &Settings) -> bool {
         true
     }
 
@@ -105,33 +105,33 @@ impl Platform for Ssh {
     }
 }
 
-/// The host that runs a target, and who that is there.
-pub(crate) struct HostThere {
+/// The host that runs a target, and how to find the target there.
+pub(crate) struct TargetHost {
     pub actor: RemoteActor,
-    pub whom: Whom,
+    pub guest: GuestQuery,
 }
 
-/// The host that the settings name, if they do.
+/// The host that `ssh.host` names, if it is set.
 ///
 /// # Errors
 /// When it or the target cannot be reached.
-pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<HostThere>, HostError> {
+pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<TargetHost>, HostError> {
     let Some(host) = settings.text(HOST.key) else {
         return Ok(None);
     };
     let target = actor(&login(settings)?)?;
-    Ok(Some(HostThere {
-        actor: actor(&Login::to(named(HOST.key, host)?))?,
-        whom: Whom {
+    Ok(Some(TargetHost {
+        actor: actor(&Login::to(checked_name(HOST.key, host)?))?,
+        guest: GuestQuery {
             owner: owner.to_owned(),
             name: settings.text(GUEST.key).map(str::to_owned),
-            says: ask(&target, IDENTITY)?,
+            says: output_of(&target, IDENTITY)?,
         },
     }))
 }
 
-/// A machine's name, as ssh may be given it.
-fn named<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
+/// Checks that ssh takes a name for a host and not for an option.
+fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
     if host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace) {
         return Err(HostError::Setting(format!(
             "{key} = {host:?} names no machine: write {key} = \"root@192.0.2.7\", as for ssh"
@@ -140,11 +140,11 @@ fn named<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
     Ok(host)
 }
 
-/// What of this host it is, by the name that the settings have for it or by what it knows of itself.
-fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
+/// The guest of this host, by the name in the settings or by its identity.
+fn on_this_host(settings: &Settings, owner: &str) -> Result<LocalGuest, HostError> {
     if let Some(host) = settings.text(HOST.key) {
         let owner = owner.to_owned();
-        return Ok(OnHost {
+        return Ok(LocalGuest {
             subject: Subject {
                 owner,
                 ..Subject::default()
@@ -153,14 +153,14 @@ fn on_this_host(settings: &Settings, owner: &str) -> Result<OnHost, HostError> {
             facts: BTreeMap::from([("host.place".to_owned(), format!("ssh:{host}"))]),
         });
     }
-    let identity = Identity::parse(&ask(&actor(&login(settings)?)?, IDENTITY)?);
+    let identity = Identity::parse(&output_of(&actor(&login(settings)?)?, IDENTITY)?);
     on_host::find(settings.text(GUEST.key), &identity, owner)
 }
 
-/// Whether there is a way into it.
+/// Checks that the login works.
 ///
 /// # Errors
-/// What is wrong or refused, with the remedy.
+/// The reason why it does not, with the remedy.
 pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
     check_link(settings)?;
     let login = login(settings)?;
@@ -168,36 +168,36 @@ pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
     actor(&login).map(drop)
 }
 
-/// Whether the way into it can be what the settings want.
+/// Checks that the settings ask for nothing that an external guest cannot have.
 ///
 /// # Errors
-/// What they want that cannot be.
+/// The setting that it cannot have.
 pub(super) fn check_link(settings: &Settings) -> Result<(), HostError> {
     let link = LinkConfig::from_settings(settings)?;
     if link.is_shaped() {
         return Err(HostError::Setting(
-            "link.rate_mbit and link.delay_us shape the link of guests that vtax boots; the way to one that \
-             was found is as it is: leave them out"
+            "link.rate_mbit and link.delay_us shape the link of guests that vtax boots; the link of an \
+             external guest stays as it is: leave them out"
                 .to_owned(),
         ));
     }
-    cell::refuse_share(settings, "a guest that was found is in none of vtax's")?;
+    cell::refuse_share(settings, "an external guest is in none of vtax's")?;
     cell::check(settings)
 }
 
-/// Which of these programs it lacks.
+/// The programs of these that it lacks.
 ///
 /// # Errors
-/// When it cannot be asked.
+/// When it does not answer.
 pub(super) fn lacks(settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
     actor(&login(settings)?)?.lacks(programs)
 }
 
-/// The machine that the settings lead to.
+/// The machine that the settings name.
 ///
 /// # Errors
 /// When it cannot be reached.
-pub(super) fn machine(settings: &Settings, on_host: OnHost) -> Result<Machine, HostError> {
+pub(super) fn machine(settings: &Settings, on_host: LocalGuest) -> Result<Machine, HostError> {
     let login = login(settings)?;
     let address = address(&login, settings)?;
     let actor = actor(&login)?;
@@ -223,7 +223,7 @@ pub(super) fn machine(settings: &Settings, on_host: OnHost) -> Result<Machine, H
 
 /// The login that the settings describe.
 fn login(settings: &Settings) -> Result<Login, HostError> {
-    let host = named(TO.key, settings.text(TO.key).unwrap_or_default())?;
+    let host = checked_name(TO.key, settings.text(TO.key).unwrap_or_default())?;
     let mut options = Vec::new();
     let port = PORT.integer(settings);
     if port > 0 {
@@ -243,7 +243,7 @@ fn login(settings: &Settings) -> Result<Login, HostError> {
     })
 }
 
-/// The actor there: a new one where there is none yet, or none any more.
+/// The actor there; starts one where there is none or its connection is lost.
 fn actor(login: &Login) -> Result<RemoteActor, HostError> {
     let mut actors = ACTORS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(actor) = actors.get(login).filter(|actor| !actor.is_lost()) {
@@ -254,7 +254,7 @@ fn actor(login: &Login) -> Result<RemoteActor, HostError> {
     Ok(actor)
 }
 
-/// Where load generators reach it: where the settings say, or else where ssh does.
+/// The address for load generators: `ssh.address`, or else the one that ssh uses.
 fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
     let wanted = settings.text(ADDRESS.key).map(str::to_owned);
     let name = wanted.map_or_else(|| host_name(login), Ok)?;
@@ -273,7 +273,7 @@ fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
         .ok_or_else(|| none("none is known".to_owned()))
 }
 
-/// The name of the machine behind what ssh is told.
+/// The name that ssh connects to for this login.
 fn host_name(login: &Login) -> Result<String, HostError> {
     let output = Command::new("ssh")
         .args(&login.options)
@@ -290,11 +290,11 @@ fn host_name(login: &Login) -> Result<String, HostError> {
     })
 }
 
-/// What a shell line prints there.
-fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
+/// The output of a shell line there.
+fn output_of(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
     let words: CommandLine = ["sh", "-c", line].map(str::to_owned).to_vec();
     let mut running = actor.start(&words)?;
-    let deadline = std::time::Instant::now() + ANSWER_LIMIT;
+    let deadline = std::time::Instant::now() + COMMAND_LIMIT;
     loop {
         if let Some(finished) = running.poll()? {
             return Ok(shown_lines(&String::from_utf8_lossy(&finished.stdout)));
@@ -302,7 +302,7 @@ fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
         if std::time::Instant::now() >= deadline {
             return Err(HostError::Timeout {
                 what: format!("the end of `{line}` on {}", actor.host()),
-                seconds: ANSWER_LIMIT.as_secs(),
+                seconds: COMMAND_LIMIT.as_secs(),
                 evidence: String::new(),
             });
         }
@@ -310,21 +310,21 @@ fn ask(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
     }
 }
 
-/// A machine that runs already.
+/// An external machine, or a clone made for the trial.
 pub(super) struct Machine {
     actor: RemoteActor,
     address: IpAddr,
-    on_host: OnHost,
-    /// What the record says of it.
+    on_host: LocalGuest,
+    /// Facts for the record.
     pub environment: BTreeMap<String, String>,
-    /// Dropping one ends it.
+    /// Dropping a job kills it.
     jobs: BTreeMap<u64, Box<dyn Running>>,
     next_job: u64,
-    /// Ends it, where it was made for a trial.
+    /// Removes the machine, where it was made for the trial.
     pub end: Option<End>,
 }
 
-/// Ends a machine.
+/// Removes a machine.
 pub(super) type End = Box<dyn FnOnce() -> Result<(), HostError>>;
 
 impl Target for Machine {
@@ -370,8 +370,8 @@ impl Target for Machine {
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
-        let text = ask(&self.actor, TABLES)?;
-        let mut tables = text.split(CUT);
+        let text = output_of(&self.actor, TABLES)?;
+        let mut tables = text.split(SEPARATOR);
         let mut table = || tables.next().unwrap_or_default().trim_start();
         Ok(inner::counters(table(), table(), table()))
     }
@@ -380,13 +380,13 @@ impl Target for Machine {
         String::new()
     }
 
-    /// One that was found goes on as it was; what was started in it ends.
+    /// Ends the jobs. An external machine goes on as it was; a clone is removed.
     fn stop(self: Box<Self>) -> Result<(), HostError> {
         drop(self.jobs);
         let Some(end) = self.end else {
             return Ok(());
         };
-        // The next one may have its address.
+        // The next clone may get the same address.
         let host = self.actor.host();
         let mut actors = ACTORS.lock().unwrap_or_else(PoisonError::into_inner);
         actors.retain(|login, _| login.host != host);

@@ -1,8 +1,8 @@
 //! From what was observed of a guest and a load generator's result to a trial's metrics.
 
 use super::observation::{CpuShares, Inner, Observation};
-use super::residency::{self, Found};
-use crate::found::xenapi::DOM0;
+use super::residency::{self, ResidencyMetric};
+use crate::external::xenapi::DOM0;
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Source, Unit};
 use vtax_load::workload::check::Account;
@@ -24,12 +24,12 @@ const HOLDING: &[&str] = &[
 ];
 
 /// Metrics as they are added, with the flag of the guest's platform.
-struct Adding {
+struct MetricSet {
     metrics: BTreeMap<String, Metric>,
     source: Source,
 }
 
-impl Adding {
+impl MetricSet {
     fn add(&mut self, name: &str, title: &str, value: f64, unit: Unit, better: Better) {
         let metric = Metric {
             quantity: Quantity::new(value, unit),
@@ -217,7 +217,7 @@ impl Observation<'_> {
     /// What the guest's devices carried, a second.
     pub(super) fn carried(&self) -> BTreeMap<String, Quantity> {
         let seconds = self.seconds();
-        let owner = self.parties.get(self.party).map(|party| &party.guest);
+        let owner = self.guests.get(self.guest).map(|guest| &guest.owner);
         let carried = CARRIED.into_iter().filter_map(|(series, title, base)| {
             let rate = self.delta(owner?, series)? / seconds;
             let unit = Unit::per(base, Base::Second);
@@ -232,9 +232,9 @@ impl Observation<'_> {
     /// guest has no such counter, nothing does.
     pub(super) fn contradictions(&self, result: &WorkloadResult) -> impl Iterator<Item = String> {
         let seconds = self.seconds();
-        let party = self.parties.get(self.party);
+        let guest = self.guests.get(self.guest);
         let counted = move |account: Account| {
-            let owner = &party?.guest;
+            let owner = &guest?.owner;
             match account {
                 Account::Clock => Some(seconds),
                 _ => account
@@ -246,9 +246,9 @@ impl Observation<'_> {
         };
         result.claims.iter().filter_map(move |claim| {
             let reason = claim.disagreement(counted(claim.account)?, seconds)?;
-            Some(match self.party {
+            Some(match self.guest {
                 0 => reason,
-                _ => format!("{}: {reason}", party?.guest),
+                _ => format!("{}: {reason}", guest?.owner),
             })
         })
     }
@@ -256,7 +256,7 @@ impl Observation<'_> {
     /// Joules of the window, and the worst flag of the meters that gave them.
     pub(super) fn energy(&self) -> Option<(f64, Source)> {
         let mut sum = None;
-        let mut guests = self.parties.iter().map(|party| &party.guest);
+        let mut guests = self.guests.iter().map(|guest| &guest.owner);
         let in_a_domain = guests.any(|guest| self.delta(guest, metric::CPU_DOMAIN).is_some());
         for (name, source) in self.energy {
             // The model turns this kernel's CPU time into joules, and a Xen domain's is not in it:
@@ -275,81 +275,81 @@ impl Observation<'_> {
     /// the target.
     pub(super) fn metrics(&self, result: &WorkloadResult) -> BTreeMap<String, Metric> {
         let source = self.source();
-        let mut adding = Adding {
+        let mut set = MetricSet {
             metrics: result.metrics.clone(),
             source,
         };
-        for metric in adding.metrics.values_mut() {
+        for metric in set.metrics.values_mut() {
             metric.source = metric.source.combine(source);
         }
         let seconds = self.seconds();
         if seconds <= 0.0 {
-            return adding.metrics;
+            return set.metrics;
         }
         let work = result.work.as_ref().map(|work| in_window(work, seconds));
         let work = work.filter(|work| work.amount > 0.0);
-        self.add_cpu(&mut adding, seconds, work.as_ref());
+        self.add_cpu(&mut set, seconds, work.as_ref());
         if result.work.is_none() {
-            adding.lead("cpu.cores");
+            set.lead("cpu.cores");
         }
         // What this host did is the target's cost only where the target is on it.
         let is_here = self
-            .parties
-            .get(self.party)
-            .is_some_and(|party| party.is_here);
-        if self.party == 0 && is_here {
-            self.add_energy(&mut adding, seconds, work.as_ref());
+            .guests
+            .get(self.guest)
+            .is_some_and(|guest| guest.is_here);
+        if self.guest == 0 && is_here {
+            self.add_energy(&mut set, seconds, work.as_ref());
             if result.work.is_none() {
-                adding.lead("power.mean");
+                set.lead("power.mean");
             }
-            self.add_rates(&mut adding, seconds, "host", &HOST_RATES);
+            self.add_rates(&mut set, seconds, "host", &HOST_RATES);
             for found in residency::between(self.begin, self.end, seconds) {
-                let Found {
+                let ResidencyMetric {
                     name,
                     title,
                     value,
                     unit,
                 } = found;
-                adding.add(&name, &title, value, unit, Better::Neither);
+                set.add(&name, &title, value, unit, Better::Neither);
             }
         }
-        if let Some(party) = self.parties.get(self.party) {
-            self.add_rates(&mut adding, seconds, &party.guest, &GUEST_RATES);
-            let pages = self.delta(&party.guest, metric::XEN_PAGES_EXCHANGED);
+        if let Some(guest) = self.guests.get(self.guest) {
+            self.add_rates(&mut set, seconds, &guest.owner, &GUEST_RATES);
+            let pages = self.delta(&guest.owner, metric::XEN_PAGES_EXCHANGED);
             if let Some((pages, work)) = pages.zip(work.as_ref()) {
                 let name = "xen.pages_exchanged.per_work";
                 let title = format!("pages exchanged to {}", work.phrase);
                 let unit = Unit::per(Base::Page, work.unit.base);
-                adding.add(name, &title, pages / work.amount, unit, Better::Lower);
+                set.add(name, &title, pages / work.amount, unit, Better::Lower);
             }
         }
-        if self.party == 0 {
-            self.add_network_of_all(&mut adding, seconds);
+        if self.guest == 0 {
+            self.add_network_of_all(&mut set, seconds);
         }
         if let Some(inner) = self.inner.filter(|inner| inner.between > 0.0) {
-            add_inner(&mut adding, inner);
+            add_inner(&mut set, inner);
         }
-        adding.metrics
+        set.metrics
     }
 
-    fn add_cpu(&self, adding: &mut Adding, seconds: f64, work: Option<&Work>) {
+    fn add_cpu(&self, set: &mut MetricSet, seconds: f64, work: Option<&Work>) {
         let Some(cpu) = self.cpu() else { return };
         let cores = Unit::of(Base::Core);
         let spent = cpu.for_target();
-        let of_platform = adding.source;
+        let of_platform = set.source;
         // Where Domain 0's part is charged, all that it is in is no better than the method.
         let guest = self
-            .parties
-            .get(self.party)
-            .map_or("", |party| party.guest.as_str());
+            .guests
+            .get(self.guest)
+            .map_or("", |guest| guest.owner.as_str());
         let of_backend = self.end.source(guest, metric::CPU_BACKEND);
         let charged = of_backend.map_or(of_platform, |source| source.combine(of_platform));
-        adding.source = charged;
+        set.source = charged;
         let title = "processors kept busy for the target";
-        adding.add("cpu.cores", title, spent / seconds, cores, Better::Lower);
-        if self.party == 0 {
+        set.add("cpu.cores", title, spent / seconds, cores, Better::Lower);
+        if self.guest == 0 {
             let title = "processors kept busy in all";
-            adding.add(
+            set.add(
                 "cpu.machine",
                 title,
                 cpu.busy / seconds,
@@ -359,59 +359,59 @@ impl Observation<'_> {
             if let Some(stolen) = self.delta("host", metric::CPU_STEAL) {
                 let title = "processors that this host's hypervisor gave to others";
                 let stolen = stolen / 1e9 / seconds;
-                adding.add("cpu.steal", title, stolen, cores, Better::Lower);
+                set.add("cpu.steal", title, stolen, cores, Better::Lower);
             }
         }
         for (stage, value) in &cpu.stages {
             // Of a neighbour, what everybody else did is told by their own records.
-            if self.party != 0 && [Stage::Neighbours, Stage::Observer, Stage::Rest].contains(stage)
+            if self.guest != 0 && [Stage::Neighbours, Stage::Observer, Stage::Rest].contains(stage)
             {
                 continue;
             }
-            adding.source = match stage {
+            set.source = match stage {
                 Stage::Vcpu => of_platform,
                 _ => charged,
             };
             let title = format!("processors kept busy by {}", stage.words());
             let name = stage.metric();
-            adding.add(&name, &title, value / seconds, cores, Better::Neither);
+            set.add(&name, &title, value / seconds, cores, Better::Neither);
         }
-        adding.source = charged;
+        set.source = charged;
         if let Some(work) = work {
-            self.add_cpu_per_work(adding, &cpu, work);
+            self.add_cpu_per_work(set, &cpu, work);
         }
-        adding.source = of_platform;
+        set.source = of_platform;
         if let Some(dom0) = self
             .delta(DOM0, metric::CPU_TOTAL)
-            .filter(|_| self.party == 0)
+            .filter(|_| self.guest == 0)
         {
             let title = "processors kept busy by Domain 0, counted by the pool";
             let busy = dom0 / 1e9 / seconds;
-            adding.add("cpu.dom0", title, busy, cores, Better::Neither);
+            set.add("cpu.dom0", title, busy, cores, Better::Neither);
         }
     }
 
-    fn add_cpu_per_work(&self, adding: &mut Adding, cpu: &CpuShares, work: &Work) {
+    fn add_cpu_per_work(&self, set: &mut MetricSet, cpu: &CpuShares, work: &Work) {
         let spent = cpu.for_target();
         let unit = Unit::per(Base::Second, work.unit.base);
         let title = format!("CPU time to {}", work.phrase);
-        adding.add(
+        set.add(
             "cpu.per_work",
             &title,
             spent / work.amount,
             unit,
             Better::Lower,
         );
-        adding.lead("cpu.per_work");
-        if self.party == 0 {
+        set.lead("cpu.per_work");
+        if self.guest == 0 {
             let title = format!("CPU time of all of this host to {}", work.phrase);
             let name = "cpu.machine.per_work";
-            adding.add(name, &title, cpu.busy / work.amount, unit, Better::Lower);
+            set.add(name, &title, cpu.busy / work.amount, unit, Better::Lower);
         }
         if let Some(guest) = cpu.stages.get(&Stage::Vcpu) {
             let title = format!("CPU time outside guest code to {}", work.phrase);
             let outside = (spent - guest).max(0.0) / work.amount;
-            adding.add(
+            set.add(
                 "cpu.outside_guest.per_work",
                 &title,
                 outside,
@@ -421,35 +421,35 @@ impl Observation<'_> {
         }
     }
 
-    fn add_energy(&self, adding: &mut Adding, seconds: f64, work: Option<&Work>) {
+    fn add_energy(&self, set: &mut MetricSet, seconds: f64, work: Option<&Work>) {
         let Some((joules, of_meter)) = self.energy() else {
             return;
         };
-        let of_platform = adding.source;
-        adding.source = of_meter.combine(of_platform);
+        let of_platform = set.source;
+        set.source = of_meter.combine(of_platform);
         let (watt, joule) = (Unit::of(Base::Watt), Unit::of(Base::Joule));
         let title = "mean power of the host";
-        adding.add("power.mean", title, joules / seconds, watt, Better::Lower);
+        set.add("power.mean", title, joules / seconds, watt, Better::Lower);
         let title = "energy of the host in the window";
-        adding.add("energy.total", title, joules, joule, Better::Lower);
+        set.add("energy.total", title, joules, joule, Better::Lower);
         if let Some(work) = work {
             let unit = Unit::per(Base::Joule, work.unit.base);
             let title = format!("host energy to {}", work.phrase);
-            adding.add(
+            set.add(
                 "energy.per_work",
                 &title,
                 joules / work.amount,
                 unit,
                 Better::Lower,
             );
-            adding.lead("energy.per_work");
+            set.lead("energy.per_work");
         }
-        adding.source = of_platform;
+        set.source = of_platform;
     }
 
     fn add_rates(
         &self,
-        adding: &mut Adding,
+        set: &mut MetricSet,
         seconds: f64,
         owner: &str,
         rates: &[(&str, &str, &str, Base)],
@@ -457,24 +457,24 @@ impl Observation<'_> {
         for (name, series, title, base) in rates {
             if let Some(count) = self.delta(owner, series) {
                 let unit = Unit::per(*base, Base::Second);
-                adding.add(name, title, count / seconds, unit, Better::Neither);
+                set.add(name, title, count / seconds, unit, Better::Neither);
             }
         }
     }
 
     /// What crossed the devices of all guests, both ways: the machine's network as a driver domain
     /// has it, neighbours included.
-    fn add_network_of_all(&self, adding: &mut Adding, seconds: f64) {
+    fn add_network_of_all(&self, set: &mut MetricSet, seconds: f64) {
         let both = [metric::NET_RX_BYTES, metric::NET_TX_BYTES];
         let devices = self
-            .parties
+            .guests
             .iter()
-            .flat_map(|party| both.map(|series| self.delta(&party.guest, series)));
+            .flat_map(|guest| both.map(|series| self.delta(&guest.owner, series)));
         let known: Vec<f64> = devices.flatten().collect();
         if known.is_empty() {
             return;
         }
-        adding.add(
+        set.add(
             "net.machine_bytes_per_second",
             "bytes from and to the devices of all guests",
             known.iter().sum::<f64>() / seconds,
@@ -510,7 +510,7 @@ fn advanced(key: &str, before: f64, after: f64) -> Option<f64> {
 }
 
 /// What a guest's own counters say.
-fn add_inner(adding: &mut Adding, inner: Inner<'_>) {
+fn add_inner(set: &mut MetricSet, inner: Inner<'_>) {
     let Inner {
         before,
         after,
@@ -520,27 +520,27 @@ fn add_inner(adding: &mut Adding, inner: Inner<'_>) {
     for (name, key, title) in INNER_RATES {
         if let Some(count) = advanced(key) {
             let unit = Unit::per(Base::Interrupt, Base::Second);
-            adding.add(name, title, count / between, unit, Better::Lower);
+            set.add(name, title, count / between, unit, Better::Lower);
         }
     }
     if let Some(bytes) = advanced("net.bytes").filter(|bytes| *bytes >= ENOUGH_BYTES) {
         for (name, key, title) in PER_GB {
             if let Some(count) = advanced(key) {
                 let unit = Unit::per(Base::Interrupt, Base::Gigabyte);
-                adding.add(name, title, count / (bytes / 1e9), unit, Better::Lower);
+                set.add(name, title, count / (bytes / 1e9), unit, Better::Lower);
             }
         }
     }
     for (name, key, title) in INNER_TIMES {
         if let Some(nanoseconds) = advanced(key) {
             let value = nanoseconds / 1e9 / between;
-            adding.add(name, title, value, Unit::of(Base::Core), Better::Neither);
+            set.add(name, title, value, Unit::of(Base::Core), Better::Neither);
         }
     }
     // Who chooses a NIC that holds notifications asks what that gives and what it costs.
     if advanced("nic.kicks").is_some() {
         for name in HOLDING {
-            adding.lead(name);
+            set.lead(name);
         }
     }
 }
@@ -557,7 +557,7 @@ fn in_window(work: &WorkDone, seconds: f64) -> Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::observation::tests::{party, snapshot};
+    use super::super::observation::tests::{observed, snapshot};
     use super::*;
     use vtax_load::workload::check::{Amount, Claim};
 
@@ -581,13 +581,13 @@ mod tests {
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
-        let parties = [party("target", "client", true)];
+        let guests = [observed("target", "client", true)];
         let observation = Observation {
             begin: &begin,
             end: &end,
             processors: 1,
-            parties: &parties,
-            party: 0,
+            guests: &guests,
+            guest: 0,
             energy: &[],
             inner: None,
             host: Source::Measured,
@@ -624,16 +624,16 @@ mod tests {
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
-        let parties = [
-            party("target", "client", true),
-            party("pi", "pi.client", true),
+        let guests = [
+            observed("target", "client", true),
+            observed("pi", "pi.client", true),
         ];
-        let of = |party| Observation {
+        let of = |guest| Observation {
             begin: &begin,
             end: &end,
             processors: 1,
-            parties: &parties,
-            party,
+            guests: &guests,
+            guest,
             energy: &[],
             inner: None,
             host: Source::Measured,

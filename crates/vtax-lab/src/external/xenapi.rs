@@ -1,8 +1,8 @@
-//! `xenapi`: a VM of a pool of XenServer or XCP-ng: one that exists, which is only looked at, or a clone of
-//! a template, which is removed after its trial. Commands go into it by ssh; what its host counts of it and
-//! of Domain 0 comes from the pool.
+//! `xenapi`: a VM of a pool of XenServer or XCP-ng: an existing one, which is only read, or a clone of a
+//! template, which is removed after its trial. Commands enter it by ssh; the pool supplies the counters of the
+//! VM, of Domain 0 and of their host.
 
-use super::on_host::OnHost;
+use super::on_host::LocalGuest;
 use super::ssh;
 use crate::place::actor::Column;
 use crate::place::clocks::Offset;
@@ -39,22 +39,22 @@ const VM: Parameter = Parameter::unset("xenapi.vm", Domain::Text("name"))
 const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("name"))
     .help("the template to clone a VM from for each trial, which is removed afterwards");
 
-/// The fact that says which VM it is.
+/// The fact with the VM's UUID.
 const UUID: &str = "xenapi.uuid";
-/// The owner of what Domain 0 does.
+/// The owner of Domain 0's series.
 pub(crate) const DOM0: &str = "dom0";
-/// A clone that is not up by then will not be.
+/// How long a clone may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
-/// Between two questions whether a clone is up.
-const PAUSE: Duration = Duration::from_secs(1);
-/// A clock that does not go on by then stands still.
+/// Between two checks whether a clone is up.
+const BOOT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the pool's clock may take to advance by a second.
 const TICK_LIMIT: Duration = Duration::from_secs(5);
-/// Between two looks at the pool's clock, which shows seconds.
-const LOOK: Duration = Duration::from_millis(10);
+/// Between two readings of the pool's clock, which counts seconds.
+const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The pool that the settings name.
 fn access(settings: &Settings) -> Result<Access, HostError> {
-    // What the journal undoes may be undone elsewhere.
+    // The journal may be undone in another working directory.
     let path = |parameter: &Parameter| -> Result<Option<PathBuf>, HostError> {
         let path = settings.text(parameter.key);
         path.map(|path| std::path::absolute(path).map_err(HostError::file("find", path)))
@@ -74,16 +74,16 @@ fn access(settings: &Settings) -> Result<Access, HostError> {
     })
 }
 
-/// What is to be measured.
-enum Which<'a> {
+/// The VM to measure, by its name or its template's.
+enum VmChoice<'a> {
     Existing(&'a str),
     Cloned(&'a str),
 }
 
-fn which(settings: &Settings) -> Result<Which<'_>, HostError> {
+fn which(settings: &Settings) -> Result<VmChoice<'_>, HostError> {
     match (settings.text(VM.key), settings.text(TEMPLATE.key)) {
-        (Some(name), None) => Ok(Which::Existing(name)),
-        (None, Some(name)) => Ok(Which::Cloned(name)),
+        (Some(name), None) => Ok(VmChoice::Existing(name)),
+        (None, Some(name)) => Ok(VmChoice::Cloned(name)),
         _ => Err(HostError::Setting(
             "kind = \"xenapi\" needs either xenapi.vm, a VM that runs, or xenapi.template, to clone one from"
                 .to_owned(),
@@ -92,14 +92,14 @@ fn which(settings: &Settings) -> Result<Which<'_>, HostError> {
 }
 
 /// A VM that runs.
-struct Found {
+struct RunningVm {
     facts: BTreeMap<String, String>,
-    /// The settings, with where ssh gets into it.
+    /// The settings, with the VM's address in `ssh.to`.
     settings: Settings,
 }
 
-impl Found {
-    /// Looks at a VM of others, by calls that change nothing.
+impl RunningVm {
+    /// Finds a VM that others made, by calls that change nothing.
     fn existing(pool: &Pool, name: &str, settings: &Settings) -> Result<Self, HostError> {
         let (_, vm) = pool.one(name, false)?;
         if vm.power_state != "Running" {
@@ -114,7 +114,7 @@ impl Found {
         })
     }
 
-    /// One that runs; `None` where its address is not known.
+    /// A VM that runs; `None` where its address is unknown.
     fn running(pool: &Pool, vm: &Vm, settings: &Settings) -> Result<Option<Self>, HostError> {
         let mut settings = settings.clone();
         if settings.text(ssh::TO.key).is_none() {
@@ -150,9 +150,9 @@ impl Found {
         }))
     }
 
-    /// The machine, by ssh; this host counts nothing of it.
+    /// Logs in by ssh. This host has no counters of the VM.
     fn machine(self, owner: &str) -> Result<ssh::Machine, HostError> {
-        let on_host = OnHost {
+        let on_host = LocalGuest {
             subject: Subject {
                 owner: owner.to_owned(),
                 ..Subject::default()
@@ -164,22 +164,22 @@ impl Found {
     }
 }
 
-/// The first IPv4 address that a VM's tools have told: `0/ip`, `0/ipv4/0`.
+/// The first IPv4 address that a VM's tools report: `0/ip`, `0/ipv4/0`.
 fn address(networks: &BTreeMap<String, String>) -> Option<Ipv4Addr> {
-    let mut told = networks
+    let mut reported = networks
         .values()
         .filter_map(|text| text.parse::<Ipv4Addr>().ok());
-    told.find(|ip| !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified())
+    reported.find(|ip| !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified())
 }
 
-/// What a clone for this seat is called; no other host's is.
+/// The name of the clone for this seat, unique among hosts.
 fn name(seat: &Seat<'_>) -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot = boot.split('-').next().unwrap_or_default();
     format!("{PREFIX}{}-{}", seat.unique_name(), boot.trim())
 }
 
-/// Clones, starts, and waits until one can log in. The name is in the journal.
+/// Clones the template, starts the clone and waits until it accepts a login. The journal has the name.
 fn clone(
     pool: &Pool,
     template: &str,
@@ -197,9 +197,12 @@ fn clone(
     let deadline = Instant::now() + BOOT_LIMIT;
     loop {
         let record: Vm = pool.get("VM.get_record", &[&vm])?;
-        let mut last = format!("it is {} and its tools tell no address", record.power_state);
+        let mut last = format!(
+            "it is {} and its tools report no address",
+            record.power_state
+        );
         if record.power_state == "Running"
-            && let Some(found) = Found::running(pool, &record, settings)?
+            && let Some(found) = RunningVm::running(pool, &record, settings)?
         {
             match found.machine(owner) {
                 Ok(machine) => return Ok(machine),
@@ -213,7 +216,7 @@ fn clone(
                 evidence: last,
             });
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(BOOT_POLL_INTERVAL);
     }
 }
 
@@ -224,7 +227,11 @@ impl Platform for XenApi {
 
     fn parameters(&self) -> &'static [Parameter] {
         static PARAMETERS: LazyLock<Vec<Parameter>> = LazyLock::new(|| {
-            [&[HOST, LOGIN, CA, FINGERPRINT, VM, TEMPLATE][..], ssh::WAY].concat()
+            [
+                &[HOST, LOGIN, CA, FINGERPRINT, VM, TEMPLATE][..],
+                ssh::LOGIN,
+            ]
+            .concat()
         });
         &PARAMETERS
     }
@@ -233,8 +240,10 @@ impl Platform for XenApi {
         let which = which(settings)?;
         let pool = Pool::log_in(&access(settings)?)?;
         match which {
-            Which::Existing(name) => ssh::check(&Found::existing(&pool, name, settings)?.settings),
-            Which::Cloned(template) => {
+            VmChoice::Existing(name) => {
+                ssh::check(&RunningVm::existing(&pool, name, settings)?.settings)
+            }
+            VmChoice::Cloned(template) => {
                 ssh::check_link(settings)?;
                 pool.one(template, true).map(drop)
             }
@@ -245,24 +254,27 @@ impl Platform for XenApi {
         Duration::from_secs(15)
     }
 
-    fn is_found(&self, _settings: &Settings) -> bool {
+    fn is_external(&self, _settings: &Settings) -> bool {
         true
     }
 
     fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
         match which(settings)? {
-            Which::Existing(name) => {
+            VmChoice::Existing(name) => {
                 let pool = Pool::log_in(&access(settings)?)?;
-                ssh::lacks(&Found::existing(&pool, name, settings)?.settings, programs)
+                ssh::lacks(
+                    &RunningVm::existing(&pool, name, settings)?.settings,
+                    programs,
+                )
             }
-            // There is none yet to be asked.
-            Which::Cloned(_) => Ok(Vec::new()),
+            // There is no clone yet.
+            VmChoice::Cloned(_) => Ok(Vec::new()),
         }
     }
 
     fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
         match (which(settings), access(settings)) {
-            (Ok(Which::Cloned(_)), Ok(pool)) => vec![Change::PoolVm {
+            (Ok(VmChoice::Cloned(_)), Ok(pool)) => vec![Change::PoolVm {
                 pool,
                 name: name(seat),
             }],
@@ -279,8 +291,10 @@ impl Platform for XenApi {
         let access = access(settings)?;
         let pool = Pool::log_in(&access)?;
         let machine = match which(settings)? {
-            Which::Existing(vm) => Found::existing(&pool, vm, settings)?.machine(seat.owner())?,
-            Which::Cloned(template) => {
+            VmChoice::Existing(vm) => {
+                RunningVm::existing(&pool, vm, settings)?.machine(seat.owner())?
+            }
+            VmChoice::Cloned(template) => {
                 let name = name(seat);
                 let mut machine = clone(&pool, template, &name, settings, seat.owner())?;
                 machine.end = Some(Box::new(move || Pool::log_in(&access)?.end(&name)));
@@ -291,8 +305,8 @@ impl Platform for XenApi {
     }
 }
 
-/// The pool, while it counts what its host does for a VM.
-pub(crate) struct Counting {
+/// The statistics that a pool keeps of a VM and its host (`rrd_updates`).
+pub(crate) struct HostStatistics {
     pool: Pool,
     vm: String,
     reference: String,
@@ -300,8 +314,8 @@ pub(crate) struct Counting {
     dom0: String,
 }
 
-impl Counting {
-    /// For a target of this platform, by its settings and the facts of its record; `None` for others.
+impl HostStatistics {
+    /// Of a target of this platform, by its settings and facts; `None` for other platforms.
     ///
     /// # Errors
     /// When the pool does not answer.
@@ -330,7 +344,7 @@ impl Counting {
         pool.get("VM.get_resident_on", &[&vm])
     }
 
-    /// Whether the VM is where it was.
+    /// Whether the VM is still on the same host.
     ///
     /// # Errors
     /// When the pool does not answer.
@@ -338,13 +352,13 @@ impl Counting {
         Ok(Self::runs_on(&self.pool, &self.vm)? == self.reference)
     }
 
-    /// Which host counts.
+    /// The host's name.
     pub fn host(&self) -> &str {
         &self.host.hostname
     }
 
-    /// That host's wall clock against our monotonic one. It shows seconds: the moment at which one ends is
-    /// known to the time between two looks.
+    /// The offset of the host's wall clock from our monotonic one. The clock counts seconds: the end of one is
+    /// known to within the time between two readings.
     ///
     /// # Errors
     /// When it does not answer, or its clock stands still.
@@ -376,11 +390,11 @@ impl Counting {
                 });
             }
             last = Some((before, shown));
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CLOCK_POLL_INTERVAL);
         }
     }
 
-    /// What the host has counted since a moment of its clock, in seconds since 1970.
+    /// The rows since a time of the host's clock, in seconds since 1970.
     ///
     /// # Errors
     /// When it does not answer.
@@ -388,10 +402,10 @@ impl Counting {
         self.pool.updates(&self.host, start)
     }
 
-    /// What it counted as counters, which are averages added up, and its processors.
+    /// The rows as counters, which are sums of averages, and the number of the host's processors.
     ///
     /// # Errors
-    /// What is missing in them.
+    /// The columns that are missing.
     pub fn counters(&self, updates: &Updates) -> Result<(Vec<Column>, usize), String> {
         counters(updates, &self.vm, &self.dom0, &self.host.uuid)
     }
@@ -405,11 +419,11 @@ fn seconds(text: &str) -> Option<i64> {
     Some(zoned.timestamp().as_second())
 }
 
-/// What a VM's devices exchange, as the host's devices have it: what the VM sends, the host receives.
+/// The metric of a VM's device, seen from the host's side: the host receives what the VM sends.
 fn exchanged(name: &str) -> Option<&'static str> {
     let (device, way) = name.rsplit_once('_')?;
     let (kind, number) = device.split_once('_')?;
-    // Not `vbd_xvda_iops_read`.
+    // The number of `vbd_xvda_iops_read` is no plain name.
     let is_one = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match (kind, way) {
         _ if !is_one => None,
@@ -427,7 +441,7 @@ fn is_processor(name: &str) -> bool {
 }
 
 /// Counters of a VM, of Domain 0 and of their host. Domain 0's time is charged to the VMs in proportion to
-/// what they exchanged with it, row by row.
+/// the bytes that they exchanged with it, row by row.
 fn counters(
     updates: &Updates,
     vm: &str,
@@ -451,7 +465,7 @@ fn counters(
             return Err(format!("they have no processor of {whose}"));
         }
     }
-    // By column: whether it is the target's, and what it counts.
+    // Column, whether it is the target's, and its metric.
     let devices: Vec<(usize, bool, &str)> = updates
         .columns()
         .filter(|(_, kind, uuid, _)| *kind == "vm" && *uuid != dom0)
@@ -484,7 +498,7 @@ fn counters(
     for (at, values) in &updates.rows {
         let value = |column: &usize| values.get(*column).copied().unwrap_or(f64::NAN);
         let sum = |columns: &[usize]| columns.iter().map(value).sum::<f64>();
-        // A device that is gone exchanged nothing.
+        // A removed device exchanged nothing.
         let some = |column: &usize| Some(value(column)).filter(|value| value.is_finite());
         let exchange = |is_counted: &dyn Fn(bool, &str) -> bool| -> f64 {
             let counted = devices
@@ -500,7 +514,7 @@ fn counters(
         let cpu = [idle, of_dom0, vcpu, charged, vcpu + charged].map(|busy| busy * 1e9);
         let carried = bytes.map(|name| exchange(&|own, what| own && what == name));
         if cpu.iter().any(|value| !value.is_finite()) {
-            // Nothing is known of this time, and nothing before it can be added to what comes after.
+            // Counters cannot continue across a row without values: they start anew after it.
             for column in &mut columns {
                 column.at.clear();
                 column.values.clear();
@@ -615,7 +629,7 @@ mod tests {
         for wrong in ["", "19700102T00:00:01", "tomorrowZ", "19701402T00:00:01Z"] {
             assert_eq!(seconds(wrong), None, "{wrong}");
         }
-        let told = |text: &[&str]| {
+        let reported = |text: &[&str]| {
             let numbered = text.iter().enumerate();
             address(
                 &numbered
@@ -624,9 +638,9 @@ mod tests {
             )
         };
         assert_eq!(
-            told(&["fe80::1", "169.254.0.9", "10.1.2.3"]),
+            reported(&["fe80::1", "169.254.0.9", "10.1.2.3"]),
             Some(Ipv4Addr::new(10, 1, 2, 3))
         );
-        assert_eq!(told(&["fe80::1", "127.0.0.1"]), None);
+        assert_eq!(reported(&["fe80::1", "127.0.0.1"]), None);
     }
 }

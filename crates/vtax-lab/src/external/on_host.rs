@@ -1,4 +1,4 @@
-//! What of this host is a guest that was found.
+//! An external guest among the guests of this host: its processes, control group and devices.
 
 use std::collections::BTreeMap;
 use vtax_core::Source;
@@ -7,17 +7,17 @@ use vtax_host::roots::Roots;
 use vtax_observe::Subject;
 use vtax_observe::guests::{Guests, Identity};
 
-/// A guest, as this host sees it.
-pub(crate) struct OnHost {
-    /// Whom the counters are to watch; of a guest that is elsewhere, nobody.
+/// An external guest as this host sees it.
+pub(crate) struct LocalGuest {
+    /// The subject of the counters; empty but for its owner where another host runs the guest.
     pub subject: Subject,
     /// `Emulated` where guest code is not run by the processor itself.
     pub source: Source,
-    /// What the record says of it.
+    /// Facts for the record.
     pub facts: BTreeMap<String, String>,
 }
 
-/// Looks for a guest: of this name, where one is given, else of this identity.
+/// Finds a guest by its name, or by its identity where none is given.
 ///
 /// # Errors
 /// When none has the name.
@@ -25,7 +25,7 @@ pub(crate) fn find(
     name: Option<&str>,
     identity: &Identity,
     owner: &str,
-) -> Result<OnHost, HostError> {
+) -> Result<LocalGuest, HostError> {
     let mut guests = Guests::new(Roots::host());
     guests.scan();
     let found = match name {
@@ -36,7 +36,7 @@ pub(crate) fn find(
     let Some(guest) = found else {
         let why = "no VM of this host has its UUID or the address of one of its devices: only what its \
                    load saw and what it says itself is known";
-        return Ok(OnHost {
+        return Ok(LocalGuest {
             subject: Subject {
                 owner: owner.to_owned(),
                 ..Subject::default()
@@ -64,7 +64,7 @@ pub(crate) fn find(
         group,
         process,
     ];
-    Ok(OnHost {
+    Ok(LocalGuest {
         subject: guests.subject(guest, owner),
         source: match guests.is_native(guest) {
             true => Source::Measured,

@@ -1,4 +1,4 @@
-//! Whether the programs that a plan's workloads run are there, before anything boots.
+//! The programs that a plan's workloads need, checked before anything boots.
 
 use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
@@ -10,19 +10,18 @@ use vtax_host::roots::PATH;
 use vtax_host::settings::Settings;
 use vtax_load::workload::{Program, Workload};
 
-/// The guests whose workloads are meant.
+/// Which guests' workloads to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     /// Every guest's.
     All,
-    /// Those whose clients live on this host.
+    /// Those whose clients are on this host.
     Here,
-    /// The targets' whose clients live elsewhere.
-    Elsewhere,
+    /// Targets whose clients are on the remote client host.
+    Remote,
 }
 
-/// The programs of the clients that a host lacks, each with its remedy; `is_installed` is the
-/// search that clients use there.
+/// The client programs that a host lacks, each with its remedy; `is_installed` searches as clients do there.
 pub(super) fn missing_on_host(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
@@ -36,7 +35,7 @@ pub(super) fn missing_on_host(
         .collect()
 }
 
-/// The programs of the clients, with the name that the plan has for the workload.
+/// The client programs, with the workload's name in the plan.
 pub(super) fn client_programs<'a>(
     treatments: &'a [PlannedTreatment],
     catalogue: &Catalogue,
@@ -47,18 +46,17 @@ pub(super) fn client_programs<'a>(
     })
 }
 
-/// Checks that the image whose tree is at `root`, which has `packages` besides the base, has the
-/// programs of the guests that are booted from it.
+/// Checks that the image at `root`, which has `packages` beyond the base, has the programs of its guests.
 ///
 /// # Errors
-/// All that it lacks.
+/// The programs that it lacks.
 pub(super) fn check_image(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
     packages: &[&str],
     root: &Path,
 ) -> Result<(), LabError> {
-    // The entry itself, which may be a link that leads to its end only inside.
+    // A link counts by itself: it may resolve only inside the image.
     let is_there = |name: &str| {
         std::env::split_paths(PATH).any(|folder| {
             let inside = folder.strip_prefix("/").unwrap_or(&folder);
@@ -91,21 +89,21 @@ pub(super) fn check_image(
     }))
 }
 
-/// The programs that a guest which was found lacks for a workload, each with its remedy.
+/// The programs that an external guest lacks for a workload, each with its remedy.
 ///
 /// # Errors
-/// When the guest cannot be asked.
-pub(super) fn missing_in_found(
+/// When the guest does not answer.
+pub(super) fn missing_in_external(
     platform: &dyn Platform,
     workload: &dyn Workload,
     settings: &Settings,
 ) -> Result<Vec<HostError>, HostError> {
-    if !platform.is_found(settings) {
+    if !platform.is_external(settings) {
         return Ok(Vec::new());
     }
     if workload.scratch_mib(settings) > 0 {
         return Err(HostError::Setting(format!(
-            "{} needs a scratch disk, and a guest that was found is given none: take another workload",
+            "{} needs a scratch disk, and an external guest gets none: take another workload",
             workload.kind()
         )));
     }
@@ -125,7 +123,7 @@ pub(super) fn missing_in_found(
     Ok(lacking.collect())
 }
 
-/// The programs of every guest's workload, with the name that the plan has for it.
+/// The programs of the guests' workloads, with the workload's name in the plan.
 fn programs<'a>(
     treatments: &'a [PlannedTreatment],
     catalogue: &Catalogue,
@@ -139,10 +137,10 @@ fn programs<'a>(
         let neighbours = neighbours.map(|guest| (&guest.name, &guest.workload_kind));
         let target = std::iter::once(target).filter(|_| match whose {
             Whose::All => true,
-            Whose::Here => !planned.client_is_elsewhere,
-            Whose::Elsewhere => planned.client_is_elsewhere,
+            Whose::Here => !planned.client_is_remote,
+            Whose::Remote => planned.client_is_remote,
         });
-        for (name, kind) in target.chain(neighbours.filter(|_| whose != Whose::Elsewhere)) {
+        for (name, kind) in target.chain(neighbours.filter(|_| whose != Whose::Remote)) {
             if let Some(workload) = catalogue.workload(kind) {
                 all.extend(of(workload).iter().map(|program| (name.as_str(), *program)));
             }
@@ -183,12 +181,12 @@ mod tests {
         );
         assert!(missing_on_host(&planned, &catalogue, Whose::All, &|_| true).is_empty());
         let lacking = |whose| missing_on_host(&planned, &catalogue, whose, &|_| false).len();
-        assert_eq!((lacking(Whose::Here), lacking(Whose::Elsewhere)), (1, 0));
+        assert_eq!((lacking(Whose::Here), lacking(Whose::Remote)), (1, 0));
         for planned in &mut planned {
-            planned.client_is_elsewhere = true;
+            planned.client_is_remote = true;
         }
         let lacking = |whose| missing_on_host(&planned, &catalogue, whose, &|_| false).len();
-        assert_eq!((lacking(Whose::Here), lacking(Whose::Elsewhere)), (0, 1));
+        assert_eq!((lacking(Whose::Here), lacking(Whose::Remote)), (0, 1));
     }
 
     #[test]

@@ -1,34 +1,34 @@
-//! What a trial says of itself while its load runs: once a second, of what is sampled anyway. In an
-//! emulated host it says nothing: its clock counts every instruction, those of telling too.
+//! Samples of a running trial for its watchers, once a second, of what is sampled anyway. An emulated host
+//! has none: its clock counts every instruction, those of reporting too.
 
 use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_observe::{ObserveError, Observer, Snapshot};
 
-/// Between two readings.
-const EVERY: Duration = Duration::from_secs(1);
-/// Where a wait ends this soon, what comes after it comes first.
+/// Between two samples.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// No sample is taken when the present wait ends this soon.
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// When the next reading is due, and what the last one was.
+/// When the next sample is due, and the last one.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct LiveSampler {
     due: Instant,
     last: Option<Snapshot>,
 }
 
-impl Pulse {
-    /// Of trials on this host; none where it is emulated.
+impl LiveSampler {
+    /// For trials on this host; none where it is emulated.
     pub fn of(host: Source) -> Option<Self> {
         let due = Instant::now();
         (host != Source::Emulated).then_some(Self { due, last: None })
     }
 
-    /// What was sampled at the last reading and now, where one is due and something was sampled since.
+    /// The last sample and a new one, where one is due.
     ///
     /// # Errors
     /// When the observer has stopped.
-    pub fn beat(
+    pub fn sample(
         &mut self,
         observer: &Observer,
         left: Duration,
@@ -37,7 +37,7 @@ impl Pulse {
         if now < self.due || left < MARGIN {
             return Ok(None);
         }
-        self.due = now + EVERY;
+        self.due = now + INTERVAL;
         let Some(latest) = observer.latest()? else {
             return Ok(None);
         };

@@ -1,5 +1,5 @@
-//! `libvirt`: a domain that vtax makes and removes, or one that exists already. That one is only looked
-//! at: virsh connects read-only, and commands go into it by ssh as for any machine.
+//! `libvirt`: a domain that vtax makes and removes, or an existing one. An existing domain is only read:
+//! virsh connects read-only, and commands enter it by ssh as for any machine.
 
 use super::on_host;
 use super::ssh;
@@ -21,17 +21,17 @@ const DOMAIN: Parameter = Parameter::unset("libvirt.domain", Domain::Text("name"
      each trial",
 );
 
-/// A domain of others.
-struct Existing {
+/// A domain that others made.
+struct ExternalDomain {
     uuid: String,
     /// The record's facts.
     facts: [(&'static str, String); 3],
-    /// The settings, with where ssh gets into it.
+    /// The settings, with the domain's address in `ssh.to`.
     settings: Settings,
 }
 
-impl Existing {
-    /// Looks at it, and changes nothing: the connection itself would refuse.
+impl ExternalDomain {
+    /// Finds the domain through a read-only connection.
     fn find(name: &str, settings: &Settings) -> Result<Self, HostError> {
         let virsh = libvirt::virsh(settings, true);
         if name.is_empty() || name.starts_with('-') {
@@ -76,7 +76,7 @@ impl Existing {
         })
     }
 
-    /// Of whom this host's counters are; `None` where another host runs it.
+    /// The domain's identity among the guests of this host; `None` where another host runs it.
     fn identity(&self) -> Option<Identity> {
         libvirt::is_local(libvirt::URI.text(&self.settings)).then(|| Identity {
             uuid: Some(self.uuid.clone()),
@@ -86,8 +86,8 @@ impl Existing {
 }
 
 /// The first IPv4 address of what `virsh domifaddr` prints.
-fn leased(said: &Result<String, HostError>) -> Option<String> {
-    let text = said.as_ref().ok()?;
+fn leased(printed: &Result<String, HostError>) -> Option<String> {
+    let text = printed.as_ref().ok()?;
     let words = text.split_whitespace();
     let mut addresses = words.filter_map(|word| word.split_once('/'));
     let is_one = |address: &str| {
@@ -107,7 +107,7 @@ impl Platform for Libvirt {
 
     fn parameters(&self) -> &'static [Parameter] {
         static PARAMETERS: std::sync::LazyLock<Vec<Parameter>> =
-            std::sync::LazyLock::new(|| [&[DOMAIN][..], libvirt::PARAMETERS, ssh::WAY].concat());
+            std::sync::LazyLock::new(|| [&[DOMAIN][..], libvirt::PARAMETERS, ssh::LOGIN].concat());
         &PARAMETERS
     }
 
@@ -115,7 +115,7 @@ impl Platform for Libvirt {
         let Some(name) = settings.text(DOMAIN.key) else {
             return libvirt::check(settings);
         };
-        let existing = Existing::find(name, settings)?;
+        let existing = ExternalDomain::find(name, settings)?;
         ssh::check(&existing.settings)?;
         match existing.identity() {
             Some(identity) => on_host::find(None, &identity, cell::TARGET).map(drop),
@@ -128,23 +128,23 @@ impl Platform for Libvirt {
     }
 
     fn memory_mib(&self, settings: &Settings) -> u64 {
-        match self.is_found(settings) {
+        match self.is_external(settings) {
             true => 0,
             false => vtax_guest::platform::qemu::Qemu.memory_mib(settings),
         }
     }
 
-    fn is_found(&self, settings: &Settings) -> bool {
+    fn is_external(&self, settings: &Settings) -> bool {
         settings.text(DOMAIN.key).is_some()
     }
 
     fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
         let name = settings.text(DOMAIN.key).unwrap_or_default();
-        ssh::lacks(&Existing::find(name, settings)?.settings, programs)
+        ssh::lacks(&ExternalDomain::find(name, settings)?.settings, programs)
     }
 
     fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
-        match self.is_found(settings) {
+        match self.is_external(settings) {
             true => Vec::new(),
             false => libvirt::outlives(seat, settings),
         }
@@ -159,7 +159,7 @@ impl Platform for Libvirt {
         let Some(name) = settings.text(DOMAIN.key) else {
             return libvirt::boot(seat, guest, settings);
         };
-        let existing = Existing::find(name, settings)?;
+        let existing = ExternalDomain::find(name, settings)?;
         let identity = existing.identity().unwrap_or_default();
         let on_host = on_host::find(None, &identity, seat.owner())?;
         let mut machine = ssh::machine(&existing.settings, on_host)?;

@@ -1,0 +1,359 @@
+//! The readings of a trial, and the record that they make: metrics of the target, of its neighbours and of each
+//! phase, and the reasons to suspect them.
+
+use super::guest::{Guest, LOCAL};
+use super::instruments;
+use super::metering::Metering;
+use super::observation::{Inner, Observation, ObservedGuest};
+use super::phases::{MeasuredWindow, Measurement};
+use crate::LabError;
+use crate::run::Attempt;
+use crate::suspect::{self, OwnWork};
+use std::collections::BTreeMap;
+use std::time::Instant;
+use vtax_core::account::OBSERVER;
+use vtax_core::{Nanoseconds, Source};
+use vtax_host::cell::SWITCH;
+use vtax_host::host_settings;
+use vtax_load::workload::{Lateness, WorkloadResult};
+use vtax_observe::{ObserverReport, Snapshot, metric};
+use vtax_report::results::{Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, Role};
+
+/// The guests' own counters, and the time of the reading.
+pub struct InnerReadings {
+    of: Vec<BTreeMap<String, f64>>,
+    at: Instant,
+}
+
+impl InnerReadings {
+    /// Reads those of all guests.
+    ///
+    /// # Errors
+    /// When a guest does not answer.
+    pub fn of(guests: &mut [Guest<'_>]) -> Result<Self, LabError> {
+        let read = guests.iter_mut().map(|guest| guest.target.inner_counters());
+        Ok(Self {
+            of: read.collect::<Result<_, _>>()?,
+            at: Instant::now(),
+        })
+    }
+}
+
+/// The counters of the target's host, where that is another machine.
+pub struct RemoteTarget {
+    /// The guests, the target as its host sees it.
+    pub guests: Vec<ObservedGuest>,
+    /// That host's counters at each mark.
+    pub snapshots: BTreeMap<Nanoseconds, Snapshot>,
+    /// Its processors.
+    pub processors: usize,
+    /// The shortest window that its counters cover.
+    pub shortest: Nanoseconds,
+}
+
+/// The readings of a trial.
+pub struct Findings<'a, 'b> {
+    pub metering: &'a Metering<'a>,
+    /// From one sample to the next.
+    pub period: Nanoseconds,
+    /// The guests of the trial, the target first.
+    pub guests: &'a [Guest<'b>],
+    /// The report on the sampling.
+    pub report: &'a ObserverReport,
+    /// The guests' own counters, before and after.
+    pub inner: (&'a InnerReadings, &'a InnerReadings),
+    pub remote: Option<RemoteTarget>,
+}
+
+/// The load generator's own lateness at the levels that decide the knee: up to the lowest one that broke the
+/// objective. Beyond it, and where the load was not reached, the client may well lack CPU time.
+pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option<String> {
+    let level = |window: &MeasuredWindow| window.level.map_or(0.0, |level| level.value);
+    let broken = windows.iter().filter(|window| window.kept == Some(false));
+    let lowest = broken.map(level).fold(f64::INFINITY, f64::min);
+    windows.iter().find_map(|window| {
+        let result = window.of_target()?;
+        let late = result.late.as_ref().filter(|late| counts(late, host))?;
+        let is_judged = level(window) <= lowest && result.unreached.is_none();
+        is_judged.then(|| format!("at {}: {}", window.name, late.text))
+    })
+}
+
+/// Whether a load generator's lateness makes its trial suspect. In an emulated host client and target take turns on the
+/// same few processors by design, so that there some requests always leave late: only a typical request's lateness counts.
+fn counts(late: &Lateness, host: Source) -> bool {
+    late.is_typical || host != Source::Emulated
+}
+
+impl Findings<'_, '_> {
+    /// Writes the record of the trial into the attempt.
+    pub fn conclude(&self, measured: Measurement, attempt: &mut Attempt) {
+        let (Some(first), Some(last)) = (measured.windows.first(), measured.windows.last()) else {
+            return;
+        };
+        let whole = (&first.begin, &last.end);
+        attempt.window = (first.begin.at, last.end.at);
+        let reasons = suspect::reasons(&first.before, &last.after, &self.own_work(whole));
+        attempt.suspect.extend(reasons);
+        let nothing = WorkloadResult::default();
+        let is_steady = measured.windows.len() == 1 && first.level.is_none();
+        let of_target = self.observation(whole, 0, true);
+        let result = first.of_target().filter(|_| is_steady).unwrap_or(&nothing);
+        let of_load = result.suspect.iter().chain(&result.unreached);
+        attempt.suspect.extend(of_load.cloned());
+        let host = self.metering.host;
+        let late = match is_steady {
+            true => {
+                let late = result.late.as_ref().filter(|late| counts(late, host));
+                late.map(|late| late.text.clone())
+            }
+            false => late_in_a_ramp(&measured.windows, host),
+        };
+        attempt.suspect.extend(late);
+        let contradictions = self.contradictions(&measured.windows, is_steady);
+        attempt.suspect.extend(contradictions);
+        attempt.work = of_target.work(result);
+        attempt.metrics = of_target.metrics(result);
+        if is_steady {
+            attempt.metrics.extend(self.charged(first, 0, Some(result)));
+        } else {
+            let windows = measured.windows.iter();
+            attempt.phases = windows.map(|window| self.phase(window)).collect();
+        }
+        let knee = knee(&measured, of_target.source());
+        attempt.metrics.extend(knee);
+        attempt.observation = ObservationCost {
+            cpu: self.report.cpu,
+            passes: self.report.passes,
+            missed: self.report.missed,
+            processors: Some(of_target.processors),
+            energy: of_target.energy().map_or_else(Vec::new, |_| {
+                let names = of_target.energy.iter().map(|(name, _)| name.clone());
+                names.collect()
+            }),
+        };
+        let actors = (0..).zip(self.guests).flat_map(|(index, guest)| {
+            let throughout = measured.throughout.get(guest.spec.name);
+            let mut metrics = BTreeMap::new();
+            if index != 0 {
+                let of = self.observation(whole, index, true);
+                metrics = of.metrics(throughout.unwrap_or(&nothing));
+                if is_steady {
+                    metrics.extend(self.charged(first, index, throughout));
+                }
+            }
+            self.actors(guest, metrics)
+        });
+        attempt.actors = actors.collect();
+        attempt.objective = measured.objective;
+    }
+
+    /// Claims of load generators that the counters of their guests contradict.
+    fn contradictions(&self, windows: &[MeasuredWindow], is_steady: bool) -> Vec<String> {
+        let mut found = Vec::new();
+        for window in windows {
+            let place = match is_steady {
+                true => String::new(),
+                false => format!("{}: ", window.name),
+            };
+            for (index, guest) in self.guests.iter().enumerate() {
+                let Some(result) = window.results.get(guest.spec.name) else {
+                    continue;
+                };
+                let of = self.observation(window.marks(), index, false);
+                let contradictions = of.contradictions(result);
+                found.extend(contradictions.map(|what| format!("{place}{what}")));
+            }
+        }
+        found
+    }
+
+    /// A guest and its client.
+    fn actors(&self, guest: &Guest<'_>, metrics: BTreeMap<String, Metric>) -> [Actor; 2] {
+        let owner = guest.target.subject().owner;
+        let is_target = guest.spec.is_target();
+        [
+            Actor {
+                name: owner.clone(),
+                role: match is_target {
+                    true => Role::Target,
+                    false => Role::Neighbour,
+                },
+                platform: Some(guest.spec.platform.kind().to_owned()),
+                workload: Some(guest.spec.workload.kind().to_owned()),
+                drives: None,
+                place: LOCAL.to_owned(),
+                metrics,
+                environment: match is_target {
+                    true => BTreeMap::new(),
+                    false => guest.target.environment(),
+                },
+            },
+            Actor {
+                name: guest.client_subject.owner.clone(),
+                role: Role::Client,
+                platform: None,
+                workload: None,
+                drives: Some(owner),
+                place: guest.client_place.clone(),
+                metrics: BTreeMap::new(),
+                environment: guest.client_environment.clone(),
+            },
+        ]
+    }
+
+    fn phase(&self, window: &MeasuredWindow) -> Phase {
+        let nothing = WorkloadResult::default();
+        let metrics = |index: usize, name: &str| {
+            let of = self.observation(window.marks(), index, false);
+            let result = window.results.get(name);
+            let mut metrics = of.metrics(result.unwrap_or(&nothing));
+            metrics.extend(self.charged(window, index, result));
+            metrics
+        };
+        let mut guests = (0..).zip(self.guests).map(|(index, guest)| {
+            let owner = guest.target.subject().owner;
+            (owner, metrics(index, guest.spec.name))
+        });
+        let target = guests.next();
+        Phase {
+            name: window.name.clone(),
+            level: window.level,
+            window: window.times(),
+            work: self
+                .observation(window.marks(), 0, false)
+                .work(window.of_target().unwrap_or(&nothing)),
+            metrics: target.map(|(_, metrics)| metrics).unwrap_or_default(),
+            others: guests.collect(),
+            kept: window.kept,
+        }
+    }
+
+    /// What a guest was charged in a window, where guests are charged.
+    fn charged(
+        &self,
+        window: &MeasuredWindow,
+        guest: usize,
+        result: Option<&WorkloadResult>,
+    ) -> BTreeMap<String, Metric> {
+        let Some(charged) = &window.charged else {
+            return BTreeMap::new();
+        };
+        let of = self.observation(window.marks(), guest, false);
+        let work = result.and_then(|result| of.work(result));
+        let work = work.as_ref().map(|work| (work, of.seconds()));
+        charged.metrics(guest, work, of.source())
+    }
+
+    /// The observation of a guest between two marks; with the guest's own counters, which were read around the
+    /// whole measured part.
+    fn observation<'s>(
+        &'s self,
+        marks: (&'s Snapshot, &'s Snapshot),
+        guest: usize,
+        with_inner: bool,
+    ) -> Observation<'s> {
+        let mut observation = self.metering.observation(marks, guest);
+        let length = marks.1.at.saturating_since(marks.0.at);
+        if let Some(remote) = self
+            .remote
+            .as_ref()
+            .filter(|remote| length >= remote.shortest)
+        {
+            observation.guests = &remote.guests;
+            let there = remote.snapshots.get(&marks.0.at);
+            let there = there.zip(remote.snapshots.get(&marks.1.at));
+            // The meters of this host do not measure that one.
+            if let Some((begin, end)) = there.filter(|_| guest == 0) {
+                (observation.begin, observation.end) = (begin, end);
+                (observation.processors, observation.energy) = (remote.processors, &[]);
+            }
+        }
+        let (before, after) = self.inner;
+        let inner = before.of.get(guest).zip(after.of.get(guest));
+        let inner = inner.filter(|(before, after)| !before.is_empty() && !after.is_empty());
+        observation.inner = inner.filter(|_| with_inner).map(|(one, other)| Inner {
+            before: one,
+            after: other,
+            between: after.at.duration_since(before.at).as_secs_f64(),
+        });
+        observation
+    }
+
+    /// The CPU time of all actors; the rest of the host's is foreign.
+    fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
+        let spent = |owner: &str, name| {
+            let spent = end.since(begin, owner, name);
+            instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value))
+        };
+        let guests = &self.metering.guests;
+        let sum = |of: fn(&ObservedGuest) -> &str, name| {
+            Nanoseconds(guests.iter().map(|guest| spent(of(guest), name).0).sum())
+        };
+        let target = self.guests.first();
+        OwnWork {
+            target: sum(|guest| &guest.owner, metric::CPU_TOTAL),
+            client: sum(|guest| &guest.client, metric::CPU_TOTAL),
+            vtax: spent(OBSERVER, metric::CPU_TOTAL),
+            switch: spent(SWITCH, metric::CPU_TOTAL),
+            domains: sum(|guest| &guest.owner, metric::CPU_DOMAIN),
+            period: self.period,
+            observer: self.report.clone(),
+            is_alone: self.metering.host == Source::Emulated,
+            follows_load: target
+                .is_some_and(|target| host_settings::follows_load(target.spec.settings)),
+        }
+    }
+}
+
+/// The knee as a metric, where a level kept the objective.
+fn knee(measured: &Measurement, source: Source) -> Option<(String, Metric)> {
+    let (outcome, level) = (measured.objective.as_ref()?, measured.level?);
+    let metric = Metric {
+        quantity: outcome.knee?,
+        source,
+        model: None,
+        better: Better::Higher,
+        headline: true,
+        title: format!("highest load ({}) that kept {}", level.title, outcome.text),
+    };
+    Some(("knee".to_owned(), metric))
+}
+
+/// The distributions that the loads report, by client and window.
+pub fn histograms(measured: &Measurement, guests: &[ObservedGuest]) -> Vec<HistogramRecord> {
+    let Some((first, last)) = measured.marks() else {
+        return Vec::new();
+    };
+    let windows = measured.windows.iter();
+    let windows = windows.map(|window| (window.times(), &window.results));
+    let all = windows.chain([((first.at, last.at), &measured.throughout)]);
+    all.flat_map(|(window, results)| {
+        guests.iter().flat_map(move |guest| {
+            let result = results.get(&guest.owner);
+            let found = result.into_iter().flat_map(|result| &result.histograms);
+            found.map(move |(metric, histogram)| HistogramRecord {
+                actor: guest.client.clone(),
+                metric: metric.clone(),
+                window,
+                histogram: histogram.clone(),
+            })
+        })
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_an_emulated_host_only_a_typical_lateness_counts() {
+        let late = |is_typical| Lateness {
+            text: String::new(),
+            is_typical,
+        };
+        assert!(counts(&late(false), Source::Measured) && counts(&late(true), Source::Emulated));
+        assert!(!counts(&late(false), Source::Emulated));
+    }
+}

@@ -1,0 +1,136 @@
+//! A guest of a trial: its specification, and the booted guest with its client and service.
+
+use super::remote;
+use crate::LabError;
+use crate::place::actor::RemoteActor;
+use std::collections::BTreeMap;
+use vtax_guest::image::GuestFiles;
+use vtax_guest::platform::{Platform, Target};
+use vtax_host::HostError;
+use vtax_host::cell::{Seat, Share, TARGET};
+use vtax_host::journal::Journal;
+use vtax_host::settings::Settings;
+use vtax_load::workload::{LoadClient, Service, Workload};
+use vtax_observe::Subject;
+
+/// The place of an actor on this host.
+pub(super) const LOCAL: &str = "local";
+
+/// A guest as the plan specifies it.
+#[derive(Clone, Copy)]
+pub(super) struct GuestSpec<'a> {
+    pub name: &'a str,
+    pub platform: &'static dyn Platform,
+    pub workload: &'static dyn Workload,
+    pub settings: &'a Settings,
+    /// Whether it follows the target's profile.
+    pub is_twin: bool,
+}
+
+impl<'a> GuestSpec<'a> {
+    pub fn is_target(&self) -> bool {
+        self.name == TARGET
+    }
+
+    /// Boots the guest, with its client on this host, or on the host of `actor` where the seat is on that
+    /// host's network.
+    ///
+    /// # Errors
+    /// When it does not come up. The error names a neighbour.
+    pub fn boot(
+        self,
+        seat: &Seat<'_>,
+        files: &GuestFiles,
+        actor: Option<(&RemoteActor, String)>,
+        switch: Option<Subject>,
+        journal: &mut Journal,
+    ) -> Result<Guest<'a>, LabError> {
+        let booted = self.boot_target(seat, files, journal);
+        let target = booted.map_err(|cause| match self.is_target() || cause.is_interrupt() {
+            true => cause,
+            false => LabError::other(format!(
+                "the neighbour {} does not boot: {cause}",
+                self.name
+            )),
+        })?;
+        let actor = actor.filter(|_| seat.outer_network().is_some());
+        let (client, client_subject, client_place): (Box<dyn LoadClient>, _, _) = match actor {
+            Some((actor, place)) => (Box::new(actor.clone()), remote::client_subject(), place),
+            None => {
+                let client = seat.client();
+                let subject = client.subject();
+                (Box::new(client), subject, LOCAL.to_owned())
+            }
+        };
+        Ok(Guest {
+            spec: self,
+            client,
+            client_subject,
+            client_place,
+            client_environment: BTreeMap::new(),
+            switch,
+            target,
+            service: Service::default(),
+        })
+    }
+
+    fn boot_target(
+        &self,
+        seat: &Seat<'_>,
+        files: &GuestFiles,
+        journal: &mut Journal,
+    ) -> Result<Box<dyn Target>, LabError> {
+        let outlives = self.platform.outlives(seat, self.settings);
+        if !outlives.is_empty() {
+            journal.record_all(outlives)?;
+        }
+        let booted = self.platform.boot(seat, files, self.settings);
+        Ok(booted.map_err(|cause| Share::from_settings(self.settings).explain(cause))?)
+    }
+}
+
+/// A booted guest.
+pub(super) struct Guest<'a> {
+    pub spec: GuestSpec<'a>,
+    pub client: Box<dyn LoadClient>,
+    pub client_subject: Subject,
+    /// The client's place, as records name it.
+    pub client_place: String,
+    /// Facts about that place, where it is not this host.
+    pub client_environment: BTreeMap<String, String>,
+    /// The cell's switch, with the target, where it has processes.
+    pub switch: Option<Subject>,
+    pub target: Box<dyn Target>,
+    pub service: Service,
+}
+
+impl Guest<'_> {
+    /// Starts its service.
+    ///
+    /// # Errors
+    /// When the service does not come up.
+    pub fn serve(&mut self) -> Result<(), LabError> {
+        let GuestSpec {
+            workload, settings, ..
+        } = self.spec;
+        let served = workload.serve(self.target.as_mut(), self.client.as_ref(), settings);
+        self.service = served.map_err(|cause| self.blame(cause))?;
+        Ok(())
+    }
+
+    /// The subjects on this host: the guest, its client, and the switch.
+    pub fn subjects(&self) -> impl Iterator<Item = Subject> {
+        let client = (self.client_place == LOCAL).then(|| self.client_subject.clone());
+        let all = [Some(self.target.subject()), client, self.switch.clone()];
+        all.into_iter().flatten().filter(Subject::is_here)
+    }
+
+    /// An error that names the guest, where that is not the target, and its cap, where it was only late.
+    pub fn blame(&self, cause: HostError) -> LabError {
+        match Share::from_settings(self.spec.settings).explain(cause) {
+            cause if self.spec.is_target() => cause.into(),
+            cause @ HostError::Interrupted => cause.into(),
+            cause => LabError::other(format!("the neighbour {}: {cause}", self.spec.name)),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The measurement of a trial: services, counters here and elsewhere, the measured part, and the record.
+
+use super::charging::Charging;
+use super::findings::{self, Findings, InnerReadings, RemoteTarget};
+use super::guest::Guest;
+use super::instruments::{self, SampleSink};
+use super::live::LiveSampler;
+use super::load::{DrivenGuests, TrialContext};
+use super::metering::{Metering, observed};
+use super::phases::{Instruments, Measurement, PhaseRunner};
+use super::remote::{Ending, RemoteReport, Remotes};
+use super::{Scenarios, power_model};
+use crate::LabError;
+use crate::place::actor::RemoteActor;
+use crate::plan::PlannedTreatment;
+use crate::run::{Attempt, Log, OwnInstruments};
+use crate::suspect::HostWatch;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vtax_core::{Hertz, Nanoseconds};
+use vtax_host::roots::Roots;
+use vtax_load::workload::LOAD_SEED;
+use vtax_observe::clock::SystemClock;
+use vtax_observe::{Observer, ObserverConfig, Subject};
+use vtax_report::analysis::charge::metric::NOT_TRACED;
+use vtax_report::results::TrialWriter;
+
+/// The measurement of one trial.
+pub(super) struct Measuring<'a> {
+    pub scenarios: &'a Scenarios<'a>,
+    pub planned: &'a PlannedTreatment,
+    /// The trial's block.
+    pub block: u32,
+    /// The client's host, where that is another one.
+    pub actor: Option<&'a RemoteActor>,
+    pub writer: &'a TrialWriter,
+}
+
+impl Measuring<'_> {
+    /// Measures the booted guests.
+    ///
+    /// # Errors
+    /// When a service, a load, or a counter fails.
+    pub fn run(
+        &self,
+        guests: &mut [Guest<'_>],
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        let lab = self.scenarios;
+        log.phase("service");
+        let clock = Instant::now();
+        for guest in guests.iter_mut() {
+            lab.signals.check()?;
+            guest.serve()?;
+        }
+        attempt.times.service = clock.elapsed().into();
+
+        let charging = Charging::begin(&self.planned.settings, guests)?;
+        let not_traced = charging.as_ref();
+        let not_traced = not_traced.and_then(|charging| charging.not_traced.clone());
+        let facts = not_traced.map(|why| (NOT_TRACED.to_owned(), why));
+        attempt.environment.extend(facts);
+        let inner_before = InnerReadings::of(guests)?;
+        let hz = lab.plan.sample_hz;
+        let metering = Metering {
+            guests: observed(guests),
+            processors: online_processors(lab.roots),
+            energy: &lab.meters.energy,
+            host: lab.host,
+        };
+        let watch = HostWatch::new(lab.roots, self.writer.path());
+        let remotes = Remotes::begin(self.actor, guests.first(), hz)?;
+        let samples = SampleSink::new(self.writer.samples()?);
+        let observer = self.observe(guests, charging.is_some(), &samples, log)?;
+
+        let trial = TrialContext {
+            plan: lab.plan,
+            planned: self.planned,
+            block: self.block,
+            host: lab.host,
+        };
+        let seed = guests.first().and_then(|target| trial.load_seed(0, target));
+        let fact = seed.map(|seed| (LOAD_SEED.key.to_owned(), seed.to_string()));
+        attempt.environment.extend(fact);
+        let runner = PhaseRunner {
+            trial,
+            signals: lab.signals,
+            guests: DrivenGuests::of(guests)?,
+            instruments: Instruments {
+                observer: &observer,
+                watch: &watch,
+                metering: &metering,
+                charging,
+                live: LiveSampler::of(lab.host),
+            },
+            log: &mut *log,
+            measured: Measurement::default(),
+        };
+        let measured = runner.run(&mut attempt.times);
+        let report = observer.stop();
+        let marks = measured.as_ref().ok().and_then(Measurement::marks);
+        let reports = marks.map(|(first, last)| {
+            remotes.end(&mut Ending {
+                marks: (first.at, last.at),
+                signals: lab.signals,
+                samples: &samples,
+                log: &mut *log,
+            })
+        });
+        // The samples are closed after a failure too, so that they can be read.
+        let closed = samples.close();
+        let measured = measured?;
+        let report = report?;
+        let (client, host) = reports.transpose()?.unwrap_or_default();
+        closed?;
+        if let (Some(client), Some(target)) = (client, guests.first_mut()) {
+            target.client_environment = client.environment;
+            attempt.suspect.extend(client.suspect);
+        }
+        let remote = host.and_then(|host| remote_target(host, &metering, &measured, attempt));
+        self.writer.write_workload_json(&measured.raw)?;
+        let histograms = findings::histograms(&measured, &metering.guests);
+        self.writer.write_histograms(&histograms)?;
+        let inner_after = InnerReadings::of(guests)?;
+        for (instrument, count, first) in &report.failures {
+            log.line(&format!(
+                "{instrument} could not be read {count} times: {first}"
+            ));
+        }
+        let findings = Findings {
+            metering: &metering,
+            period: Nanoseconds::from(Duration::from_secs_f64(1.0 / hz)),
+            guests,
+            report: &report,
+            inner: (&inner_before, &inner_after),
+            remote,
+        };
+        findings.conclude(measured, attempt);
+        if let Some(model) = &lab.meters.model {
+            power_model::record(model, attempt);
+        }
+        Ok(())
+    }
+
+    /// Starts to sample this host, the guests and the clients on it.
+    fn observe(
+        &self,
+        guests: &[Guest<'_>],
+        is_charged: bool,
+        samples: &SampleSink,
+        log: &mut Log<'_>,
+    ) -> Result<Observer, LabError> {
+        let lab = self.scenarios;
+        let subjects: Vec<Subject> = guests.iter().flat_map(Guest::subjects).collect();
+        let (mut observed, absent) = instruments::all(lab.roots, &subjects, is_charged);
+        observed.extend(lab.meters.instruments());
+        observed.extend(lab.own.into_iter().flat_map(OwnInstruments::open));
+        for reason in absent {
+            log.line(&format!("not observed: {reason}"));
+        }
+        let rate = ObserverConfig {
+            rate: Hertz(lab.plan.sample_hz),
+        };
+        let sink = Box::new(samples.clone());
+        Ok(Observer::start(
+            rate,
+            Arc::new(SystemClock),
+            observed,
+            sink,
+        )?)
+    }
+}
+
+/// Writes the report of the target's host into the attempt; its counters at the marks of each window.
+fn remote_target(
+    report: RemoteReport,
+    metering: &Metering<'_>,
+    measured: &Measurement,
+    attempt: &mut Attempt,
+) -> Option<RemoteTarget> {
+    let facts = report.environment.into_iter();
+    let facts = facts.map(|(name, fact)| (format!("host.{name}"), fact));
+    attempt.environment.extend(facts);
+    attempt.suspect.extend(report.suspect);
+    let host = report.counters?;
+    let mut guests = metering.guests.clone();
+    if let Some(target) = guests.first_mut() {
+        (target.is_here, target.is_vm) = (true, host.target.is_vm);
+        target.source = target.source.combine(host.target.source);
+    }
+    let windows = measured.windows.iter();
+    let times = windows.flat_map(|window| [window.begin.at, window.end.at]);
+    let snapshots = times.map(|at| (at, host.at(at))).collect();
+    attempt.environment.extend(host.target.facts);
+    Some(RemoteTarget {
+        guests,
+        snapshots,
+        processors: host.processors,
+        shortest: host.shortest,
+    })
+}
+
+/// Processors that `/proc/stat` counts; an affinity of our own must not lower the number.
+fn online_processors(roots: &Roots) -> usize {
+    let stat = roots.proc_text("stat").unwrap_or_default();
+    let is_processor = |line: &&str| {
+        line.strip_prefix("cpu")
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    stat.lines().filter(is_processor).count().max(1)
+}

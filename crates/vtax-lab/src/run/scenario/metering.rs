@@ -1,0 +1,53 @@
+//! What every window of a trial is judged with: its guests by name, and this host's processors and meters.
+
+use super::guest::Guest;
+use super::observation::{Observation, ObservedGuest};
+use vtax_core::Source;
+use vtax_observe::Snapshot;
+
+/// The guests and meters of a trial.
+pub(super) struct Metering<'a> {
+    /// The guests, the target first.
+    pub guests: Vec<ObservedGuest>,
+    /// This host's processors.
+    pub processors: usize,
+    /// Series whose sum is this host's energy, with the flag of the meter.
+    pub energy: &'a [(String, Source)],
+    /// `Emulated` where this host is.
+    pub host: Source,
+}
+
+/// The names of guests in samples.
+pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
+    let observed = guests.iter().map(|guest| {
+        let subject = guest.target.subject();
+        ObservedGuest {
+            is_here: subject.is_here(),
+            owner: subject.owner,
+            client: guest.client_subject.owner.clone(),
+            is_vm: subject.vmm.is_some(),
+            source: guest.target.source(),
+        }
+    });
+    observed.collect()
+}
+
+impl Metering<'_> {
+    /// What was observed of a guest between two snapshots.
+    pub fn observation<'s>(
+        &'s self,
+        (begin, end): (&'s Snapshot, &'s Snapshot),
+        guest: usize,
+    ) -> Observation<'s> {
+        Observation {
+            begin,
+            end,
+            processors: self.processors,
+            guests: &self.guests,
+            guest,
+            energy: self.energy,
+            inner: None,
+            host: self.host,
+        }
+    }
+}

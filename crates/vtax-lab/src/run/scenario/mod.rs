@@ -1,0 +1,286 @@
+//! The scenarios of a plan, as an experiment: the guests of a trial in one cell, their loads, and the readings
+//! of each guest.
+
+mod charging;
+mod findings;
+mod guest;
+mod instruments;
+mod live;
+mod load;
+mod measure;
+mod measurement;
+mod metering;
+mod observation;
+mod phases;
+mod power_model;
+mod programs;
+mod remote;
+mod requirements;
+mod residency;
+
+pub use charging::why_not_traced;
+pub use residency::busy_mhz;
+
+use super::{
+    Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, Planned, Progress, RunOptions,
+    RunSummary, run_experiment, stop,
+};
+use crate::LabError;
+use crate::place::actor::RemoteActor;
+use crate::plan::{Catalogue, Plan, PlannedTreatment};
+use guest::{Guest, GuestSpec};
+use remote::ClientHost;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use vtax_core::Source;
+use vtax_guest::image::{self, GuestFiles};
+use vtax_host::cell::{Cell, CellConfig, SeatConfig};
+use vtax_host::host_settings;
+use vtax_host::journal::Journal;
+use vtax_host::meters::Meters;
+use vtax_host::roots::Roots;
+use vtax_host::scratch;
+use vtax_host::signals::Signals;
+use vtax_host::untrusted::shown_lines;
+use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
+
+/// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
+/// cells die with the thread that made them.
+///
+/// # Errors
+/// As [`run_experiment`].
+pub fn run(
+    planned: Planned<'_>,
+    options: &RunOptions,
+    signals: &Signals,
+    progress: &mut dyn Progress,
+) -> Result<RunSummary, LabError> {
+    let roots = Roots::host();
+    let Planned {
+        plan,
+        treatments,
+        catalogue,
+        ..
+    } = planned;
+    let mut scenarios = Scenarios {
+        of: planned,
+        planned: treatments,
+        plan,
+        catalogue,
+        place: &options.place,
+        host: options.host,
+        own: options.own.as_deref(),
+        roots: &roots,
+        signals,
+        cache_dir: PathBuf::new(),
+        files: BTreeMap::new(),
+        meters: Meters::default(),
+        client_host: plan.places.client.clone().map(ClientHost::new),
+    };
+    let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
+    Ok(summary)
+}
+
+struct Scenarios<'a> {
+    of: Planned<'a>,
+    plan: &'a Plan,
+    catalogue: &'a Catalogue,
+    planned: &'a [PlannedTreatment],
+    place: &'a str,
+    host: Source,
+    own: Option<&'a dyn OwnInstruments>,
+    roots: &'a Roots,
+    signals: &'a Signals,
+    cache_dir: PathBuf,
+    /// The image of every set of packages beyond the base.
+    files: BTreeMap<&'static [&'static str], GuestFiles>,
+    meters: Meters,
+    /// The host of the target's client, where that is not this one.
+    client_host: Option<ClientHost>,
+}
+
+impl Experiment for Scenarios<'_> {
+    fn new_run(&self) -> NewRun<'_> {
+        self.of.new_run(self.place)
+    }
+
+    fn treatments(&self) -> Vec<Treatment> {
+        self.of.records()
+    }
+
+    fn again(&self) -> f64 {
+        self.plan.again
+    }
+
+    fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
+        let actor = self
+            .client_host
+            .as_mut()
+            .map(ClientHost::actor)
+            .transpose()?;
+        self.check(actor.as_ref())?;
+        for planned in self.planned {
+            for packages in self.of.packages(planned) {
+                if self.files.contains_key(packages) {
+                    continue;
+                }
+                let recipe = image::Recipe::for_packages(packages);
+                let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
+                programs::check_image(self.planned, self.catalogue, packages, &files.root)?;
+                self.files.insert(packages, files);
+            }
+        }
+        self.cache_dir = image::cache_dir()?;
+        self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
+        Ok(())
+    }
+
+    fn expected(&self, treatment: usize) -> Duration {
+        self.of.expected(treatment)
+    }
+
+    fn satisfied(
+        &self,
+        results: &ResultsDir,
+        next_block: u32,
+        elapsed: Duration,
+    ) -> Option<String> {
+        stop::satisfied(self.plan, results, next_block, elapsed)
+    }
+
+    fn perform(
+        &mut self,
+        assignment: Assignment,
+        journal: &mut Journal,
+        writer: &TrialWriter,
+        log: &mut Log<'_>,
+        attempt: &mut Attempt,
+    ) -> Result<(), LabError> {
+        let planned = self.planned.get(assignment.treatment).ok_or_else(|| {
+            LabError::Plan(format!(
+                "the plan has no treatment {}",
+                assignment.treatment
+            ))
+        })?;
+        let client_host = self.client_host.as_mut();
+        let client_host = client_host.filter(|_| planned.client_is_remote);
+        let actor = client_host.map(ClientHost::actor).transpose()?;
+        let specs = self.specs(planned)?;
+        self.signals.check()?;
+        log.phase("boot");
+        let clock = Instant::now();
+        host_settings::apply(&planned.settings, &self.roots.sys, journal)?;
+        let cell = Cell::create(self.cell(assignment, planned, &specs)?, journal)?;
+        let mut guests = Vec::new();
+        let booted = self.boot(&specs, &cell, actor.as_ref(), journal, &mut guests);
+        attempt.times.boot = clock.elapsed().into();
+        let done = booted.and_then(|()| {
+            if let Some(target) = guests.first() {
+                attempt.environment = target.target.environment();
+            }
+            let measurement = measurement::Measuring {
+                scenarios: self,
+                planned,
+                block: assignment.block,
+                actor: actor.as_ref(),
+                writer,
+            };
+            measurement.run(&mut guests, log, attempt)
+        });
+        for guest in &guests {
+            let console = guest.target.console_tail();
+            if !console.trim().is_empty() {
+                let console = shown_lines(&console);
+                log.line(&format!("console of {}:\n{console}", guest.spec.name));
+            }
+        }
+        log.phase("stop");
+        // Every step is taken even when one before it failed; the first failure is the one to report.
+        let stopped: Vec<_> = guests
+            .into_iter()
+            .map(|guest| guest.target.stop())
+            .collect();
+        let destroyed = cell.destroy();
+        done?;
+        stopped.into_iter().collect::<Result<(), _>>()?;
+        Ok(destroyed?)
+    }
+}
+
+impl Scenarios<'_> {
+    /// The guests of a treatment, the target first.
+    fn specs<'a>(&self, planned: &'a PlannedTreatment) -> Result<Vec<GuestSpec<'a>>, LabError> {
+        let guests = planned.guests().map(|guest| {
+            let platform = self.catalogue.platform(guest.platform_kind);
+            let found = platform.zip(self.catalogue.workload(guest.workload_kind));
+            let (platform, workload) = found.ok_or_else(|| {
+                LabError::Plan(format!(
+                    "{} names a platform or workload that does not exist",
+                    planned.record.label
+                ))
+            })?;
+            Ok(GuestSpec {
+                name: guest.name,
+                platform,
+                workload,
+                settings: guest.settings,
+                is_twin: guest.is_twin,
+            })
+        });
+        guests.collect()
+    }
+
+    fn cell(
+        &self,
+        assignment: Assignment,
+        planned: &PlannedTreatment,
+        specs: &[GuestSpec<'_>],
+    ) -> Result<CellConfig, LabError> {
+        let name = format!("trial-{}-{}", std::process::id(), assignment.index);
+        let mut config = CellConfig::from_settings(&name, &planned.settings)?;
+        let client_host = self.client_host.as_ref();
+        let client_host = client_host.filter(|_| planned.client_is_remote);
+        config.outer = client_host.map(|host| host.client.network.clone());
+        config.seats.clear();
+        for (number, spec) in specs.iter().enumerate() {
+            let mut seat = SeatConfig::from_settings(spec.name, spec.settings)?;
+            seat.is_outside = spec.platform.is_external(spec.settings);
+            let mib = spec.workload.scratch_mib(spec.settings);
+            if mib > 0 && !seat.is_outside {
+                // An image for each guest: only one may write to it.
+                let folder = match number {
+                    0 => self.cache_dir.clone(),
+                    number => self.cache_dir.join(format!("guest-{number}")),
+                };
+                seat.scratch = Some(scratch::image(&folder, mib)?);
+            }
+            config.seats.push(seat);
+        }
+        Ok(config)
+    }
+
+    /// Boots the guests one after the other. Those that are up are in `guests`, also after an error.
+    fn boot<'a>(
+        &self,
+        specs: &[GuestSpec<'a>],
+        cell: &Cell,
+        actor: Option<&RemoteActor>,
+        journal: &mut Journal,
+        guests: &mut Vec<Guest<'a>>,
+    ) -> Result<(), LabError> {
+        let no_image = GuestFiles::default();
+        for (spec, seat) in specs.iter().zip(cell.seats()) {
+            self.signals.check()?;
+            let files = match self.files.get(spec.workload.packages()) {
+                _ if spec.platform.is_external(spec.settings) => &no_image,
+                Some(files) => files,
+                None => return Err(LabError::other("the guest's image was not prepared")),
+            };
+            let place = self.client_host.as_ref().map(ClientHost::place);
+            let switch = cell.switch().filter(|_| guests.is_empty());
+            guests.push(spec.boot(&seat, files, actor.zip(place), switch, journal)?);
+        }
+        Ok(())
+    }
+}

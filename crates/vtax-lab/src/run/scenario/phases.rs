@@ -1,0 +1,596 @@
+//! The measured part of a trial: loads, the marks that bound its windows, and the objective's verdict.
+
+mod course;
+
+use super::charging::{Charged, Charging};
+use super::live::LiveSampler;
+use super::load::{DrivenGuests, Role, TrialContext};
+use super::metering::Metering;
+use crate::LabError;
+use crate::plan::Profile;
+use crate::run::{Event, Log};
+use crate::suspect::{HostReading, HostWatch};
+use course::Course;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use vtax_core::{Nanoseconds, Quantity, Source};
+use vtax_host::cell::TARGET;
+use vtax_host::signals::Signals;
+use vtax_load::workload::{LoadLevel, Timing, WorkloadResult};
+use vtax_observe::{Observer, Snapshot};
+use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
+
+/// Between two checks whether a load has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Beyond its planned time, a load may take this long to finish and print.
+const LOAD_GRACE: Duration = Duration::from_secs(30);
+/// A load may end this much, or a tenth of the window, before the window does: it started first.
+const END_TOLERANCE: Duration = Duration::from_millis(250);
+/// A run-to-completion load that takes longer than this has failed.
+const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
+/// The most time between the starts of two loads: a program should calibrate its clock undisturbed.
+const START_INTERVAL: Duration = Duration::from_secs(2);
+/// Neighbours are loaded this long beyond the target's last window.
+const NEIGHBOURS_TAIL: Duration = Duration::from_millis(100);
+/// The metrics of a level in events, beside the headlines.
+const LEVEL_METRICS: [&str; 5] = ["cpu.cores", "errors", "latency.p99", "rate", "throughput"];
+/// A level settles for at most this long before its window, and for a quarter of its time.
+const SETTLE_LIMIT: Duration = Duration::from_secs(1);
+
+/// A window of the measured part, between two marks.
+pub(super) struct MeasuredWindow {
+    pub name: String,
+    /// The load level, where it varies.
+    pub level: Option<Quantity>,
+    pub begin: Snapshot,
+    pub end: Snapshot,
+    pub before: HostReading,
+    pub after: HostReading,
+    /// The results of the loads that ran for this window, by guest.
+    pub results: BTreeMap<String, WorkloadResult>,
+    /// What the guests were charged, where they are.
+    pub charged: Option<Charged>,
+    /// Whether the objective held.
+    pub kept: Option<bool>,
+}
+
+impl MeasuredWindow {
+    /// The marks.
+    pub fn marks(&self) -> (&Snapshot, &Snapshot) {
+        (&self.begin, &self.end)
+    }
+
+    /// The times of the marks.
+    pub fn times(&self) -> (Nanoseconds, Nanoseconds) {
+        (self.begin.at, self.end.at)
+    }
+
+    /// The target's result, where its load ran for this window.
+    pub fn of_target(&self) -> Option<&WorkloadResult> {
+        self.results.get(TARGET)
+    }
+}
+
+/// The outcome of the measured part.
+#[derive(Default)]
+pub(super) struct Measurement {
+    pub windows: Vec<MeasuredWindow>,
+    /// The output of the target's load generator, window by window.
+    pub raw: Vec<u8>,
+    /// The results of the neighbours' loads that ran throughout, by guest.
+    pub throughout: BTreeMap<String, WorkloadResult>,
+    pub objective: Option<ObjectiveOutcome>,
+    /// The target's level, where it varies.
+    pub level: Option<LoadLevel>,
+}
+
+impl Measurement {
+    /// The marks of the whole measured part; `None` without a window.
+    pub fn marks(&self) -> Option<(&Snapshot, &Snapshot)> {
+        Some((&self.windows.first()?.begin, &self.windows.last()?.end))
+    }
+}
+
+/// Everything that the measured part reads.
+pub(super) struct Instruments<'a> {
+    pub observer: &'a Observer,
+    pub watch: &'a HostWatch,
+    pub metering: &'a Metering<'a>,
+    pub charging: Option<Charging>,
+    pub live: Option<LiveSampler>,
+}
+
+/// Drives the measured part of a trial.
+pub(super) struct PhaseRunner<'a, 'b, 'c> {
+    pub trial: TrialContext<'a>,
+    pub signals: &'a Signals,
+    pub guests: DrivenGuests<'a, 'b>,
+    pub instruments: Instruments<'a>,
+    pub log: &'a mut Log<'c>,
+    pub measured: Measurement,
+}
+
+/// The verdict on an objective: whether it held, and the value that decided.
+type Verdict = (bool, String);
+
+impl PhaseRunner<'_, '_, '_> {
+    /// Drives the measured part from the first load's start to the last one's end.
+    pub fn run(mut self, times: &mut PhaseTimes) -> Result<Measurement, LabError> {
+        let profile = &self.trial.planned.profile;
+        let target_level = self.guests.target.guest.spec.workload.level();
+        let level = target_level.filter(|_| !matches!(profile, Profile::Steady | Profile::Turns));
+        self.measured.level = level;
+        for driven in self.guests.iter_mut() {
+            let spec = &driven.guest.spec;
+            driven.role = match spec.is_target() || level.is_some() && spec.is_twin {
+                true => Role::Window,
+                false => Role::Throughout,
+            };
+        }
+        if let Some(objective) = &self.trial.planned.objective {
+            let text = objective.to_string();
+            self.log.event(Event::Objective { text });
+        }
+        let began = Instant::now();
+        match profile {
+            Profile::Turns => self.turns()?,
+            Profile::Steady => {
+                self.start_neighbours()?;
+                let window = self.window(None, self.planned_timing())?;
+                self.measured.windows.push(window);
+                self.judge_steady()?;
+            }
+            Profile::Steps { .. } | Profile::Ramp { .. } | Profile::Search { .. } => {
+                self.start_neighbours()?;
+                self.levels()?;
+            }
+        }
+        self.end_neighbours()?;
+        if let Some((first, last)) = self.measured.marks() {
+            let measured = last.at.saturating_since(first.at);
+            times.measured = measured;
+            times.warmup = Nanoseconds::from(began.elapsed()).saturating_since(measured);
+        }
+        Ok(self.measured)
+    }
+
+    fn planned_timing(&self) -> Timing {
+        Timing {
+            warmup: self.trial.plan.warmup,
+            duration: self.trial.plan.duration,
+        }
+    }
+
+    /// Whether the window ends when the target's work is done.
+    fn is_to_completion(&self) -> bool {
+        self.trial.is_steady() && self.guests.target.runs_to_completion()
+    }
+
+    /// Between the starts of two loads.
+    fn start_interval(&self) -> Duration {
+        START_INTERVAL.min(self.trial.plan.warmup / 4)
+    }
+
+    /// Starts the loads that run from before the warm-up until after the end, one after the other.
+    fn start_neighbours(&mut self) -> Result<(), LabError> {
+        let trial = self.trial;
+        let interval = self.start_interval();
+        let count = self.guests.with_role(Role::Throughout).count();
+        let mut left = interval * u32::try_from(count).unwrap_or(u32::MAX);
+        let profile = &trial.planned.profile;
+        let longest = if self.is_to_completion() {
+            COMPLETION_LIMIT
+        } else {
+            let levels = profile.longest(trial.plan.duration, self.guests.iter().count());
+            // Between two levels one generator ends and the next one starts.
+            levels + levels / if trial.is_steady() { 50 } else { 10 }
+        };
+        for number in 0..count {
+            let timing = Timing {
+                warmup: left + trial.plan.warmup,
+                duration: longest + NEIGHBOURS_TAIL,
+            };
+            if let Some(driven) = self.guests.with_role_mut(Role::Throughout).nth(number) {
+                driven.start(&trial, None, timing)?;
+            }
+            left -= interval;
+            self.wait(Instant::now() + interval, None)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until `until`, or until the loads of this role have ended.
+    fn wait(&mut self, until: Instant, ends_of: Option<Role>) -> Result<(), LabError> {
+        loop {
+            self.signals.check()?;
+            self.guests.poll()?;
+            let now = Instant::now();
+            if now >= until || ends_of.is_some_and(|role| self.guests.have_ended(role)) {
+                return Ok(());
+            }
+            self.report_live(until - now)?;
+            let now = Instant::now().min(until);
+            std::thread::sleep(POLL_INTERVAL.min(until - now));
+        }
+    }
+
+    /// Reports a live sample, where one is due.
+    fn report_live(&mut self, left: Duration) -> Result<(), LabError> {
+        let Some(live) = &mut self.instruments.live else {
+            return Ok(());
+        };
+        if let Some((begin, end)) = live.sample(self.instruments.observer, left)? {
+            let at = self.log.began.elapsed().as_secs_f64();
+            let observation = self.instruments.metering.observation((&begin, &end), 0);
+            let event = Event::Metered {
+                at,
+                seconds: observation.seconds(),
+                cpu: observation.actors(),
+                carried: observation.carried(),
+                source: observation.source(),
+            };
+            self.log.event(event);
+        }
+        Ok(())
+    }
+
+    /// Reports a level to the watchers.
+    fn report_level(&mut self, level: f64, window: Option<&MeasuredWindow>, kept: Option<bool>) {
+        let Some(of) = self.measured.level else {
+            return;
+        };
+        let metrics = window.map(|window| self.metrics(window));
+        let metrics = metrics.into_iter().flatten();
+        let readings = metrics
+            .filter(|(name, metric)| metric.headline || LEVEL_METRICS.contains(&name.as_str()))
+            .map(|(_, metric)| {
+                let name = match metric.source {
+                    Source::Measured => metric.title,
+                    other => format!("{}, {other}", metric.title),
+                };
+                (name, metric.quantity)
+            });
+        let event = Event::Sampled {
+            level: level * of.scale,
+            of: self.trial.planned.profile.highest() * of.scale,
+            across: format!("{}, {}", of.title, of.unit),
+            readings: readings.collect(),
+            kept,
+        };
+        self.log.event(event);
+    }
+
+    /// Loads the guests of the window: warm-up, mark, window, mark, and the results.
+    fn window(&mut self, level: Option<f64>, timing: Timing) -> Result<MeasuredWindow, LabError> {
+        let of = self.guests.target.guest.spec.workload.level();
+        let quantity = level
+            .zip(of)
+            .map(|(level, of)| Quantity::new(level, of.unit));
+        let to_completion = self.is_to_completion();
+        self.log.phase(&match (to_completion, quantity) {
+            (true, _) => "measure".to_owned(),
+            (false, None) => "warm-up".to_owned(),
+            (false, Some(level)) => format!("settle at {level}"),
+        });
+        // A run to completion is measured from its first instruction to its last, and so has no warm-up; what
+        // already runs beside it has.
+        let (opening, timing) = if to_completion {
+            if self.guests.iter().any(|driven| driven.is_loaded()) {
+                self.wait(Instant::now() + timing.warmup, None)?;
+            }
+            let warmup = Duration::ZERO;
+            (Some(self.open()?), Timing { warmup, ..timing })
+        } else {
+            (None, timing)
+        };
+        let went_on = self.guests.target.level_began();
+        let began = went_on.unwrap_or_else(Instant::now);
+        self.start_loads(level, timing, began)?;
+        let opens = began + timing.warmup;
+        let (before, begin) = match opening {
+            Some(opening) => opening,
+            None => {
+                self.wait(opens, Some(Role::Window))?;
+                self.guests.refuse_early_ends("warm-up")?;
+                self.log.phase(&match quantity {
+                    None => "measure".to_owned(),
+                    Some(level) => format!("measure at {level}"),
+                });
+                self.open()?
+            }
+        };
+        if to_completion {
+            self.wait(began + COMPLETION_LIMIT, Some(Role::Window))?;
+            self.guests.need_ends(Role::Window, COMPLETION_LIMIT)?;
+        } else {
+            // A generator that goes on by itself does so by its own clock, however long the reading took.
+            self.wait_for_close(
+                went_on.map_or_else(Instant::now, |_| opens),
+                timing.duration,
+            )?;
+        }
+        let end = self.instruments.observer.mark()?;
+        let charging = self.instruments.charging.as_mut();
+        let charged = charging.map(Charging::pass).transpose()?;
+        let after = self.instruments.watch.read();
+        // A target that was asked for too much goes on answering, and its neighbours need not.
+        if self.trial.is_steady() {
+            self.guests.let_end();
+        }
+        let limit = timing.warmup + timing.duration + LOAD_GRACE;
+        self.wait(began + limit, Some(Role::Window))?;
+        self.guests.need_ends(Role::Window, limit)?;
+        Ok(MeasuredWindow {
+            name: quantity.map_or_else(|| "steady".to_owned(), |level| level.to_string()),
+            level: quantity,
+            begin,
+            end,
+            before,
+            after,
+            results: self.take_results(went_on.is_some())?,
+            charged,
+            kept: None,
+        })
+    }
+
+    /// Starts the loads of the window, one after the other, so that all are warm when it opens.
+    fn start_loads(
+        &mut self,
+        level: Option<f64>,
+        timing: Timing,
+        began: Instant,
+    ) -> Result<(), LabError> {
+        let trial = self.trial;
+        let count = self.guests.with_role(Role::Window).count();
+        let interval = match count {
+            1 => Duration::ZERO,
+            _ => self.start_interval(),
+        };
+        for number in 0..count {
+            let delay = interval * u32::try_from(number).unwrap_or(u32::MAX);
+            self.wait(began + delay, None)?;
+            let warmup = match number {
+                0 => timing.warmup,
+                _ => (began + timing.warmup).saturating_duration_since(Instant::now()),
+            };
+            if let Some(driven) = self.guests.with_role_mut(Role::Window).nth(number) {
+                driven.start(&trial, level, Timing { warmup, ..timing })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the end of a window. Its loads may end a little before it does, never long before.
+    fn wait_for_close(&mut self, opened: Instant, duration: Duration) -> Result<(), LabError> {
+        self.wait(opened + duration, Some(Role::Window))?;
+        if let Some(rest) = duration.checked_sub(opened.elapsed()) {
+            if rest > (duration / 10).max(END_TOLERANCE) {
+                self.guests.refuse_early_ends("measured window")?;
+            }
+            self.wait(opened + duration, None)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the results of the window's loads, and the target's output.
+    fn take_results(
+        &mut self,
+        goes_on: bool,
+    ) -> Result<BTreeMap<String, WorkloadResult>, LabError> {
+        let mut results = BTreeMap::new();
+        for driven in self.guests.with_role_mut(Role::Window) {
+            let Some(report) = driven.take_report(goes_on)? else {
+                continue;
+            };
+            if driven.guest.spec.is_target() {
+                let raw = &mut self.measured.raw;
+                if !raw.is_empty() {
+                    raw.push(b'\n');
+                }
+                raw.extend_from_slice(&report.output);
+            }
+            results.insert(driven.guest.spec.name.to_owned(), report.result);
+        }
+        Ok(results)
+    }
+
+    /// Reads everything where a window begins.
+    fn open(&mut self) -> Result<(HostReading, Snapshot), LabError> {
+        let before = self.instruments.watch.read();
+        if let Some(charging) = &mut self.instruments.charging {
+            charging.pass()?;
+        }
+        Ok((before, self.instruments.observer.mark()?))
+    }
+
+    /// Each guest's load alone, then all of them.
+    fn turns(&mut self) -> Result<(), LabError> {
+        let names: Vec<String> = (self.guests.iter())
+            .map(|driven| driven.guest.spec.name.to_owned())
+            .collect();
+        let mut sets: Vec<&[String]> = names.chunks(1).collect();
+        if names.len() > 1 {
+            sets.push(&names);
+        }
+        for set in sets {
+            for driven in self.guests.iter_mut() {
+                let is_in = set.iter().any(|name| name == driven.guest.spec.name);
+                driven.role = if is_in { Role::Window } else { Role::Idle };
+            }
+            let mut window = self.window(None, self.planned_timing())?;
+            window.name = set.join("+");
+            self.measured.windows.push(window);
+        }
+        Ok(())
+    }
+
+    /// Level after level of the profile.
+    fn levels(&mut self) -> Result<(), LabError> {
+        let mut course = Course::of(&self.trial.planned.profile);
+        let mut knee = Knee::default();
+        while let Some(level) = course.next(knee.broke_at.map(|at| at.elapsed())) {
+            let is_first = self.measured.windows.is_empty();
+            let verdict = match self.level(level, &course)? {
+                Ok(verdict) => verdict,
+                Err(cause) if is_first => return Err(LabError::Plan(cause)),
+                Err(cause) => Some((false, cause)),
+            };
+            if let Some((kept, found)) = verdict {
+                course.judged(level, kept);
+                knee.judged(level, kept, found);
+            }
+        }
+        // A generator that goes on by itself does so beyond the last level.
+        self.guests.stop();
+        if let Some(objective) = &self.trial.planned.objective {
+            let of = self.measured.level;
+            let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
+            self.measured.objective = Some(ObjectiveOutcome {
+                text: objective.to_string(),
+                knee: knee.best.and_then(quantity),
+                broke: knee.broke.map(|(level, found)| match quantity(level) {
+                    Some(level) => format!("{found} at {level}"),
+                    None => found,
+                }),
+            });
+        }
+        Ok(())
+    }
+
+    /// Measures one level; the verdict on it, or why it cannot be judged.
+    fn level(
+        &mut self,
+        level: f64,
+        course: &Course,
+    ) -> Result<Result<Option<Verdict>, String>, LabError> {
+        let is_first = self.measured.windows.is_empty();
+        let settle = SETTLE_LIMIT.min(course.every / 4);
+        let timing = Timing {
+            warmup: match is_first {
+                true => self.trial.plan.warmup.max(settle),
+                false => settle,
+            },
+            duration: course.every - settle,
+        };
+        let levels: Vec<f64> = std::iter::once(level).chain(course.ahead()).collect();
+        let trial = self.trial;
+        let window = self
+            .guests
+            .start_ramp(&trial, &levels, timing, settle)
+            .and_then(|()| self.window(Some(level), timing));
+        match window {
+            Ok(mut window) => {
+                let verdict = self.judge(&window);
+                if let Ok(Some((kept, _))) = &verdict {
+                    window.kept = Some(*kept);
+                }
+                self.report_level(level, Some(&window), window.kept);
+                self.measured.windows.push(window);
+                Ok(verdict)
+            }
+            // In overload a generator may find nothing to report, or give up: that is an answer.
+            Err(cause) => {
+                let is_answer = trial.planned.objective.is_some() && !cause.is_interrupt();
+                if is_first || !is_answer {
+                    return Err(cause);
+                }
+                self.guests.stop();
+                self.log.line(&format!("no result at {level}: {cause}"));
+                self.report_level(level, None, Some(false));
+                Ok(Ok(Some((false, format!("there was no result ({cause})")))))
+            }
+        }
+    }
+
+    fn judge_steady(&mut self) -> Result<(), LabError> {
+        let Some(objective) = &self.trial.planned.objective else {
+            return Ok(());
+        };
+        let Some(window) = self.measured.windows.first() else {
+            return Ok(());
+        };
+        let verdict = self.judge(window).map_err(LabError::Plan)?;
+        let kept = verdict.as_ref().map(|(kept, _)| *kept);
+        self.measured.objective = Some(ObjectiveOutcome {
+            text: objective.to_string(),
+            knee: None,
+            broke: verdict.filter(|(kept, _)| !kept).map(|(_, found)| found),
+        });
+        for window in &mut self.measured.windows {
+            window.kept = kept;
+        }
+        Ok(())
+    }
+
+    /// The verdict on a window; `None` without an objective.
+    fn judge(&self, window: &MeasuredWindow) -> Result<Option<Verdict>, String> {
+        let Some(objective) = &self.trial.planned.objective else {
+            return Ok(None);
+        };
+        let (kept, found) = objective.judge(&self.metrics(window))?;
+        let found = format!("{} was {found}", objective.metric);
+        let unreached = window
+            .of_target()
+            .and_then(|result| result.unreached.clone());
+        // A level that the generator did not reach was not kept.
+        Ok(Some(match unreached {
+            Some(unreached) if kept => (false, unreached),
+            _ => (kept, found),
+        }))
+    }
+
+    /// The target's metrics in a window.
+    fn metrics(&self, window: &MeasuredWindow) -> BTreeMap<String, Metric> {
+        let nothing = WorkloadResult::default();
+        let observation = self.instruments.metering.observation(window.marks(), 0);
+        observation.metrics(window.of_target().unwrap_or(&nothing))
+    }
+
+    /// Waits for the neighbours' loads to end by their times, and takes their results.
+    fn end_neighbours(&mut self) -> Result<(), LabError> {
+        self.guests.let_end();
+        // The end is only known for a window of known length; otherwise the loads are cut off.
+        if self.trial.is_steady() && !self.guests.target.runs_to_completion() {
+            let limit = NEIGHBOURS_TAIL + self.trial.plan.duration / 10 + LOAD_GRACE;
+            if self.guests.with_role(Role::Throughout).next().is_some() {
+                self.wait(Instant::now() + limit, Some(Role::Throughout))?;
+                self.guests.need_ends(Role::Throughout, limit)?;
+            }
+        }
+        for driven in self.guests.with_role_mut(Role::Throughout) {
+            if let Some(report) = driven.take_report(false)? {
+                let name = driven.guest.spec.name.to_owned();
+                self.measured.throughout.insert(name, report.result);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The highest level that kept the objective, and the lowest one that broke it.
+#[derive(Default)]
+struct Knee {
+    best: Option<f64>,
+    broke: Option<(f64, String)>,
+    broke_at: Option<Instant>,
+}
+
+impl Knee {
+    fn judged(&mut self, level: f64, kept: bool, found: String) {
+        let is_below = self.broke.as_ref().is_none_or(|(at, _)| level < *at);
+        if kept {
+            if is_below {
+                self.best = Some(self.best.map_or(level, |best| best.max(level)));
+            }
+            return;
+        }
+        self.broke_at = self.broke_at.or_else(|| Some(Instant::now()));
+        if is_below {
+            self.broke = Some((level, found));
+            self.best = self.best.filter(|best| *best < level);
+        }
+    }
+}
+
+#[cfg(test)]
+mod ramp_tests;

@@ -1,0 +1,49 @@
+//! The machine of the target's client: one actor for all trials.
+
+use crate::place::actor::RemoteActor;
+use crate::plan::RemoteClient;
+use std::ffi::OsStr;
+use std::path::Path;
+use vtax_host::HostError;
+use vtax_observe::Subject;
+
+/// The owner of the client's series.
+pub(super) const CLIENT: &str = "client";
+
+/// The client's machine.
+pub(in super::super) struct ClientHost {
+    pub client: RemoteClient,
+    actor: Option<RemoteActor>,
+}
+
+impl ClientHost {
+    pub fn new(client: RemoteClient) -> Self {
+        Self {
+            client,
+            actor: None,
+        }
+    }
+
+    /// The place's name in records.
+    pub fn place(&self) -> String {
+        format!("ssh:{}", self.client.host)
+    }
+
+    /// The actor there; starts one where there is none or its connection is lost.
+    pub fn actor(&mut self) -> Result<RemoteActor, HostError> {
+        if let Some(actor) = self.actor.as_ref().filter(|actor| !actor.is_lost()) {
+            return Ok(actor.clone());
+        }
+        let this = Path::new("/proc/self/exe");
+        let actor = RemoteActor::start(OsStr::new("ssh"), &self.client.host, this)?;
+        Ok(self.actor.insert(actor).clone())
+    }
+}
+
+/// The client's subject: only its name, since no process of this host is the client's.
+pub(in super::super) fn client_subject() -> Subject {
+    Subject {
+        owner: CLIENT.to_owned(),
+        ..Subject::default()
+    }
+}
