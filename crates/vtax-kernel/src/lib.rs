@@ -1,0 +1,32 @@
+//! Reads what Linux shows in `/proc` and in control groups: one parser for each file, typed values.
+//!
+//! Parsers take the text of a file as bytes, so that what reads a file once and what keeps it open
+//! ([`KernelFile`]) share them; they are total: whatever a file holds, they return values or nothing. Functions
+//! that open files take the root of the tree (`/proc`, a group's directory), so that tests run on fake trees.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod cgroup;
+mod error;
+pub mod file;
+mod memory;
+pub mod mounts;
+mod process;
+pub mod stat;
+pub mod text;
+
+pub use error::KernelError;
+pub use file::{KernelFile, read};
+pub use memory::MemInfo;
+pub use process::{Process, ProcessStat, numbered};
+
+use vtax_core::Nanoseconds;
+
+/// The unit in which the kernel prints CPU time: USER_HZ is 100 on every architecture but Alpha and IA-64
+/// (`asm-generic/param.h`).
+pub const TICK: Nanoseconds = Nanoseconds(10_000_000);
+
+/// Ticks as time.
+pub(crate) fn of_ticks(ticks: u64) -> Nanoseconds {
+    Nanoseconds(ticks.saturating_mul(TICK.0))
+}

@@ -1,0 +1,353 @@
+//! What `/proc` shows of one process. Everything may vanish between two reads, so that every answer
+//! is an `Option`.
+
+use crate::cgroup::{Membership, memberships};
+use crate::{of_ticks, text};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use vtax_core::Nanoseconds;
+
+/// Longer command lines are cut: a VMM's name and identity stand well before this.
+const LONGEST_COMMAND: u64 = 256 << 10;
+
+/// More open files than any VMM has; those beyond are not looked at.
+const MOST_FILES: usize = 4096;
+
+/// PF_KTHREAD of a task's flags (`linux/sched.h`).
+const IS_KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// A line of `/proc/PID/stat`, or of a thread's (proc_pid_stat(5)).
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessStat<'a> {
+    /// The name, cut at 15 bytes, of any bytes.
+    pub name: &'a [u8],
+    /// The fields after the name.
+    fields: &'a [u8],
+}
+
+impl<'a> ProcessStat<'a> {
+    /// The parts of its text.
+    pub fn parse(text: &'a [u8]) -> Option<Self> {
+        // The name is in brackets and may itself hold any of them.
+        let begin = text.iter().position(|byte| *byte == b'(')?;
+        let end = text.iter().rposition(|byte| *byte == b')')?;
+        Some(Self {
+            name: text.get(begin + 1..end)?,
+            fields: text.get(end + 1..)?,
+        })
+    }
+
+    /// The number in a column, counted as the manual does: the name is the second.
+    fn number(&self, column: usize) -> Option<u64> {
+        text::fields(self.fields)
+            .nth(column.checked_sub(3)?)
+            .and_then(text::number)
+    }
+
+    /// Whether it has ended, and only its parent has not noticed yet.
+    pub fn is_over(&self) -> bool {
+        matches!(text::fields(self.fields).next(), None | Some(b"Z" | b"X"))
+    }
+
+    /// The process that started it, or the one that took it over; `None` for the first.
+    pub fn parent(&self) -> Option<u32> {
+        let parent = u32::try_from(self.number(4)?).ok()?;
+        (parent != 0).then_some(parent)
+    }
+
+    /// Whether it is one of the kernel's own threads: any process can take on their names, and have no
+    /// arguments.
+    pub fn is_kernel_thread(&self) -> bool {
+        self.number(9)
+            .is_some_and(|flags| flags & IS_KERNEL_THREAD != 0)
+    }
+
+    /// CPU time in user mode and in the kernel, of all its threads, without its children.
+    pub fn cpu_time(&self) -> Option<Nanoseconds> {
+        let (user, system) = (self.number(14)?, self.number(15)?);
+        Some(of_ticks(user.saturating_add(system)))
+    }
+
+    /// CPU time of the children that it has waited for.
+    pub fn cpu_time_of_children(&self) -> Option<Nanoseconds> {
+        let (user, system) = (self.number(16)?, self.number(17)?);
+        Some(of_ticks(user.saturating_add(system)))
+    }
+
+    /// When it started, in clock ticks since boot: with the number, its identity.
+    pub fn started(&self) -> Option<u64> {
+        self.number(22)
+    }
+}
+
+/// The directories below `directory` whose names are numbers, with these: processes or threads.
+pub fn numbered(directory: &Path) -> Vec<(u32, PathBuf)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let numbered = |entry: std::fs::DirEntry| {
+        let number = text::small(entry.file_name().as_bytes())?;
+        Some((number, entry.path()))
+    };
+    entries.filter_map(numbered).collect()
+}
+
+/// One process below an injected `/proc`.
+#[derive(Debug, Clone, Copy)]
+pub struct Process<'a> {
+    proc: &'a Path,
+    /// Its number.
+    pub pid: u32,
+}
+
+impl Process<'static> {
+    /// A process of this host.
+    pub fn of_host(pid: u32) -> Self {
+        Self::new(Path::new("/proc"), pid)
+    }
+}
+
+impl<'a> Process<'a> {
+    /// The process `pid` below `proc`, which need not exist.
+    pub fn new(proc: &'a Path, pid: u32) -> Self {
+        Self { proc, pid }
+    }
+
+    /// A file of its directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.proc.join(self.pid.to_string()).join(name)
+    }
+
+    /// Its arguments; empty for kernel threads, zombies and processes that are gone.
+    pub fn arguments(&self) -> Vec<Vec<u8>> {
+        let mut content = Vec::new();
+        let read = File::open(self.path("cmdline"))
+            .and_then(|file| file.take(LONGEST_COMMAND).read_to_end(&mut content));
+        if read.is_err() || content.is_empty() {
+            return Vec::new();
+        }
+        let content = content.strip_suffix(&[0]).unwrap_or(&content);
+        content
+            .split(|byte| *byte == 0)
+            .map(<[u8]>::to_vec)
+            .collect()
+    }
+
+    /// The name that it gave itself, or the kernel gave its thread.
+    pub fn command_name(&self) -> Option<Vec<u8>> {
+        let name = std::fs::read(self.path("comm")).ok()?;
+        Some(name.trim_ascii_end().to_vec())
+    }
+
+    /// The last part of its program's path.
+    pub fn executable(&self) -> Option<Vec<u8>> {
+        let path = std::fs::read_link(self.path("exe")).ok()?;
+        let name = path.file_name()?.as_bytes();
+        // A program that was replaced by an update while it ran.
+        Some(name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec())
+    }
+
+    /// Looks at its `stat`.
+    pub fn stat<T>(&self, look: impl FnOnce(ProcessStat<'_>) -> Option<T>) -> Option<T> {
+        let text = std::fs::read(self.path("stat")).ok()?;
+        look(ProcessStat::parse(&text)?)
+    }
+
+    /// See [`ProcessStat::started`].
+    pub fn started(&self) -> Option<u64> {
+        self.stat(|stat| stat.started())
+    }
+
+    /// See [`ProcessStat::parent`].
+    pub fn parent(&self) -> Option<u32> {
+        self.stat(|stat| stat.parent())
+    }
+
+    /// See [`ProcessStat::cpu_time`].
+    pub fn cpu_time(&self) -> Option<Nanoseconds> {
+        self.stat(|stat| stat.cpu_time())
+    }
+
+    /// See [`ProcessStat::is_kernel_thread`].
+    pub fn is_kernel_thread(&self) -> bool {
+        self.stat(|stat| Some(stat.is_kernel_thread())) == Some(true)
+    }
+
+    /// Whether it is there and has not ended.
+    pub fn is_alive(&self) -> bool {
+        self.stat(|stat| Some(!stat.is_over())) == Some(true)
+    }
+
+    /// Its children.
+    pub fn children(&self) -> Vec<u32> {
+        // Needs CONFIG_PROC_CHILDREN, which every distribution sets; without it, look at everyone.
+        if let Ok(list) = std::fs::read(self.path(&format!("task/{}/children", self.pid))) {
+            return text::fields(&list).filter_map(text::small).collect();
+        }
+        let is_child =
+            |(pid, _): &(u32, PathBuf)| Process::new(self.proc, *pid).parent() == Some(self.pid);
+        let all = numbered(self.proc).into_iter().filter(is_child);
+        all.map(|(pid, _)| pid).collect()
+    }
+
+    /// Its threads, with their directories.
+    pub fn threads(&self) -> Vec<(u32, PathBuf)> {
+        numbered(&self.path("task"))
+    }
+
+    /// Its numbers in the PID namespaces that it is in, the innermost last; empty when it is gone.
+    pub fn namespace_numbers(&self) -> Vec<u32> {
+        namespace_numbers(&self.path("status"))
+    }
+
+    /// Whether it holds a virtual machine of KVM's.
+    pub fn holds_vm(&self) -> bool {
+        let is_vm = |(_, target): &(u32, PathBuf)| target.as_os_str() == "anon_inode:kvm-vm";
+        self.files().iter().any(is_vm)
+    }
+
+    /// The inode of its network namespace.
+    pub fn net_namespace(&self) -> Option<u32> {
+        let link = std::fs::read_link(self.path("ns/net")).ok()?;
+        let inode = link
+            .as_os_str()
+            .as_bytes()
+            .strip_prefix(b"net:[")?
+            .strip_suffix(b"]")?;
+        text::small(inode)
+    }
+
+    /// The devices of its network namespace that are up, by name, with their indices there. From
+    /// `/proc/PID/net/igmp`, since `/sys` shows the namespace that it was mounted in.
+    pub fn links(&self) -> Vec<(Vec<u8>, u32)> {
+        let Ok(table) = std::fs::read(self.path("net/igmp")) else {
+            return Vec::new();
+        };
+        let link = |line: &[u8]| {
+            // `4\ttap0      :     1      V3`; groups of a device follow, indented.
+            let (index, rest) = line.split_at_checked(line.iter().position(|b| *b == b'\t')?)?;
+            let index = text::small(index)?;
+            let name = rest.split(|byte| *byte == b':').next()?.trim_ascii();
+            Some((name.to_vec(), index))
+        };
+        text::lines(&table).filter_map(link).collect()
+    }
+
+    /// Its group in the hierarchy that accounts CPU time: of v1 where that is `cpuacct`, else v2's.
+    pub fn control_group(&self, v1: bool) -> Option<PathBuf> {
+        let table = std::fs::read(self.path("cgroup")).ok()?;
+        let accounts = |group: &Membership<'_>| match v1 {
+            true => group.has("cpuacct"),
+            false => group.is_v2(),
+        };
+        memberships(&table)
+            .find(accounts)
+            .map(|group| group.path.to_owned())
+    }
+
+    /// Its open files: number and what the link says.
+    pub fn files(&self) -> Vec<(u32, PathBuf)> {
+        let Ok(entries) = std::fs::read_dir(self.path("fd")) else {
+            return Vec::new();
+        };
+        entries
+            .take(MOST_FILES)
+            .filter_map(|entry| {
+                let entry = entry.ok()?;
+                let number = text::small(entry.file_name().as_bytes())?;
+                let target = std::fs::read_link(entry.path()).ok()?;
+                Some((number, target))
+            })
+            .collect()
+    }
+
+    /// The interface that a file of `/dev/net/tun` belongs to.
+    pub fn tun_interface(&self, file: u32) -> Option<String> {
+        let info = std::fs::read(self.path(&format!("fdinfo/{file}"))).ok()?;
+        let name = text::lines(&info).find_map(|line| line.strip_prefix(b"iff:"))?;
+        let name = String::from_utf8_lossy(name.trim_ascii()).into_owned();
+        (!name.is_empty()).then_some(name)
+    }
+}
+
+/// The numbers of a process or thread in the PID namespaces that it is in, the innermost last, from its `status`
+/// (proc_pid_status(5)); empty when it is gone.
+pub(crate) fn namespace_numbers(status: &Path) -> Vec<u32> {
+    let status = std::fs::read(status).unwrap_or_default();
+    let line = text::lines(&status).find_map(|line| line.strip_prefix(b"NSpid:"));
+    text::fields(line.unwrap_or_default())
+        .filter_map(text::small)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    const STAT: &[u8] = b"7 (a) (b)) S 2 7 7 0 -1 2129984 0 0 0 0 30 12 5 6 20 0 1 0 4321 0\n";
+
+    #[test]
+    fn a_name_may_hold_brackets_and_blanks() {
+        let stat = ProcessStat::parse(STAT).unwrap();
+        assert_eq!(stat.name, b"a) (b)");
+        assert_eq!(stat.parent(), Some(2));
+        assert!(stat.is_kernel_thread() && !stat.is_over());
+        assert_eq!(stat.cpu_time(), Some(Nanoseconds(420_000_000)));
+        assert_eq!(stat.cpu_time_of_children(), Some(Nanoseconds(110_000_000)));
+        assert_eq!(stat.started(), Some(4321));
+    }
+
+    #[test]
+    fn a_truncated_line_has_only_what_it_holds() {
+        let stat = ProcessStat::parse(b"7 (a) Z 2").unwrap();
+        assert_eq!(
+            (stat.parent(), stat.cpu_time(), stat.started()),
+            (Some(2), None, None)
+        );
+        assert!(stat.is_over() && !stat.is_kernel_thread());
+        assert!(ProcessStat::parse(b"7 (a").is_none());
+        assert!(ProcessStat::parse(b") 7 (").is_none());
+    }
+
+    #[test]
+    fn children_are_found_with_and_without_the_kernels_list() {
+        let proc = tempfile::tempdir().unwrap();
+        for (pid, parent) in [(7, 1), (8, 7), (9, 7), (10, 8)] {
+            let folder = proc.path().join(pid.to_string());
+            fs::create_dir_all(folder.join("task/7")).unwrap();
+            fs::write(folder.join("stat"), format!("{pid} (x) S {parent} 0\n")).unwrap();
+        }
+        let mut children = Process::new(proc.path(), 7).children();
+        children.sort_unstable();
+        assert_eq!(children, [8, 9]);
+        fs::write(proc.path().join("7/task/7/children"), "9 ").unwrap();
+        assert_eq!(Process::new(proc.path(), 7).children(), [9]);
+        assert!(Process::new(proc.path(), 7).is_alive());
+        assert!(!Process::new(proc.path(), 99).is_alive());
+    }
+
+    #[test]
+    fn numbers_in_namespaces_end_with_the_innermost() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        fs::write(
+            proc.path().join("7/status"),
+            "Name:\tx\nNSpid:\t7\t3\nUid:\t0\n",
+        )
+        .unwrap();
+        assert_eq!(Process::new(proc.path(), 7).namespace_numbers(), [7, 3]);
+        assert!(Process::new(proc.path(), 8).namespace_numbers().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "([()]|Z| |[0-9]{1,22}|\n){0,60}") {
+            if let Some(stat) = ProcessStat::parse(text.as_bytes()) {
+                let _ = (stat.parent(), stat.cpu_time(), stat.started(), stat.cpu_time_of_children());
+                let _ = (stat.is_over(), stat.is_kernel_thread());
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! CPU time of a machine and what else `/proc/stat` counts since boot (proc_stat(5)), and the tasks of
+//! `/proc/loadavg`.
+//!
+//! The kernel prints ticks of 1/100 s, and on most kernels it samples user, system, irq and softirq time at its
+//! own tick.
+
+use crate::{KernelError, of_ticks, read, text};
+use std::path::Path;
+use vtax_core::Nanoseconds;
+
+/// What a processor does, in the order of the columns of a `cpu` line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CpuState {
+    /// Runs programs.
+    User,
+    /// Runs programs of low priority.
+    Nice,
+    /// Runs the kernel for programs.
+    System,
+    /// Has nothing to do.
+    Idle,
+    /// Has nothing to do, and something waits for a device.
+    Iowait,
+    /// Serves interrupts.
+    Irq,
+    /// Serves soft interrupts.
+    Softirq,
+    /// Was ready, and the hypervisor below ran something else.
+    Steal,
+    /// Runs guests. That lies inside user time.
+    Guest,
+}
+
+/// How many states there are.
+pub const STATES: usize = 9;
+
+impl CpuState {
+    /// All of them, each with its name for messages.
+    pub const ALL: [(Self, &'static str); STATES] = [
+        (Self::User, "user time"),
+        (Self::Nice, "nice time"),
+        (Self::System, "system time"),
+        (Self::Idle, "idle time"),
+        (Self::Iowait, "iowait time"),
+        (Self::Irq, "irq time"),
+        (Self::Softirq, "softirq time"),
+        (Self::Steal, "stolen time"),
+        (Self::Guest, "guest time"),
+    ];
+
+    /// In which a processor works. Guest time lies inside user time.
+    pub const BUSY: [Self; 5] = [
+        Self::User,
+        Self::Nice,
+        Self::System,
+        Self::Irq,
+        Self::Softirq,
+    ];
+}
+
+/// The times of a `cpu` line, by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CpuTimes([Nanoseconds; STATES]);
+
+impl CpuTimes {
+    /// The times of a `cpu` line after its name; old kernels print fewer than nine, which count as zero, and none
+    /// fewer than four.
+    pub fn parse<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
+        let mut times = Self::default();
+        let mut found = 0;
+        for (time, field) in times.0.iter_mut().zip(fields) {
+            *time = of_ticks(text::number(field)?);
+            found += 1;
+        }
+        (found >= 4).then_some(times)
+    }
+
+    /// The time in one state.
+    pub fn of(&self, state: CpuState) -> Nanoseconds {
+        self.0.get(state as usize).copied().unwrap_or_default()
+    }
+
+    /// The time in several states.
+    pub fn sum(&self, states: &[CpuState]) -> Nanoseconds {
+        let times = states.iter().map(|state| self.of(*state).0);
+        Nanoseconds(times.fold(0, u64::saturating_add))
+    }
+
+    /// Replaces the time in one state.
+    pub fn set(&mut self, state: CpuState, time: Nanoseconds) {
+        if let Some(place) = self.0.get_mut(state as usize) {
+            *place = time;
+        }
+    }
+}
+
+impl From<[u64; STATES]> for CpuTimes {
+    /// Times in nanoseconds, in the kernel's order.
+    fn from(nanoseconds: [u64; STATES]) -> Self {
+        Self(nanoseconds.map(Nanoseconds))
+    }
+}
+
+/// A line of `/proc/stat`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// All processors together.
+    All(CpuTimes),
+    /// One processor that is online.
+    Processor(u32, CpuTimes),
+    /// Context switches.
+    ContextSwitches(u64),
+    /// Interrupts of all kinds.
+    Interrupts(u64),
+}
+
+/// The lines that are understood, in the file's order. Nothing is allocated.
+pub fn lines(text: &[u8]) -> impl Iterator<Item = Line> {
+    text::lines(text).filter_map(|line| {
+        let mut fields = text::fields(line);
+        Some(match fields.next()? {
+            b"cpu" => Line::All(CpuTimes::parse(fields)?),
+            b"ctxt" => Line::ContextSwitches(text::number(fields.next()?)?),
+            // By far the longest line; its first number is the sum of the others.
+            b"intr" => Line::Interrupts(text::number(fields.next()?)?),
+            label => {
+                let number = text::small(label.strip_prefix(b"cpu")?)?;
+                Line::Processor(number, CpuTimes::parse(fields)?)
+            }
+        })
+    })
+}
+
+/// What `/proc/stat` shows of the machine as a whole.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostStat {
+    /// CPU time of all processors together, since boot.
+    pub times: CpuTimes,
+    /// Processors that are online.
+    pub processors: u32,
+    /// Context switches since boot.
+    pub context_switches: Option<u64>,
+    /// Interrupts since boot.
+    pub interrupts: Option<u64>,
+}
+
+impl HostStat {
+    /// Reads it below `proc`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or has no line of all processors.
+    pub fn read(proc: &Path) -> Result<Self, KernelError> {
+        let path = proc.join("stat");
+        let text = read(&path)?;
+        Self::parse(&text).ok_or_else(|| KernelError::format(&path, EXPECTED))
+    }
+
+    /// The values of its text; `None` without a line of all processors.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let mut times = None;
+        let mut found = Self::default();
+        for line in lines(text) {
+            match line {
+                Line::All(all) => times = Some(all),
+                Line::Processor(..) => found.processors = found.processors.saturating_add(1),
+                Line::ContextSwitches(count) => found.context_switches = Some(count),
+                Line::Interrupts(count) => found.interrupts = Some(count),
+            }
+        }
+        times.map(|times| Self { times, ..found })
+    }
+}
+
+/// What a `/proc/stat` without a line of all processors lacks.
+pub const EXPECTED: &str = "expected a line `cpu` with at least four numbers";
+
+/// How many tasks there are, from `/proc/loadavg`, such as `0.20 0.18 0.12 1/80 11206` (proc_loadavg(5)).
+pub fn tasks(loadavg: &[u8]) -> Option<u64> {
+    let field = text::fields(loadavg).nth(3)?;
+    text::number(field.split(|byte| *byte == b'/').nth(1)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STAT: &[u8] = b"cpu  100 10 50 1000 20 3 7 5 60 0\ncpu0 60 10 30 500 10 1 4 5 60 0\n\
+        cpu1 40 0 20 500 10 2 3 0 0 0\nintr 12 0 0 7 5\nctxt 4242\nbtime 1\n";
+
+    #[test]
+    fn times_processors_switches_and_interrupts_are_read() {
+        let stat = HostStat::parse(STAT).unwrap();
+        assert_eq!(stat.times.of(CpuState::Idle), Nanoseconds(10_000_000_000));
+        assert_eq!(stat.times.sum(&CpuState::BUSY), Nanoseconds(1_700_000_000));
+        assert_eq!(stat.processors, 2);
+        assert_eq!(
+            (stat.context_switches, stat.interrupts),
+            (Some(4242), Some(12))
+        );
+    }
+
+    #[test]
+    fn old_kernels_print_fewer_columns_and_a_truncated_line_is_none() {
+        let stat = HostStat::parse(b"cpu 1 2 3 4\n").unwrap();
+        assert_eq!(stat.times.of(CpuState::Steal), Nanoseconds(0));
+        assert_eq!(HostStat::parse(b"cpu 1 2 3\n"), None);
+        assert_eq!(HostStat::parse(b"cpu 1 2 3 x\n"), None);
+        assert_eq!(HostStat::parse(b""), None);
+    }
+
+    #[test]
+    fn a_tree_without_the_line_of_all_processors_is_an_error_that_names_the_file() {
+        let proc = tempfile::tempdir().unwrap();
+        assert!(matches!(
+            HostStat::read(proc.path()),
+            Err(KernelError::Read { .. })
+        ));
+        std::fs::write(proc.path().join("stat"), "btime 1\n").unwrap();
+        let error = HostStat::read(proc.path()).unwrap_err().to_string();
+        assert!(error.contains("/stat does not look as expected"), "{error}");
+    }
+
+    #[test]
+    fn tasks_are_counted_from_loadavg() {
+        assert_eq!(tasks(b"0.20 0.18 0.12 1/80 11206\n"), Some(80));
+        for bad in [&b""[..], b"0.20 0.18 0.12", b"1 2 3 4 5", b"1 2 3 1/x"] {
+            assert_eq!(tasks(bad), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_without_a_panic(text in "(cpu|intr|ctxt| |[0-9]{1,22}|x|\n){0,80}") {
+            let _ = (HostStat::parse(text.as_bytes()), tasks(text.as_bytes()));
+        }
+
+        #[test]
+        fn huge_numbers_saturate(ticks: [u64; STATES]) {
+            let line: Vec<String> = ticks.iter().map(u64::to_string).collect();
+            let stat = HostStat::parse(format!("cpu {}\n", line.join(" ")).as_bytes()).unwrap();
+            let user = ticks[0].saturating_mul(10_000_000);
+            prop_assert_eq!(stat.times.of(CpuState::User), Nanoseconds(user));
+            prop_assert!(stat.times.sum(&CpuState::BUSY).0 >= user);
+        }
+    }
+}
