@@ -4,102 +4,78 @@ use crate::catalogue::{Catalogue, Paper, Plan, Published};
 use crate::ours::{Number, Origin};
 use crate::verdict::{NEAR, Ratio, Verdict};
 use crate::{Compared, ComparedRow, Entry, Summary};
+use maud::{Markup, html};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use vtax_core::Source;
-use vtax_report::html::{PALETTE, STYLE, escape};
+use vtax_report::html::frame::{DASH, Page, badge, prose, table};
 use vtax_report::numbers;
-
-const ATLAS_STYLE: &str = include_str!("../assets/atlas.css");
-
-/// Appends formatted text; writing to a string cannot fail.
-macro_rules! add {
-    ($out:expr, $($text:tt)*) => { let _ = write!($out, $($text)*); };
-}
 
 /// The page of these figures.
 pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
-    let mut body = String::with_capacity(64 * 1024);
-    add!(
-        body,
-        "<header class=\"masthead\">\n<p class=\"eyebrow\">vtax atlas</p>\n<h1>The papers’ figures, published beside ours</h1>\n\
-         <p class=\"lede\">{}.</p>\n</header>\n",
-        escape(&Summary::of(entries).to_string())
-    );
-    how_to_read(&mut body);
-    let papers = || {
-        let all = catalogue.papers.iter();
-        all.map(|paper| {
-            let own = entries
-                .iter()
-                .filter(|entry| entry.figure.paper == paper.key);
-            (paper, own.collect::<Vec<_>>())
-        })
-        .filter(|(_, own)| !own.is_empty())
-    };
-    body.push_str("<nav aria-label=\"Contents\">\n<h2>Contents</h2>\n");
-    for (paper, own) in papers() {
-        contents(&mut body, paper, &own);
+    let papers = catalogue.papers.iter().map(|paper| {
+        let own = entries
+            .iter()
+            .filter(|entry| entry.figure.paper == paper.key);
+        (paper, own.collect::<Vec<_>>())
+    });
+    let papers: Vec<(&Paper, Vec<&Entry<'_>>)> =
+        papers.filter(|(_, own)| !own.is_empty()).collect();
+    Page {
+        kind: "vtax atlas",
+        name: "The papers’ figures, published beside ours",
+        lede: &format!("{}.", Summary::of(entries)),
+        head: how_to_read(),
+        contents: html! {
+            h2 { "Contents" }
+            @for (paper, own) in &papers { (contents(paper, own)) }
+        },
+        body: html! {
+            @for (paper, own) in &papers {
+                section id=(paper.key) {
+                    h2 { (paper.authors) }
+                    p.key { (paper.title) }
+                    @for entry in own { (figure(catalogue, entry)) }
+                }
+            }
+        },
+        style: include_str!("../assets/atlas.css"),
+        figures: None,
     }
-    body.push_str("</nav>\n");
-    for (paper, own) in papers() {
-        add!(
-            body,
-            "<section id=\"{}\">\n<h2>{}</h2>\n<p class=\"key\">{}</p>\n",
-            escape(&paper.key),
-            escape(&paper.authors),
-            escape(&paper.title)
-        );
-        for entry in own {
-            figure(&mut body, catalogue, entry);
+    .render()
+}
+
+fn how_to_read() -> Markup {
+    html! {
+        p.key {
+            "A published number is compared with ours as a ratio to the same baseline: watts at a wall plug, or seconds of another \
+             machine, say nothing beside each other. " b { "Order" } " agrees where each two systems or levels stand in the published order; \
+             what lies within the intervals is a tie and counts as either. " b { "Ratio" } " agrees where each ratio is within × " (NEAR)
+            " of the published one. Both are computed. Where a chart prints no numbers, only its shape is compared."
         }
-        body.push_str("</section>\n");
+        p.key {
+            span.dot.published {} " published " span.dot.ours {} " ours, with its 95 % interval. Numbers that are not simply measured are marked "
+            (badge("modelled")) " (computed by a model) or " (badge("emulated"))
+            " (counted in an emulated host, whose times are not those of hardware)."
+        }
     }
-    let version = env!("CARGO_PKG_VERSION");
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"generator\" content=\"vtax {version}\">\n<title>Atlas · vtax</title>\n\
-         <link rel=\"icon\" href=\"data:,\">\n<style>\n{PALETTE}{STYLE}{ATLAS_STYLE}</style>\n</head>\n<body>\n\
-         <main class=\"page\">\n{body}<footer>Made by vtax {version}.</footer>\n</main>\n</body>\n</html>\n"
-    )
 }
 
-fn how_to_read(out: &mut String) {
-    add!(
-        out,
-        "<p class=\"key\">A published number is compared with ours as a ratio to the same baseline: watts at a wall plug, or seconds of \
-         another machine, say nothing beside each other. <b>Order</b> agrees where each two systems or levels stand in the published \
-         order; what lies within the intervals is a tie and counts as either. <b>Ratio</b> agrees where each ratio is within × {NEAR} of \
-         the published one. Both are computed. Where a chart prints no numbers, only its shape is compared.</p>\n\
-         <p class=\"key\"><span class=\"dot published\"></span> published <span class=\"dot ours\"></span> ours, with its 95 % interval. \
-         Numbers that are not simply measured are marked <span class=\"badge\">modelled</span> (computed by a model) or \
-         <span class=\"badge\">emulated</span> (counted in an emulated host, whose times are not those of hardware).</p>\n"
-    );
-}
-
-fn contents(out: &mut String, paper: &Paper, own: &[&Entry<'_>]) {
-    add!(
-        out,
-        "<h3><a href=\"#{}\">{}</a></h3>\n<ul class=\"contents\">\n",
-        escape(&paper.key),
-        escape(&paper.authors)
-    );
-    for entry in own {
-        add!(
-            out,
-            "<li><a href=\"#{}\">{}</a> {} <span class=\"said\">{}</span></li>\n",
-            anchor(entry),
-            escape(&entry.figure.number),
-            escape(&entry.figure.title),
-            escape(&verdict_in_words(entry.verdict, entry.has_ours()))
-        );
+fn contents(paper: &Paper, own: &[&Entry<'_>]) -> Markup {
+    html! {
+        h3 { a href={ "#" (paper.key) } { (paper.authors) } }
+        ul.contents {
+            @for entry in own {
+                li {
+                    a href={ "#" (anchor(entry)) } { (entry.figure.number) } " " (entry.figure.title) " "
+                    span.said { (verdict_in_words(entry.verdict, entry.has_ours())) }
+                }
+            }
+        }
     }
-    out.push_str("</ul>\n");
 }
 
 fn anchor(entry: &Entry<'_>) -> String {
-    escape(&format!("{}-{}", entry.figure.paper, entry.figure.id))
+    format!("{}-{}", entry.figure.paper, entry.figure.id)
 }
 
 fn verdict_in_words(verdict: Verdict, has_ours: bool) -> String {
@@ -117,100 +93,60 @@ fn verdict_in_words(verdict: Verdict, has_ours: bool) -> String {
     }
 }
 
-fn figure(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
+fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     let figure = entry.figure;
-    add!(
-        out,
-        "<article id=\"{}\">\n<h3>{}: {}</h3>\n<p class=\"verdict{}\">{}</p>\n",
-        anchor(entry),
-        escape(&figure.number),
-        escape(&figure.title),
-        if entry.verdict.is_compared() {
-            ""
-        } else {
-            " none"
-        },
-        escape(&verdict_in_words(entry.verdict, entry.has_ours()))
-    );
-    for compared in &entry.series {
-        series(out, catalogue, compared);
-    }
-    if entry.series.is_empty() {
-        out.push_str("<p class=\"key\">A chart whose points are not printed: only its shape could be compared.</p>\n");
-    }
-    for (head, text) in [
+    let prose_of = [
         ("What differs.", &figure.differs),
         ("Not measured yet.", &figure.missing),
-    ] {
-        if !text.is_empty() {
-            add!(out, "<p><b>{head}</b> {}</p>\n", prose(text));
+    ];
+    html! {
+        article id=(anchor(entry)) {
+            h3 { (figure.number) ": " (figure.title) }
+            p.verdict.none[!entry.verdict.is_compared()] { (verdict_in_words(entry.verdict, entry.has_ours())) }
+            @for compared in &entry.series { (series(catalogue, compared)) }
+            @if entry.series.is_empty() {
+                p.key { "A chart whose points are not printed: only its shape could be compared." }
+            }
+            @for (head, text) in prose_of {
+                @if !text.is_empty() { p { b { (head) } " " (prose(text)) } }
+            }
+            (provenance(catalogue, entry))
         }
     }
-    provenance(out, catalogue, entry);
-    out.push_str("</article>\n");
 }
 
-/// Text whose words between backticks are code.
-fn prose(text: &str) -> String {
-    let parts = text.split('`').enumerate();
-    parts
-        .map(|(position, part)| match position % 2 {
-            0 => escape(part),
-            _ => format!("<code>{}</code>", escape(part)),
-        })
-        .collect()
-}
-
-fn series(out: &mut String, catalogue: &Catalogue, compared: &Compared<'_>) {
-    let printed = compared.rows.iter().any(|row| row.published.is_some());
-    add!(
-        out,
-        "<h4>{}{}</h4>\n",
-        escape(&compared.series.what),
-        if printed {
-            ""
-        } else {
-            " (a chart without printed numbers: its shape alone)"
+fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
+    let series = compared.series;
+    let is_printed = compared.rows.iter().any(|row| row.published.is_some());
+    let columns = [
+        html! {},
+        html! { "published" @if !series.unit.is_empty() { ", " (series.unit) } },
+        html! { "ours" },
+        html! { "published, to " (series.baseline) },
+        html! { "ours, to " (series.baseline) },
+    ];
+    let rows = html! {
+        @for row in &compared.rows {
+            tr {
+                th scope="row" { (row.row.system) }
+                td.number { @if let Some(number) = row.published { (published(number)) } @else { (DASH) } }
+                td.number { (ours(row)) }
+                td.number { (ratio(row.published_ratio)) }
+                td.number { (ratio(row.our_ratio)) }
+            }
         }
-    );
-    chart(out, compared);
-    let unit = &compared.series.unit;
-    add!(
-        out,
-        "<div class=\"scroll\"><table>\n<thead><tr><th></th><th scope=\"col\">published{}</th><th scope=\"col\">ours</th>\
-         <th scope=\"col\">published, to {base}</th><th scope=\"col\">ours, to {base}</th></tr></thead>\n<tbody>\n",
-        if unit.is_empty() {
-            String::new()
-        } else {
-            format!(", {}", escape(unit))
-        },
-        base = escape(&compared.series.baseline)
-    );
-    for row in &compared.rows {
-        add!(
-            out,
-            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-            escape(&row.row.system),
-            row.published.map_or("–".to_owned(), published),
-            ours(row),
-            ratio(row.published_ratio),
-            ratio(row.our_ratio)
-        );
-    }
-    add!(
-        out,
-        "</tbody></table></div>\n<p class=\"key\">{}</p>\n",
-        escape(&verdict_in_words(compared.verdict, compared.has_ours()))
-    );
-    let named = &compared.series.plan;
-    if let (false, Some(plan)) = (compared.has_ours(), catalogue.plans.get(named)) {
-        let at = compared.series.at.as_deref();
-        add!(
-            out,
-            "<p class=\"key\">plans/{} measures it: <code>{}</code></p>\n",
-            escape(&plan.file),
-            escape(&command(plan, named, false, at))
-        );
+    };
+    html! {
+        h4 { (series.what) @if !is_printed { " (a chart without printed numbers: its shape alone)" } }
+        (chart(compared))
+        (table(columns, &rows))
+        p.key { (verdict_in_words(compared.verdict, compared.has_ours())) }
+        @if let (false, Some(plan)) = (compared.has_ours(), catalogue.plans.get(&series.plan)) {
+            p.key {
+                "plans/" (plan.file) " measures it: "
+                code { (command(plan, &series.plan, false, series.at.as_deref())) }
+            }
+        }
     }
 }
 
@@ -221,15 +157,17 @@ fn command(plan: &Plan, name: &str, quick: bool, at: Option<&str>) -> String {
 }
 
 /// As many digits as were printed, or three of what was computed.
-fn published(number: Published) -> String {
-    let about = if number.approximate { "≈ " } else { "" };
-    match (number.range, number.derived) {
-        (Some((low, high)), _) => format!("{about}{low}–{high}"),
-        (None, true) => format!(
-            "{about}{}<span class=\"detail\">computed from printed ones</span>",
-            numbers::scaled(number.value, None, 1.0, String::new()).value
-        ),
-        (None, false) => format!("{about}{}", grouped(number.value)),
+fn published(number: Published) -> Markup {
+    html! {
+        @if number.approximate { "≈ " }
+        @match (number.range, number.derived) {
+            (Some((low, high)), _) => { (low) "–" (high) }
+            (None, true) => {
+                (numbers::scaled(number.value, None, 1.0, String::new()).value)
+                span.detail { "computed from printed ones" }
+            }
+            (None, false) => { (grouped(number.value)) }
+        }
     }
 }
 
@@ -245,17 +183,16 @@ fn grouped(value: f64) -> String {
     grouped.collect()
 }
 
-fn ours(row: &ComparedRow<'_>) -> String {
-    let Some((key, number, _)) = &row.ours else {
-        return "–".to_owned();
-    };
-    let shown = numbers::estimate(number.value, number.interval, number.unit);
-    format!(
-        "{}{}<span class=\"detail\">{}</span>",
-        escape(&shown.line()),
-        badges(&key.metric, number),
-        escape(&repeated(number))
-    )
+fn ours(row: &ComparedRow<'_>) -> Markup {
+    html! {
+        @if let Some((key, number, _)) = &row.ours {
+            (numbers::estimate(number.value, number.interval, number.unit).line())
+            (badges(&key.metric, number))
+            span.detail { (repeated(number)) }
+        } @else {
+            (DASH)
+        }
+    }
 }
 
 /// How often it was seen, and what that varied.
@@ -267,27 +204,22 @@ fn repeated(number: &Number) -> String {
 }
 
 /// The flags of a number; what a model made of an emulated host's counts has both.
-fn badges(metric: &str, number: &Number) -> String {
-    let is_modelled = metric.starts_with("model.") || number.source == Source::Modelled;
-    let flags = [
-        (is_modelled, "modelled"),
-        (number.source == Source::Emulated, "emulated"),
-    ];
-    let shown = flags.into_iter().filter(|(is, _)| *is);
-    shown
-        .map(|(_, flag)| format!("<span class=\"badge\">{flag}</span>"))
-        .collect()
+fn badges(metric: &str, number: &Number) -> Markup {
+    html! {
+        @if metric.starts_with("model.") || number.source == Source::Modelled { (badge(Source::Modelled)) }
+        @if number.source == Source::Emulated { (badge(Source::Emulated)) }
+    }
 }
 
 fn ratio(ratio: Option<Ratio>) -> String {
-    ratio.map_or("–".to_owned(), |ratio| {
-        escape(&numbers::ratio(ratio.value, ratio.interval).line())
+    ratio.map_or(DASH.to_owned(), |ratio| {
+        numbers::ratio(ratio.value, ratio.interval).line()
     })
 }
 
 /// The ratios on a logarithmic scale: a dot for the published one, a dot with its interval for ours.
 /// Made of rows of HTML, so that its text stays legible at any width and on paper.
-fn chart(out: &mut String, compared: &Compared<'_>) {
+fn chart(compared: &Compared<'_>) -> Markup {
     let both = |row: &ComparedRow<'_>| [row.published_ratio, row.our_ratio];
     let all = compared.rows.iter().flat_map(both).flatten();
     let ends = all.flat_map(|ratio| {
@@ -303,7 +235,7 @@ fn chart(out: &mut String, compared: &Compared<'_>) {
         .filter(|end| *end > 0.0 && end.is_finite())
         .collect();
     if ends.len() < 2 {
-        return;
+        return html! {};
     }
     let low = ends.iter().copied().fold(1.0, f64::min) / 1.1;
     let high = ends.iter().copied().fold(1.0, f64::max) * 1.1;
@@ -311,50 +243,42 @@ fn chart(out: &mut String, compared: &Compared<'_>) {
         let share = (value.max(low) / low).ln() / (high / low).ln();
         (share.clamp(0.0, 1.0) * 1000.0).round() / 10.0
     };
-    out.push_str("<div class=\"chart\" aria-hidden=\"true\">\n");
-    for row in compared
-        .rows
-        .iter()
-        .filter(|row| both(row).iter().any(Option::is_some))
-    {
-        add!(
-            out,
-            "<div class=\"bar\"><span class=\"name\">{}</span><span class=\"track\"><i class=\"one\" style=\"left:{}%\"></i>",
-            escape(&row.row.system),
-            at(1.0)
-        );
-        for (class, ratio) in [("ours", row.our_ratio), ("published", row.published_ratio)] {
-            let Some(ratio) = ratio.filter(|ratio| ratio.value > 0.0) else {
-                continue;
-            };
-            if let Some(interval) = ratio.interval {
-                let (from, to) = (at(interval.low), at(interval.high));
-                add!(
-                    out,
-                    "<i class=\"span {class}\" style=\"left:{from}%;width:{:.1}%\"></i>",
-                    to - from
-                );
-            }
-            add!(
-                out,
-                "<i class=\"dot {class}\" style=\"left:{}%\"></i>",
-                at(ratio.value)
-            );
-        }
-        out.push_str("</span></div>\n");
-    }
-    out.push_str("<div class=\"bar axis\"><span class=\"name\"></span><span class=\"track\">");
     let ticks: Vec<(f64, f64)> = ticks(low, high).into_iter().map(|t| (t, at(t))).collect();
-    let (wide, narrow) = (apart(&ticks, WIDE), apart(&ticks, NARROW));
-    for (tick, at) in wide {
-        let class = if narrow.contains(&(tick, at)) {
-            "tick"
-        } else {
-            "tick dense"
-        };
-        add!(out, "<i class=\"{class}\" style=\"left:{at}%\">{tick}×</i>");
+    let narrow = apart(&ticks, NARROW);
+    let rows = compared.rows.iter();
+    let mark = |class: &str, ratio: Option<Ratio>| {
+        html! {
+            @if let Some(ratio) = ratio.filter(|ratio| ratio.value > 0.0) {
+                @if let Some(interval) = ratio.interval {
+                    @let (from, to) = (at(interval.low), at(interval.high));
+                    i class={ "span " (class) } style=(format!("left:{from}%;width:{:.1}%", to - from)) {}
+                }
+                i class={ "dot " (class) } style={ "left:" (at(ratio.value)) "%" } {}
+            }
+        }
+    };
+    html! {
+        div.chart aria-hidden="true" {
+            @for row in rows.filter(|row| both(row).iter().any(Option::is_some)) {
+                div.bar {
+                    span.name { (row.row.system) }
+                    span.track {
+                        i.one style={ "left:" (at(1.0)) "%" } {}
+                        (mark("ours", row.our_ratio))
+                        (mark("published", row.published_ratio))
+                    }
+                }
+            }
+            div.bar.axis {
+                span.name {}
+                span.track {
+                    @for (tick, at) in apart(&ticks, WIDE) {
+                        i.tick.dense[!narrow.contains(&(tick, at))] style={ "left:" (at) "%" } { (tick) "×" }
+                    }
+                }
+            }
+        }
     }
-    out.push_str("</span></div>\n</div>\n");
 }
 
 /// What a tick's text takes of the scale, in percent: on a desk's screen, and on one of 360 pixels.
@@ -397,7 +321,7 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
 }
 
 /// The plans, their commands and hosts.
-fn provenance(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
+fn provenance(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     let rows = entry.series.iter().flat_map(|compared| &compared.rows);
     let found = rows.filter_map(|row| row.ours.as_ref());
     let origins: BTreeMap<&str, &Origin> = found
@@ -405,36 +329,29 @@ fn provenance(out: &mut String, catalogue: &Catalogue, entry: &Entry<'_>) {
         .collect();
     let plans = catalogue.plans_of(&[entry.figure]);
     if plans.is_empty() {
-        return;
+        return html! {};
     }
-    out.push_str("<dl class=\"origin\">\n");
-    for (name, plan) in plans {
-        let origin = origins.get(name);
-        let place = origin.map(|origin| origin.place.as_str());
-        let quick = origin.is_some_and(|origin| origin.profile == "quick");
-        add!(
-            out,
-            "<dt>plan</dt><dd>plans/{}</dd><dt>command</dt><dd><code>{}</code></dd>",
-            escape(&plan.file),
-            escape(&command(plan, name, quick, place))
-        );
-        match origin {
-            Some(origin) => {
-                add!(
-                    out,
-                    "<dt>host</dt><dd>{}: {}</dd><dt>run</dt><dd>{}, {} profile, vtax {}, plan {}</dd>\n",
-                    escape(&origin.place),
-                    escape(&origin.host),
-                    escape(&origin.started),
-                    escape(&origin.profile),
-                    escape(&origin.vtax),
-                    escape(origin.plan_sha256.get(..12).unwrap_or(&origin.plan_sha256))
-                );
+    html! {
+        dl.origin {
+            @for (name, plan) in plans {
+                @let origin = origins.get(name);
+                @let place = origin.map(|origin| origin.place.as_str());
+                @let quick = origin.is_some_and(|origin| origin.profile == "quick");
+                dt { "plan" } dd { "plans/" (plan.file) }
+                dt { "command" } dd { code { (command(plan, name, quick, place)) } }
+                @if let Some(origin) = origin {
+                    dt { "host" } dd { (origin.place) ": " (origin.host) }
+                    dt { "run" }
+                    dd {
+                        (origin.started) ", " (origin.profile) " profile, vtax " (origin.vtax)
+                        ", plan " (origin.plan_sha256.get(..12).unwrap_or(&origin.plan_sha256))
+                    }
+                } @else {
+                    dt { "run" } dd { "none yet" }
+                }
             }
-            None => out.push_str("<dt>run</dt><dd>none yet</dd>\n"),
         }
     }
-    out.push_str("</dl>\n");
 }
 
 #[cfg(test)]
@@ -600,15 +517,11 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_prose_are_set_as_people_read_them() {
+    fn numbers_have_commas_between_thousands() {
         assert_eq!(grouped(11_500_000.0), "11,500,000");
         assert_eq!(
             [grouped(600.0), grouped(1234.5), grouped(6.25)],
             ["600", "1,234.5", "6.25"]
-        );
-        assert_eq!(
-            prose("run `a <b>` & go"),
-            "run <code>a &lt;b&gt;</code> &amp; go"
         );
     }
 

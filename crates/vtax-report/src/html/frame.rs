@@ -1,0 +1,293 @@
+//! The frame of every page, and the parts that pages are made of. All text is escaped by `maud`.
+
+use crate::figures::Figure;
+use maud::{Markup, PreEscaped, Render, html};
+use serde_json::{Map, Value};
+
+/// The colours and type of every page, light and dark, as properties of CSS.
+pub const PALETTE: &str = include_str!("../../assets/palette.css");
+const STYLE: &str = include_str!("../../assets/report.css");
+const SCRIPT: &str = include_str!("../../assets/report.js");
+const VEGA: [&str; 3] = [
+    include_str!("../../assets/vega.min.js"),
+    include_str!("../../assets/vega-lite.min.js"),
+    include_str!("../../assets/vega-embed.min.js"),
+];
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Stands for a value that does not exist.
+pub const DASH: &str = "–";
+
+/// A page: one file that works offline, on a phone and on paper.
+pub struct Page<'a> {
+    /// Its kind, `vtax report`, above its name.
+    pub kind: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// What it is about, in one sentence.
+    pub lede: &'a str,
+    /// Facts and banners below that.
+    pub head: Markup,
+    /// Links to its parts.
+    pub contents: Markup,
+    /// Its parts.
+    pub body: Markup,
+    /// Rules of CSS that it has beside those of every page.
+    pub style: &'a str,
+    /// The figures that it draws in the places that [`drawn`] made; `None` for a page without scripts.
+    pub figures: Option<&'a [Figure]>,
+}
+
+impl Page<'_> {
+    /// The page as HTML.
+    pub fn render(&self) -> String {
+        let content = html! {
+            header.masthead {
+                p.eyebrow { (self.kind) }
+                @if self.figures.is_some() { button #theme type="button" hidden { "Dark" } }
+                h1 { (self.name) }
+                p.lede { (self.lede) }
+                (self.head)
+            }
+            nav aria-label="Contents" { (self.contents) }
+            (self.body)
+            footer {
+                "Made by vtax " (VERSION) "."
+                @if self.figures.is_some() {
+                    " Drawn with Vega, Vega-Lite and Vega-Embed (BSD 3-Clause, University of Washington Interactive Data Lab)."
+                }
+            }
+        };
+        let page = html! {
+            (PreEscaped("<!doctype html>\n"))
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="generator" content={ "vtax " (VERSION) };
+                    title { (printable(self.name)) " · " (self.kind) }
+                    link rel="icon" href="data:,";
+                    style { (PreEscaped(PALETTE)) (PreEscaped(STYLE)) (PreEscaped(self.style)) }
+                }
+                (PreEscaped("\n"))
+                body {
+                    main.page { (PreEscaped(in_lines(&content.into_string()))) }
+                    @if let Some(figures) = self.figures { (scripts(figures)) }
+                }
+            }
+            (PreEscaped("\n"))
+        };
+        page.into_string()
+    }
+}
+
+/// The scripts, and the figures as their data.
+fn scripts(figures: &[Figure]) -> Markup {
+    let specs = figures.iter().map(|figure| {
+        // The page sets the title as text, which wraps and can be found.
+        let mut spec = figure.spec.clone();
+        spec.as_object_mut().map(|spec| spec.remove("title"));
+        (format!("plot-{}", figure.id), spec)
+    });
+    let specs = Value::Object(specs.collect::<Map<_, _>>());
+    html! {
+        script type="application/json" id="figures-data" { (PreEscaped(json_for_script(&specs))) }
+        @for code in VEGA { script { (PreEscaped(without_source_map(code))) } }
+        script { (PreEscaped(SCRIPT)) }
+    }
+}
+
+/// JSON that cannot end the script element around it, in which HTML has no escapes.
+pub fn json_for_script(value: &Value) -> String {
+    value
+        .to_string()
+        .replace('<', "\\u003c")
+        .replace('\u{2028}', "\\u2028")
+        .replace('\u{2029}', "\\u2029")
+}
+
+/// The code without its last comment, which would make developer tools ask for another file.
+fn without_source_map(code: &str) -> &str {
+    let (code, _) = code
+        .split_once("\n//# sourceMappingURL")
+        .unwrap_or((code, ""));
+    code.trim_end()
+}
+
+/// Text without control characters but the end of a line and the tabulator: HTML has no way to write others.
+fn printable(text: &str) -> String {
+    text.replace(
+        |c: char| c.is_control() && !matches!(c, '\n' | '\t'),
+        "\u{fffd}",
+    )
+}
+
+/// Markup with a line for each block and row, so that the difference of two pages can be read. Text cannot look
+/// like the end of an element: it is escaped.
+fn in_lines(markup: &str) -> String {
+    const ELEMENTS: &str =
+        "article dd div dl figure h1 h2 h3 h4 header li ol p section summary tr ul";
+    ELEMENTS
+        .split(' ')
+        .fold(printable(markup), |text, element| {
+            text.replace(&format!("</{element}>"), &format!("</{element}>\n"))
+        })
+}
+
+/// A part of a report: its anchor and its heading.
+pub type Part = (&'static str, &'static str);
+
+/// The findings of a report.
+pub const SUMMARY: Part = ("summary", "What was found");
+const FIGURES: Part = ("figures", "Figures");
+/// The tables of a report.
+pub const TABLES: Part = ("tables", "Tables");
+/// The provenance of a report.
+pub const PROVENANCE: Part = ("provenance", "Where the numbers come from");
+
+/// Links to the parts of a report.
+pub fn contents() -> Markup {
+    html! {
+        ul.facts {
+            @for (id, heading) in [SUMMARY, FIGURES, TABLES, PROVENANCE] {
+                li { a href={ "#" (id) } { (heading) } }
+            }
+        }
+    }
+}
+
+/// One part of a report.
+pub fn section((id, heading): Part, content: &Markup) -> Markup {
+    html! { section id=(id) { h2 { (heading) } (content) } }
+}
+
+/// Where, when and how a run ran, with how much of it `counted`.
+pub fn run_facts(place: &str, started: &str, profile: &str, seed: u64, counted: &Markup) -> Markup {
+    html! {
+        ul.facts {
+            li { "place " b { (place) } }
+            li { "started " b { (when(started)) } }
+            li { "profile " b { (profile) } }
+            li { (counted) }
+            li { "order " b { "random, interleaved, seed " (seed) } }
+        }
+    }
+}
+
+/// `2026-11-20 14:03:00 +01:00` from RFC 3339.
+pub fn when(rfc3339: &str) -> String {
+    match rfc3339.split_once('T') {
+        Some((date, time)) => {
+            let cut = time.find(['Z', '+', '-']).unwrap_or(time.len());
+            let (clock, zone) = time.split_at(cut);
+            let clock = clock.split('.').next().unwrap_or(clock);
+            format!("{date} {clock} {}", if zone == "Z" { "UTC" } else { zone })
+                .trim_end()
+                .to_owned()
+        }
+        None => rfc3339.to_owned(),
+    }
+}
+
+/// What a reader must know before anything else.
+pub fn banner(head: &str, text: impl Render) -> Markup {
+    html! { p.banner { b { (head) } " " (text) } }
+}
+
+/// A flag behind a number: `modelled`, `emulated`.
+pub fn badge(flag: impl std::fmt::Display) -> Markup {
+    html! { span.badge { (flag.to_string()) } }
+}
+
+/// Text whose words between backticks are code.
+pub fn prose(text: &str) -> Markup {
+    prose_with(text, |part| html! { (part) })
+}
+
+/// Text whose words between backticks are code, the rest as `plain` writes it.
+pub(super) fn prose_with(text: &str, plain: impl Fn(&str) -> Markup) -> Markup {
+    let paired = text.matches('`').count() / 2 * 2;
+    html! {
+        @for (place, part) in text.splitn(paired + 1, '`').enumerate() {
+            @if place % 2 == 1 { code { (part) } } @else { (plain(part)) }
+        }
+    }
+}
+
+/// A table that scrolls where it is wider than the page.
+pub fn table<C: Render>(columns: impl IntoIterator<Item = C>, rows: &Markup) -> Markup {
+    captioned("", columns, rows)
+}
+
+/// A table with a caption.
+pub fn captioned<C: Render>(
+    caption: &str,
+    columns: impl IntoIterator<Item = C>,
+    rows: &Markup,
+) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                @if !caption.is_empty() { caption { (caption) } }
+                thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Something that a reader may unfold.
+pub fn fold(summary: &str, open: bool, content: &Markup) -> Markup {
+    html! { details.more open[open] { summary { (summary) } (content) } }
+}
+
+/// Text as it is in a file, to unfold.
+pub fn file(summary: &str, text: &str) -> Markup {
+    fold(summary, false, &html! { pre { (text) } })
+}
+
+/// The part that holds the figures.
+pub fn drawn(figures: &[Figure]) -> Markup {
+    section(
+        FIGURES,
+        &html! {
+            noscript { p { "The figures need JavaScript; every number is in the tables below." } }
+            @if figures.is_empty() { p { "There is nothing to draw yet." } }
+            div.figures {
+                @for (number, figure) in (1..).zip(figures) {
+                    figure {
+                        h3 { (figure.title) }
+                        div.plot id={ "plot-" (figure.id) } role="img" aria-label=(figure.title) {}
+                        figcaption { b { "Figure " (number) "." } " " (figure.caption) }
+                    }
+                }
+            }
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_between_backticks_are_code_and_a_lone_backtick_is_text() {
+        for (text, markup) in [
+            ("run `a <b>` & go", "run <code>a &lt;b&gt;</code> &amp; go"),
+            ("`a` or `b`", "<code>a</code> or <code>b</code>"),
+            ("`a` or `b", "<code>a</code> or `b"),
+            ("", ""),
+        ] {
+            assert_eq!(prose(text).into_string(), markup);
+        }
+    }
+
+    #[test]
+    fn a_page_has_a_line_for_each_row_and_no_control_characters() {
+        let rows = html! { tr { td { "a\u{1b}[1m</tr>" } } tr { td { "b\tc" } } };
+        assert_eq!(
+            in_lines(&rows.into_string()),
+            "<tr><td>a\u{fffd}[1m&lt;/tr&gt;</td></tr>\n<tr><td>b\tc</td></tr>\n"
+        );
+    }
+}

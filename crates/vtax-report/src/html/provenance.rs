@@ -1,0 +1,153 @@
+//! Where the numbers of a report come from: host, plan, order, and the rules of method.
+
+use super::frame::{PROVENANCE, badge, file, prose, section};
+use crate::analysis::Analysis;
+use crate::numbers::percent;
+use crate::results::ResultsDir;
+use crate::stats::RESAMPLES;
+use maud::{Markup, html};
+use serde_json::Value;
+use std::collections::HashSet;
+use std::fmt::Write;
+
+/// What a report shows beside the analysis.
+#[derive(Debug, Clone, Default)]
+pub struct Provenance {
+    /// The plan as it was run.
+    pub plan: String,
+    /// `host.json`.
+    pub host: Value,
+    /// The schedule in order: label of the treatment, and block.
+    pub schedule: Vec<(String, u32)>,
+}
+
+impl Provenance {
+    /// What the directory holds; for parts that cannot be read, the reason.
+    pub fn of(results: &ResultsDir) -> Self {
+        let run = results.run();
+        let schedule = run.schedule.iter().map(|entry| {
+            let treatment = run.treatments.get(entry.treatment);
+            let label = treatment.map_or("unknown", |treatment| treatment.label.as_str());
+            (label.to_owned(), entry.block)
+        });
+        Self {
+            plan: results
+                .plan_text()
+                .unwrap_or_else(|error| error.to_string()),
+            host: results
+                .host()
+                .unwrap_or_else(|error| Value::String(error.to_string())),
+            schedule: schedule.collect(),
+        }
+    }
+
+    /// The schedule as lines of text.
+    fn order(&self) -> String {
+        let mut lines = String::new();
+        for (index, (label, block)) in self.schedule.iter().enumerate() {
+            let _ = writeln!(lines, "{index:04}  block {block}  {label}");
+        }
+        lines
+    }
+}
+
+pub(super) fn provenance(analysis: &Analysis, provenance: &Provenance) -> Markup {
+    let machines = analysis.fleet.sentences(&analysis.comparisons);
+    section(
+        PROVENANCE,
+        &html! {
+            dl {
+                @for (name, value) in facts(analysis, &provenance.host) { dt { (name) } dd { (value) } }
+            }
+            @if !machines.is_empty() {
+                h3 #machines { "The machines" }
+                ul { @for sentence in machines { li { (prose(&sentence)) } } }
+            }
+            @if !analysis.checks.is_empty() {
+                h3 #checks { "Checks on the design" }
+                ul { @for check in &analysis.checks { li { (prose(check)) } } }
+            }
+            h3 { "How each number is made" }
+            (methods(analysis))
+            (file("The plan", &provenance.plan))
+            (file("The host", &format!("{:#}", provenance.host)))
+            (file("The order of trials", &provenance.order()))
+        },
+    )
+}
+
+/// Facts about the host, the plan and each platform: name and value.
+fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
+    let host = host.as_object().into_iter().flatten();
+    let host = host.filter(|(_, value)| !value.is_object() && !value.is_array());
+    let host = host.map(|(name, value)| {
+        let text = value.as_str().map(str::to_owned);
+        (
+            name.replace('_', " "),
+            text.unwrap_or_else(|| value.to_string()),
+        )
+    });
+    let models = analysis.power_models().into_iter();
+    let models = models.map(|model| ("power model".to_owned(), model));
+    let run = [
+        ("plan, SHA-256".to_owned(), analysis.plan_sha256.clone()),
+        ("seed".to_owned(), analysis.seed.to_string()),
+    ];
+    let mut known = HashSet::new();
+    let treatments = analysis.treatments.iter().filter(|summary| {
+        !summary.environment.is_empty() && known.insert(&summary.treatment.platform)
+    });
+    let platforms = treatments.map(|summary| {
+        let facts = summary.environment.iter();
+        let facts: Vec<String> = facts
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        (summary.treatment.platform.clone(), facts.join("; "))
+    });
+    host.chain(models).chain(run).chain(platforms).collect()
+}
+
+/// The rules of method, each with its reference.
+fn methods(analysis: &Analysis) -> Markup {
+    let cite =
+        |doi: &str, work: &str| html! { "(" a href={ "https://doi.org/" (doi) } { (work) } ")" };
+    html! {
+        ol.methods {
+            li {
+                b { "Order." } " Every block holds each treatment once, in random order from a stored seed: randomised multiple interleaved trials "
+                (cite("10.1145/3030207.3030229", "Abedi & Brecht 2017")) "."
+            }
+            li {
+                b { "Tax." } " The geometric mean of the ratios of trials of one block, repeated at the level of whole boots "
+                (cite("10.1145/2464157.2464160", "Kalibera & Jones 2013")) "."
+            }
+            li {
+                b { "Intervals." } " 95 %. Of a ratio of pairs: Student’s t of the log ratios. Of a mean, and of a ratio without pairs: bootstrap with "
+                (RESAMPLES) " resamples and expanded percentiles " (cite("10.1080/00031305.2015.1089789", "Hesterberg 2015"))
+                "; Student’s t below eight values, of logarithms where a quantity cannot be negative."
+            }
+            li {
+                b { "Verdict." } " A difference is claimed only when the interval excludes 1, the permutation p and Student’s p adjusted for the family of \
+                 comparisons " (cite("10.1111/j.2517-6161.1995.tb02031.x", "Benjamini & Hochberg 1995"))
+                " are below 0.05, and one of the two is larger by at least " (percent(analysis.minimum_effect))
+                ". Fewer than four pairs are always too few. Equality is claimed when the whole interval is nearer to 1 than that."
+            }
+            li {
+                b { "Exact." } " A deterministic emulated host gives the same numbers for the same seed. Where all trials of both sides had one seed and agree \
+                 within 0.02 %, their ratio is exact for that host, image and seed: there is nothing to test. With a seed for each block ("
+                code { "seeds" } " in the plan) intervals are over seeds, and say how much chance there is in the timing."
+            }
+            li {
+                b { "Steadiness." } " Rates per second of the window, cut at changepoints and classed flat, warm-up, slowdown or no steady state "
+                (cite("10.1145/3133876", "Barrett et al. 2017")) "; trials that disagree make a treatment inconsistent."
+            }
+            li {
+                b { "Flags." } (badge("modelled")) " is computed by a model from measured counters;" (badge("emulated"))
+                " comes from a machine whose instructions were emulated. A derived number carries the worst flag of its inputs; without a flag it was measured."
+            }
+            li {
+                b { "Suspect trials" } " are kept and listed, never deleted, and left out of every mean and ratio; so is every attempt at a trial that was run again."
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The top of a report: what ran, what to be careful about, and what was found.
+
+use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};
+use crate::analysis::certainty::{Kinds, ONE_SEED};
+use crate::analysis::{Analysis, Sentence, asked_effect};
+use crate::numbers::{count, percent};
+use crate::stats::Verdict;
+use maud::{Markup, html};
+use std::collections::HashMap;
+use vtax_core::Source;
+
+/// What ran, and what to be careful about.
+pub(super) fn head(analysis: &Analysis) -> Markup {
+    let counts = analysis.counts;
+    let counted = html! {
+        b { (counts.counted) " of " (counts.planned) } " trials count" @if counts.counted == 1 { "s" }
+    };
+    html! {
+        (run_facts(&analysis.place, &analysis.started, &analysis.profile, analysis.seed, &counted))
+        @if analysis.profile == "quick" {
+            (banner("Quick profile.", "Trials were cut short for a first look. Run the full plan before you draw conclusions."))
+        }
+        @if let Some(advice) = &analysis.advice {
+            (banner("Nothing counts.", html! {
+                (prose(advice)) " The suspect trials’ values are shown without intervals, to look at."
+            }))
+        } @else if analysis.provisional {
+            (banner("Provisional.", "Some treatment has only suspect trials, so suspect trials are shown and no difference is claimed. \
+                The table of trials names the reasons; run again when the host is quiet."))
+        }
+        @if analysis.source == Some(Source::Emulated) {
+            (banner("Emulated.", "Numbers marked so come from a guest whose instructions were emulated in software, not run by the \
+                processor. They show how the method works and what emulation costs, not what hardware virtualization costs."))
+        }
+        @if counts.pending > 0 {
+            (banner("Unfinished.", html! {
+                (count(counts.pending, "trial")) @if counts.pending == 1 { " was" } @else { " were" } " not run yet."
+            }))
+        }
+    }
+}
+
+/// What was found.
+pub(super) fn found(analysis: &Analysis) -> Markup {
+    let mut sentences: HashMap<&str, Vec<&Sentence>> = HashMap::new();
+    for sentence in &analysis.sentences {
+        let workload = sentence.workload.as_str();
+        sentences.entry(workload).or_default().push(sentence);
+    }
+    section(
+        SUMMARY,
+        &html! {
+            @if analysis.sentences.is_empty() {
+                p { "Nothing was compared: no treatment with a baseline has a trial that counts." }
+            }
+            @for (workload, treatments) in analysis.by_workload() {
+                @let found = sentences.remove(workload).unwrap_or_default();
+                @let knees: Vec<String> = treatments.iter().filter_map(|summary| summary.knee_in_words()).collect();
+                @if !found.is_empty() || !knees.is_empty() {
+                    h3 { (workload) }
+                    @if !knees.is_empty() {
+                        p.key { "The highest load that kept the objective:" }
+                        ul.knees { @for knee in &knees { li { (knee) } } }
+                    }
+                    (of_workload(&found))
+                }
+            }
+            (legend(analysis))
+            (left_out(analysis))
+        },
+    )
+}
+
+/// A workload with more findings than this folds those without a difference.
+const FOLD_ABOVE: usize = 8;
+
+/// A sweep compares so much that what shows no difference would bury what does.
+fn of_workload(found: &[&Sentence]) -> Markup {
+    let (different, other): (Vec<&Sentence>, Vec<&Sentence>) =
+        (found.iter().copied()).partition(|sentence| sentence.verdict == Verdict::Different);
+    html! {
+        (findings(&different))
+        @if found.len() > FOLD_ABOVE && !other.is_empty() {
+            (fold(
+                &format!("{} without a difference shown", count(other.len(), "comparison")),
+                false,
+                &findings(&other),
+            ))
+        } @else {
+            (findings(&other))
+        }
+    }
+}
+
+fn findings(sentences: &[&Sentence]) -> Markup {
+    html! {
+        @if !sentences.is_empty() {
+            ul.findings {
+                @for sentence in sentences {
+                    li class=[(sentence.verdict == Verdict::Different).then_some("different")] { (prose_with(&sentence.text, with_bold_ratios)) }
+                }
+            }
+        }
+    }
+}
+
+fn with_bold_ratios(text: &str) -> Markup {
+    let is_ratio = |word: &str| {
+        let number = word.trim_end_matches([',', ')']).strip_suffix('×');
+        number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    html! {
+        @for (place, word) in text.split(' ').enumerate() {
+            @let bare = word.trim_start_matches('(');
+            @if place > 0 { " " }
+            @if is_ratio(bare) {
+                (word.strip_suffix(bare).unwrap_or_default()) b { (bare) }
+            } @else {
+                (word)
+            }
+        }
+    }
+}
+
+/// How to read the findings.
+fn legend(analysis: &Analysis) -> Markup {
+    let compared = analysis.comparisons.iter();
+    let kinds: Kinds = compared.map(|comparison| comparison.certainty).collect();
+    let least = percent(analysis.minimum_effect);
+    html! {
+        @if kinds.has_intervals() {
+            p.key {
+                "● a difference: the 95 % interval excludes 1, p < 0.05 also after adjustment for the number of comparisons, and the \
+                 effect is at least " (least) ". ○ the same within " (least) ": the whole interval is nearer to 1 than that. ○ none \
+                 shown, which is not proof of equality: the interval says what remains possible, and how many more repetitions would show "
+                (percent(asked_effect(analysis.minimum_effect))) " with a chance of 80 %."
+                @if kinds.seeds { " Where n counts seeds, intervals say how much chance there is in the timing." }
+            }
+        }
+        @if kinds.exact {
+            p.key {
+                (prose(ONE_SEED)) " ● a difference" @if kinds.has_intervals() { " of what is exact" }
+                ": at least " (least) ". ○ less."
+            }
+        }
+    }
+}
+
+fn left_out(analysis: &Analysis) -> Markup {
+    let counts = analysis.counts;
+    // A provisional report shows its suspect trials, so it does not leave them out.
+    let suspect = match analysis.provisional {
+        true => 0,
+        false => counts.suspect,
+    };
+    let all = [
+        (suspect, "marked suspect"),
+        (counts.failed, "failed"),
+        (counts.unreadable, "damaged on disk"),
+        (analysis.attempts.len(), "run again"),
+    ];
+    let left_out = all.iter().filter(|(n, _)| *n > 0);
+    let left_out: Vec<String> = left_out.map(|(n, what)| format!("{n} {what}")).collect();
+    html! {
+        @if !left_out.is_empty() {
+            p.key {
+                "Left out of these numbers: " (left_out.join(", ")) " (" a href="#left-out" { "which, and why" } ")."
+            }
+        }
+    }
+}

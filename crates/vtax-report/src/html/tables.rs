@@ -1,0 +1,357 @@
+//! The tables of a report: metrics, levels, actors, comparisons, treatments and trials.
+
+use super::frame::{DASH, TABLES, badge, fold, prose, section, table, when};
+use crate::analysis::certainty::Kinds;
+use crate::analysis::{
+    ActorSummary, Analysis, Certainty, Comparison, LevelSummary, MetricSummary, TreatmentSummary,
+    TrialRow, distinct_metrics, find_metric,
+};
+use crate::figures::Platforms;
+use crate::numbers::{count, estimate, plain};
+use crate::stats::SteadyState;
+use maud::{Markup, html};
+use std::collections::BTreeMap;
+use vtax_core::Source;
+use vtax_core::metric::{self, Metric};
+
+/// All tables.
+pub(super) fn tables(analysis: &Analysis) -> Markup {
+    let all = Platforms::of(analysis);
+    section(
+        TABLES,
+        &html! {
+            (legend(analysis))
+            @for (workload, treatments) in analysis.by_workload() {
+                (metrics(workload, &treatments, &all))
+                (levels(workload, &treatments, &all))
+                @for summary in treatments.iter().filter(|one| one.has_neighbours()) {
+                    (actors(workload, summary))
+                }
+            }
+            (comparisons(analysis))
+            (treatments(analysis, &all))
+            (left_out(analysis))
+            (trials(analysis))
+        },
+    )
+}
+
+/// How to read the cells.
+fn legend(analysis: &Analysis) -> Markup {
+    let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
+    let kinds: Kinds = metrics.map(|metric| metric.certainty).collect();
+    let exact = "xact for this host, image and seed; below it the seed and the number of trials.";
+    html! {
+        p.key {
+            @if kinds.has_intervals() {
+                "Mean with its " (kinds.interval()) "; below it median, standard deviation and number of trials."
+                @if kinds.exact { " What has a seed there: e" (exact) }
+            } @else {
+                "E" (exact)
+            }
+        }
+    }
+}
+
+fn swatch(platform: &str, all: &Platforms) -> Markup {
+    html! { span.swatch style={ "background:" (all.color(platform)) } {} }
+}
+
+/// A treatment's short name with its platform's colour.
+fn short_name(summary: &TreatmentSummary, all: &Platforms) -> Markup {
+    html! { (swatch(&summary.treatment.platform, all)) (summary.short) }
+}
+
+/// A metric's title, above what one calls it in a plan or a query.
+fn metric_name(metric: &MetricSummary) -> Markup {
+    html! { th scope="row" { (metric.title) span.detail { (metric.name) } } }
+}
+
+/// The flags of a number. An emulated guest's joules come from a model as well: both are shown.
+fn badges(source: Source, modelled: bool) -> Markup {
+    let also = (modelled && source != Source::Modelled).then_some(Source::Modelled);
+    let flags = [Some(source), also].into_iter().flatten();
+    html! { @for flag in flags.filter(|flag| *flag != Source::Measured) { (badge(flag)) } }
+}
+
+fn metrics(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> Markup {
+    let mut metrics = distinct_metrics(treatments.iter().flat_map(|summary| &summary.metrics));
+    metrics.sort_by_key(|metric| !metric.headline);
+    let names = treatments.iter().map(|summary| short_name(summary, all));
+    let rows = html! {
+        @for metric in &metrics {
+            tr {
+                (metric_name(metric))
+                @for summary in treatments { (mean(summary.metric(&metric.name), scatter)) }
+            }
+        }
+    };
+    html! {
+        h3 { (workload) }
+        @if metrics.is_empty() {
+            p { "No trial that counts." }
+        } @else {
+            (table([html! { "metric" }].into_iter().chain(names), &rows))
+        }
+    }
+}
+
+/// One metric's cell: the mean with its interval, above `detail`.
+fn mean(metric: Option<&MetricSummary>, detail: fn(&MetricSummary) -> String) -> Markup {
+    html! {
+        @if let Some(metric) = metric {
+            td.number {
+                (estimate(metric.description.mean, metric.interval, metric.unit).line())
+                (badges(metric.source, metric.modelled))
+                span.detail { (detail(metric)) }
+            }
+        } @else {
+            td { (DASH) }
+        }
+    }
+}
+
+/// Median, standard deviation and number of trials.
+fn scatter(metric: &MetricSummary) -> String {
+    let what = metric.description;
+    match metric.certainty {
+        Certainty::Exact { seed } => format!("exact, seed {seed} · {}", what.n),
+        _ => {
+            let sd = what.sd.map_or(DASH.into(), |sd| plain(sd, metric.unit));
+            format!("{} · {sd} · {}", plain(what.median, metric.unit), what.n)
+        }
+    }
+}
+
+/// The number of trials.
+fn size(metric: &MetricSummary) -> String {
+    let exact = match metric.certainty.is_exact() {
+        true => "exact, ",
+        false => "",
+    };
+    format!("{exact}n = {}", metric.description.n)
+}
+
+/// What a table of levels shows of each, as far as it is there.
+const LEVEL_METRICS: [&Metric; 6] = [
+    metric::THROUGHPUT,
+    metric::LATENCY_P50,
+    metric::LATENCY_P99,
+    metric::ERRORS,
+    metric::CPU_CORES,
+    metric::POWER_MEAN,
+];
+
+fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> Markup {
+    let levels: Vec<(&TreatmentSummary, &LevelSummary)> = treatments
+        .iter()
+        .flat_map(|summary| summary.levels.iter().map(move |level| (*summary, level)))
+        .collect();
+    let metrics: Vec<&MetricSummary> = LEVEL_METRICS
+        .iter()
+        .filter_map(|metric| {
+            levels
+                .iter()
+                .find_map(|(_, level)| level.metric(metric.name))
+        })
+        .collect();
+    let titles = metrics.iter().map(|metric| metric.title.as_str());
+    let columns = ["treatment", "load", "objective kept"];
+    let rows = html! {
+        @for (summary, level) in &levels {
+            tr {
+                th scope="row" { (short_name(summary, all)) }
+                td.number { (level_in_words(level)) }
+                td { @if level.judged == 0 { (DASH) } @else { (level.kept) " of " (level.judged) } }
+                @for metric in &metrics { (mean(level.metric(&metric.name), size)) }
+            }
+        }
+    };
+    html! {
+        @if !metrics.is_empty() {
+            (fold(&format!("{workload}: {} of load", count(levels.len(), "level")), false, &table(columns.into_iter().chain(titles), &rows)))
+        }
+    }
+}
+
+/// A level's name, with the load that was offered where chance took that more than 1 % off.
+fn level_in_words(level: &LevelSummary) -> String {
+    let asked = level.level.value;
+    let offered = level.metric(metric::OFFERED.name).map(|offered| &offered.description);
+    match offered.filter(|offered| (offered.mean / asked - 1.0).abs() > 0.01) {
+        Some(offered) => format!("{} (offered {:.0})", level.name, offered.mean),
+        None => level.name.clone(),
+    }
+}
+
+/// The other actors' metrics, beside the target's of the same name.
+fn actors(workload: &str, summary: &TreatmentSummary) -> Markup {
+    let actors = summary.actors.iter();
+    let actors: Vec<&ActorSummary> = actors.filter(|actor| !actor.metrics.is_empty()).collect();
+    let metrics = distinct_metrics(actors.iter().flat_map(|actor| &actor.metrics));
+    let names = actors
+        .iter()
+        .map(|actor| html! { (actor.name) span.detail { (actor.facts) } });
+    let columns = [html! { "metric" }, html! { "target" }];
+    let rows = html! {
+        @for metric in &metrics {
+            tr {
+                (metric_name(metric))
+                (mean(summary.metric(&metric.name), size))
+                @for actor in &actors { (mean(find_metric(&actor.metrics, &metric.name), size)) }
+            }
+        }
+    };
+    html! {
+        @if !metrics.is_empty() {
+            h3 { (workload) ", " (summary.short) ", by actor" }
+            (table(columns.into_iter().chain(names), &rows))
+        }
+    }
+}
+
+fn comparisons(analysis: &Analysis) -> Markup {
+    let (headline, rest): (Vec<&Comparison>, Vec<&Comparison>) =
+        (analysis.comparisons.iter()).partition(|comparison| comparison.headline);
+    html! {
+        @if !analysis.comparisons.is_empty() { h3 { "Every comparison with the baseline" } }
+        @if !headline.is_empty() { (comparison_rows(&headline)) }
+        @if !rest.is_empty() {
+            (fold(&format!("{} of other metrics", count(rest.len(), "comparison")), headline.is_empty(), &comparison_rows(&rest)))
+        }
+    }
+}
+
+fn comparison_rows(comparisons: &[&Comparison]) -> Markup {
+    let rows = html! {
+        @for comparison in comparisons {
+            tr {
+                th scope="row" { (comparison.treatment) span.detail { "against " (comparison.baseline) } }
+                td { (comparison.title) }
+                td.number {
+                    (comparison.ratio_in_words().as_deref().unwrap_or(DASH))
+                    (badges(comparison.source, comparison.modelled))
+                }
+                td.number { (comparison.repetitions().as_deref().unwrap_or(DASH)) }
+                td { (comparison.tax.map_or(DASH.into(), |tax| format!("{:.2}", tax.effect))) }
+                td { (probability(comparison.tax.map(|tax| tax.p))) }
+                td { (probability(comparison.adjusted_p)) }
+                td {
+                    (comparison.verdict.words())
+                    @if let Some(needed) = comparison.needed_in_words() { "; " (needed) }
+                    @if let Some(note) = &comparison.note { span.detail { (prose(note)) } }
+                }
+            }
+        }
+    };
+    html! { (table(["treatment", "metric", "tax", "n", "Cliff’s δ", "p", "adjusted p", "verdict"], &rows)) }
+}
+
+fn probability(p: Option<f64>) -> String {
+    match p {
+        None => DASH.to_owned(),
+        Some(p) if p < 0.001 => "< 0.001".to_owned(),
+        Some(p) => format!("{p:.3}"),
+    }
+}
+
+/// Steadiness by series, in one line.
+fn in_words(steady: &BTreeMap<String, SteadyState>) -> String {
+    let words = steady
+        .iter()
+        .map(|(series, class)| format!("{series}: {class}"));
+    words.collect::<Vec<_>>().join("; ")
+}
+
+fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {
+    let rows = html! {
+        @for summary in &analysis.treatments {
+            tr {
+                th scope="row" { (swatch(&summary.treatment.platform, all)) (summary.treatment.label) }
+                td { (summary.counts.counted) }
+                td { (summary.counts.suspect + summary.counts.failed) }
+                td { @if summary.steady.is_empty() { (DASH) } @else { (in_words(&summary.steady)) } }
+                @for phase in ["boot", "service", "warmup", "measured", "teardown"] {
+                    td.number { (summary.phases.get(phase).map_or(DASH.into(), |seconds| format!("{seconds:.1} s"))) }
+                }
+            }
+        }
+    };
+    let watching = &analysis.observation;
+    html! {
+        h3 { "Treatments: trials, steadiness, time by phase" }
+        (table(["treatment", "count", "left out", "steadiness", "boot", "service", "warm-up", "measured", "teardown"], &rows))
+        @if let (Some(mean), Some(worst)) = (watching.cores, watching.worst_cores) {
+            p.key {
+                (format!("Watching cost {:.2} % of one core on average and {:.2} % in the worst trial", mean * 100.0, worst * 100.0))
+                ", over " (watching.passes) " sampling passes, of which " (watching.missed) " more were missed."
+            }
+        }
+    }
+}
+
+fn left_out(analysis: &Analysis) -> Markup {
+    // An earlier attempt comes before the one that replaced it.
+    let attempts = analysis.attempts.iter().map(|attempt| {
+        let row = html! {
+            tr {
+                td { (format!("{:04}.{}", attempt.index, attempt.attempt)) }
+                td { (attempt.treatment) }
+                td { (attempt.state) span.detail { "run again: " (attempt.replacement) } }
+                td.reason { (prose(&attempt.reason)) }
+            }
+        };
+        (attempt.index, false, row)
+    });
+    let is_left_out = |trial: &&TrialRow| trial.failed.is_some() || !trial.suspect.is_empty();
+    let trials = analysis.trials.iter().filter(is_left_out).map(|trial| {
+        let suspect = || trial.suspect.join("; ");
+        let row = html! {
+            tr {
+                td { (format!("{:04}", trial.index)) }
+                td { (trial.treatment) }
+                td { (trial.state()) }
+                td.reason { (prose(&trial.failed.clone().unwrap_or_else(suspect))) }
+            }
+        };
+        (trial.index, true, row)
+    });
+    let mut rows: Vec<(u32, bool, Markup)> = attempts.chain(trials).collect();
+    rows.sort_by_key(|(index, replaced, _)| (*index, *replaced));
+    let is_empty = rows.is_empty() && analysis.unreadable.is_empty();
+    let rows = html! {
+        @for (.., row) in &rows { (row) }
+        @for reason in &analysis.unreadable {
+            tr { td { (DASH) } td { (DASH) } td { "damaged" } td.reason { (prose(reason)) } }
+        }
+    };
+    html! {
+        h3 #left-out { "Trials left out, and why" }
+        @if is_empty { p { "None." } } @else { (table(["trial", "treatment", "state", "reason"], &rows)) }
+    }
+}
+
+fn trials(analysis: &Analysis) -> Markup {
+    let rows = html! {
+        @for trial in &analysis.trials {
+            tr class=[(trial.state() != "counts").then_some("left-out")] {
+                td { (format!("{:04}", trial.index)) }
+                td { (trial.block) }
+                td { (trial.treatment) }
+                td.number { (when(&trial.started)) }
+                td.number { (format!("{:.1} s", trial.phases.get("total").copied().unwrap_or(0.0))) }
+                td { (in_words(&trial.steady)) }
+                td { (trial.state()) }
+            }
+        }
+    };
+    html! {
+        @if !analysis.trials.is_empty() {
+            (fold(
+                &format!("All {} in the order they ran", count(analysis.trials.len(), "trial")),
+                false,
+                &table(["trial", "block", "treatment", "started", "took", "steadiness", "state"], &rows),
+            ))
+        }
+    }
+}
