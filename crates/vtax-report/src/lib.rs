@@ -3,7 +3,7 @@
 //! [`results`] defines the directory's format and is the only module that knows its layout;
 //! [`stats`] are pure functions; [`analysis`] turns trials into estimates, comparisons and
 //! sentences; [`terminal`], [`html`], [`compare`] and [`export`] show them; [`survey`] reads
-//! those of a whole fleet.
+//! those of a whole fleet, [`history`] those of one plan over time.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -11,6 +11,7 @@ pub mod analysis;
 pub mod compare;
 pub mod export;
 pub mod figures;
+pub mod history;
 pub mod html;
 pub mod numbers;
 pub mod platforms;

@@ -1,0 +1,543 @@
+//! Many runs of one plan in the order of their starts: since which run a number is another.
+//!
+//! A series is one number of one treatment, of each run: its tax, or what it cost by itself. In a tax the host's
+//! drift between runs cancels. Changes are found by [`changepoints`]; of exact numbers each difference is one.
+
+use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
+use crate::numbers::{count, percent, plain, ratio};
+use crate::results::Better;
+use crate::stats::{
+    Interval, LONGEST_SERIES, Verdict, benjamini_hochberg, changepoints, exact_verdict, seed_of,
+    unpaired_tax,
+};
+use crate::terminal::{clean, cut, pad};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use vtax_core::{Source, Unit};
+
+/// Level of the family of series.
+const ALPHA: f64 = 0.05;
+/// Facts that are printed of a change.
+const FACTS: usize = 4;
+/// Characters of a fact's value, such as a digest.
+const FACT: usize = 24;
+
+/// What a series is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Of {
+    /// The ratio of a treatment to its baseline.
+    Tax,
+    /// The treatment's own mean.
+    Cost,
+}
+
+/// The runs of a plan over time.
+#[derive(Debug, Clone, Serialize)]
+pub struct History {
+    /// The name of the last run.
+    pub name: String,
+    /// What the series are.
+    pub of: Of,
+    /// Every run, by its start.
+    pub runs: Vec<HistoryRun>,
+    /// Smallest relative change that is called one: the largest of the runs' own.
+    pub minimum_effect: f64,
+    /// Series with the changes of each; those that were asked for, else the headlines.
+    pub series: Vec<Series>,
+    /// What a reader must know before believing a change.
+    pub cautions: Vec<String>,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub struct HistoryRun {
+    /// Its results directory.
+    pub directory: String,
+    /// When it started, RFC 3339.
+    pub started: String,
+    /// Why its values are left out; `None` where they count.
+    pub left_out: Option<String>,
+}
+
+/// One number over the runs.
+#[derive(Debug, Clone, Serialize)]
+pub struct Series {
+    /// Label of the treatment.
+    pub treatment: String,
+    /// Label of its baseline, of a tax.
+    pub baseline: Option<String>,
+    /// The metric's stable name.
+    pub metric: String,
+    /// Its name in tables.
+    pub title: String,
+    /// Unit of the values; `None` of a tax, which is a ratio.
+    pub unit: Option<Unit>,
+    /// Which direction is better.
+    pub better: Better,
+    /// The worst flag of its values.
+    pub source: Source,
+    /// Whether all values are exact: each difference between two of them is a change.
+    pub exact: bool,
+    /// A value of each run that has one.
+    pub points: Vec<Point>,
+    /// Where it changes, in the order of the runs.
+    pub changes: Vec<Change>,
+}
+
+/// The value of one run.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Point {
+    /// Index of the run.
+    pub run: usize,
+    /// The value.
+    pub value: f64,
+    /// Its 95 % interval within the run.
+    pub interval: Option<Interval>,
+}
+
+/// A change of a series.
+#[derive(Debug, Clone, Serialize)]
+pub struct Change {
+    /// Index of the first run that has the new level.
+    pub since: usize,
+    /// Runs of the level before and of the level after.
+    pub runs: (usize, usize),
+    /// Geometric means of the two levels.
+    pub levels: (f64, f64),
+    /// The second level over the first.
+    pub ratio: f64,
+    /// Its 95 % interval by the scatter of the runs; `None` where it is exact or a level has one run.
+    pub interval: Option<Interval>,
+    /// The p of the changepoint; `None` where it is exact.
+    pub p: Option<f64>,
+    /// Whether the new level is worse.
+    pub worse: bool,
+    /// What else is different since then: facts that agree within each of the two levels.
+    pub with: Vec<String>,
+}
+
+/// The history of runs, in any order; of metrics with these names, of the headlines where none is given.
+pub fn history(runs: &[Analysis], of: Of, metrics: &[String]) -> History {
+    let mut runs: Vec<&Analysis> = runs.iter().collect();
+    runs.sort_by(|a, b| a.started.cmp(&b.started).then_with(|| a.path.cmp(&b.path)));
+    let minimum_effect = runs
+        .iter()
+        .map(|run| run.minimum_effect)
+        .fold(0.0, f64::max);
+    let mut series = gathered(&runs, of, metrics);
+    for one in &mut series {
+        one.find_changes(minimum_effect);
+    }
+    keep_significant(&mut series);
+    for one in &mut series {
+        one.explain(&runs);
+    }
+    History {
+        name: runs.last().map_or_else(String::new, |run| run.name.clone()),
+        of,
+        cautions: cautions(&runs, &series),
+        runs: runs.iter().map(|run| HistoryRun::of(run)).collect(),
+        minimum_effect,
+        series,
+    }
+}
+
+impl HistoryRun {
+    fn of(run: &Analysis) -> Self {
+        Self {
+            directory: run.path.display().to_string(),
+            started: run.started.clone(),
+            left_out: (run.provisional || run.advice.is_some())
+                .then(|| "it has treatments with suspect trials only".to_owned()),
+        }
+    }
+}
+
+/// The series, in the order in which the runs first have them.
+fn gathered(runs: &[&Analysis], of: Of, metrics: &[String]) -> Vec<Series> {
+    let wanted = |name: &str, headline: bool| match metrics {
+        [] => headline,
+        some => some.iter().any(|metric| metric == name),
+    };
+    let mut series: Vec<Series> = Vec::new();
+    let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for (index, run) in runs.iter().enumerate() {
+        if HistoryRun::of(run).left_out.is_some() {
+            continue;
+        }
+        let own: Vec<Series> = match of {
+            Of::Tax => (run.comparisons.iter())
+                .filter(|row| wanted(&row.metric, row.headline))
+                .filter_map(|row| Series::of_tax(row, index))
+                .collect(),
+            Of::Cost => (run.treatments.iter())
+                .flat_map(|of| of.metrics.iter().map(move |metric| (of, metric)))
+                .filter(|(_, metric)| wanted(&metric.name, metric.headline))
+                .filter_map(|(of, metric)| Series::of_cost(of, metric, index))
+                .collect(),
+        };
+        for one in own {
+            let key = (one.treatment.clone(), one.metric.clone());
+            let place = *places.entry(key).or_insert(series.len());
+            match series.get_mut(place) {
+                Some(known) => known.extend(one),
+                None => series.push(one),
+            }
+        }
+    }
+    series
+}
+
+impl Series {
+    fn of_tax(row: &Comparison, run: usize) -> Option<Self> {
+        Some(Self {
+            treatment: row.treatment.clone(),
+            baseline: Some(row.baseline.clone()),
+            metric: row.metric.clone(),
+            title: row.title.clone(),
+            unit: None,
+            better: row.better,
+            source: row.source,
+            exact: row.certainty.is_exact(),
+            points: vec![Point {
+                run,
+                value: row.ratio.filter(|ratio| *ratio > 0.0)?,
+                interval: row.tax.and_then(|tax| tax.interval),
+            }],
+            changes: Vec::new(),
+        })
+    }
+
+    /// Of metrics with a direction; one that is zero or negative has no ratio to another run's.
+    fn of_cost(of: &TreatmentSummary, metric: &MetricSummary, run: usize) -> Option<Self> {
+        let value = metric.description.mean;
+        (metric.better != Better::Neither && value > 0.0 && value.is_finite()).then(|| Self {
+            treatment: of.treatment.label.clone(),
+            baseline: None,
+            metric: metric.name.clone(),
+            title: metric.title.clone(),
+            unit: Some(metric.unit),
+            better: metric.better,
+            source: metric.source,
+            exact: metric.certainty.is_exact(),
+            points: vec![Point {
+                run,
+                value,
+                interval: metric.interval,
+            }],
+            changes: Vec::new(),
+        })
+    }
+
+    /// Adds another run's value. One in another unit is no value of this series.
+    fn extend(&mut self, other: Self) {
+        if self.unit != other.unit {
+            return;
+        }
+        self.exact &= other.exact;
+        self.source = self.source.combine(other.source);
+        self.points.extend(other.points);
+    }
+
+    fn values(&self, from: usize, to: usize) -> Vec<f64> {
+        let points = self.points.get(from..to).unwrap_or(&[]);
+        points.iter().map(|point| point.value).collect()
+    }
+
+    fn find_changes(&mut self, minimum_effect: f64) {
+        let skipped = self.points.len().saturating_sub(LONGEST_SERIES);
+        self.points.drain(..skipped);
+        let all = self.values(0, self.points.len());
+        let seed = seed_of(&["history", &self.treatment, &self.metric]);
+        let found: Vec<(usize, Option<f64>)> = if self.exact {
+            let neighbours = all.iter().zip(all.iter().skip(1)).enumerate();
+            neighbours
+                .filter(|(_, (a, b))| exact_verdict(*b / *a, minimum_effect) == Verdict::Different)
+                .map(|(index, _)| (index + 1, None))
+                .collect()
+        } else {
+            let logarithms: Vec<f64> = all.iter().map(|value| value.ln()).collect();
+            changepoints(&logarithms, seed)
+                .into_iter()
+                .map(|change| (change.at, Some(change.p)))
+                .collect()
+        };
+        let mut start = 0;
+        let ends = found.iter().skip(1).map(|(at, _)| *at);
+        let ends: Vec<usize> = ends.chain([all.len()]).collect();
+        for ((at, p), end) in found.into_iter().zip(ends) {
+            let (before, after) = (self.values(start, at), self.values(at, end));
+            let Ok(tax) = unpaired_tax(&after, &before, seed) else {
+                continue;
+            };
+            // A smaller change joins the two levels.
+            if exact_verdict(tax.ratio, minimum_effect) != Verdict::Different {
+                continue;
+            }
+            self.changes.push(Change {
+                since: at,
+                runs: (before.len(), after.len()),
+                levels: (geometric_mean(&before), geometric_mean(&after)),
+                ratio: tax.ratio,
+                interval: tax.interval.filter(|_| !self.exact),
+                p,
+                worse: match self.better {
+                    Better::Higher => tax.ratio < 1.0,
+                    Better::Lower | Better::Neither => tax.ratio > 1.0,
+                },
+                with: Vec::new(),
+            });
+            start = at;
+        }
+    }
+
+    /// Names the run of each change, which was the index of a point until now, and what else is different since.
+    fn explain(&mut self, runs: &[&Analysis]) {
+        let facts: Vec<BTreeMap<String, String>> = (self.points.iter())
+            .map(|point| {
+                runs.get(point.run)
+                    .map_or_else(BTreeMap::new, |run| facts_of(run, &self.treatment))
+            })
+            .collect();
+        for change in &mut self.changes {
+            let at = change.since;
+            let before = facts.get(at - change.runs.0..at).unwrap_or(&[]);
+            let after = facts.get(at..at + change.runs.1).unwrap_or(&[]);
+            change.with = differences(before, after);
+            change.since = self.points.get(at).map_or(0, |point| point.run);
+        }
+    }
+}
+
+fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len().max(1) as f64).exp()
+}
+
+/// Drops the changes of series that are no finding among so many (Benjamini and Hochberg, by the smallest p of each).
+fn keep_significant(series: &mut [Series]) {
+    let p: Vec<f64> = (series.iter())
+        .filter(|one| !one.exact)
+        .map(|one| {
+            one.changes
+                .iter()
+                .filter_map(|change| change.p)
+                .fold(1.0, f64::min)
+        })
+        .collect();
+    let sampled = series.iter_mut().filter(|one| !one.exact);
+    for (one, p) in sampled.zip(benjamini_hochberg(&p)) {
+        if p >= ALPHA {
+            one.changes.clear();
+        }
+    }
+}
+
+/// What is known of a run beside its numbers: plan, place, machine and the platform's facts.
+fn facts_of(run: &Analysis, treatment: &str) -> BTreeMap<String, String> {
+    let own = [
+        ("plan", &run.plan_sha256),
+        ("place", &run.place),
+        ("profile", &run.profile),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value.clone()));
+    let machine = run.fleet.kind.iter();
+    let machine = machine.map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let of = run
+        .treatments
+        .iter()
+        .find(|of| of.treatment.label == treatment);
+    let environment = of.into_iter().flat_map(|of| of.environment.clone());
+    own.into_iter().chain(machine).chain(environment).collect()
+}
+
+/// Facts that all runs of one level agree on and all of the other too, and that are not the same.
+fn differences(
+    before: &[BTreeMap<String, String>],
+    after: &[BTreeMap<String, String>],
+) -> Vec<String> {
+    let agreed = |all: &[BTreeMap<String, String>], name: &str| -> Option<Option<String>> {
+        let first = all.first()?.get(name);
+        let agree = all.iter().all(|facts| facts.get(name) == first);
+        agree.then(|| first.cloned())
+    };
+    let mut names: Vec<&String> = before
+        .iter()
+        .chain(after)
+        .flat_map(BTreeMap::keys)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let shown = |value: Option<String>| match value {
+        Some(value) => cut(&clean(&value), FACT),
+        None => "unknown".to_owned(),
+    };
+    let changed = names.into_iter().filter_map(|name| {
+        let (old, new) = (agreed(before, name)?, agreed(after, name)?);
+        (old != new).then(|| format!("{}: {} → {}", clean(name), shown(old), shown(new)))
+    });
+    changed.collect()
+}
+
+fn cautions(runs: &[&Analysis], series: &[Series]) -> Vec<String> {
+    let mut cautions = Vec::new();
+    let counted = |one: &Series| one.points.len();
+    if series.iter().all(|one| counted(one) < 4 && !one.exact) {
+        cautions.push("A change needs at least two runs before it and two after it.".to_owned());
+    }
+    let longest = series.iter().map(counted).max().unwrap_or(0);
+    if longest == LONGEST_SERIES {
+        cautions.push(format!(
+            "Of longer series only the last {LONGEST_SERIES} runs are looked at."
+        ));
+    }
+    let mut plans: Vec<&str> = runs.iter().map(|run| run.plan_sha256.as_str()).collect();
+    plans.sort_unstable();
+    plans.dedup();
+    if plans.len() > 1 {
+        cautions.push(format!(
+            "The runs are of {} versions of the plan: treatments are matched by label.",
+            plans.len()
+        ));
+    }
+    cautions
+}
+
+/// The history as text: each series that changes, and how many do not.
+pub fn table(history: &History, width: usize) -> String {
+    let width = width.clamp(72, 120);
+    let mut lines = Vec::new();
+    let what = match history.of {
+        Of::Tax => "ratios to the baseline",
+        Of::Cost => "values",
+    };
+    lines.push(format!(
+        "{}: {} over {}",
+        clean(&history.name),
+        what,
+        count(history.runs.len(), "run")
+    ));
+    let changing = history.series.iter().filter(|one| !one.changes.is_empty());
+    for one in changing {
+        lines.push(String::new());
+        lines.push(format!("  {}", cut(&clean(&one.heading()), width - 2)));
+        lines.push(format!("    {}", one.sparkline(width - 4)));
+        for change in &one.changes {
+            let run = history.runs.get(change.since);
+            let run = run.map_or_else(String::new, |run| clean(&run.directory));
+            lines.push(format!(
+                "    {}",
+                cut(&one.in_words(change, &run), width - 4)
+            ));
+            for fact in change.with.iter().take(FACTS) {
+                lines.push(format!("      with it: {}", cut(fact, width - 15)));
+            }
+            let more = change.with.len().saturating_sub(FACTS);
+            if more > 0 {
+                lines.push(format!("      with it: {more} more facts, in --json"));
+            }
+        }
+    }
+    let steady = history.series.iter().filter(|one| one.changes.is_empty());
+    let steady: Vec<&Series> = steady.collect();
+    if !steady.is_empty() {
+        lines.push(String::new());
+        lines.push(format!(
+            "  no change of {} or more in {}:",
+            percent(history.minimum_effect),
+            match steady.len() {
+                1 => "1 series".to_owned(),
+                n => format!("{n} series"),
+            }
+        ));
+        for one in steady {
+            let heading = pad(&cut(&clean(&one.heading()), width / 2), width / 2);
+            lines.push(format!("    {heading} {}", one.last_in_words()));
+        }
+    }
+    lines.push(String::new());
+    for run in history.runs.iter().filter(|run| run.left_out.is_some()) {
+        let why = run.left_out.as_deref().unwrap_or_default();
+        lines.push(format!("  left out: {}: {why}", clean(&run.directory)));
+    }
+    lines.extend(
+        history
+            .cautions
+            .iter()
+            .map(|caution| format!("  {caution}")),
+    );
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+impl Series {
+    /// Its treatment and metric.
+    pub fn heading(&self) -> String {
+        match &self.baseline {
+            Some(baseline) => format!("{}: {} against {baseline}", self.title, self.treatment),
+            None => format!("{}: {}", self.title, self.treatment),
+        }
+    }
+
+    fn number(&self, value: f64) -> String {
+        match self.unit {
+            Some(unit) => plain(value, unit),
+            None => ratio(value, None).line(),
+        }
+    }
+
+    /// A change in one sentence.
+    pub fn in_words(&self, change: &Change, run: &str) -> String {
+        let interval = change.interval.map_or_else(String::new, |interval| {
+            let ends = [interval.low, interval.high].map(|end| percent(end - 1.0));
+            format!(
+                " [{} to {}]",
+                ends.first().map_or("", |end| end),
+                ends.last().map_or("", |end| end)
+            )
+        });
+        let sign = if change.ratio > 1.0 { "+" } else { "" };
+        let p = change
+            .p
+            .map_or_else(String::new, |p| format!(", p = {p:.4}"));
+        format!(
+            "{} since {run}: {} → {}, {sign}{}{interval} (n = {} before, {} since{p})",
+            if change.worse { "worse" } else { "better" },
+            self.number(change.levels.0),
+            self.number(change.levels.1),
+            percent(change.ratio - 1.0),
+            change.runs.0,
+            change.runs.1,
+        )
+    }
+
+    fn last_in_words(&self) -> String {
+        let last = self.points.last();
+        let value = last.map_or_else(String::new, |point| self.number(point.value));
+        format!("{value} ({})", count(self.points.len(), "run"))
+    }
+
+    /// The values as bars of eight heights, the last ones where the width does not hold all.
+    fn sparkline(&self, width: usize) -> String {
+        const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let skipped = self.points.len().saturating_sub(width);
+        let values: Vec<f64> = self
+            .points
+            .iter()
+            .skip(skipped)
+            .map(|point| point.value)
+            .collect();
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let bar = |value: &f64| {
+            let share = if high > low {
+                (value - low) / (high - low)
+            } else {
+                0.0
+            };
+            let at = (share * 7.0).round() as usize;
+            BARS.get(at).copied().unwrap_or('▁')
+        };
+        values.iter().map(bar).collect()
+    }
+}

@@ -1,0 +1,119 @@
+//! Runs of one plan over time: since which run a number is another.
+
+#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
+
+mod common;
+
+use common::Fake;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+use vtax_core::Quantity;
+use vtax_report::analysis::{Analysis, analyse};
+use vtax_report::history::{History, Of, Series, history, table};
+use vtax_report::results::ResultsDir;
+use vtax_report::stats::Random;
+
+/// The run of one day, on which a VM costs `factor` more than usual.
+fn run(folder: &Path, day: u32, kernel: &str, factor: f64) -> Analysis {
+    let path = folder.join(format!("day-{day:02}"));
+    let fake = Fake {
+        blocks: 3,
+        seconds: 1,
+        trouble: false,
+        platforms: vec!["native", "qemu"],
+        ..Fake::default()
+    };
+    let results = fake.write(&path);
+    let host = json!({ "boot_id": "one", "kernel": kernel, "cpu": { "model": "Example" } });
+    fs::write(path.join("host.json"), host.to_string()).unwrap();
+    let mut info: Value =
+        serde_json::from_str(&fs::read_to_string(path.join("run.json")).unwrap()).unwrap();
+    *info.get_mut("started").unwrap() = json!(format!("2026-11-{day:02}T03:00:00Z"));
+    fs::write(path.join("run.json"), info.to_string()).unwrap();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        if trial.treatment.platform == "qemu" {
+            for metric in trial.metrics.values_mut() {
+                let value = metric.quantity.value * factor;
+                metric.quantity = Quantity::new(value, metric.quantity.unit);
+            }
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+    analyse(&ResultsDir::open(&path).unwrap()).unwrap()
+}
+
+/// Twelve days, the last five of which had another kernel and cost 15 % more.
+fn twelve_days(folder: &Path) -> Vec<Analysis> {
+    let mut random = Random::new(5);
+    let mut runs: Vec<Analysis> = (1..=12)
+        .map(|day| {
+            let (kernel, level) = if day > 7 {
+                ("6.12", 1.15)
+            } else {
+                ("6.1", 1.0)
+            };
+            let noise = 1.0 + 0.02 * (random.uniform() - 0.5);
+            run(folder, day, kernel, level * noise)
+        })
+        .collect();
+    // The order in which directories are given is not that of time.
+    runs.reverse();
+    runs
+}
+
+fn of<'a>(history: &'a History, metric: &str) -> &'a Series {
+    let mut series = history.series.iter();
+    series.find(|one| one.metric == metric).unwrap()
+}
+
+#[test]
+fn a_change_is_named_by_its_first_run_with_its_size_and_what_changed_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = history(&twelve_days(folder.path()), Of::Tax, &[]);
+    let series = of(&history, "cpu.per_work");
+    assert_eq!(series.changes.len(), 1, "{series:?}");
+    let change = series.changes.first().unwrap();
+    let since = history.runs.get(change.since).unwrap();
+    assert!(since.directory.ends_with("day-08"), "{since:?}");
+    assert_eq!(change.runs, (7, 5));
+    let interval = change.interval.unwrap();
+    assert!(interval.contains(1.15) && interval.low > 1.1, "{change:?}");
+    assert!(change.worse);
+    assert_eq!(change.with, ["kernel: 6.1 → 6.12"]);
+    let text = table(&history, 100);
+    assert!(
+        text.contains("worse since ") && text.contains("day-08"),
+        "{text}"
+    );
+    assert!(text.contains("kernel: 6.1 → 6.12"), "{text}");
+}
+
+#[test]
+fn what_does_not_change_is_listed_and_a_suspect_run_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = Random::new(6);
+    let mut runs: Vec<Analysis> = (1..=9)
+        .map(|day| run(folder.path(), day, "6.1", 1.0 + 0.02 * random.uniform()))
+        .collect();
+    runs.get_mut(4).unwrap().provisional = true;
+    let history = history(&runs, Of::Cost, &["cpu.per_work".to_owned()]);
+    assert!(history.series.iter().all(|one| one.changes.is_empty()));
+    assert!(history.series.iter().all(|one| one.points.len() == 8));
+    let text = table(&history, 100);
+    assert!(text.contains("no change"), "{text}");
+    assert!(
+        text.contains("left out: ") && text.contains("day-05"),
+        "{text}"
+    );
+}
+
+#[test]
+fn few_runs_show_no_change_and_the_text_says_how_many_are_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [1, 2, 3].map(|day| run(folder.path(), day, "6.1", f64::from(day)));
+    let history = history(&runs, Of::Tax, &[]);
+    assert!(history.series.iter().all(|one| one.changes.is_empty()));
+    assert!(table(&history, 80).contains("at least two runs before it and two after it"));
+}
