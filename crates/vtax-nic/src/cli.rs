@@ -19,7 +19,7 @@ use vtax_log::Verbosity;
 #[derive(Debug, Clone, Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 pub struct Cli {
-    /// What else to do than to serve ports
+    /// A command other than serving ports
     #[command(subcommand)]
     pub verb: Option<Verb>,
     /// A port's vhost-user socket; once for each port
@@ -52,10 +52,10 @@ pub struct Cli {
     /// How notifications are held: off, fixed, paper or adaptive
     #[arg(long, value_name = "MODE", default_value_t)]
     pub mode: Mode,
-    /// How long they are held at most while the guest has not asked, in µs
+    /// The longest hold while the guest has not asked for another, in µs
     #[arg(long, value_name = "US")]
     pub hold_us: Option<u32>,
-    /// What no guest exceeds when it asks, in µs
+    /// The longest hold that a guest may ask for, in µs
     #[arg(long, value_name = "US")]
     pub cap_us: Option<u32>,
     /// A TOML file with ports and taps, instead of flags
@@ -67,16 +67,16 @@ pub struct Cli {
     /// The socket of the operator's API, for `vtax-nic ctl` and `vtax-nic top`
     #[arg(long, value_name = "PATH")]
     pub api: Option<PathBuf>,
-    /// Where Prometheus reads: unix:PATH or ADDRESS:PORT
+    /// The address for Prometheus: unix:PATH or ADDRESS:PORT
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
-    /// A file with what Prometheus must send as a bearer token, except on a UNIX socket
+    /// A file with the bearer token that Prometheus must send, except on a UNIX socket
     #[arg(long, value_name = "FILE")]
     pub metrics_token: Option<PathBuf>,
     /// The user to become once everything is open
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Does without seccomp and Landlock, for debugging
+    /// Runs without seccomp and Landlock, for debugging
     #[arg(long)]
     pub no_sandbox: bool,
     /// How much is logged
@@ -84,7 +84,7 @@ pub struct Cli {
     pub verbosity: Verbosity,
 }
 
-/// What the program does besides serving ports.
+/// Commands other than serving ports.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Verb {
     /// Asks a running vtax-nic
@@ -126,10 +126,10 @@ impl Cli {
         }
     }
 
-    /// What the flags, or the file that they name, ask for.
+    /// The configuration by the flags, or by the file that they name.
     ///
     /// # Errors
-    /// When the file cannot be read, or what is asked for cannot be.
+    /// When the file cannot be read, or the configuration is invalid.
     pub fn config(self) -> Result<Config, ConfigError> {
         let mut config = match &self.config {
             Some(path) => Config::read(path)?,
@@ -172,7 +172,7 @@ impl Cli {
             queues: self.tap_queues,
         });
         Config {
-            // More would be refused, with a better message.
+            // [`Config::checked`] refuses more, with a message.
             ports: paths.chain(files).take(MAX_PORTS + 1).collect(),
             taps: taps.collect(),
             ..Config::default()
@@ -180,7 +180,7 @@ impl Cli {
     }
 }
 
-/// What QEMU's management reads from `--print-capabilities`.
+/// The output of `--print-capabilities`, for QEMU's management.
 pub const CAPABILITIES: &str = r#"{
   "type": "net"
 }"#;

@@ -69,7 +69,7 @@ pub enum ConfigError {
     NoThread,
 }
 
-/// Everything that the program is to do.
+/// The configuration of the program.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Config {
@@ -85,17 +85,17 @@ pub struct Config {
     /// The socket of the operator's API.
     #[serde(default)]
     pub api: Option<PathBuf>,
-    /// Where Prometheus reads: `unix:PATH` or `ADDRESS:PORT`.
+    /// The address for Prometheus: `unix:PATH` or `ADDRESS:PORT`.
     #[serde(default)]
     pub metrics: Option<String>,
-    /// A file with what Prometheus must send as a bearer token, except on a UNIX socket. Needed where
-    /// other hosts can ask.
+    /// A file with the bearer token that Prometheus must send, except on a UNIX socket. Required where other hosts
+    /// reach the address.
     #[serde(default)]
     pub metrics_token: Option<PathBuf>,
     /// The user to become once everything is open.
     #[serde(default)]
     pub user: Option<String>,
-    /// Whether to keep every system call and file within reach, for debugging.
+    /// Whether to run without seccomp and Landlock, for debugging.
     #[serde(default)]
     pub no_sandbox: bool,
 }
@@ -125,11 +125,12 @@ pub struct PortConfig {
     /// Whether checksum and segmentation offloads are offered.
     #[serde(default = "yes")]
     pub offloads: bool,
-    /// Whether its front end knows nothing of NICs, as User-mode Linux's: nothing is offered that needs the device's
-    /// configuration, which such a front end would ask for, nor packed rings, which it starts in the wrong lap.
+    /// Whether its front end is not specific to NICs, as User-mode Linux's. Then the port offers nothing that needs
+    /// the device's configuration, which such a front end requests of the back end, nor packed rings, which it starts
+    /// with a wrong wrap counter.
     #[serde(default)]
     pub generic: bool,
-    /// Who moves its frames.
+    /// The data path of its frames.
     #[serde(default)]
     pub datapath: Datapath,
     /// The controller.
@@ -138,7 +139,7 @@ pub struct PortConfig {
     /// How long its notifications may be held.
     #[serde(default, alias = "terms")]
     pub policy: Policy,
-    /// What it may send and map.
+    /// The limits of its frames and memory.
     #[serde(default)]
     pub limits: Limits,
 }
@@ -189,7 +190,7 @@ impl Default for PortConfig {
 }
 
 impl PortConfig {
-    /// What the port offers.
+    /// The features that the port offers.
     pub fn features(&self) -> Features {
         let mut features = Features::OFFERED;
         if !self.offloads {
@@ -215,10 +216,10 @@ impl Config {
         }
     }
 
-    /// Fills in names and checks that everything fits together.
+    /// Fills in names and checks the configuration as a whole.
     ///
     /// # Errors
-    /// What is wrong, and how it should be.
+    /// When the settings contradict each other or are out of range.
     pub fn checked(mut self) -> Result<Self, ConfigError> {
         if self.ports.is_empty() {
             return Err(ConfigError::NoPort);
@@ -248,7 +249,7 @@ impl Config {
                 (None, Some(_)) => {}
                 _ => return refuse("give either socket-path or fd"),
             }
-            if port.limits.are_of_frames() {
+            if port.limits.limit_frames() {
                 if port.datapath == Datapath::Kernel {
                     return refuse(
                         "the kernel moves its frames and keeps no limits of them: give datapath = \"user\"",

@@ -1,7 +1,7 @@
 //! The choice of the data path: the kernel (vhost-net) or this process moves a port's frames.
 
 use crate::features::Features;
-use crate::network::{Kernel, NEEDED, TapEnds};
+use crate::network::{Kernel, NEEDED, TapHandles};
 use crate::vhost_net::{Device, PATH, VhostError, VhostNet};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -49,7 +49,7 @@ impl Datapath {
     /// Why the kernel does not move the frames. A port with [`Datapath::Kernel`] must not go on then.
     pub fn choose(
         self,
-        tap: Option<TapEnds>,
+        tap: Option<TapHandles>,
         pairs: u8,
         open: impl Fn() -> Result<(Box<dyn Device>, Features), VhostError>,
     ) -> Result<Kernel, DatapathError> {

@@ -65,7 +65,7 @@ impl Features {
     /// Notification coalescing.
     pub const NOTF_COAL: Self = Self(1 << 53);
 
-    /// Everything that a port offers.
+    /// All features that a port offers.
     pub const OFFERED: Self = Self::CSUM
         .with(Self::GUEST_CSUM)
         .with(Self::MTU)
@@ -96,7 +96,7 @@ impl Features {
         .with(Self::RING_PACKED)
         .with(Self::IN_ORDER);
 
-    /// What leaves checksums and segmentation to the other side.
+    /// Features that leave checksums and segmentation to the other side.
     pub const OFFLOADS: Self = Self::CSUM
         .with(Self::GUEST_CSUM)
         .with(Self::GUEST_TSO4)
@@ -108,28 +108,28 @@ impl Features {
         .with(Self::HOST_ECN)
         .with(Self::HOST_UFO);
 
-    /// What the device's configuration says more about.
+    /// Features with fields in the device's configuration.
     pub const OF_CONFIGURATION: Self = Self::MTU.with(Self::STATUS).with(Self::MQ);
 
-    /// Both together.
+    /// The features of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// What is in the one and not in the other.
+    /// The features that `other` lacks.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// What is in both.
+    /// The features that both have.
     #[must_use]
     pub const fn within(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of `other` is among them.
+    /// Whether it has all features of `other`.
     #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -155,13 +155,14 @@ impl ProtocolFeatures {
     pub const MQ: Self = Self(1);
     /// The dirty log comes as a file descriptor.
     pub const LOG_SHMFD: Self = Self(1 << 1);
-    /// We announce a migrated guest.
+    /// The back end announces a migrated guest.
     pub const RARP: Self = Self(1 << 2);
     /// Requests may ask for an acknowledgement.
     pub const REPLY_ACK: Self = Self(1 << 3);
     /// The front end sends the MTU.
     pub const MTU: Self = Self(1 << 4);
-    /// The front end gives a channel for requests of ours. Linux's own cannot be interrupted without.
+    /// The front end gives a channel for requests of the back end, which Linux's own front end needs to be
+    /// interrupted.
     pub const BACKEND_REQ: Self = Self(1 << 5);
     /// RESET_DEVICE.
     pub const RESET_DEVICE: Self = Self(1 << 13);

@@ -1,4 +1,4 @@
-//! An epoll of what the worker waits for: descriptors, each with a token, and a deadline.
+//! The worker's epoll instance: descriptors, each with a token, and a deadline.
 
 use crate::hold::Nanos;
 use rustix::event::Timespec;
@@ -25,7 +25,7 @@ fn read(clock: ClockId) -> Nanos {
     Nanos(seconds * 1_000_000_000 + rest)
 }
 
-/// What a descriptor is to the worker.
+/// The meaning of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Token {
     /// A port's socket, where front ends connect.
@@ -47,9 +47,9 @@ pub enum Token {
 /// A port of a network of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PortId {
-    /// Which network of the worker.
+    /// The network's index in the worker.
     pub network: u16,
-    /// Which port of it.
+    /// The port's index in the network.
     pub port: u16,
 }
 
@@ -105,8 +105,7 @@ impl Poller {
         })
     }
 
-    /// Reports whenever `file` becomes readable: once for each time, so that nothing needs to be
-    /// read from an eventfd.
+    /// Reports each time that `file` becomes readable (edge-triggered), so that an eventfd need not be read.
     ///
     /// # Errors
     /// When `file` cannot be waited for.
@@ -119,7 +118,7 @@ impl Poller {
         )
     }
 
-    /// Reports as long as `file` is readable.
+    /// Reports as long as `file` is readable (level-triggered).
     ///
     /// # Errors
     /// When `file` cannot be waited for.
@@ -128,7 +127,7 @@ impl Poller {
         epoll::add(&self.epoll, file, data, EventFlags::IN)
     }
 
-    /// Reports nothing of what is watched already, or everything again; at once if it is readable.
+    /// Mutes or unmutes a watched file. An unmuted file is reported at once if it is readable.
     pub fn mute(&self, file: impl AsFd, token: Token, mute: bool) {
         let flags = if mute {
             EventFlags::empty()
@@ -139,12 +138,12 @@ impl Poller {
         let _ = epoll::modify(&self.epoll, file, data, flags | EventFlags::ET);
     }
 
-    /// Reports no more. Closing would not do: the other side holds the same open file.
+    /// Stops reporting a file. Closing it does not suffice, because the other side has the same open file.
     pub fn forget(&self, file: impl AsFd) {
         let _ = epoll::delete(&self.epoll, file);
     }
 
-    /// Waits until something happens, or `deadline`; not at all when that is past.
+    /// Waits for events until `deadline`.
     ///
     /// # Errors
     /// When the kernel refuses.

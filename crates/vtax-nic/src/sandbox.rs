@@ -1,5 +1,5 @@
-//! The sandbox of the running program. It gives up everything that serving ports does not need: another user,
-//! capabilities, files, TCP ports and other processes (Landlock), and system calls (seccomp).
+//! The sandbox of the running program: another user, no capabilities, no files, TCP ports and other processes
+//! (Landlock), and only the system calls that serving ports needs (seccomp).
 
 use crate::{memory, vhost_net};
 use rustix::process::{Gid, Uid};
@@ -7,7 +7,7 @@ use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use std::path::Path;
 use vtax_jail::{Argument, Calls, JailError, drop_capabilities, refused};
 
-/// Why privileges could not be given up. Then the program ends rather than run with them.
+/// A part of the sandbox that cannot be entered. The program ends rather than serve without it.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// There is no such user.
@@ -22,7 +22,7 @@ pub enum SandboxError {
 /// thread.
 ///
 /// # Errors
-/// When the user does not exist, or we may not become it.
+/// When the user does not exist, or this process may not become it.
 pub fn drop_privileges(user: Option<&str>) -> Result<(), SandboxError> {
     if let Some(name) = user {
         let passwd = std::fs::read_to_string("/etc/passwd").map_err(refused("read /etc/passwd"))?;
@@ -46,14 +46,14 @@ fn find_user(passwd: &str, name: &str) -> Option<(Uid, Gid)> {
     })
 }
 
-/// Leaves no file within reach and no system call but those that serving needs. Threads that are
-/// started later inherit it.
+/// Restricts the process to open descriptors and the system calls that serving needs. Threads that are started later
+/// inherit it.
 ///
 /// `connects` are the sockets that ports connect to as clients; `in_kernel` is whether vhost-net
 /// is used.
 ///
 /// # Errors
-/// When seccomp cannot be set up. A kernel without Landlock is only reported.
+/// When seccomp cannot be set up. A kernel without Landlock is only logged.
 pub fn enter(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
     if !vtax_jail::restrict_access(&[], &[])? {
         tracing::warn!("this kernel has no Landlock: files are protected by seccomp alone");
@@ -61,7 +61,7 @@ pub fn enter(connects: &[&Path], in_kernel: bool) -> Result<(), SandboxError> {
     Ok(calls(!connects.is_empty(), in_kernel)?.enforce()?)
 }
 
-/// What the worker, the operator's thread and the start of more threads call.
+/// The system calls of workers and the operator's thread, and those that start threads.
 fn calls(connects: bool, in_kernel: bool) -> Result<Calls, JailError> {
     let mut calls = Calls::of_a_server()?;
     calls.allow(&[

@@ -66,8 +66,8 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
     move |cause| ServeError::System { what, cause }
 }
 
-/// Serves until every port has lost a front end that cannot come back: forever, unless all came
-/// connected by `--fd`.
+/// Serves until every port has lost a front end that cannot come back: for ever, unless all ports were given connected
+/// sockets (`--fd`).
 ///
 /// # Errors
 /// When something cannot be opened, or the kernel fails the worker.
@@ -88,7 +88,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     }
     let mut descriptors = getrlimit(Resource::Nofile);
     descriptors.current = descriptors.maximum;
-    // 64 ports of 8 pairs bring some 4,000. Fewer do, if there are no more.
+    // 64 ports of 8 pairs need some 4,000. A lower hard limit is tolerated.
     let _ = setrlimit(Resource::Nofile, descriptors);
     let networks = config.networks();
     let threads = config.threads.unwrap_or(1).min(networks.len()).max(1);
@@ -117,7 +117,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             .transpose()?,
     };
     let in_kernel = plans.iter().any(|plan| plan.in_kernel);
-    let postboxes: Vec<_> = plans.iter().map(|plan| plan.postbox.clone()).collect();
+    let senders: Vec<_> = plans.iter().map(|plan| plan.sender.clone()).collect();
     let workers = plans
         .into_iter()
         .map(Plan::into_worker)
@@ -125,14 +125,14 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     // Timers as exact as the kernel can make them; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     sandbox::drop_privileges(config.user.as_deref())?;
-    // The first reading of the clock finds the code that the kernel maps for it, which the sandbox forbids: each
-    // reading would be a system call.
+    // The first reading of the clock maps the vDSO, which the sandbox forbids: later each reading would be a system
+    // call.
     let _ = poller::now();
     if !config.no_sandbox {
         sandbox::enter(&client_sockets(config), in_kernel)?;
     }
     memory::start_pager().map_err(system("start the pager"))?;
-    let _metrics = server::spawn(listeners, &postboxes)?;
+    let _metrics = server::spawn(listeners, &senders)?;
     let mut others = Vec::new();
     let mut workers = workers.into_iter();
     let first = workers.next();
@@ -158,11 +158,11 @@ fn client_sockets(config: &Config) -> Vec<&Path> {
         .collect()
 }
 
-/// What one worker gets.
+/// The networks and front ends of one worker.
 struct Plan {
     networks: Vec<Network>,
     front_ends: Vec<(PortId, FrontEnd)>,
-    postbox: crate::control::api::Postbox,
+    sender: crate::control::api::MailboxSender,
     mailbox: Mailbox,
     /// Whether the kernel moves frames of some port.
     in_kernel: bool,
@@ -170,11 +170,11 @@ struct Plan {
 
 impl Plan {
     fn new() -> Result<Self, ServeError> {
-        let (postbox, mailbox) = mailbox().map_err(system("make a mailbox"))?;
+        let (sender, mailbox) = mailbox().map_err(system("make a mailbox"))?;
         Ok(Self {
             networks: Vec::new(),
             front_ends: Vec::new(),
-            postbox,
+            sender,
             mailbox,
             in_kernel: false,
         })
@@ -220,8 +220,8 @@ impl Plan {
                 port.hold,
                 port.policy,
             )
-            .limited(&port.limits.or_by_room(room, config.ports.len()))
-            .moved_by(kernel);
+            .with_limits(&port.limits.or_by_room(room, config.ports.len()))
+            .with_datapath(kernel);
             if is_alone {
                 info!("port {}: data path: {}", port.name, guest.datapath());
             }

@@ -1,11 +1,10 @@
 //! Signals through event descriptors, which never wait for the receiver.
 //!
-//! A front end shares the open file of its call descriptor with us. It can put it into blocking mode
-//! at any time and fill its counter: a write would then wait for as long as the front end likes, and
-//! every other port with it. Looking before writing does not help, for it can do so in between.
-//! What never waits is the kernel itself: it signals an event descriptor when an asynchronous read
-//! has ended (`IOCB_FLAG_RESFD`, `io_submit(2)`), whatever the descriptor's mode, and a full counter
-//! stays full. So a signal is a read of nothing from an empty file.
+//! A front end shares the open file of its call descriptor with us. It can put it into blocking mode at any time and
+//! fill its counter: a write would then wait for as long as the front end likes, and all other ports would wait too. A
+//! check before the write does not help, because the mode can change in between. The kernel itself never waits: it
+//! signals an event descriptor when an asynchronous read has ended (`IOCB_FLAG_RESFD`, `io_submit(2)`), whatever the
+//! descriptor's mode, and a full counter stays full. So a signal is a read of no bytes from an empty file.
 
 use rustix::fs::{MemfdFlags, fstatfs, memfd_create};
 use rustix::io::Errno;
@@ -13,7 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
-/// Signals between two looks at what has ended; the kernel keeps an entry of each until then.
+/// The most signals before their completions are reaped. The kernel keeps an entry of each until then.
 const UNREAPED: u32 = 256;
 
 const PREAD: u16 = 0;
@@ -39,7 +38,7 @@ struct Iocb {
 /// `struct io_event`: four words of which none is of interest.
 type IoEvent = [u64; 4];
 
-/// How often a signal is tried while other threads fill up what was reaped for it.
+/// Attempts at a signal while other threads use up the reaped entries.
 const ATTEMPTS: u32 = 64;
 
 /// The type of file system that event descriptors, among others, are on (`linux/magic.h`).
@@ -57,8 +56,8 @@ struct Reads {
 /// One for the process: the kernel locks it for a few instructions at most.
 static READS: OnceLock<Option<Reads>> = OnceLock::new();
 
-/// Gets ready, which a sandbox would forbid later. Returns whether signals can never wait; without
-/// asynchronous I/O in the kernel they are plain writes.
+/// Makes the context, which the sandbox forbids later. Returns whether signals never wait; without asynchronous I/O in
+/// the kernel they are plain writes.
 pub fn prepare() -> bool {
     reads().is_some()
 }
@@ -67,8 +66,7 @@ fn reads() -> Option<&'static Reads> {
     READS.get_or_init(Reads::new).as_ref()
 }
 
-/// Signals an eventfd once; returns whether that went well. A counter that is full is all that a
-/// signal could.
+/// Signals an eventfd once. Returns whether that succeeded, as it does when the counter is full.
 #[inline]
 pub fn raise(event: &OwnedFd) -> bool {
     match reads() {
@@ -80,8 +78,8 @@ pub fn raise(event: &OwnedFd) -> bool {
     }
 }
 
-/// Whether a file is an eventfd. Others that the kernel keeps without a name can make whoever waits
-/// for them wait for their owner: an epoll instance's lock is its owner's too.
+/// Whether a file is an eventfd. Waiting for other anonymous inodes may block on their owner, as on an epoll
+/// instance's lock.
 pub fn is_event(file: &OwnedFd) -> bool {
     match reads() {
         // The kernel asks for the event before it looks whether the other file can be read, and
@@ -109,7 +107,7 @@ impl Reads {
         self.submit(&self.empty, event).is_ok()
     }
 
-    /// Does a read of nothing from `file` that signals `event`.
+    /// Reads no bytes from `file`, which signals `event`.
     fn submit(&self, file: &OwnedFd, event: &OwnedFd) -> Result<(), Errno> {
         let number = |file: &OwnedFd| file.as_raw_fd().cast_unsigned();
         let mut read = Iocb {

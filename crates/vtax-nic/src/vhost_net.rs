@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Where the device is.
+/// The path of the device.
 pub const PATH: &str = "/dev/vhost-net";
 
 const GROUP: u8 = 0xaf;
@@ -29,7 +29,7 @@ const SET_VRING_CALL: u32 = write::<VringFile>(GROUP, 0x21);
 const SET_VRING_ERR: u32 = write::<VringFile>(GROUP, 0x22);
 const NET_SET_BACKEND: u32 = write::<VringFile>(GROUP, 0x30);
 
-/// What a worker in its sandbox asks of the device.
+/// The ioctl requests of a worker in its sandbox.
 pub const REQUESTS: [u32; 13] = [
     SET_FEATURES,
     SET_OWNER,
@@ -49,7 +49,7 @@ pub const REQUESTS: [u32; 13] = [
 /// The flag of a ring's addresses that asks for a log of writes to the used ring.
 const LOG_USED: u32 = 1;
 
-/// What the kernel refused.
+/// A request that the kernel refused.
 #[derive(Debug, thiserror::Error)]
 #[error("vhost-net: cannot {what}: {cause}")]
 pub struct VhostError {
@@ -58,29 +58,29 @@ pub struct VhostError {
 }
 
 impl VhostError {
-    /// That `what` was tried in vain, and the kernel's reason.
+    /// The error of `what` was tried, with the kernel's reason.
     pub fn new(what: &'static str, cause: io::Error) -> Self {
         Self { what, cause }
     }
 }
 
-/// Which of a pair's rings.
+/// A ring of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Half {
-    /// What the guest receives.
+    /// The receive ring.
     Rx,
-    /// What it sends.
+    /// The transmit ring.
     Tx,
 }
 
-/// What an event descriptor of a ring is for.
+/// The events of a ring with a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The driver has offered buffers.
     Kick,
     /// Buffers were returned.
     Call,
-    /// The driver did what it may not.
+    /// The ring is invalid.
     Error,
 }
 
@@ -92,18 +92,17 @@ pub enum Event {
     reason = "documented above, for all methods"
 )]
 pub trait Device: std::fmt::Debug + Send {
-    /// Makes this process, whose addresses it will use, its owner; starts its thread.
+    /// Makes this process its owner, whose addresses it uses, and starts its thread.
     fn own(&self) -> Result<(), VhostError>;
     /// Ends its thread and forgets its settings.
     fn disown(&self) -> Result<(), VhostError>;
     /// Sets the features that were negotiated.
     fn set_features(&self, features: u64) -> Result<(), VhostError>;
-    /// Sets where guest memory is, in place of where it was.
+    /// Replaces the regions of guest memory.
     fn set_memory(&self, regions: &[MappedRegion]) -> Result<(), VhostError>;
-    /// Sets where the dirty log is, as an address of this process.
+    /// Sets the address of the dirty log in this process.
     fn set_log(&self, log: u64) -> Result<(), VhostError>;
-    /// Sets where a ring that does not run is, as addresses of this process, how many entries it
-    /// has, and the available index to go on from.
+    /// Sets the addresses in this process, the size and the available index of a ring that does not run.
     fn set_ring(
         &self,
         half: Half,
@@ -118,10 +117,9 @@ pub trait Device: std::fmt::Debug + Send {
         event: Event,
         file: Option<BorrowedFd<'_>>,
     ) -> Result<(), VhostError>;
-    /// Starts a ring by joining it to a queue of a tap, or stops it: then nothing of it is under way
-    /// any more.
+    /// Starts a ring by joining it to a queue of a tap, or stops it and waits for its operations.
     fn set_backend(&self, half: Half, tap: Option<BorrowedFd<'_>>) -> Result<(), VhostError>;
-    /// The available index that a ring that was stopped goes on from.
+    /// The available index from which a stopped ring continues.
     fn base(&self, half: Half) -> Result<u16, VhostError>;
 }
 
@@ -162,7 +160,7 @@ impl VhostNet {
     /// Opens it.
     ///
     /// # Errors
-    /// When there is none, or we may not.
+    /// When there is none, or the kernel refuses.
     pub fn open(path: &Path) -> Result<Self, VhostError> {
         open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map(Self)

@@ -10,21 +10,20 @@ use crate::protocol::{Connection, ProtocolError, Reply, Request};
 use crate::telemetry::CpuLedger;
 use rustix::io::Errno;
 
-/// Batches moved between two looks at sockets and kicks. A look costs about as much as a few
-/// frames.
+/// Batches between two calls of epoll, each of which costs about as much as a few frames.
 const BATCHES_A_LOOK: u32 = 8;
 
-/// Messages of one front end that are answered before others get their turn.
+/// Messages of one front end that are answered in a turn.
 const MESSAGES_A_LOOK: usize = 16;
 
-/// What a front end sent in its turn.
+/// The result of a front end's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
     /// No whole message.
     Nothing,
     /// A message.
     Message,
-    /// A message that took so long that others come first.
+    /// A message that took long, so that others have their turn first.
     Enough,
 }
 
@@ -50,13 +49,13 @@ pub fn answer(
     let request = Request::read(message)?;
     let (asks, acknowledged) = (needs_ack && !request.has_reply(), guest.acknowledges());
     let changes = request.changes_rings();
-    let said = if request.changes_memory() {
+    let turn = if request.changes_memory() {
         Turn::Enough
     } else {
         Turn::Message
     };
     let handled = guest.handle(request, poller, time);
-    // The message may be the one that negotiates acknowledgements, or takes them back.
+    // The message itself may enable or disable acknowledgements.
     let acknowledge = asks && (acknowledged || guest.acknowledges());
     let (reply, outcome) = match handled {
         Ok(answer) => answer,
@@ -77,7 +76,7 @@ pub fn answer(
     if let Some(mac) = outcome.announce {
         network.announce(id.port, mac, time);
     }
-    Ok(said)
+    Ok(turn)
 }
 
 /// A worker and everything that it owns.
@@ -86,7 +85,7 @@ pub struct Worker {
     poller: Poller,
     networks: Vec<Network>,
     front_ends: Vec<(PortId, FrontEnd)>,
-    /// When the first of them is to be tried again.
+    /// The next retry of a front end's connection.
     retry: Option<Nanos>,
     batch: Batch,
     mailbox: Mailbox,
@@ -97,7 +96,7 @@ impl Worker {
     /// A worker for these networks and the front ends of their ports.
     ///
     /// # Errors
-    /// When the kernel refuses to wait for something.
+    /// When the kernel refuses to wait for a descriptor.
     pub fn new(
         mut networks: Vec<Network>,
         front_ends: Vec<(PortId, FrontEnd)>,
@@ -129,7 +128,7 @@ impl Worker {
     pub fn run(&mut self) -> Result<(), Errno> {
         let mut tokens = Vec::with_capacity(64);
         let mut batches = 0;
-        // Processor time before there was anything to serve is charged to no port.
+        // Processor time before serving is charged to no port.
         let _ = self.ledger.settle(now(), cpu_time(), 0);
         while !self.front_ends.is_empty() {
             let time = now();
@@ -154,7 +153,7 @@ impl Worker {
             self.poller.wait(deadline, &mut tokens)?;
             let time = now();
             for token in &tokens {
-                self.happened(*token, time);
+                self.handle_event(*token, time);
             }
             if self.retry.is_some_and(|retry| retry <= time) {
                 self.reconnect(time);
@@ -168,7 +167,7 @@ impl Worker {
         networks.chain(self.retry).min()
     }
 
-    fn happened(&mut self, token: Token, time: Nanos) {
+    fn handle_event(&mut self, token: Token, time: Nanos) {
         match token {
             Token::Listener(id) => {
                 if let Some((_, front_end)) = self.front_ends.iter_mut().find(|(at, _)| *at == id) {
@@ -176,7 +175,7 @@ impl Worker {
                 }
                 self.retry = first_retry(&self.front_ends);
             }
-            Token::FrontEnd(id) => self.converse(id, time),
+            Token::FrontEnd(id) => self.answer_messages(id, time),
             Token::Kick(id, queue) => {
                 if let Some(network) = self.networks.get_mut(usize::from(id.network)) {
                     network.kicked(id, queue, time);
@@ -201,7 +200,7 @@ impl Worker {
         }
     }
 
-    /// Shares out the processor time since the last reading among the guests.
+    /// Charges the processor time since the last reading to the guests.
     fn charge(&mut self, time: Nanos) {
         let ports = self.networks.iter_mut().flat_map(Network::ports_mut);
         let work = ports.map(|port| port.guest_counters().map_or(0, |port| port.uncharged()));
@@ -212,7 +211,7 @@ impl Worker {
         }
     }
 
-    /// Does what operators ask.
+    /// Carries out operators' jobs.
     fn serve(&mut self, time: Nanos) {
         self.charge(time);
         for job in self.mailbox.take().collect::<Vec<_>>() {
@@ -251,14 +250,14 @@ impl Worker {
         self.retry = first_retry(&self.front_ends);
     }
 
-    /// Answers what a front end asks.
-    fn converse(&mut self, id: PortId, time: Nanos) {
+    /// Answers a front end's messages.
+    fn answer_messages(&mut self, id: PortId, time: Nanos) {
         for _ in 0..MESSAGES_A_LOOK {
             match self.answer(id, time) {
                 Ok(Turn::Message) => {}
                 Ok(Turn::Nothing | Turn::Enough) => return,
                 Err(error) => {
-                    self.lose(id, &error, time);
+                    self.disconnect(id, &error, time);
                     return;
                 }
             }
@@ -278,8 +277,8 @@ impl Worker {
         }
     }
 
-    /// Lets go of a front end that went away or did what it may not.
-    fn lose(&mut self, id: PortId, error: &ProtocolError, time: Nanos) {
+    /// Disconnects a front end that has gone or broke the protocol.
+    fn disconnect(&mut self, id: PortId, error: &ProtocolError, time: Nanos) {
         let Some(index) = self.front_ends.iter().position(|(at, _)| *at == id) else {
             return;
         };
@@ -305,7 +304,7 @@ impl Worker {
 
     /// Logs which queues stopped, and stops ports whose memory was lost.
     fn report(&mut self) {
-        // First: queues stop for what is found in the place of lost memory.
+        // Lost memory is handled first, because queues in it stop with misleading faults.
         if memory::any_truncation() {
             self.lose_memory();
         }
@@ -368,7 +367,7 @@ impl Worker {
             }
         }
         for (id, error) in cut {
-            self.lose(id, &error, now());
+            self.disconnect(id, &error, now());
         }
     }
 }
@@ -433,7 +432,7 @@ mod tests {
             let size = u32::try_from(payload.len()).unwrap();
             let header = [code, flags, size].map(u32::to_ne_bytes).concat();
             rustix::io::write(&front, &[header, payload].concat()).unwrap();
-            worker.happened(Token::FrontEnd(id), now());
+            worker.handle_event(Token::FrontEnd(id), now());
             let mut reply = [0; 64];
             let flags = rustix::net::RecvFlags::DONTWAIT;
             let len = rustix::net::recv(&front, &mut reply, flags).map_or(0, |(len, _)| len);
@@ -452,7 +451,7 @@ mod tests {
             rustix::io::write(&front, &table).unwrap();
         }
         for turn in 1..=4 {
-            worker.happened(Token::FrontEnd(id), now());
+            worker.handle_event(Token::FrontEnd(id), now());
             let guest = worker.networks[0].guest_mut(0).unwrap();
             assert_eq!(guest.counters.messages, turn);
         }

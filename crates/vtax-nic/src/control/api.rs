@@ -1,8 +1,8 @@
-//! The operator's API: one JSON object a line, on a UNIX socket, and what workers see of it.
+//! The operator's API: one JSON object a line on a UNIX socket, and the jobs that it gives to workers.
 //!
 //! Requests: `{"op":"list"}`, `{"op":"stats"}`, `{"op":"subscribe","interval_ms":1000}`,
-//! `{"op":"set","port":"a","cap_us":500}`, `{"op":"clear_override","port":"a"}`. `port` chooses
-//! one port; without it all are meant. Every answer has `ok`; a failed one has `error`.
+//! `{"op":"set","port":"a","cap_us":500}`, `{"op":"clear_override","port":"a"}`. `port` selects one port; without it a
+//! request is about all. Every answer has `ok`; a failed one has `error`.
 
 use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -53,11 +53,11 @@ pub enum Request {
         /// The port; all if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
-        /// What to change.
+        /// The changes.
         #[serde(flatten)]
         change: Change,
     },
-    /// Lets cap, default and guest decide again.
+    /// Removes the override.
     ClearOverride {
         /// The port; all if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ fn one_second() -> u32 {
     1_000
 }
 
-/// What `set` changes.
+/// The changes of `set`. A field that is absent stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// See [`Policy::cap_us`].
@@ -96,7 +96,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Applies it. The controllers must be made anew if the settings changed.
+    /// Applies the changes. New controllers are needed if `settings` differ afterwards.
     pub fn apply(&self, policy: &mut Policy, settings: &mut HoldSettings) {
         let set = |field: &mut u32, value: Option<u32>| *field = value.unwrap_or(*field);
         set(&mut policy.cap_us, self.cap_us);
@@ -117,7 +117,7 @@ pub struct Response {
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When, in ns on the monotonic clock: divide differences of counters by differences of this.
+    /// The time of the answer in ns on the monotonic clock, by which rates are computed from counters.
     pub at_ns: u64,
     /// Answers to `list`, `set` and `clear_override`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -127,7 +127,7 @@ pub struct Response {
     pub stats: Vec<PortSnapshot>,
 }
 
-/// A port and what is in force on it.
+/// The state of a port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortInfo {
     /// Its name.
@@ -142,15 +142,15 @@ pub struct PortInfo {
     pub policy: Policy,
     /// The T_buf in force, in µs.
     pub in_force_us: u32,
-    /// Who moves its frames: `kernel`, or `user` and why not the kernel.
+    /// The data path: `kernel`, or `user` with the reason.
     #[serde(default)]
     pub datapath: String,
-    /// What is left of the guest's lease, in seconds.
+    /// The remaining time of the guest's lease, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_s: Option<u32>,
 }
 
-/// What a worker is asked to do for each port that a [`Job`] concerns.
+/// A command to a worker, for each port that its [`Job`] concerns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command {
     /// Report [`Report::Info`].
@@ -166,7 +166,7 @@ pub enum Command {
 /// A worker's report on one port.
 #[derive(Clone, Debug)]
 pub enum Report {
-    /// What is in force.
+    /// The port's state.
     Info(PortInfo),
     /// Its telemetry.
     Stats(Box<PortSnapshot>),
@@ -175,71 +175,71 @@ pub enum Report {
 /// A command in a worker's [`Mailbox`].
 #[derive(Debug)]
 pub struct Job {
-    /// What to do.
+    /// The command.
     pub command: Command,
     port: Option<String>,
     answer: Sender<Vec<Report>>,
 }
 
 impl Job {
-    /// Whether it is meant for this port too.
+    /// Whether it concerns this port.
     pub fn concerns(&self, port: &str) -> bool {
         self.port.as_deref().is_none_or(|wanted| wanted == port)
     }
 
-    /// Hands in the reports; call it even if no port is concerned.
+    /// Sends the reports. Must be called also if no port is concerned.
     pub fn answer(self, reports: Vec<Report>) {
-        // The client may be gone: then nobody reads the answer.
+        // The receiver may have stopped to wait.
         let _ = self.answer.send(reports);
     }
 }
 
-/// Where a worker finds its jobs. Wait for [`Mailbox::as_fd`] to be readable.
+/// The receiver of a worker's jobs. [`Mailbox::as_fd`] is readable when there are some.
 #[derive(Debug)]
 pub struct Mailbox {
     jobs: Receiver<Job>,
-    bell: Arc<OwnedFd>,
+    event: Arc<OwnedFd>,
 }
 
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.event.as_fd()
     }
 }
 
 impl Mailbox {
-    /// All jobs that have come. Never blocks.
+    /// Takes all jobs. Never blocks.
     pub fn take(&self) -> impl Iterator<Item = Job> + '_ {
-        // The bell first: a job that comes after this rings again. It may not have rung at all.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        // The event is cleared first, so that a later job sets it again. It need not be set.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.jobs.try_iter()
     }
 }
 
-/// The other end of a worker's [`Mailbox`].
+/// The sender of jobs to a worker's [`Mailbox`].
 #[derive(Clone, Debug)]
-pub struct Postbox {
+pub struct MailboxSender {
     jobs: Sender<Job>,
-    bell: Arc<OwnedFd>,
+    event: Arc<OwnedFd>,
 }
 
-/// A worker's mailbox, and the postbox that fills it.
+/// Makes a worker's mailbox and its sender.
 ///
 /// # Errors
 ///
 /// The kernel gives no eventfd.
-pub fn mailbox() -> std::io::Result<(Postbox, Mailbox)> {
+pub fn mailbox() -> std::io::Result<(MailboxSender, Mailbox)> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let bell = Arc::new(rustix::event::eventfd(0, flags)?);
+    let event = Arc::new(rustix::event::eventfd(0, flags)?);
     let (sender, receiver) = mpsc::channel();
     Ok((
-        Postbox {
+        MailboxSender {
             jobs: sender,
-            bell: Arc::clone(&bell),
+            event: Arc::clone(&event),
         },
         Mailbox {
             jobs: receiver,
-            bell,
+            event,
         },
     ))
 }
@@ -261,12 +261,12 @@ pub enum RequestError {
     NoPort(String),
 }
 
-/// Asks all workers and gathers their reports.
+/// Sends a command to all workers and collects their reports.
 ///
 /// # Errors
 /// When no port has that name, or a worker has ended or does not answer.
 pub fn ask(
-    workers: &[Postbox],
+    workers: &[MailboxSender],
     command: Command,
     port: Option<&str>,
 ) -> Result<Vec<Report>, RequestError> {
@@ -281,8 +281,8 @@ pub fn ask(
             .jobs
             .send(job)
             .map_err(|_| RequestError::WorkerEnded)?;
-        // Fails only when the counter is full: then the bell has long rung.
-        let _ = rustix::io::write(&worker.bell, &1u64.to_ne_bytes());
+        // Fails only when the counter is full, and then the event is set.
+        let _ = rustix::io::write(&worker.event, &1u64.to_ne_bytes());
     }
     let mut reports = Vec::new();
     for _ in workers {
@@ -423,7 +423,7 @@ mod tests {
     fn all_workers_are_asked_and_an_unknown_port_is_an_error() {
         let workers: Vec<_> = (0..3)
             .map(|worker| {
-                let (postbox, mailbox) = mailbox().unwrap();
+                let (sender, mailbox) = mailbox().unwrap();
                 std::thread::spawn(move || {
                     let mut served = 0;
                     while served < 2 {
@@ -454,7 +454,7 @@ mod tests {
                         }
                     }
                 });
-                postbox
+                sender
             })
             .collect();
         assert_eq!(ask(&workers, Command::List, None).unwrap().len(), 3);

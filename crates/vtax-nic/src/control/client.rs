@@ -1,4 +1,4 @@
-//! `vtax-nic ctl`: asks a running vtax-nic over its API socket.
+//! `vtax-nic ctl`: sends requests to a running vtax-nic over its API socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -46,13 +46,13 @@ enum Verb {
     Set {
         /// The port, or 'all'
         port: String,
-        /// What no guest exceeds, in µs
+        /// The longest hold that a guest may ask for, in µs
         #[arg(long)]
         cap_us: Option<u32>,
-        /// What holds while the guest has not asked, in µs
+        /// The longest hold while the guest has not asked for another, in µs
         #[arg(long)]
         default_us: Option<u32>,
-        /// What holds whatever the guest asks, in µs
+        /// The hold whatever the guest asks for, in µs
         #[arg(long)]
         override_us: Option<u32>,
         /// The longest lease, in seconds
@@ -68,7 +68,7 @@ enum Verb {
         #[arg(long)]
         fixed_tx_us: Option<u32>,
     },
-    /// Let cap, default and guest decide again
+    /// Remove the override
     ClearOverride {
         /// The port, or 'all'
         port: String,

@@ -47,7 +47,7 @@ pub enum CoalesceError {
 }
 
 impl Parameters {
-    /// The longest delay that it asks for, in µs: one packet a notification means none.
+    /// The longest delay in µs. One packet for each notification means no delay.
     pub fn hold_us(self) -> u32 {
         if self.max_packets > 1 {
             self.max_usecs
@@ -85,8 +85,8 @@ impl Coalesce {
             0 => parameters(data).map(Self::SetTx).ok_or(short),
             1 => parameters(data).map(Self::SetRx).ok_or(short),
             2 | 3 => {
-                // struct virtio_net_ctrl_coal_vq: le16 queue, le16 reserved, then the parameters,
-                // which a driver that asks may leave to the result.
+                // struct virtio_net_ctrl_coal_vq: le16 queue, le16 reserved, then the parameters, which a driver may
+                // leave out of VQ_GET.
                 let (queue, rest) = data.split_first_chunk().ok_or(short)?;
                 let queue = u16::from_le_bytes(*queue);
                 if command == 3 {
@@ -99,7 +99,7 @@ impl Coalesce {
         }
     }
 
-    /// What it asks for a queue (receive queues are the even ones), or `None` if nothing.
+    /// The parameters for a queue, if the command is about it. Receive queues have even numbers.
     pub fn of_queue(&self, queue: usize) -> Option<Parameters> {
         match *self {
             Self::SetRx(parameters) if queue.is_multiple_of(2) => Some(parameters),

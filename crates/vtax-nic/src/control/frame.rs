@@ -26,26 +26,25 @@ const MAGIC: [u8; 4] = *b"VTXH";
 const VERSION: u8 = 1;
 const HEADER_LEN: usize = 14;
 const BODY_LEN: usize = 24;
-const SHORTEST: usize = HEADER_LEN + BODY_LEN;
-const ANSWER: u8 = 0x80;
+const SHORTEST_FRAME: usize = HEADER_LEN + BODY_LEN;
+const ANSWER_BIT: u8 = 0x80;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Whether a frame belongs to the control protocol, well-formed or not. Such a frame is never
-/// forwarded, from wherever it came.
+/// Whether a frame belongs to the control protocol, well-formed or not. Such a frame is never forwarded.
 pub fn is_control(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&ETHER_TYPE.to_be_bytes())
 }
 
-/// What a guest asks for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Hold for up to T_buf (or not at all, where not enabled) until the lease ends.
     Ask,
     /// Give the lease back.
     Release,
-    /// Report what is in force.
+    /// Report the hold in force.
     Query,
 }
 
@@ -65,7 +64,7 @@ impl Operation {
     }
 }
 
-/// How a request ended.
+/// The status of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// In force as asked.
@@ -97,15 +96,15 @@ impl Status {
 pub struct Request {
     /// The guest's address.
     pub source: Mac,
-    /// What it asks for.
+    /// The operation.
     pub operation: Operation,
     /// Whether to hold at all.
     pub enable: bool,
     /// T_buf, the longest hold that it tolerates, in µs.
     pub hold_us: u32,
-    /// For how long, in seconds.
+    /// The duration of the lease, in seconds.
     pub lease_s: u32,
-    /// Any number: comes back in the answer.
+    /// Any number. The answer has the same.
     pub nonce: u64,
 }
 
@@ -114,31 +113,31 @@ pub struct Request {
 pub struct Reply {
     /// The operation that it answers.
     pub operation: Operation,
-    /// How it ended.
+    /// The status.
     pub status: Status,
     /// Whether anything is held now.
     pub enable: bool,
     /// The hold in force, in µs.
     pub hold_us: u32,
-    /// What is left of the guest's lease, in seconds; 0 without one.
+    /// The remaining time of the guest's lease, in seconds; 0 without one.
     pub lease_s: u32,
     /// The request's nonce.
     pub nonce: u64,
 }
 
-/// Why a frame is not a control frame that this version understands.
+/// Why a frame is no valid control frame of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Too short.
-    #[error("a control frame has at least {SHORTEST} bytes, this one has {0}")]
+    #[error("a control frame has at least {SHORTEST_FRAME} bytes, this one has {0}")]
     Short(usize),
     /// Another EtherType, destination or magic.
     #[error("not a control frame: its {0} is another")]
     Foreign(&'static str),
-    /// A field has a value that means nothing.
+    /// A field has an undefined value.
     #[error("a control frame with {field} {value}, which means nothing in version {VERSION}")]
     Field {
-        /// Which.
+        /// The field.
         field: &'static str,
         /// Its value.
         value: u8,
@@ -176,7 +175,7 @@ impl Body {
 
     fn read(frame: &[u8]) -> Result<Self, FrameError> {
         let body = frame
-            .get(HEADER_LEN..SHORTEST)
+            .get(HEADER_LEN..SHORTEST_FRAME)
             .and_then(|body| body.first_chunk::<BODY_LEN>())
             .ok_or(FrameError::Short(frame.len()))?;
         if !is_control(frame) {
@@ -277,13 +276,13 @@ impl Request {
 }
 
 impl Reply {
-    /// The frame to put into the guest's RX ring. It comes from the group address's own number
-    /// with the group bit cleared, which no station has.
+    /// The frame for the guest's RX ring. Its source is the group address with the group bit cleared, which no station
+    /// has.
     pub fn to_frame(&self, guest: Mac) -> [u8; FRAME_LEN] {
         let mut source = DESTINATION;
         source[0] &= !1;
         Body {
-            operation: self.operation.code() | ANSWER,
+            operation: self.operation.code() | ANSWER_BIT,
             enable: u8::from(self.enable),
             status: self.status.code(),
             hold_us: self.hold_us,
@@ -300,8 +299,8 @@ impl Reply {
     /// The frame is not an answer of this version.
     pub fn from_frame(frame: &[u8]) -> Result<Self, FrameError> {
         let body = Body::read(frame)?;
-        let operation = (body.operation & ANSWER != 0)
-            .then(|| Operation::from_code(body.operation & !ANSWER))
+        let operation = (body.operation & ANSWER_BIT != 0)
+            .then(|| Operation::from_code(body.operation & !ANSWER_BIT))
             .flatten()
             .ok_or(FrameError::Field {
                 field: "operation",
@@ -384,7 +383,7 @@ mod tests {
             let mut frame = request.to_frame();
             frame[at] = byte;
             if let Ok(read) = Request::from_frame(&frame[..length]) {
-                prop_assert_eq!(&read.to_frame()[..SHORTEST], &frame[..SHORTEST]);
+                prop_assert_eq!(&read.to_frame()[..SHORTEST_FRAME], &frame[..SHORTEST_FRAME]);
             }
         }
 

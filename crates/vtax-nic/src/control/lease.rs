@@ -8,27 +8,27 @@ use super::policy::Policy;
 use crate::hold::{Bound, Nanos};
 
 /// A guest may ask this often on average, and this many times in a burst.
-const INTERVAL: Nanos = Nanos::from_micros(100_000);
-const BURST: u64 = 8;
+const REQUEST_INTERVAL: Nanos = Nanos::from_micros(100_000);
+const REQUEST_BURST: u64 = 8;
 
 /// The most data queues of a port.
-const QUEUES: usize = 16;
+const MAX_DATA_QUEUES: usize = 16;
 
-/// What a control frame leads to.
+/// The result of a control frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Put this frame into the guest's RX ring. The budget may have changed.
     Reply([u8; FRAME_LEN]),
-    /// Nothing: it came too fast.
+    /// Nothing: the guest exceeds its rate of requests.
     Limited,
-    /// Nothing: it is malformed.
+    /// Nothing: the frame is malformed.
     Malformed(FrameError),
 }
 
-/// What a guest has been granted.
+/// The lease of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lease {
-    /// Its T_buf in µs, before the cap; 0: it wants no hold.
+    /// The requested T_buf in µs, before the cap; 0 is no hold.
     hold_us: u32,
     ends: Nanos,
 }
@@ -38,8 +38,8 @@ struct Lease {
 pub struct LeaseManager {
     policy: Policy,
     lease: Option<Lease>,
-    /// What the standard's commands asked for each queue since the last control frame.
-    coalesced: [Option<Parameters>; QUEUES],
+    /// The parameters of each queue that coalescing commands set since the last control frame.
+    coalesced: [Option<Parameters>; MAX_DATA_QUEUES],
     /// The rate limit, as the time up to which requests have been paid for.
     paid_until: Nanos,
 }
@@ -50,7 +50,7 @@ impl LeaseManager {
         Self {
             policy,
             lease: None,
-            coalesced: [None; QUEUES],
+            coalesced: [None; MAX_DATA_QUEUES],
             paid_until: Nanos::ZERO,
         }
     }
@@ -72,7 +72,7 @@ impl LeaseManager {
         Nanos::from_micros(self.in_force_us())
     }
 
-    /// What bounds the holds of a queue (receive queues are the even ones) at `now`.
+    /// The bound of a queue's holds at `now`. Receive queues have even numbers.
     pub fn bound(&mut self, now: Nanos, queue: usize) -> Bound {
         let Some(asked) = self.coalesced.get(queue).copied().flatten() else {
             return Bound::of(self.budget(now));
@@ -94,7 +94,7 @@ impl LeaseManager {
     /// Forgets the guest: another may connect.
     pub fn disconnected(&mut self) {
         self.lease = None;
-        self.coalesced = [None; QUEUES];
+        self.coalesced = [None; MAX_DATA_QUEUES];
         self.paid_until = Nanos::ZERO;
     }
 
@@ -129,8 +129,8 @@ impl LeaseManager {
     }
 
     fn admit(&mut self, now: Nanos) -> bool {
-        let paid_until = self.paid_until.max(now) + INTERVAL;
-        let admitted = paid_until.since(now).0 <= INTERVAL.0 * BURST;
+        let paid_until = self.paid_until.max(now) + REQUEST_INTERVAL;
+        let admitted = paid_until.since(now).0 <= REQUEST_INTERVAL.0 * REQUEST_BURST;
         if admitted {
             self.paid_until = paid_until;
         }
@@ -150,7 +150,7 @@ impl LeaseManager {
         let granted_s = lease_s.min(self.policy.lease_cap_s);
         if operation != Operation::Query {
             // The latest request counts, and a frame is about all queues.
-            self.coalesced = [None; QUEUES];
+            self.coalesced = [None; MAX_DATA_QUEUES];
         }
         match operation {
             Operation::Ask => {

@@ -1,4 +1,4 @@
-//! How long the operator lets notifications be held.
+//! The operator's policy for holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// What no guest exceeds.
+    /// The longest hold that a guest may ask for.
     pub cap_us: u32,
-    /// What holds while the guest has no lease; the cap bounds it too.
+    /// The hold while the guest has no lease, within the cap.
     pub default_us: u32,
-    /// If set, it is in force, whatever cap and guest ask.
+    /// The hold in force whatever the guest asks for, if set. The cap does not apply.
     pub override_us: Option<u32>,
     /// The longest lease, in seconds.
     pub lease_cap_s: u32,

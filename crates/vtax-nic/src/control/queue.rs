@@ -5,7 +5,7 @@ use super::coalesce::{self, Coalesce};
 use crate::features::Features;
 
 /// The longest command that is read, in bytes: a table of some 300 addresses.
-pub const LONGEST: usize = 2048;
+pub const LONGEST_COMMAND: usize = 2048;
 
 /// VIRTIO_NET_OK and VIRTIO_NET_ERR, the device's answer.
 pub const OK: u8 = 0;
@@ -17,14 +17,13 @@ const CLASS_MAC: u8 = 1;
 const CLASS_VLAN: u8 = 2;
 const CLASS_MQ: u8 = 4;
 
-/// A command that makes sense and was negotiated.
+/// A valid command of a negotiated feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Receive modes, filter tables, the own address, VLANs. A port passes on whatever is sent to
-    /// it, which is more than any filter lets through: there is nothing to do, and that is allowed
-    /// ("best effort", 5.1.6.5.1 and 5.1.6.5.2).
+    /// Receive modes, filter tables, the own address, VLANs. A port passes on all frames, more than any filter admits,
+    /// so that there is nothing to do. That is allowed ("best effort", 5.1.6.5.1 and 5.1.6.5.2).
     Filter,
-    /// VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET: so many pairs are in use from now on.
+    /// VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET: the number of pairs in use.
     Pairs(u16),
     /// Notification coalescing.
     Coalesce(Coalesce),
@@ -33,7 +32,7 @@ pub enum Command {
 /// Why a command is answered with [`ERR`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Its feature was not negotiated, or nobody knows it.
+    /// Its feature was not negotiated, or it is unknown.
     #[error("control command {command} of class {class} was not negotiated")]
     Unknown {
         /// The command's class.
@@ -41,7 +40,7 @@ pub enum CommandError {
         /// Its number.
         command: u8,
     },
-    /// Its data is not what it must be.
+    /// Its data is invalid.
     #[error(
         "control command {command} of class {class} has {bytes} bytes of data, which it cannot have"
     )]
@@ -56,13 +55,13 @@ pub enum CommandError {
     /// Shorter than class and command.
     #[error("a control command of {0} bytes")]
     Short(usize),
-    /// A coalescing command that is none.
+    /// An invalid coalescing command.
     #[error(transparent)]
     Coalesce(#[from] coalesce::CoalesceError),
 }
 
 impl Command {
-    /// Reads what a driver put into its control queue: class, command, data.
+    /// Reads a command of a driver: class, command, data.
     ///
     /// # Errors
     /// When it is unknown, not negotiated, or its data is wrong.

@@ -15,21 +15,22 @@ use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
 use vtax_http::{self as http, Address, Limits, ListenError, Listeners, Token};
 
-use super::api::{self, Command, LONGEST_LINE, Postbox, Request, Response};
+use super::api::{self, Command, LONGEST_LINE, MailboxSender, Request, Response};
 use crate::telemetry::prometheus;
 
 /// Clients served at once. One more disconnects the client that has sent nothing for the longest time.
 const MOST_CLIENTS: usize = 64;
 
-/// Bytes of unread answers from which on no more lines of a client are answered.
-const MOST_AHEAD: usize = 256 << 10;
+/// Bytes of unread answers at which a client's further lines wait.
+const PAUSE_BACKLOG: usize = 256 << 10;
 
-/// Bytes of unread answers from which on a client is disconnected: a subscription adds answers without lines.
-const MOST_UNREAD: usize = 4 << 20;
+/// Bytes of unread answers at which a client is disconnected. A subscription can add so many.
+const DISCONNECT_BACKLOG: usize = 4 << 20;
 
+/// The shortest interval of a subscription.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A scrape is one small request every few seconds from one or two clients.
+/// The limits of scrapes, which are small requests of one or two clients every few seconds.
 const SCRAPES: Limits = Limits {
     connections: 16,
     patience: Duration::from_secs(10),
@@ -45,8 +46,8 @@ pub struct OperatorListeners {
     pub metrics: Option<Listeners>,
 }
 
-/// Listens for Prometheus on `unix:PATH`, or on `ADDRESS:PORT`: where other hosts can ask, for those
-/// that send what the file `token` holds.
+/// Listens for Prometheus on `unix:PATH` or on `ADDRESS:PORT`. Clients must send the token in the file `token`, which
+/// is required where other hosts reach the address.
 ///
 /// # Errors
 /// When the address or the token cannot be read, or it cannot listen there.
@@ -66,7 +67,7 @@ pub fn listen_metrics(address: &str, token: Option<&Path>) -> Result<Listeners, 
 /// The API's listener cannot be made non-blocking, or there are no more threads.
 pub fn spawn(
     listeners: OperatorListeners,
-    workers: &[Postbox],
+    workers: &[MailboxSender],
 ) -> Result<Option<http::Server>, ListenError> {
     if let Some(api) = listeners.api {
         api.set_nonblocking(true).map_err(ListenError::Start)?;
@@ -91,11 +92,11 @@ pub fn spawn(
     listeners.metrics.map(serve).transpose()
 }
 
-fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<Postbox>>) -> http::Response {
+fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<MailboxSender>>) -> http::Response {
     if request.path() != "/metrics" {
         return http::Response::text(404, "the metrics are at /metrics");
     }
-    // One scrape at a time: it takes time that workers have for frames.
+    // One scrape at a time, because it takes workers' time.
     let workers = workers.lock().unwrap_or_else(PoisonError::into_inner);
     match api::ask(&workers, Command::Stats, None) {
         Ok(reports) => http::Response {
@@ -126,11 +127,11 @@ struct Client {
     input: Vec<u8>,
     output: Vec<u8>,
     subscription: Option<Subscription>,
-    /// Disconnect once the output is written.
-    last_words: bool,
-    gone: bool,
+    /// Whether to disconnect once the output is written.
+    closing: bool,
+    closed: bool,
     /// When it last sent something.
-    heard: Instant,
+    last_input: Instant,
 }
 
 struct Subscription {
@@ -141,12 +142,12 @@ struct Subscription {
 
 struct Server {
     listener: UnixListener,
-    workers: Vec<Postbox>,
+    workers: Vec<MailboxSender>,
     clients: Vec<Client>,
 }
 
 impl Server {
-    /// Waits for something to do, and does it.
+    /// Waits for events and handles them.
     fn turn(&mut self) {
         let readable = self.wait();
         let now = Instant::now();
@@ -154,7 +155,7 @@ impl Server {
             if readable && client.wants_input() {
                 client.read();
             }
-            // One line a turn, so that others wait for one answer of each client.
+            // One line a turn, so that no client waits for more than one answer to each other client.
             if client.may_be_answered() {
                 client.serve(&self.workers);
             }
@@ -164,10 +165,10 @@ impl Server {
             client.publish(now, &self.workers);
             client.write();
         }
-        self.clients.retain(|client| !client.gone);
+        self.clients.retain(|client| !client.closed);
     }
 
-    /// Waits for clients, connections and subscriptions; the answer is which clients are readable.
+    /// Waits for clients, connections and subscriptions. Returns which clients are readable.
     fn wait(&self) -> Vec<bool> {
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for client in &self.clients {
@@ -193,7 +194,7 @@ impl Server {
             .map(|next| next.saturating_duration_since(Instant::now()))
             .and_then(|left| Timespec::try_from(left).ok());
         if rustix::event::poll(&mut fds, timeout.as_ref()).is_err() {
-            // Interrupted, or short of memory: look again, but do not spin.
+            // The call was interrupted, or memory is short: try again without spinning.
             std::thread::sleep(Duration::from_millis(10));
         }
         fds.iter()
@@ -216,7 +217,8 @@ impl Server {
                 continue;
             }
             if self.clients.len() >= MOST_CLIENTS {
-                let by_silence = |client: &Client| (client.subscription.is_some(), client.heard);
+                let by_silence =
+                    |client: &Client| (client.subscription.is_some(), client.last_input);
                 let silent = self.clients.iter().map(by_silence).zip(0..).min();
                 silent.map(|(_, index)| self.clients.swap_remove(index));
             }
@@ -232,9 +234,9 @@ impl Client {
             input: Vec::new(),
             output: Vec::new(),
             subscription: None,
-            last_words: false,
-            gone: false,
-            heard: Instant::now(),
+            closing: false,
+            closed: false,
+            last_input: Instant::now(),
         }
     }
 
@@ -242,15 +244,15 @@ impl Client {
         let mut buffer = [0; 4096];
         // One buffer a turn: a client that sends without pause takes no other client's turn.
         match self.stream.read(&mut buffer) {
-            Ok(0) => self.gone = true,
+            Ok(0) => self.closed = true,
             Ok(count) => {
-                self.heard = Instant::now();
+                self.last_input = Instant::now();
                 let bytes = buffer.get(..count).unwrap_or_default();
                 self.input.extend_from_slice(bytes);
             }
             Err(error)
                 if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => self.gone = true,
+            Err(_) => self.closed = true,
         }
     }
 
@@ -258,19 +260,19 @@ impl Client {
         self.input.contains(&b'\n')
     }
 
-    /// Whether more is read from it: not before its last line is answered.
+    /// Whether to read more from it, which waits until its last line is answered.
     fn wants_input(&self) -> bool {
-        !self.has_line() && !self.last_words && self.input.len() <= LONGEST_LINE
+        !self.has_line() && !self.closing && self.input.len() <= LONGEST_LINE
     }
 
-    /// Whether there is something to answer to a client that reads its answers.
+    /// Whether a request waits and the client reads its answers.
     fn may_be_answered(&self) -> bool {
         let has_request = self.has_line() || self.input.len() > LONGEST_LINE;
-        has_request && !self.last_words && self.output.len() < MOST_AHEAD
+        has_request && !self.closing && self.output.len() < PAUSE_BACKLOG
     }
 
-    /// Answers a line.
-    fn serve(&mut self, workers: &[Postbox]) {
+    /// Answers one line.
+    fn serve(&mut self, workers: &[MailboxSender]) {
         if let Some(end) = self.input.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.input.drain(..=end).collect();
             let line = line.trim_ascii();
@@ -281,11 +283,11 @@ impl Client {
         } else if self.input.len() > LONGEST_LINE {
             let error = format!("a request line has at most {LONGEST_LINE} bytes");
             self.output.extend(Response::failed(error).to_line());
-            self.last_words = true;
+            self.closing = true;
         }
     }
 
-    fn answer(&mut self, line: &[u8], workers: &[Postbox]) -> Response {
+    fn answer(&mut self, line: &[u8], workers: &[MailboxSender]) -> Response {
         let request = match api::parse(line) {
             Ok(request) => request,
             Err(error) => return Response::failed(error),
@@ -315,7 +317,7 @@ impl Client {
         }
     }
 
-    fn publish(&mut self, now: Instant, workers: &[Postbox]) {
+    fn publish(&mut self, now: Instant, workers: &[MailboxSender]) {
         let Some(subscription) = &mut self.subscription else {
             return;
         };
@@ -335,13 +337,13 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 _ => {
-                    self.gone = true;
+                    self.closed = true;
                     return;
                 }
             }
         }
-        let done = self.last_words && self.output.is_empty();
-        self.gone |= done || self.output.len() > MOST_UNREAD;
+        let done = self.closing && self.output.is_empty();
+        self.closed |= done || self.output.len() > DISCONNECT_BACKLOG;
     }
 }
 
@@ -426,15 +428,15 @@ mod tests {
                     .unwrap(),
                 ),
             };
-            let mut postboxes = Vec::new();
+            let mut senders = Vec::new();
             for names in [&["a", "b"][..], &["c\"\n"][..]] {
-                let (postbox, mailbox) = api::mailbox().unwrap();
+                let (sender, mailbox) = api::mailbox().unwrap();
                 worker(mailbox, names);
-                postboxes.push(postbox);
+                senders.push(sender);
             }
             Self {
                 directory,
-                _metrics: spawn(listeners, &postboxes).unwrap(),
+                _metrics: spawn(listeners, &senders).unwrap(),
             }
         }
 
@@ -499,11 +501,11 @@ mod tests {
         let path = directory.path().join("api");
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let (postbox, mailbox) = api::mailbox().unwrap();
+        let (sender, mailbox) = api::mailbox().unwrap();
         worker(mailbox, &["a", "b", "c", "d", "e", "f"]);
         let mut server = Server {
             listener,
-            workers: vec![postbox],
+            workers: vec![sender],
             clients: Vec::new(),
         };
         let mut greedy = UnixStream::connect(&path).unwrap();
@@ -525,7 +527,7 @@ mod tests {
             assert!(line(&mut other).ok);
             most = most.max(unread(&server));
         }
-        assert!((1..2 * MOST_AHEAD).contains(&most), "{most} bytes");
+        assert!((1..2 * PAUSE_BACKLOG).contains(&most), "{most} bytes");
         // Who reads gets all its answers.
         let reader = std::thread::spawn(move || {
             let lines = BufReader::new(greedy).lines().take(LINES);

@@ -3,8 +3,8 @@
 /// The one's complement sum of `bytes` taken as big-endian 16-bit words, not yet complemented,
 /// added to `initial`.
 pub fn sum(bytes: &[u8], initial: u16) -> u16 {
-    // The sum does not depend on byte order or word size (RFC 1071, section 2): eight bytes at a
-    // time in the machine's own order, and turned round at the end.
+    // The sum does not depend on byte order or word size (RFC 1071, section 2): eight bytes at a time in the machine's
+    // own order, swapped at the end.
     let mut total = u128::from(initial.to_be());
     let mut words = bytes.chunks_exact(8);
     for word in &mut words {

@@ -1,5 +1,4 @@
-//! The virtio-net header (virtio 1.2, 5.1.6): what a sender's promises are worth and whether a
-//! receiver can take them.
+//! The virtio-net header (virtio 1.2, 5.1.6): its validation, and whether a receiver supports it.
 
 use crate::features::Features;
 
@@ -18,7 +17,7 @@ const GSO_ECN: u8 = 0x80;
 /// a copy of the headers and a buffer for each.
 pub(super) const SMALLEST_SEGMENT: u16 = 48;
 
-/// What a side leaves to others, as a sender, or can take undone, as a receiver.
+/// Work that a sender leaves to others, or that a receiver does not need done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offloads {
     /// Partial checksums.
@@ -34,7 +33,7 @@ pub struct Offloads {
 }
 
 impl Offloads {
-    /// A side that leaves, or takes, everything: the kernel behind a tap.
+    /// All offloads, as the kernel behind a tap has them.
     pub const ALL: Self = Self {
         checksum: true,
         tso4: true,
@@ -43,7 +42,7 @@ impl Offloads {
         ufo: true,
     };
 
-    /// What a guest with these features may leave undone.
+    /// The work that a guest with these features may leave to others.
     pub fn of_sender(features: Features) -> Self {
         Self {
             checksum: features.has(Features::CSUM),
@@ -54,7 +53,7 @@ impl Offloads {
         }
     }
 
-    /// What a guest with these features can take undone.
+    /// The work that a guest with these features does not need done.
     pub fn of_receiver(features: Features) -> Self {
         Self {
             checksum: features.has(Features::GUEST_CSUM),
@@ -66,7 +65,7 @@ impl Offloads {
     }
 }
 
-/// Why a frame is dropped for its header.
+/// Why a frame is dropped because of its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The checksum's field is outside the frame (as in CVE-2024-11614).
@@ -80,7 +79,7 @@ pub enum Refusal {
     Malformed,
 }
 
-/// What is to be segmented.
+/// The kind of segmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -103,7 +102,7 @@ pub struct NetHeader {
 }
 
 impl NetHeader {
-    /// The header of a frame that wants nothing done.
+    /// The header of a frame that needs no work.
     pub const PLAIN: Self = Self {
         flags: 0,
         gso_type: GSO_NONE,
@@ -171,14 +170,14 @@ impl NetHeader {
         bytes
     }
 
-    /// Checks the header that a sender with these offloads gave a frame of `len` bytes, and leaves out what
-    /// only a host may set.
+    /// Validates the header that a sender with these offloads gave a frame of `len` bytes. Removes fields that only a
+    /// host may set.
     ///
     /// # Errors
-    /// Why the frame cannot go on.
+    /// Why the frame is dropped.
     #[inline]
     pub fn checked(self, len: usize, sender: Offloads) -> Result<Self, Refusal> {
-        // By far the most frames of small packets.
+        // Nearly all small frames.
         if self.flags & NEEDS_CSUM == 0 && self.gso_type == GSO_NONE {
             return Ok(Self::PLAIN);
         }
@@ -218,18 +217,18 @@ impl NetHeader {
         }
     }
 
-    /// What is to be segmented, and the bytes of payload in each segment.
+    /// The kind of segmentation and the bytes of payload in each segment.
     pub fn segmentation(self) -> Option<(GsoKind, usize)> {
         let kind = self.gso().ok()?;
         (self.gso_size > 0).then_some((kind, usize::from(self.gso_size)))
     }
 
-    /// Where a partial checksum starts and where from there its field is.
+    /// The start of a partial checksum, and the offset of its field from there.
     pub fn checksum(self) -> Option<(usize, usize)> {
         (self.flags & NEEDS_CSUM != 0).then_some((self.csum_start.into(), self.csum_offset.into()))
     }
 
-    /// Whether a receiver with these offloads can take the frame as it is.
+    /// Whether a receiver with these offloads supports the frame as it is.
     #[inline]
     pub fn suits(self, receiver: Offloads) -> bool {
         if self.flags & NEEDS_CSUM == 0 && self.gso_type == GSO_NONE {
@@ -245,7 +244,7 @@ impl NetHeader {
         segmented && receiver.checksum && (self.gso_type & GSO_ECN == 0 || receiver.ecn)
     }
 
-    /// Leaves out that the checksum was verified, where the receiver did not ask for it.
+    /// Removes the flag of a verified checksum, where the receiver did not negotiate it.
     #[inline]
     pub fn for_receiver(self, receiver: Offloads) -> Self {
         if receiver.checksum || self.flags & DATA_VALID == 0 {

@@ -1,4 +1,4 @@
-//! Where the headers of a frame are, and the fields that follow from its length.
+//! The positions of a frame's headers, and the header fields that depend on its length.
 
 use super::{ETHERNET, GsoKind, sum};
 
@@ -18,7 +18,7 @@ pub(super) enum Version {
 }
 
 impl Version {
-    /// What its TCP is to be segmented as.
+    /// The segmentation of its TCP.
     pub(super) fn tcp(self) -> GsoKind {
         match self {
             Self::V4 => GsoKind::Tcp4,
@@ -27,7 +27,7 @@ impl Version {
     }
 }
 
-/// Where the headers of a frame are, in bytes from its start.
+/// The positions of a frame's headers, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Layers {
     pub(super) version: Version,
@@ -64,7 +64,7 @@ impl Layers {
         })
     }
 
-    /// Which IP, where it begins, and the least bytes of its header.
+    /// The IP version, the position of its header, and the header's least length.
     fn network(frame: &[u8]) -> Option<(Version, usize, usize)> {
         let mut network = ETHERNET;
         let mut kind = word(frame, 12)?;
@@ -101,7 +101,7 @@ impl Layers {
     /// header's checksum.
     pub(super) fn set_len(&self, frame: &mut [u8], len: usize) {
         let at = self.network;
-        // Senders of longer packets than 64 KiB were refused before.
+        // Packets longer than 64 KiB were refused before.
         let number = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
         match self.version {
             Version::V4 => {

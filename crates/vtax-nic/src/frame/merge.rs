@@ -1,41 +1,40 @@
-//! TCP segments of one stream that come one behind the other, as one large frame: whoever takes it does once what
-//! would be done for each. The reverse of [`segment`](super::segment), by the rules of Linux's GRO: what comes out
-//! can be cut into the very same frames again.
+//! Merges consecutive TCP segments of a stream into one large frame, which costs the receiver as much as one of them.
+//! It is the reverse of [`segment`](super::segment) by the rules of Linux's GRO: the large frame can be cut into the
+//! same frames again.
 
 use super::header::SMALLEST_SEGMENT;
 use super::layers::{IPV6_HEADER, Layers, TCP, Version, word};
 use super::{ETHERNET, MAX_FRAME, NetHeader, sum};
 
-/// The most bytes of headers that are looked into: Ethernet, two VLAN tags, IPv6, TCP with all its options.
+/// The most bytes of headers that are read: Ethernet, two VLAN tags, IPv6, TCP with all its options.
 pub const MAX_HEADERS: usize = ETHERNET + 8 + IPV6_HEADER + 60;
 
 /// The longest IP packet.
 const LONGEST_PACKET: usize = 65_535;
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
-/// Where TCP has its checksum.
+/// The offset of TCP's checksum.
 const CHECKSUM: usize = 16;
 const DONT_FRAGMENT: u16 = 0x4000;
 /// A reserved bit, more fragments, and the fragment's offset.
 const FRAGMENTED: u16 = 0xbfff;
 
-/// A frame with a TCP segment that might be part of a larger one: it has payload, and its headers say nothing that
-/// could not be said of many at once.
+/// A TCP segment that can be merged: it has payload, and headers that may hold for several segments.
 #[derive(Debug)]
 pub struct TcpSegment {
     layers: Layers,
     /// Bytes of all headers.
     header_len: usize,
-    /// Bytes behind them.
+    /// Bytes of payload.
     payload: usize,
     sequence: u32,
     is_pushed: bool,
-    /// Whether the checksum is left to whoever takes it.
+    /// Whether the checksum is left to the receiver.
     is_partial: bool,
 }
 
 impl TcpSegment {
-    /// The one in a frame of `len` bytes that begins with `start`: all of it, or its first [`MAX_HEADERS`] bytes.
+    /// The segment of a frame of `len` bytes. `start` is the frame, or its first [`MAX_HEADERS`] bytes.
     pub fn of(start: &[u8], len: usize, header: NetHeader) -> Option<Self> {
         let layers = Layers::of_tcp(start)?;
         let (at, network) = (layers.transport, layers.network);
@@ -72,7 +71,7 @@ impl TcpSegment {
         self.header_len
     }
 
-    /// Whether its checksum is right, or left undone. `headers` are its own, in a private copy, as `payload` is.
+    /// Whether its checksum is right or partial. `headers` and `payload` are private copies.
     pub fn is_sound(&self, headers: &[u8], payload: &[u8]) -> bool {
         let at = self.layers.transport;
         let Some(own) = headers.get(at..self.header_len) else {
@@ -80,7 +79,7 @@ impl TcpSegment {
         };
         let len = own.len() + payload.len();
         let pseudo = || self.layers.pseudo_header(headers, TCP, len);
-        // Headers of TCP are multiples of four bytes, so that the payload's sum goes on where theirs ends.
+        // Headers of TCP are multiples of four bytes, so that the payload's sum continues theirs.
         self.is_partial || sum(payload, sum(own, pseudo())) == 0xffff
     }
 }
@@ -90,20 +89,20 @@ fn sequence(headers: &[u8], transport: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Segments that followed each other.
+/// Consecutive segments.
 #[derive(Debug)]
 pub struct Stream {
     first: TcpSegment,
-    /// How many.
+    /// The number of segments.
     count: u16,
-    /// Bytes of payload, together.
+    /// Bytes of payload in all.
     payload: usize,
-    /// Whether the last one asked to be passed on, or was shorter: nothing may follow it.
+    /// Whether the last segment has PSH or is shorter than the first: none may follow it.
     is_ended: bool,
 }
 
 impl Stream {
-    /// Begins with one.
+    /// A stream of one segment.
     pub fn new(first: TcpSegment) -> Self {
         Self {
             count: 1,
@@ -113,7 +112,8 @@ impl Stream {
         }
     }
 
-    /// Whether `next`, whose headers are given, goes on where it ends. `frame` has the first one's headers.
+    /// Whether `next` continues the stream. `headers` are its headers, and `frame` begins with those of the first
+    /// segment.
     pub fn goes_on(&self, frame: &[u8], next: &TcpSegment, headers: &[u8]) -> bool {
         let (first, at) = (&self.first, self.first.layers.transport);
         let network = first.layers.network;
@@ -153,7 +153,7 @@ impl Stream {
             && equal(at + CHECKSUM + 2, first.header_len)
     }
 
-    /// Takes what goes on.
+    /// Adds a segment that continues the stream.
     pub fn add(&mut self, next: &TcpSegment) {
         self.count = self.count.saturating_add(1);
         self.payload += next.payload;
@@ -161,8 +161,8 @@ impl Stream {
         self.first.is_pushed |= next.is_pushed;
     }
 
-    /// Makes the headers in `frame` those of the whole, and tells what is left undone. `None` for one segment alone,
-    /// which stays as it came.
+    /// Updates the headers in `frame` and returns the virtio-net header. `None` for a single segment, whose headers
+    /// stay.
     pub fn finish(&self, frame: &mut [u8]) -> Option<NetHeader> {
         let TcpSegment {
             layers, header_len, ..

@@ -1,5 +1,4 @@
-//! Ethernet frames and their virtio-net headers: what one side may send, what the other can take,
-//! and the work in between.
+//! Ethernet frames and their virtio-net headers, and the work that a sender leaves and a receiver does not do.
 
 mod checksum;
 mod header;
@@ -23,8 +22,8 @@ pub const ETHERNET: usize = 14;
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// The RARP request by which a host tells switches where a migrated guest now is (RFC 903 with the
-/// guest's own address in every place), in 60 bytes.
+/// The RARP request that announces a migrated guest to switches (RFC 903 with the guest's own address in every place),
+/// in 60 bytes.
 pub fn rarp(mac: Mac) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[..6].fill(0xff);

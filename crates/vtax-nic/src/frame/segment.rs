@@ -1,4 +1,4 @@
-//! Segmentation in software, for a receiver that cannot take a large frame.
+//! Segmentation in software, for a receiver that does not support large frames.
 
 use super::layers::{IPV6_HEADER, Layers, TCP, UDP, Version, word};
 use super::{GsoKind, NetHeader, Refusal, complete};
@@ -8,17 +8,16 @@ const IPV6_FRAGMENT: u8 = 44;
 const TCP_FIN_PSH: u8 = 0x09;
 const TCP_CWR: u8 = 0x80;
 
-/// Of fragmented IPv6 packets: distinct among those that are on their way (RFC 8200, section 4.5).
+/// The next identification of a fragmented IPv6 packet (RFC 8200, section 4.5).
 static NEXT_IDENTIFICATION: AtomicU32 = AtomicU32::new(1);
 
 /// Splits `frame` as its header says into frames of at most the segment size of payload, builds
 /// each in `scratch` and hands it to `send` with its header.
 ///
-/// With `partial_checksums` each TCP segment is left its checksum to fill in, as a receiver takes
-/// that can do it; otherwise everything is filled in.
+/// With `partial_checksums` the receiver completes the checksums of TCP segments.
 ///
 /// # Errors
-/// When the frame contradicts its header. Nothing was sent then.
+/// When the frame contradicts its header. Then nothing was sent.
 pub fn segment(
     frame: &[u8],
     header: NetHeader,
@@ -117,7 +116,7 @@ fn udp(
     mut send: impl FnMut(&[u8]),
 ) -> Result<(), Refusal> {
     let at = layers.transport;
-    // Offsets count in eight bytes.
+    // Offsets are in units of eight bytes.
     let size = size & !7;
     let protocol_at = match layers.version {
         Version::V4 => layers.network + 9,

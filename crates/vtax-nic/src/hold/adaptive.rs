@@ -3,11 +3,10 @@
 use super::window::Window;
 use super::{Controller, Nanos};
 
-/// How much of the budget a hold takes up: the rest is for a worker that wakes up late.
-const WIDEST: f64 = 15.0 / 16.0;
+/// The part of the budget that a hold may use. The rest is for a worker that wakes up late.
+const HOLD_SHARE: f64 = 15.0 / 16.0;
 
-/// The default controller: a learning [`Window`] for both directions, a little narrower than the budget
-/// at most.
+/// The default controller: a [`Window`] for both directions, which is always narrower than the budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adaptive {
     window: Window,
@@ -17,7 +16,7 @@ pub struct Adaptive {
 
 impl Controller for Adaptive {
     fn set_budget(&mut self, budget: Nanos) {
-        self.window.limit(budget.share(WIDEST));
+        self.window.limit(budget.share(HOLD_SHARE));
     }
 
     fn received(&mut self, now: Nanos, packets: u32, ring_size: u16) {

@@ -2,7 +2,7 @@
 
 use super::{Controller, Nanos};
 
-/// The first packet starts a timer; whatever else comes until it expires shares its signal.
+/// The first packet starts a timer, and packets until it expires share a signal.
 ///
 /// TX waits between a kick and its drain, then drains at the same pace until a round is empty.
 #[derive(Clone, Copy, Debug)]

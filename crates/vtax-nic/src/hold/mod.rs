@@ -1,10 +1,9 @@
-//! When to notify: controllers that merge a guest's notifications within a latency budget.
+//! Controllers that merge a guest's notifications within a latency budget.
 //!
-//! A [`Controller`] is pure arithmetic on time, packets and a budget. A [`PairHold`] runs one for a queue
-//! pair and enforces, whatever the controller answers, what no controller may break: nothing waits longer
-//! than the budget, and a full ring is never held. Neither reads a clock nor does I/O: the worker passes
-//! them events with their times and carries out their answers. `docs/nic-hold.md` explains the
-//! controllers and how to try another one in the simulator.
+//! A [`Controller`] is pure arithmetic on time, packets and a budget. A [`PairHold`] runs one for a queue pair and
+//! enforces two limits whatever the controller answers: nothing waits longer than the budget, and a full ring is never
+//! held. Neither reads a clock nor does I/O: the worker passes them events with their times and carries out their
+//! answers. `docs/nic-hold.md` explains the controllers and how to try another one in the simulator.
 
 mod adaptive;
 mod fixed;
@@ -25,13 +24,13 @@ pub use paper::Paper;
 pub use rest::{Notification, Rest};
 pub use time::Nanos;
 
-/// What sleeping and waking the worker costs, about: a queue whose next frame is likely sooner is polled.
+/// The approximate cost of sleeping and waking up. A queue whose next frame is likely sooner is polled.
 pub const WAKE_COST: Nanos = Nanos::from_micros(5);
 
-/// A controller: how long notifications of one queue pair may wait.
+/// A controller, which determines how long notifications of one queue pair wait.
 ///
-/// Every answer is a point in time; one that is not after `now` means at once. [`PairHold`] cuts
-/// answers to the budget.
+/// Every answer is a point in time, which means at once if it is not after `now`. [`PairHold`] limits answers to the
+/// budget.
 pub trait Controller: Send + std::fmt::Debug {
     /// The longest that any notification may be delayed from now on; zero: not at all.
     fn set_budget(&mut self, budget: Nanos);
@@ -39,24 +38,23 @@ pub trait Controller: Send + std::fmt::Debug {
     /// Packets were put into the RX ring of `ring_size` entries.
     fn received(&mut self, now: Nanos, packets: u32, ring_size: u16);
 
-    /// The guest wants a signal for what was just received and none is held: until when to hold it.
+    /// The guest wants a signal for received packets and none is held. Returns until when to hold it.
     fn hold_rx(&mut self, now: Nanos) -> Nanos;
 
     /// A signal for `packets` packets leaves now.
     fn signalled(&mut self, now: Nanos, packets: u32);
 
-    /// The worker was woken only for a hold, and nothing left: one begins, or ends with nothing to signal or drain.
+    /// The worker was woken by a hold alone, which begins, or ends with nothing to signal or drain.
     fn woken_for_nothing(&mut self) {}
 
-    /// The guest kicked its TX queue: when to drain it.
+    /// The guest kicked its TX queue. Returns when to drain it.
     fn hold_tx(&mut self, now: Nanos) -> Nanos;
 
-    /// The TX ring of `ring_size` entries was drained of `packets` packets (never zero): when to
-    /// drain it again without a kick, or `None` to ask for a kick.
+    /// The TX ring of `ring_size` entries was drained of `packets` packets, at least one. Returns when to drain it
+    /// again without a kick, or `None` to ask for a kick.
     fn sent(&mut self, now: Nanos, packets: u32, ring_size: u16) -> Option<Nanos>;
 
-    /// Whether it may hold RX signals, as things are; if not, and for as long as nothing else is
-    /// learnt, it need not see them.
+    /// Whether it may hold RX signals at present. If not, it need not receive them until it has learnt otherwise.
     fn may_hold_rx(&self) -> bool {
         true
     }
@@ -73,7 +71,7 @@ pub trait Controller: Send + std::fmt::Debug {
     }
 }
 
-/// The controllers that an operator can choose.
+/// The controllers, for operators to select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -123,11 +121,11 @@ impl std::str::FromStr for Mode {
 #[error("there is no hold mode '{0}': use off, fixed, paper or adaptive")]
 pub struct UnknownMode(String);
 
-/// What a port's controllers are made from.
+/// The settings of a port's controllers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HoldSettings {
-    /// Which controller.
+    /// The controller.
     pub mode: Mode,
     /// RX hold of mode `fixed`, in µs. 0 takes the whole budget.
     pub fixed_rx_us: u32,

@@ -1,4 +1,4 @@
-//! Runs a controller for one queue pair and keeps the promises that no controller may break.
+//! Runs a controller for one queue pair within the budget and the limits of a ring.
 
 use super::{Controller, Nanos};
 
@@ -16,7 +16,7 @@ pub struct RxBatch {
     pub wanted: bool,
 }
 
-/// A drain of the TX ring, until it was seen empty.
+/// A drain of the TX ring until it was empty.
 #[derive(Clone, Copy, Debug)]
 pub struct TxRound {
     /// Packets taken.
@@ -36,7 +36,7 @@ pub struct Release {
     pub packets: u32,
 }
 
-/// What to do after a kick.
+/// The actions after a kick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct KickOutcome {
@@ -46,7 +46,7 @@ pub struct KickOutcome {
     pub drain: bool,
 }
 
-/// What is due.
+/// The holds that end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct DueHolds {
@@ -56,7 +56,7 @@ pub struct DueHolds {
     pub drain: bool,
 }
 
-/// How the TX ring is looked at next.
+/// What begins the next drain of the TX ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum NextDrain {
@@ -66,17 +66,17 @@ pub enum NextDrain {
     AtDeadline,
 }
 
-/// What no hold of one direction exceeds.
+/// The bound of holds of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// How long a notification may wait.
+    /// The longest wait of a notification.
     pub budget: Nanos,
-    /// Packets that may wait for it: with so many it leaves.
+    /// The number of waiting packets that ends the hold.
     pub packets: u32,
 }
 
 impl Bound {
-    /// A bound of time alone: a filling ring ends a hold early, and no count of packets.
+    /// A bound of time alone, without a number of packets.
     pub fn of(budget: Nanos) -> Self {
         Self {
             budget,
@@ -126,7 +126,7 @@ impl PairHold {
         self.set_bounds(Bound::of(budget), Bound::of(budget));
     }
 
-    /// Changes what bounds the holds of each direction; those under way are shortened to it.
+    /// Changes the bounds of each direction. Current holds are shortened to them.
     pub fn set_bounds(&mut self, rx: Bound, tx: Bound) {
         if (rx, tx) == (self.rx_bound, self.tx_bound) {
             return;
@@ -149,7 +149,7 @@ impl PairHold {
     /// The worker published a batch in the RX used ring.
     #[must_use = "an RX signal that is released and not sent leaves the guest asleep"]
     pub fn received(&mut self, now: Nanos, batch: RxBatch) -> Option<Release> {
-        // A look at a ring that the kernel serves may find nothing.
+        // A ring that the kernel serves may have no new packets.
         if batch.packets > 0 {
             self.controller
                 .received(now, batch.packets, batch.ring_size);
@@ -219,7 +219,7 @@ impl PairHold {
             && let Some(due) = self.controller.sent(now, round.packets, round.ring_size)
         {
             let due = due.min(now + self.tx_bound.budget);
-            // Where more come in a hold than may wait, it is left to the guest's kicks.
+            // Where more packets come in a hold than may wait, the guest's kicks begin the drains.
             if due > now && round.packets < self.tx_bound.packets {
                 self.tx = Some(HeldDrain { since: now, due });
                 return NextDrain::AtDeadline;
@@ -228,7 +228,7 @@ impl PairHold {
         NextDrain::OnKick
     }
 
-    /// With how many waiting packets a held drain ends.
+    /// The number of waiting packets that ends a held drain.
     pub fn most_to_hold(&self) -> u32 {
         self.tx_bound.packets
     }
@@ -254,8 +254,8 @@ impl PairHold {
         (controller.may_hold_rx(), controller.may_hold_tx())
     }
 
-    /// Begins the hold that would follow a signal ahead of its first packet, so that nobody needs to
-    /// be woken for that one. Its age is counted from now on, and so is never understated.
+    /// Begins the hold that would follow a signal before its first packet, so that the packet need not wake the
+    /// worker. The hold's age counts from now on, so that it is never understated.
     pub fn anticipate(&mut self, now: Nanos) {
         let due = self.controller.hold_rx(now).min(now + self.rx_bound.budget);
         if self.rx.is_none() && due > now {
@@ -267,7 +267,7 @@ impl PairHold {
         }
     }
 
-    /// When [`PairHold::expired`] must be called; `None` where nothing is held.
+    /// When [`PairHold::expired`] must be called, if anything is held.
     pub fn deadline(&self) -> Option<Nanos> {
         let rx = self.rx.map(|held| held.due);
         let tx = self.tx.map(|held| held.due);

@@ -1,6 +1,6 @@
 //! The `paper` controller: the adaptive buffering of Shea, Wang, Liu and Zhu (INFOCOM 2014), to the letter.
 //!
-//! It is here to be measured against. `docs/nic-hold.md` lists its weaknesses.
+//! It is a reference for measurements. `docs/nic-hold.md` lists its weaknesses.
 
 use super::{Controller, Nanos};
 
@@ -51,7 +51,7 @@ impl Shares {
 }
 
 impl Paper {
-    /// The update timer, run when something happens: an idle port needs no timer for it.
+    /// Updates the hold times if a slot has ended. It runs on events, so that an idle port needs no timer.
     fn update(&mut self, now: Nanos) {
         let start = *self.slot_start.get_or_insert(now);
         let slots = now.since(start).0 / SLOT.0;

@@ -1,38 +1,38 @@
-//! When notifications are not watched: a worker that is woken for each of them, only to decide that it is
-//! not to be held, costs more than it saves.
+//! Pauses in which a queue pair's notifications bypass the worker, because being woken for notifications that are not
+//! held costs more than holding saves.
 
 use super::Nanos;
 
-/// Packets watched before a rest: as many as a controller learns from.
-const WATCHED: u32 = 64;
+/// Packets before a rest, as many as a controller learns from.
+const WATCH_PACKETS: u32 = 64;
 
-/// Notifications after which it is decided whether they come close enough to be merged at all, and how many must.
-const DECISIVE: u32 = 8;
-const CLOSE: u32 = 2;
+/// The number of notifications after which a rest may begin early, and how many of them must be close enough to be
+/// merged to prevent that.
+const WATCH_NOTIFICATIONS: u32 = 8;
+const CLOSE_NOTIFICATIONS: u32 = 2;
 
-/// How many times as long as the watch a rest is, at least and at most.
-const TIMES: u64 = 16;
-const SHORTEST: Nanos = Nanos::from_micros(10_000);
-const LONGEST: Nanos = Nanos::from_micros(1_000_000);
+/// The length of a rest in multiples of the time before it, and its bounds.
+const REST_FACTOR: u64 = 16;
+const SHORTEST_REST: Nanos = Nanos::from_micros(10_000);
+const LONGEST_REST: Nanos = Nanos::from_micros(1_000_000);
 
-/// Whether the notifications of a queue pair are watched, or go their way unseen for a while,
-/// because the controller holds none of them. So a port whose notifications are not held pays for one
-/// in seventeen at most, and where they come further apart than a hold may last, for a few in a second. An idle
-/// port has no timer.
+/// The watching and resting of a queue pair. While the controller holds none of the pair's notifications, the worker
+/// rests: they bypass it for a while. So the worker is woken for one in seventeen of them at most, or for a few a
+/// second where they are further apart than a hold may last. An idle port has no timer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rest {
     /// When the first packet of this watch came.
     since: Option<Nanos>,
     packets: u32,
     notifications: u32,
-    /// Those that came within a budget of the last of their kind.
+    /// Notifications that came within a budget of the last of their kind.
     close: u32,
     last_call: Option<Nanos>,
     last_kick: Option<Nanos>,
     until: Option<Nanos>,
 }
 
-/// What is watched.
+/// The kinds of notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
     /// The guest is called for what it received.
@@ -42,7 +42,7 @@ pub enum Notification {
 }
 
 impl Rest {
-    /// Whether nothing is watched.
+    /// Whether notifications bypass the worker.
     pub fn is_resting(&self) -> bool {
         self.until.is_some()
     }
@@ -52,8 +52,8 @@ impl Rest {
         self.until
     }
 
-    /// Packets passed while watched, with a notification; `holds` is whether the controller holds any, for up to
-    /// `budget`. Begins a rest if it is time for one.
+    /// Counts packets with a notification that were watched. `holds` is whether the controller holds any, for up to
+    /// `budget`. Begins a rest when it is time.
     pub fn passed(
         &mut self,
         now: Nanos,
@@ -73,11 +73,11 @@ impl Rest {
         };
         let before = last.replace(now);
         self.close += u32::from(before.is_some_and(|before| now.since(before) <= budget));
-        if self.notifications >= DECISIVE && self.close < CLOSE {
-            self.until = Some(now + LONGEST);
-        } else if self.packets >= WATCHED {
-            let rest = Nanos(now.since(since).0.saturating_mul(TIMES));
-            self.until = Some(now + rest.max(SHORTEST).min(LONGEST));
+        if self.notifications >= WATCH_NOTIFICATIONS && self.close < CLOSE_NOTIFICATIONS {
+            self.until = Some(now + LONGEST_REST);
+        } else if self.packets >= WATCH_PACKETS {
+            let rest = Nanos(now.since(since).0.saturating_mul(REST_FACTOR));
+            self.until = Some(now + rest.max(SHORTEST_REST).min(LONGEST_REST));
         }
     }
 

@@ -9,7 +9,7 @@ use std::ops::{Add, Sub};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Nothing, or the clock's start.
+    /// Zero, or the clock's start.
     pub const ZERO: Self = Self(0);
 
     /// From whole microseconds.
@@ -37,8 +37,8 @@ impl Nanos {
         Self((self.0 as f64 * share) as u64)
     }
 
-    /// Rounded down to the grid that all holds of about `window` share, so that ports on one
-    /// worker end their holds together and one wake-up serves them all.
+    /// Rounds down to a grid that all holds of about `window` share, so that holds of a worker's ports end together,
+    /// with one wake-up.
     ///
     /// The grid is the largest power of two within a quarter of the window: at most a quarter of
     /// a hold is lost, and every grid contains all coarser ones.

@@ -1,57 +1,57 @@
-//! Learns, by trying, how long to hold the notifications of a queue pair.
+//! A hold time for a queue pair that is learnt by trials.
 
 use super::Nanos;
 
-/// Packets from which the pace is judged, without holding and at a width; at the widest width, where
-/// there is nothing more to try, it takes more of them to judge again.
-const LEARN: u32 = 64;
-const LEARN_AT_WIDEST: u32 = 16 * LEARN;
+/// Packets after which a width, or not holding, is judged. At the widest width, where there is nothing more to try,
+/// judgements need more packets.
+const LEARN_PACKETS: u32 = 64;
+const LEARN_PACKETS_AT_WIDEST: u32 = 16 * LEARN_PACKETS;
 
-/// Wake-ups of the worker from which the same is learnt and judged. While nothing is held each is a notification.
-const TRIAL: u32 = 8;
+/// Wake-ups of the worker after which a width, or not holding, is judged. While nothing is held each is a
+/// notification.
+const TRIAL_WAKEUPS: u32 = 8;
 
-/// A width is hopeless, and given up before it has been judged, if after this many wake-ups
-/// hardly any has carried a second packet: a sender that waits for each answer must not wait long.
-const HOPELESS: u32 = 6;
-const HARDLY_ANY: f64 = 1.1;
+/// A width is abandoned before it is judged if after this many wake-ups hardly any was for a second packet: a sender
+/// that waits for each answer must not wait long. The second constant is the mean number of packets that counts as
+/// hardly any.
+const HOPELESS_WAKEUPS: u32 = 6;
+const HOPELESS_MERGE: f64 = 1.1;
 
-/// What a notification costs guest and host, in thousands of cycles, about (`docs/nic-hold.md`, modelled): a call is an
-/// interrupt of the guest; a drain has an exit of the guest, whoever serves the ring wakes up, and it calls when the
-/// frames were sent; and a wake-up of the worker.
-const CALL: f64 = 12.0;
-const DRAIN: f64 = 40.0;
-const WAKE: f64 = 17.0;
+/// The approximate costs of notifications for guest and host, in thousands of cycles (`docs/nic-hold.md`, modelled): a
+/// call is an interrupt of the guest; a drain is an exit of the guest, a wake-up of the thread that serves the ring,
+/// and a call when the frames were sent; and a wake-up of the worker.
+const CALL_CYCLES: f64 = 12.0;
+const DRAIN_CYCLES: f64 = 40.0;
+const WAKE_CYCLES: f64 = 17.0;
 
-/// A width pays if a packet costs this part of what it costs without holding.
-const PAYS: f64 = 0.9;
+/// A width pays if a packet costs at most this part of its cost without holding.
+const PAYING_COST: f64 = 0.9;
 
-/// After so many widths without a notification there is nothing to wait for: a stream that pauses for a moment
-/// goes on in a batch.
-const IDLE: u64 = 4;
+/// Widths without a notification after which the direction counts as idle. A stream that pauses for a moment continues
+/// with a batch.
+const IDLE_WIDTHS: u64 = 4;
 
 /// A width harms if the packet rate falls below this part of the rate without it, or below less
 /// where few packets were counted and chance alone explains that.
-const HARMFUL: f64 = 0.85;
+const HARMFUL_RATE: f64 = 0.85;
 
 /// Failures in a row after which the pause between two trials grows no more: 4,096 packets.
 const MOST_FAILURES: u32 = 6;
 
-/// Judgements at the widest width after which all is learnt anew: who sends and how fast may have changed. The first
-/// time it is after one, since what was learnt was a stream's start, then after twice as many each time, up to this.
-const ANEW: u32 = 64;
+/// The most judgements at the widest width before all is learnt again, because the traffic may have changed. The first
+/// time it is one judgement, because a stream's start was learnt; the number doubles each time up to this.
+const MOST_JUDGEMENTS: u32 = 64;
 
 /// Shorter windows than this are not worth a timer.
-const NARROWEST: Nanos = Nanos::from_micros(10);
+const NARROWEST_WIDTH: Nanos = Nanos::from_micros(10);
 
 /// A minimum gap between the notifications of one direction, the same for both, that widens while it pays.
 ///
-/// A notification leaves at once when the last one is at least four widths ago; so the first
-/// packet after idle never waits. Any other waits for a width. The width starts at zero. Where
-/// notifications are close enough for a gap to merge them, a narrow one is tried, then doubled up to
-/// the limit. It falls back when a packet costs hardly less than without it, or when the
-/// packets come slower: then the sender waits for answers that wait for us (request/response
-/// traffic). Each failure doubles the pause before the next trial, in which the pace without holding
-/// is learnt anew.
+/// A notification leaves at once when the last one is at least four widths ago; so the first packet after idle never
+/// waits. Any other waits for a width. The width starts at zero. Where notifications are close enough for a gap to
+/// merge them, a narrow one is tried, then doubled up to the limit. It falls back when a packet costs hardly less than
+/// without it, or when the packets come slower: then the sender waits for answers that are held (request/response
+/// traffic). Each failure doubles the pause before the next trial, in which the pace without holding is learnt anew.
 ///
 /// Where the guest sends more packets than it receives, both directions are held, tried and judged as one: frames and
 /// their acknowledgements come in the same bursts. Where it receives more, what it sends is not held: a stream waits
@@ -60,17 +60,17 @@ const NARROWEST: Nanos = Nanos::from_micros(10);
 pub struct Window {
     limit: Nanos,
     width: Nanos,
-    /// The widest width that has proved itself.
+    /// The widest width that has paid.
     proven: Nanos,
     /// Without holding: packets per nanosecond, and the cost of a packet.
     free_rate: f64,
     free_cost: f64,
     /// Whether the guest sends more than it receives.
     sends: bool,
-    /// Packets from which that was learnt.
+    /// Packets that this was learnt from.
     learnt_from: u32,
     failures: u32,
-    /// Judgements at the widest width in a row, and after how many all is learnt anew.
+    /// Consecutive judgements at the widest width, and the number after which all is learnt again.
     judgements: u32,
     anew_after: u32,
     /// Packets to let pass before the next trial.
@@ -80,7 +80,7 @@ pub struct Window {
     trial: Trial,
 }
 
-/// What has been seen at the present width.
+/// Counts at the present width.
 #[derive(Clone, Copy, Debug, Default)]
 struct Trial {
     busy: Nanos,
@@ -89,7 +89,7 @@ struct Trial {
     sent: u32,
     calls: u32,
     drains: u32,
-    /// Of the worker. While nothing is held, each is for a notification that would not need it.
+    /// Wake-ups of the worker. While nothing is held, each is for a notification that would not need it.
     wakes: u32,
 }
 
@@ -128,7 +128,7 @@ impl Window {
     /// if not at all.
     pub fn end(&self, now: Nanos, last_notified: Option<Nanos>) -> Nanos {
         match last_notified {
-            Some(last) if now.since(last).0 / IDLE < self.width.0 => {
+            Some(last) if now.since(last).0 / IDLE_WIDTHS < self.width.0 => {
                 (now + self.width).on_grid(self.width)
             }
             _ => now,
@@ -157,7 +157,10 @@ impl Window {
         self.trial.wakes += 1;
         if self.width > Nanos::ZERO {
             self.judge();
-        } else if self.trial.wakes >= TRIAL && self.trial.packets >= LEARN && self.pause == 0 {
+        } else if self.trial.wakes >= TRIAL_WAKEUPS
+            && self.trial.packets >= LEARN_PACKETS
+            && self.pause == 0
+        {
             self.learn();
         }
     }
@@ -176,10 +179,10 @@ impl Window {
         let apart = merge / self.free_rate;
         self.trial = Trial::default();
         let widest = self.widest();
-        let close = apart <= widest.0 as f64 && widest >= NARROWEST;
+        let close = apart <= widest.0 as f64 && widest >= NARROWEST_WIDTH;
         if close && self.may_pay(merge, widest) {
             let narrow = Nanos((4.0 * apart) as u64);
-            self.width = narrow.max(NARROWEST).min(widest);
+            self.width = narrow.max(NARROWEST_WIDTH).min(widest);
         }
     }
 
@@ -187,24 +190,24 @@ impl Window {
     /// then share one, and a wake-up of the worker.
     fn may_pay(&self, merge: f64, widest: Nanos) -> bool {
         let shared = merge + self.free_rate * widest.0 as f64;
-        self.free_cost * merge + WAKE <= PAYS * self.free_cost * shared
+        self.free_cost * merge + WAKE_CYCLES <= PAYING_COST * self.free_cost * shared
     }
 
     fn judge(&mut self) {
         let Trial { wakes, packets, .. } = self.trial;
         let enough = if self.width < self.widest() {
-            LEARN
+            LEARN_PACKETS
         } else {
-            LEARN_AT_WIDEST
+            LEARN_PACKETS_AT_WIDEST
         };
-        let judged = wakes >= TRIAL && packets >= LEARN;
-        let hopeless = wakes >= HOPELESS && self.trial.merge() < HARDLY_ANY;
-        if hopeless || judged && self.trial.cost() > PAYS * self.free_cost {
+        let judged = wakes >= TRIAL_WAKEUPS && packets >= LEARN_PACKETS;
+        let hopeless = wakes >= HOPELESS_WAKEUPS && self.trial.merge() < HOPELESS_MERGE;
+        if hopeless || judged && self.trial.cost() > PAYING_COST * self.free_cost {
             self.fall_back();
-        } else if wakes >= TRIAL && packets >= enough {
+        } else if wakes >= TRIAL_WAKEUPS && packets >= enough {
             // Three standard deviations of a memoryless process.
             let chance = 3.0 / f64::from(packets.min(self.learnt_from)).sqrt();
-            if self.trial.rate() < HARMFUL.min(1.0 - chance) * self.free_rate {
+            if self.trial.rate() < HARMFUL_RATE.min(1.0 - chance) * self.free_rate {
                 self.proven = Nanos::ZERO;
                 self.anew_after = 1;
                 self.fall_back();
@@ -223,7 +226,7 @@ impl Window {
         }
         if self.judgements >= self.anew_after.max(1) {
             self.judgements = 0;
-            self.anew_after = (self.anew_after.max(1) * 2).min(ANEW);
+            self.anew_after = (self.anew_after.max(1) * 2).min(MOST_JUDGEMENTS);
             self.width = Nanos::ZERO;
         } else if self.pause == 0 {
             self.width = Nanos(self.width.0.saturating_mul(2)).min(widest);
@@ -233,7 +236,7 @@ impl Window {
 
     fn fall_back(&mut self) {
         self.failures = (self.failures + 1).min(MOST_FAILURES);
-        self.pause = LEARN << self.failures;
+        self.pause = LEARN_PACKETS << self.failures;
         if self.width <= self.proven {
             self.proven = Nanos::ZERO;
         }
@@ -257,15 +260,15 @@ impl Trial {
         f64::from(self.packets) / f64::from(self.wakes.max(1))
     }
 
-    /// Of a packet.
+    /// The cost of notifications for each packet.
     fn cost_of_notifications(&self) -> f64 {
-        let cost = f64::from(self.calls) * CALL + f64::from(self.drains) * DRAIN;
+        let cost = f64::from(self.calls) * CALL_CYCLES + f64::from(self.drains) * DRAIN_CYCLES;
         cost / f64::from(self.packets.max(1))
     }
 
-    /// Of a packet, with the wake-ups that holding takes.
+    /// The cost for each packet, with the worker's wake-ups.
     fn cost(&self) -> f64 {
-        let wakes = f64::from(self.wakes) * WAKE / f64::from(self.packets.max(1));
+        let wakes = f64::from(self.wakes) * WAKE_CYCLES / f64::from(self.packets.max(1));
         self.cost_of_notifications() + wakes
     }
 }

@@ -1,18 +1,18 @@
-//! How many bytes of the memory that a port's front ends share this program has populated: pages that nobody had
-//! touched before, which the kernel charges to whoever touches them first.
+//! The account of a port's populated memory: pages that its front ends share and this program touches first, so that
+//! the kernel charges them to this program.
 
 use crate::hold::Nanos;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// How long the whole of an account takes to come back after its front end has gone. A front end may keep the pages,
-/// and nobody can see whether it does.
-const RETURNS_IN: Nanos = Nanos::from_secs(3_600);
+/// The time in which a whole account recovers after its front end has gone. The front end may keep the pages
+/// unnoticed.
+const RECOVERY_TIME: Nanos = Nanos::from_secs(3_600);
 
 /// Whether half of any account was ever used.
 static ANY_HALF_USED: AtomicBool = AtomicBool::new(false);
 
-/// Whether half of any account was ever used. Only then is a look at each worth while.
+/// Whether half of any account was ever used. If not, no account needs to be checked.
 pub fn any_half_used() -> bool {
     ANY_HALF_USED.load(Ordering::Relaxed)
 }
@@ -21,7 +21,7 @@ pub fn any_half_used() -> bool {
 #[derive(Debug)]
 pub struct Account {
     most: u64,
-    /// Whether half of it is used and nobody was warned yet.
+    /// Whether a warning that half of it is used is due.
     to_warn: AtomicBool,
     books: Mutex<Books>,
 }
@@ -30,7 +30,7 @@ pub struct Account {
 struct Books {
     /// Bytes populated for the front end that is connected.
     populated: u64,
-    /// Bytes populated for front ends that have gone, less what has come back since.
+    /// Bytes populated for front ends that have gone, less those recovered since.
     left: u64,
     left_at: Nanos,
     /// Whether half of it was used, and since then never less than a quarter.
@@ -54,7 +54,7 @@ impl Account {
             u128::from(self.most),
             u128::from(now.since(books.left_at).0),
         );
-        let back = most * time / u128::from(RETURNS_IN.0);
+        let back = most * time / u128::from(RECOVERY_TIME.0);
         if back > 0 {
             books.left = books
                 .left
@@ -64,7 +64,7 @@ impl Account {
         change(&mut books)
     }
 
-    /// Takes `bytes` off it; `false` if it has fewer, and from then on until the front end has gone.
+    /// Takes `bytes` off the account. Returns `false` if it has fewer, and from then on until the front end has gone.
     pub(super) fn take(&self, bytes: u64, now: Nanos) -> bool {
         self.with(now, |books| {
             let used = books.populated.saturating_add(books.left);
@@ -82,14 +82,14 @@ impl Account {
         })
     }
 
-    /// Puts back what was taken and not used.
+    /// Puts back bytes that were taken and not used.
     pub(super) fn give_back(&self, bytes: u64, now: Nanos) {
         self.with(now, |books| {
             books.populated = books.populated.saturating_sub(bytes)
         });
     }
 
-    /// Whether a page was wanted that it had no bytes for.
+    /// Whether a page was refused for lack of bytes.
     pub fn is_overdrawn(&self) -> bool {
         self.with(Nanos::ZERO, |books| books.is_overdrawn)
     }
@@ -103,7 +103,7 @@ impl Account {
             .then_some(AccountWarning(self.most))
     }
 
-    /// The front end has gone: another may come, and finds what comes back with time.
+    /// Notes that the front end has gone. Its bytes recover with time.
     pub fn front_end_left(&self, now: Nanos) {
         self.with(now, |books| {
             books.left = books
@@ -167,7 +167,7 @@ mod tests {
         assert!(account.take(PAGE, now));
         assert_eq!(account.take_warning(), None, "five of six are used");
         account.front_end_left(now);
-        let later = now + RETURNS_IN;
+        let later = now + RECOVERY_TIME;
         (0..3).for_each(|_| assert!(account.take(PAGE, later)));
         assert_eq!(account.take_warning(), Some(AccountWarning(6 * PAGE)));
     }

@@ -1,11 +1,11 @@
-//! The dirty log of live migration: one bit for each 4 KiB page that we wrote to.
+//! The dirty log of live migration: a bit for each 4 KiB page that this process writes.
 
 use super::{GuestMemory, LOG_PAGE, Mapping, MemoryError};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// The longest log, in bytes: of 32 TiB, for guests have holes between what they share.
-const MOST_LOG: u64 = 1 << 30;
+const LONGEST_LOG: u64 = 1 << 30;
 
 /// A dirty log that the front end shares and reads.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl DirtyLog {
         len: u64,
         memory: &GuestMemory,
     ) -> Result<Self, MemoryError> {
-        let (what, most) = ("dirty log", MOST_LOG);
+        let (what, most) = ("dirty log", LONGEST_LOG);
         if len > most {
             return Err(MemoryError::TooMuch { what, len, most });
         }
@@ -47,8 +47,7 @@ impl DirtyLog {
         })
     }
 
-    /// Refuses a log too small for this memory: a write could then not be recorded, and the guest
-    /// would arrive broken.
+    /// Refuses a log too small for this memory, which would miss writes and corrupt the migrated guest.
     ///
     /// # Errors
     /// How large it must be.
@@ -67,7 +66,7 @@ impl DirtyLog {
         self.bits.addr() as u64
     }
 
-    /// Whether its file was cut under us.
+    /// Whether its file was truncated while mapped.
     pub fn is_truncated(&self) -> bool {
         self.mapping.is_truncated()
     }

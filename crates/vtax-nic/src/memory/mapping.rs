@@ -29,7 +29,7 @@ pub enum MemoryError {
     /// The file is shorter than what is to be mapped.
     #[error("{what}: {wanted:#x} bytes were announced and the file has {have:#x}")]
     Short {
-        /// What it was to be.
+        /// The purpose of the mapping.
         what: &'static str,
         /// Bytes announced.
         wanted: u64,
@@ -85,13 +85,13 @@ pub struct Mapping {
     /// The first page, and the bytes of all pages: the kernel maps whole ones, huge ones on hugetlbfs.
     pages: *mut u8,
     extent: usize,
-    /// Where in the first page it begins.
+    /// The offset of its start in the first page.
     inside: usize,
     /// Bytes.
     len: u64,
     /// Present until dropped.
-    guard: Option<sigbus::Guard>,
-    /// Where its missing pages are on somebody's account.
+    guard: Option<sigbus::TruncationWatch>,
+    /// The registration of its missing pages, where they are on an account.
     watched: Option<pager::Watch>,
 }
 
@@ -99,9 +99,9 @@ pub struct Mapping {
 unsafe impl Send for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `file` from `offset` on. The file itself is closed: the mapping keeps it. Pages of tmpfs that
-    /// are populated by a touch of the mapping are taken off `account`; other file systems' can be reclaimed, or come
-    /// out of a pool.
+    /// Maps `len` bytes of `file` from `offset` on. The file itself is closed: the mapping keeps it. Pages of tmpfs
+    /// that this process populates are taken off `account`. Those of other file systems can be reclaimed, or come from
+    /// a pool.
     ///
     /// # Errors
     /// When the file is shorter, or the kernel refuses.
@@ -158,7 +158,7 @@ impl Mapping {
             extent,
             inside,
             len,
-            guard: sigbus::Guard::new(pages.addr(), extent),
+            guard: sigbus::TruncationWatch::new(pages.addr(), extent),
             watched: None,
         };
         if mapping.guard.is_none() {
@@ -182,14 +182,16 @@ impl Mapping {
         self.len
     }
 
-    /// Whether it has no bytes, which never is.
+    /// Whether it has no bytes, which never happens.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Whether the file was found shorter than the mapping.
     pub fn is_truncated(&self) -> bool {
-        self.guard.as_ref().is_some_and(sigbus::Guard::was_hit)
+        self.guard
+            .as_ref()
+            .is_some_and(sigbus::TruncationWatch::was_hit)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Guest memory: the regions that a front end shares, mapped, and the way from a guest's or the
-//! front end's address to a host pointer.
+//! Guest memory: the mapped regions that a front end shares, and the translation of guest and front-end addresses to
+//! host pointers.
 //!
-//! Guests and front ends write these bytes while we read them, so nothing here ever makes a Rust
-//! reference to them: only raw pointers leave, and every access is a copy or an atomic.
+//! Guests and front ends write these bytes at any time, so that no Rust reference to them exists: there are only raw
+//! pointers, and every access is a copy or an atomic.
 
 mod account;
 mod log;
@@ -32,8 +32,7 @@ pub const LOG_PAGE: u64 = 4096;
 /// costs one mapping.
 pub const MAX_REGIONS: usize = 32;
 
-/// The most bytes that one guest may share: 64 ports with as much take half of the 128 TiB that a
-/// process can address, so that none takes the others' room.
+/// The most bytes that one guest may share: 64 ports with as much take half of the 128 TiB that a process can address.
 pub const MOST_MAPPED: u64 = 1 << 40;
 
 /// A region as the front end describes it. All three are in bytes.
@@ -76,9 +75,9 @@ struct Region {
 pub struct GuestMemory {
     /// The largest first: nearly every address is in it.
     regions: Vec<Region>,
-    /// Bytes that they may have together.
+    /// The most bytes of all regions.
     most: u64,
-    /// What this program may populate of them; without one, all.
+    /// The account of bytes that this program may populate; without one there is no limit.
     account: Option<Arc<Account>>,
 }
 
@@ -102,19 +101,19 @@ impl GuestMemory {
         }
     }
 
-    /// The same, for regions of which this program populates no more than the account allows.
+    /// The same with an account of the bytes that this program may populate.
     #[must_use]
     pub fn on_account(mut self, account: Option<Arc<Account>>) -> Self {
         self.account = account;
         self
     }
 
-    /// What this program may populate of it.
+    /// The account of bytes that this program may populate.
     pub fn account(&self) -> Option<&Arc<Account>> {
         self.account.as_ref()
     }
 
-    /// An empty one with the same bounds.
+    /// Empty memory with the same bounds.
     #[must_use]
     pub fn anew(&self) -> Self {
         Self::at_most(self.most).on_account(self.account.clone())
@@ -211,7 +210,7 @@ impl GuestMemory {
             .unwrap_or(0)
     }
 
-    /// Where the regions are in this process, as the kernel wants to know.
+    /// The regions with their addresses in this process, for vhost.
     pub fn mapped(&self) -> Vec<MappedRegion> {
         let region = |region: &Region| MappedRegion {
             guest: region.description.guest,
@@ -222,8 +221,8 @@ impl GuestMemory {
         self.regions.iter().map(region).collect()
     }
 
-    /// Whether the file under some region was cut while it was mapped, so that what the guest sees
-    /// there and what we see differ from now on.
+    /// Whether the file of some region was truncated while it was mapped. From then on the guest and this process have
+    /// different memory there.
     pub fn is_truncated(&self) -> bool {
         self.regions
             .iter()
@@ -252,8 +251,8 @@ impl GuestMemory {
         None
     }
 
-    /// `len` bytes at an address of the front end, all in one region, aligned to `align` bytes.
-    /// Gives the host address and the guest-physical one.
+    /// `len` bytes at an address of the front end, all in one region, aligned to `align` bytes. Returns the host
+    /// address and the guest-physical one.
     pub fn at_user(&self, user: u64, len: u64, align: u64) -> Option<(*mut u8, u64)> {
         let region = self.regions.iter().find(|region| {
             let inside = user.wrapping_sub(region.description.user);

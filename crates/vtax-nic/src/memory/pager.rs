@@ -1,4 +1,4 @@
-//! Populates pages that front ends share and nobody has touched, as far as their port's account allows.
+//! Populates untouched pages that front ends share, within their port's account.
 //!
 //! The kernel charges a page of shared memory to the program that touches it first, whoever shares it. So mappings of
 //! such memory are registered with userfaultfd(2): whoever touches a page of them that does not exist, a worker or the
@@ -24,7 +24,7 @@ const REGISTER: u32 = read_write::<Registration>(GROUP, 0x00);
 const WAKE: u32 = read::<Range>(GROUP, 0x02);
 const ZEROPAGE: u32 = read_write::<Zeros>(GROUP, 0x04);
 
-/// What the pager asks of the kernel in the sandbox.
+/// The pager's ioctl requests in the sandbox.
 pub const REQUESTS: [u32; 3] = [REGISTER, WAKE, ZEROPAGE];
 
 /// UFFD_API.
@@ -74,21 +74,21 @@ struct Message {
     thread: u64,
 }
 
-/// What the kernel reports missing pages to.
+/// The receiver of missing pages from the kernel.
 #[derive(Debug)]
 struct Pager {
     faults: OwnedFd,
-    /// Whether also pages are reported that the kernel touches for us.
+    /// Whether the kernel's own accesses on behalf of this process are reported.
     sees_kernel: bool,
     watched: Mutex<BTreeMap<usize, (usize, Arc<Account>)>>,
 }
 
 static PAGER: OnceLock<Pager> = OnceLock::new();
 
-/// Opens what reports missing pages, once for the process, while it still has its privileges.
+/// Opens the userfaultfd of the process, while it has its privileges.
 ///
 /// # Errors
-/// When the kernel has no userfaultfd, or not for us.
+/// When the kernel has no userfaultfd, or this user may not use it.
 pub fn open_pager() -> io::Result<()> {
     let (faults, sees_kernel) = descriptor()?;
     let mut handshake = Handshake {
@@ -148,8 +148,8 @@ pub fn start_pager() -> io::Result<()> {
     thread.spawn(run).map(drop)
 }
 
-/// Whether missing pages are reported that the kernel touches for us, as vhost-net does. It could not go on without
-/// an answer, so its memory is watched only then.
+/// Whether missing pages are reported that the kernel touches on behalf of this process, as vhost-net does. Only then
+/// is the memory of such ports watched.
 pub fn pager_sees_kernel() -> bool {
     PAGER.get().is_some_and(|pager| pager.sees_kernel)
 }
@@ -196,7 +196,7 @@ impl Pager {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a missing page and answers whoever touched it.
+    /// Waits for a missing page and resolves it.
     fn answer(&self) {
         let mut message = Message::default();
         // SAFETY: the kernel writes one message of this size, in which any bytes are valid.
@@ -214,7 +214,7 @@ impl Pager {
         let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let start = message.address - message.address % page;
         let range = Range { start, len: page };
-        // Until the answer is given nobody unmaps what the page is in.
+        // The lock keeps the mapping until the page is resolved.
         let watched = self.watched();
         let address = usize::try_from(start).unwrap_or(0);
         let mapping = watched.range(..=address).next_back();
@@ -228,7 +228,7 @@ impl Pager {
         let _ = ask(&self.faults, WAKE, &mut { range });
     }
 
-    /// Makes a page, unless its account has no bytes left. Whether to go on.
+    /// Makes a page, unless its account has no bytes left. Returns whether the page is resolved.
     fn populate(&self, range: Range, account: &Account) -> bool {
         if !account.take(range.len, now()) {
             return false;
@@ -242,7 +242,7 @@ impl Pager {
             return true;
         };
         account.give_back(range.len, now());
-        // Somebody else was faster; the memory of the process is about to change; the file was cut.
+        // Another thread was faster, the memory of the process is about to change, or the file was truncated.
         matches!(
             cause,
             Errno::EXIST | Errno::AGAIN | Errno::FAULT | Errno::NOENT

@@ -5,14 +5,14 @@ use std::path::Path;
 /// Bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Of the host, with its swap space: no guest has more.
+    /// The host's memory and swap space: no guest has more.
     host: u64,
-    /// Of the control groups that this process is in, or of the host.
+    /// The limit of this process's control groups, or the host's memory.
     own: u64,
 }
 
 impl Room {
-    /// Reads it.
+    /// Reads both of this host.
     pub fn read() -> Self {
         let host = rustix::system::sysinfo();
         let unit = u64::from(host.mem_unit.max(1));
@@ -25,18 +25,18 @@ impl Room {
         }
     }
 
-    /// What a front end may share.
+    /// The default limit of memory that a front end may share.
     pub fn memory(&self) -> u64 {
         self.host
     }
 
-    /// What may be populated for each of `ports` ports: a quarter of the memory, for all together.
+    /// The default limit of populated memory for each of `ports` ports, which share a quarter of the memory.
     pub fn populate(&self, ports: usize) -> u64 {
         self.own / 4 / ports.max(1) as u64
     }
 }
 
-/// The lowest limit of the groups in `/proc/self/cgroup`, and of those that they are in.
+/// The lowest limit of the groups in `/proc/self/cgroup` and their parents.
 fn limit_of(groups: &str, root: &Path) -> Option<u64> {
     let mut limits = Vec::new();
     for line in groups.lines() {

@@ -1,26 +1,26 @@
-//! Pieces of memory that a guest may write while we copy them, and the copies.
+//! Segments of memory that a guest may write at any time, and copies of them.
 
 /// Bytes that move together between caches.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// Up to this many bytes a copy is a few instructions in place, faster than a call.
+/// Copies up to this many bytes are inlined, which is faster than a call.
 const SMALL: usize = 256;
 
-/// A piece of guest memory that is contiguous in ours too, or a piece of our own.
+/// A piece of guest memory that is contiguous in this process, or of this process's own memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Segment {
     /// Host address. Valid for reads and writes of `len` bytes while the memory it came from lives.
     pub host: *mut u8,
     /// Length in bytes.
     pub len: u32,
-    /// Guest-physical address, for the dirty log; 0 for memory of our own.
+    /// Guest-physical address, for the dirty log; 0 for this process's own memory.
     pub guest: u64,
-    /// Whether the guest gave it to be written. Known only of a chain that is taken.
+    /// Whether the device writes it. Valid only in a chain that was taken.
     pub writable: bool,
 }
 
-// SAFETY: an address and a length. Whoever goes through it argues that the memory lives.
+// SAFETY: an address and a length. The code that accesses the memory argues that it is mapped.
 unsafe impl Send for Segment {}
 
 impl Segment {
@@ -32,7 +32,7 @@ impl Segment {
         writable: false,
     };
 
-    /// Takes bytes off its start, as many as it has and `bytes` has room for; returns how many.
+    /// Copies bytes off its start, as many as it has and `bytes` has room for, and returns their number.
     #[inline]
     pub fn take(&mut self, bytes: &mut [u8]) -> usize {
         let count = bytes.len().min(self.len as usize);
@@ -68,8 +68,7 @@ impl Segment {
         self.len -= bytes;
     }
 
-    /// Brings its start closer while others are looked at: header and frame, which mostly meet at
-    /// the end of a cache line.
+    /// Prefetches its start: header and frame, which mostly meet at the end of a cache line.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -82,7 +81,7 @@ impl Segment {
         }
     }
 
-    /// Brings its start closer to be written, though another processor may have it.
+    /// Prefetches its start for writing.
     #[inline]
     pub fn prefetch_to_write(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -96,7 +95,7 @@ impl Segment {
     }
 }
 
-/// The bytes of our own memory as a segment to copy from.
+/// A segment of this process's own memory to copy from.
 #[inline]
 pub fn own(bytes: &[u8]) -> Segment {
     Segment {
@@ -114,7 +113,7 @@ pub fn peek(segments: &[Segment], buffer: &mut [u8]) -> usize {
     peek_from(segments, 0, buffer)
 }
 
-/// Likewise, without the first `skipped` bytes.
+/// As [`peek`], without the first `skipped` bytes.
 #[inline]
 pub fn peek_from(segments: &[Segment], skipped: u32, buffer: &mut [u8]) -> usize {
     let (mut done, mut skipped) = (0, skipped);
@@ -151,8 +150,8 @@ pub fn copy(header: &[u8], from: &[Segment], to: &[Segment]) {
     scatter(std::iter::once(own(header)).chain(from.iter().copied()), to);
 }
 
-/// Copies `len` bytes. Where the two overlap, which only buffers do that front ends share on
-/// purpose, any mixture of them may come out.
+/// Copies `len` bytes. Where the two overlap, which only a malicious front end brings about, the result is any
+/// mixture.
 ///
 /// # Safety
 /// `from` must be valid for reads and `to` for writes of `len` bytes.

@@ -1,13 +1,13 @@
-//! Survives a front end that cuts the file under a mapping of ours.
+//! Survives a front end that truncates the file of a mapping.
 //!
-//! A touch of a page that the file no longer has raises SIGBUS. The handler puts anonymous memory
-//! over the whole mapping, so that the touch goes on and reads zeros, and marks the mapping; its
-//! port is faulted at the next look. A SIGBUS anywhere else ends the process, as it would without.
+//! An access to a page that the file no longer has raises SIGBUS. The handler replaces the whole mapping with
+//! anonymous memory, so that the access reads zeros, and marks the mapping, whose port is disconnected soon after. A
+//! SIGBUS anywhere else ends the process.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// 64 ports with 32 regions and a dirty log each would be 2,112.
-const SLOTS: usize = 2304;
+const MAX_WATCHES: usize = 2304;
 
 /// One watched range of addresses. `start` is 0 when the slot is free and 1 while it is filled.
 struct Slot {
@@ -16,21 +16,21 @@ struct Slot {
     hit: AtomicBool,
 }
 
-static WATCHED: [Slot; SLOTS] = [const {
+static WATCHED: [Slot; MAX_WATCHES] = [const {
     Slot {
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         hit: AtomicBool::new(false),
     }
-}; SLOTS];
+}; MAX_WATCHES];
 
 static ANY_HIT: AtomicBool = AtomicBool::new(false);
 
 /// A range that is watched for as long as this lives.
 #[derive(Debug)]
-pub(super) struct Guard(usize);
+pub(super) struct TruncationWatch(usize);
 
-impl Guard {
+impl TruncationWatch {
     /// Watches `len` bytes at `start`; none when every slot is taken.
     pub(super) fn new(start: usize, len: usize) -> Option<Self> {
         WATCHED.iter().enumerate().find_map(|(index, slot)| {
@@ -51,7 +51,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for TruncationWatch {
     fn drop(&mut self) {
         if let Some(slot) = WATCHED.get(self.0) {
             slot.start.store(0, Ordering::Release);
@@ -59,7 +59,7 @@ impl Drop for Guard {
     }
 }
 
-/// Whether any mapping was ever found cut. Only then is a look at each worth while.
+/// Whether any mapping was ever truncated. If not, no mapping needs to be checked.
 pub fn seen() -> bool {
     ANY_HIT.load(Ordering::Relaxed)
 }
@@ -93,13 +93,13 @@ extern "C" fn on_sigbus(
     if replace(address) {
         return;
     }
-    // Not ours: let it end the process when the access is tried again.
-    // SAFETY: SIG_DFL is a valid disposition.
+    // The address is in no watched mapping: the repeated access ends the process. SAFETY: SIG_DFL is a valid
+    // disposition.
     unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
 }
 
-/// Puts anonymous memory in the place of the whole mapping that an address is in, and marks it; `false` if it is in
-/// none. Async-signal-safe.
+/// Replaces the mapping that an address is in with anonymous memory and marks it. Returns `false` if there is none.
+/// Async-signal-safe.
 pub(super) fn replace(address: usize) -> bool {
     for slot in &WATCHED {
         let start = slot.start.load(Ordering::Acquire);

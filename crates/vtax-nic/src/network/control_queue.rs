@@ -3,20 +3,20 @@
 use super::guest::Guest;
 use super::packet::BATCH;
 use crate::control::coalesce::{Coalesce, Parameters};
-use crate::control::queue::{Command, ERR, LONGEST, OK};
+use crate::control::queue::{Command, ERR, LONGEST_COMMAND, OK};
 use crate::features::Features;
 use crate::hold::Nanos;
 use crate::memory::{self, Segment, own};
 use crate::ring::{Direction, Place, RingFault, Virtqueue, for_ring};
 
-/// What a command is answered with: [`OK`] or [`ERR`], then the command's result.
+/// The answer to a command: [`OK`] or [`ERR`], then the command's result.
 type Answer = (u8, Option<Parameters>);
 
 impl Guest {
-    /// Answers up to a batch of commands; what is left comes at the next look.
+    /// Answers up to a batch of commands. Others remain for the next call.
     ///
     /// # Errors
-    /// What the guest did that its ring does not allow.
+    /// When the ring is invalid.
     pub fn serve_control(&mut self, now: Nanos) -> Result<(), RingFault> {
         self.control_due = None;
         let logs = self.features.has(Features::LOG_ALL);
@@ -66,7 +66,7 @@ impl Guest {
         Ok(chain.map(|chain| chain.place))
     }
 
-    /// Answers one command; returns how many bytes the answer has.
+    /// Answers one command. Returns the bytes of the answer.
     fn serve_request(&mut self, segments: &[Segment], now: Nanos) -> Result<u32, RingFault> {
         let split = segments.iter().position(|segment| segment.writable);
         let split = split.unwrap_or(segments.len());
@@ -75,9 +75,9 @@ impl Guest {
             return Err(RingFault::Direction);
         }
         // One byte more than fits shows that it is too long.
-        let mut request = [0; LONGEST + 1];
+        let mut request = [0; LONGEST_COMMAND + 1];
         let len = memory::peek(to_read, &mut request);
-        let (status, result) = if len > LONGEST {
+        let (status, result) = if len > LONGEST_COMMAND {
             self.counters.totals.control_malformed += 1;
             (ERR, None)
         } else {

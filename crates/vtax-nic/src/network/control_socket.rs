@@ -1,5 +1,5 @@
-//! The control frames of a guest whose frames the kernel moves: a packet socket at its tap, which brings
-//! them and nothing else, and takes the answers.
+//! The control frames of a guest whose frames the kernel moves: a packet socket at its tap, which receives only them
+//! and sends the answers.
 
 use crate::control::frame::ETHER_TYPE;
 use rustix::net::netdevice::name_to_index;
@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// When the kernel refuses: this needs CAP_NET_RAW.
 pub(super) fn open(interface: &str) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    // Of no protocol yet, so that it brings nothing from other interfaces before it is bound.
+    // The socket has no protocol yet, so that it receives nothing from other interfaces before it is bound.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     let index = name_to_index(&socket, interface)?;
     // SAFETY: all-zero is a valid `sockaddr_ll`.

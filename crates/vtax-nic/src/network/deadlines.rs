@@ -1,4 +1,4 @@
-//! The deadlines of a network's ports. Ports at which nothing happens cost nothing.
+//! The deadlines of a network's ports. Idle ports cost nothing.
 
 use crate::hold::Nanos;
 use std::collections::BTreeSet;
@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 #[derive(Debug)]
 pub(super) struct Deadlines {
     order: BTreeSet<(Nanos, u16)>,
-    /// Of each port: what is in `order`.
+    /// The deadline of each port that is in `order`.
     of: Vec<Option<Nanos>>,
-    /// Ports whose deadline may be another by now.
+    /// Ports whose deadline may have changed.
     stale: Vec<u16>,
     is_stale: Vec<bool>,
 }
@@ -24,7 +24,7 @@ impl Deadlines {
         }
     }
 
-    /// Something happens at a port.
+    /// Notes that a port's deadline may change.
     #[inline]
     pub(super) fn touch(&mut self, port: u16) {
         if let Some(is_stale) = self.is_stale.get_mut(usize::from(port))
@@ -34,7 +34,7 @@ impl Deadlines {
         }
     }
 
-    /// Asks the ports at which something happened.
+    /// Updates the deadlines of the noted ports by `ask`.
     #[inline]
     pub(super) fn settle(&mut self, mut ask: impl FnMut(u16) -> Option<Nanos>) {
         while let Some(port) = self.stale.pop() {
@@ -62,7 +62,7 @@ impl Deadlines {
         self.order.first().map(|(deadline, _)| *deadline)
     }
 
-    /// The next port whose deadline has come. It is asked for another one before it is given again.
+    /// The next port whose deadline has passed. It is returned again only after its deadline was updated.
     #[inline]
     pub(super) fn take(&mut self, now: Nanos) -> Option<u16> {
         let (_, port) = *self

@@ -6,21 +6,21 @@ use crate::memory::Room;
 use serde::Deserialize;
 use std::num::NonZeroU64;
 
-/// What an operator allows a port. Of what is not given, only memory is limited: see [`Limits::or_by_room`].
+/// The limits that an operator sets for a port. Without them, only memory is limited: see [`Limits::or_by_room`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
-    /// Where its frames may come from.
+    /// The source addresses of its frames.
     #[serde(default)]
     pub addresses: Option<Addresses>,
-    /// Frames; more wait in the guest's ring.
+    /// The rate of frames. More wait in the guest's ring.
     #[serde(default)]
     pub packets: Option<Rate>,
-    /// Bytes of frames, without virtio-net headers; more wait in the guest's ring.
+    /// The rate of bytes of frames, without virtio-net headers. More wait in the guest's ring.
     #[serde(default)]
     pub bytes: Option<Rate>,
-    /// Frames that a switch gives to all ports: broadcast, multicast, to an address that it does not
-    /// know. More are dropped.
+    /// The rate of frames that a switch sends to all ports: broadcast, multicast, to unknown addresses. More are
+    /// dropped.
     #[serde(default)]
     pub floods: Option<Rate>,
     /// Bytes of memory that its front end may share.
@@ -33,7 +33,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The same for one of `ports` ports, with limits of memory by the room that there is where none are given.
+    /// The same for one of `ports` ports, with default limits of memory where none are given.
     #[must_use]
     pub fn or_by_room(&self, room: Room, ports: usize) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Limits {
     }
 
     /// Whether frames are limited, as opposed to memory.
-    pub fn are_of_frames(&self) -> bool {
+    pub fn limit_frames(&self) -> bool {
         self.addresses.is_some()
             || self.packets.is_some()
             || self.bytes.is_some()
@@ -62,7 +62,7 @@ pub enum Addresses {
     Only(Vec<Mac>),
 }
 
-/// How they are written: `"learn"`, one address, or a list of them.
+/// The syntax of addresses: `"learn"`, one address, or a list of them.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum AddressList {
@@ -97,7 +97,7 @@ impl TryFrom<AddressList> for Addresses {
     }
 }
 
-/// An address of one station; a group's is none.
+/// Reads the address of a station; a group's address is refused.
 fn address(text: &str) -> Option<Mac> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
@@ -112,24 +112,24 @@ fn is_station(address: Mac) -> bool {
     address[0] & 1 == 0
 }
 
-/// So much a second, and so much at once after a pause.
+/// A rate with a burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// A second.
+    /// Units a second.
     pub rate: NonZeroU64,
-    /// At once.
+    /// Units at once after a pause.
     pub burst: NonZeroU64,
 }
 
 const PICOSECONDS: u128 = 1_000_000_000_000;
 
-/// A rate as it is kept (the virtual scheduling algorithm, ITU-T I.371, A.1): what is larger than a
-/// burst passes too, and is waited for afterwards.
+/// A rate limiter (the virtual scheduling algorithm, ITU-T I.371, A.1). A unit larger than the burst passes too, and
+/// delays those after it.
 #[derive(Debug, Clone, Copy)]
 struct Bucket {
     rate: Rate,
-    /// When all that passed would have passed at the rate, in ps.
+    /// The time at which all units so far would have passed at the rate, in ps.
     level: u128,
 }
 
@@ -160,7 +160,7 @@ impl Bucket {
     }
 }
 
-/// A limit that a port ran into.
+/// A limit that a port exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// See [`Limits::addresses`].
@@ -181,7 +181,7 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// What becomes of a frame.
+/// The verdict on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It passes, and is counted.
@@ -192,7 +192,7 @@ pub enum Verdict {
     Foreign,
 }
 
-/// A port's limits, and how near it is to them.
+/// A port's limits and their state.
 #[derive(Debug)]
 pub struct Guard {
     /// `None`: not limited. Empty: not learnt yet.
@@ -200,8 +200,8 @@ pub struct Guard {
     packets: Option<Bucket>,
     bytes: Option<Bucket>,
     floods: Option<Bucket>,
-    /// Whether each limit was logged since a front end came.
-    told: [bool; 3],
+    /// Whether each limit was logged for the present front end.
+    logged: [bool; 3],
 }
 
 impl Guard {
@@ -211,21 +211,21 @@ impl Guard {
             Addresses::Learn => Vec::new(),
             Addresses::Only(addresses) => addresses.clone(),
         });
-        limits.are_of_frames().then(|| Self {
+        limits.limit_frames().then(|| Self {
             own,
             packets: limits.packets.map(Bucket::new),
             bytes: limits.bytes.map(Bucket::new),
             floods: limits.floods.map(Bucket::new),
-            told: [false; 3],
+            logged: [false; 3],
         })
     }
 
-    /// The addresses that are this port's alone.
+    /// The addresses that only this port may use.
     pub fn own(&self) -> &[Mac] {
         self.own.as_deref().unwrap_or_default()
     }
 
-    /// Learns an address, if it is the first. Returns whether it did.
+    /// Learns the first address. Returns whether it did.
     pub fn learn(&mut self, source: Mac) -> bool {
         match &mut self.own {
             Some(own) if own.is_empty() && is_station(source) => {
@@ -246,7 +246,7 @@ impl Guard {
         self.own.as_ref().is_none_or(|own| own.contains(&source))
     }
 
-    /// What becomes of a frame of so many bytes; one that passes is counted.
+    /// The verdict on a frame of `bytes` bytes, which is counted if it passes.
     pub fn check(&mut self, source: Mac, bytes: u64, now: Nanos) -> Verdict {
         if !self.allows(source) {
             return Verdict::Foreign;
@@ -268,7 +268,7 @@ impl Guard {
         Verdict::Pass
     }
 
-    /// A frame that passed comes again.
+    /// Takes back the count of a frame that passed and comes again.
     pub fn give_back(&mut self, bytes: u64) {
         if let Some(packets) = &mut self.packets {
             packets.give_back(1);
@@ -290,15 +290,15 @@ impl Guard {
         may
     }
 
-    /// Whether a limit that the port ran into is to be logged: the first time.
-    pub fn is_news(&mut self, limit: Limit) -> bool {
-        let told = self.told.get_mut(limit as usize);
-        told.is_some_and(|told| !std::mem::replace(told, true))
+    /// Whether a limit that the port exceeds is to be logged, which it is once for each front end.
+    pub fn mark_logged(&mut self, limit: Limit) -> bool {
+        let logged = self.logged.get_mut(limit as usize);
+        logged.is_some_and(|logged| !std::mem::replace(logged, true))
     }
 
-    /// Another front end may come: limits are logged anew.
+    /// Notes that the front end has gone. Limits are logged again for the next.
     pub fn front_end_left(&mut self) {
-        self.told = [false; 3];
+        self.logged = [false; 3];
     }
 }
 
@@ -378,8 +378,8 @@ mod tests {
     }
 
     proptest! {
-        /// Never more than the burst and what the rate allows in the time; and never much less,
-        /// where a sender comes when it is told to.
+        /// Never more than the burst and what the rate allows in the time; and never much less, where a sender comes
+        /// when it may.
         #[test]
         fn no_sender_exceeds_its_rate(
             rate in 1u64..1_000_000,

@@ -193,7 +193,7 @@ fn no_front_end_maps_more_than_its_port_may() {
     let poller = Poller::new().unwrap();
     let size = description().size;
     let table = || Request::SetMemTable(vec![(description(), memory_file())]);
-    let mut guest = port(0, Mode::Off).limited(&limits(&format!("memory = {}", size - 1)));
+    let mut guest = port(0, Mode::Off).with_limits(&limits(&format!("memory = {}", size - 1)));
     for _ in 0..2 {
         let refused = guest.handle(table(), &poller, NOW).unwrap_err();
         assert!(
@@ -202,6 +202,6 @@ fn no_front_end_maps_more_than_its_port_may() {
         );
         guest.disconnect(&poller, NOW);
     }
-    let mut guest = port(0, Mode::Off).limited(&limits(&format!("memory = {size}")));
+    let mut guest = port(0, Mode::Off).with_limits(&limits(&format!("memory = {size}")));
     Peer::start(&mut guest, &poller, linux());
 }

@@ -13,14 +13,14 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// A tap as the kernel's data path needs it.
+/// A tap's descriptors for the kernel's data path.
 #[derive(Debug)]
-pub struct TapEnds {
+pub struct TapHandles {
     /// Its queues.
     pub queues: Vec<OwnedFd>,
     /// The socket for the guest's control frames and their answers, or why there is none.
     pub control: io::Result<OwnedFd>,
-    /// What the kernel counts of it, where it shows that.
+    /// The kernel's counters of the tap, if it has any.
     pub statistics: Option<Statistics>,
 }
 
@@ -32,11 +32,11 @@ pub struct Kernel {
     pub(super) path: KernelPath,
 }
 
-/// What the queue pairs of the kernel's data path have in common.
+/// The part of the kernel's data path that its queue pairs share.
 #[derive(Debug)]
 pub(super) struct KernelPath {
-    tap: TapEnds,
-    /// Where kicks and calls are waited for.
+    tap: TapHandles,
+    /// The poller of kicks and calls.
     watch: Watch,
 }
 
@@ -45,7 +45,7 @@ impl Kernel {
     ///
     /// # Errors
     /// When there are no event descriptors left.
-    pub fn new(devices: Vec<Box<dyn Device>>, tap: TapEnds) -> Result<Self, VhostError> {
+    pub fn new(devices: Vec<Box<dyn Device>>, tap: TapHandles) -> Result<Self, VhostError> {
         let pairs = (0..)
             .zip(devices)
             .map(|(number, device)| KernelPair::new(number, device));
@@ -55,19 +55,19 @@ impl Kernel {
         })
     }
 
-    /// What is left of what a port offers.
+    /// The features that a port on the kernel's data path offers.
     pub fn offers(offered: Features) -> Features {
         offered.without(OF_RINGS.without(NEEDED))
     }
 }
 
 impl KernelPath {
-    /// Why the guest's control frames are not answered, where they are not.
+    /// Why the guest's control frames are not answered, if they are not.
     pub(super) fn control_error(&self) -> Option<&io::Error> {
         self.tap.control.as_ref().err()
     }
 
-    /// Waits for kicks, calls and control frames from now on.
+    /// Registers calls and control frames with `poller`, and later kicks.
     pub(super) fn watch(
         &mut self,
         pairs: &[QueuePair],
@@ -93,14 +93,14 @@ impl KernelPath {
         bytes.get(..len)
     }
 
-    /// Sends the guest an answer; a tap that is full loses it, as it loses any frame.
+    /// Sends the guest an answer, which is lost if the tap is full.
     pub(super) fn answer(&self, frame: &[u8]) {
         if let Ok(control) = &self.tap.control {
             let _ = send(control, frame, SendFlags::DONTWAIT);
         }
     }
 
-    /// Fills in the frames that the kernel moved; tells who counted them.
+    /// Fills in the counters of frames that the kernel moved. Returns their source.
     pub(super) fn count(&mut self, totals: &mut Totals) -> CountedBy {
         match &mut self.tap.statistics {
             Some(statistics) => {
@@ -113,7 +113,7 @@ impl KernelPath {
 
     // Rings.
 
-    /// Stops a ring and remembers where it was.
+    /// Stops a ring and keeps its position.
     pub(super) fn pause(&self, pair: &mut QueuePair, half: Half) {
         let Some((kernel, queue)) = pair.kernel_half(half) else {
             return;
@@ -121,8 +121,8 @@ impl KernelPath {
         if kernel.side(half).running.take().is_none() {
             return;
         }
-        // The memory under a ring goes next, so that it must stop. These fail for a device that
-        // is not ours, which it is as long as a ring runs.
+        // The memory of the ring may be unmapped next, so that it must stop. These calls fail only for a device that
+        // this process does not own, which it does while a ring runs.
         let _ = kernel.device.set_backend(half, None);
         queue.kernel_stopped(kernel.device.base(half).ok());
         if let (Half::Tx, Some(kick), Some((poller, _))) = (half, queue.kick_file(), &self.watch) {
@@ -130,7 +130,7 @@ impl KernelPath {
         }
     }
 
-    /// Starts every ring that is to run and does not.
+    /// Starts the rings that should run.
     ///
     /// # Errors
     /// When a ring is not in guest memory, or the kernel refuses it.
@@ -156,7 +156,7 @@ impl KernelPath {
             if kernel.rx.running.is_none() && kernel.tx.running.is_none() {
                 kernel.prepare(session)?;
             }
-            // More pairs than the tap has queues only send.
+            // Pairs beyond the number of the tap's queues only send.
             let [to_guest, from_guest] = [taps.get(number), taps.get(number % taps.len().max(1))];
             for (half, queue, tap) in [(Half::Rx, rx, to_guest), (Half::Tx, tx, from_guest)] {
                 if queue.is_to_run() && kernel.side(half).running.is_none() {
@@ -169,11 +169,11 @@ impl KernelPath {
 
     // Notifications.
 
-    /// Puts a ring's own descriptor in place, so that nothing is held, or ours.
+    /// Gives the kernel the guest's own event descriptor of a ring, so that nothing is held, or this process's.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn set_through(
+    pub(super) fn set_passthrough(
         &self,
         pair: &mut QueuePair,
         half: Half,
@@ -206,7 +206,7 @@ impl KernelPath {
         };
         let through = *through;
         match half {
-            // What the kernel signals from here on is seen: here, or by the guest, since it takes the new
+            // No signal of the kernel is lost: it is read here or goes to the guest, since the kernel takes the new
             // descriptor only between two rounds of its work.
             Half::Rx if !through => {
                 running.counted = running.view.used();
@@ -218,7 +218,7 @@ impl KernelPath {
         kernel.plug(half, queue, &self.watch)?;
         match half {
             Half::Rx if through => {
-                // What it signalled to us and was held.
+                // The signal that was held.
                 if let Some(rx) = &mut kernel.rx.running
                     && rx.view.wants_signal()
                     && queue.call()
@@ -232,8 +232,7 @@ impl KernelPath {
         Ok(())
     }
 
-    /// Listens to a pair's calls and kicks only while none of them is held: what is held is looked
-    /// for when the hold ends, and nobody need be woken before.
+    /// Ignores a pair's calls and kicks while one of their kind is held: the end of the hold handles all.
     pub(super) fn mute(&self, pair: &mut QueuePair) {
         let (Some((poller, id)), Some(kernel)) = (&self.watch, &mut pair.kernel) else {
             return;

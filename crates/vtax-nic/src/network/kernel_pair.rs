@@ -12,19 +12,19 @@ use crate::vhost_net::{Device, Event, Half, VhostError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// What the device must have.
+/// The features that the device must have.
 pub const NEEDED: Features = Features::VERSION_1
     .with(Features::MRG_RXBUF)
     .with(Features::INDIRECT)
     .with(Features::EVENT_IDX)
     .with(Features::LOG_ALL);
 
-/// What of a port is its rings' business and not the network device's: of these the kernel must
-/// know which were negotiated, and only those above are offered. ANY_LAYOUT is not among them: the
-/// kernel takes any layout, and the bit means to it that the tap has no virtio-net header.
+/// The features of rings rather than of the network device. The kernel must know which of them were negotiated, and
+/// only [`NEEDED`] are offered. ANY_LAYOUT is not among them: the kernel supports any layout, and takes the bit to
+/// mean that the tap has no virtio-net header.
 pub(super) const OF_RINGS: Features = NEEDED.with(Features::RING_PACKED).with(Features::IN_ORDER);
 
-/// What the rings run with.
+/// The memory, log and features of running rings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Session<'a> {
     pub(super) memory: &'a GuestMemory,
@@ -42,11 +42,11 @@ pub(super) struct KernelPair {
     pub(super) owned: bool,
     pub(super) rx: Side,
     pub(super) tx: Side,
-    /// What the kernel signals in the place of the guest.
+    /// The event that the kernel signals instead of the guest.
     pub(super) call: OwnedFd,
-    /// What signals the kernel in the place of the guest.
+    /// The event that signals the kernel instead of the guest.
     pub(super) kick: OwnedFd,
-    /// When its calls and kicks are left alone.
+    /// The pauses in which its calls and kicks bypass the worker.
     pub(super) rest: Rest,
 }
 
@@ -54,10 +54,10 @@ pub(super) struct KernelPair {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) running: Option<ActiveRing>,
-    /// Whether the guest's own event descriptor is with the kernel, so that nothing is held: its call
-    /// for what it receives, its kick for what it sends.
+    /// Whether the kernel has the guest's own event descriptor, so that nothing is held: its call for the receive
+    /// ring, its kick for the transmit ring.
     pub(super) through: bool,
-    /// Whether nobody listens to the other one.
+    /// Whether this process ignores its own event descriptor.
     pub(super) muted: bool,
 }
 
@@ -75,7 +75,7 @@ impl Default for Side {
 #[derive(Debug)]
 pub(super) struct ActiveRing {
     pub(super) view: RingView,
-    /// The used index of a receive ring, the available one of a transmit ring, as last counted.
+    /// The used index of a receive ring, the available one of a transmit ring, at the last count.
     pub(super) counted: u16,
 }
 
@@ -116,8 +116,7 @@ impl KernelPair {
         }
     }
 
-    /// What the pair received since this was last asked. A buffer counts as a frame; long frames have
-    /// several.
+    /// The frames received since the last call. Each buffer counts as a frame; long frames have several.
     pub(super) fn received(&mut self) -> Option<RxBatch> {
         let rx = self.rx.running.as_mut()?;
         let used = rx.view.used();
@@ -135,15 +134,14 @@ impl KernelPair {
         self.rx.running.as_mut().map(|running| &mut running.view)
     }
 
-    /// How many frames the guest has offered since the last [`KernelPair::drain`]. A kick that comes with
-    /// none was for frames that the kernel was signalled for before.
+    /// The number of frames that the guest has offered since the last [`KernelPair::drain`]. A kick without any was
+    /// for frames that the kernel has been signalled for.
     pub(super) fn offered(&self) -> u16 {
         let tx = self.tx.running.as_ref();
         tx.map_or(0, |tx| tx.view.offered().wrapping_sub(tx.counted))
     }
 
-    /// Lets the kernel send what the guest offers, if there is anything. Returns how many frames were
-    /// offered since the last time.
+    /// Signals the kernel if the guest has offered frames. Returns their number since the last call.
     pub(super) fn drain(&mut self) -> Option<TxRound> {
         let tx = self.tx.running.as_mut()?;
         let offered = tx.view.offered();
@@ -158,13 +156,13 @@ impl KernelPair {
         })
     }
 
-    /// Signals the kernel in the guest's place.
+    /// Signals the kernel.
     pub(super) fn kick(&self) {
-        // Ours alone, and it never blocks: a full counter is a signal already.
+        // Only this process has the descriptor, and it never blocks. A full counter is a signal already.
         let _ = rustix::io::write(&self.kick, &1_u64.to_ne_bytes());
     }
 
-    /// Gives the device all that both rings have in common.
+    /// Gives the device the settings that both rings share.
     pub(super) fn prepare(&mut self, session: Session<'_>) -> Result<(), VhostError> {
         if !self.owned {
             self.device.own()?;
@@ -172,7 +170,7 @@ impl KernelPair {
         }
         self.device.set_memory(&session.memory.mapped())?;
         let features = session.features;
-        // A log that is not written to may go at any time.
+        // A log that is not written to may be unmapped at any time.
         if let Some(log) = session.log.filter(|_| features.has(Features::LOG_ALL)) {
             self.device.set_log(log.address())?;
         }
@@ -206,8 +204,8 @@ impl KernelPair {
         Ok(())
     }
 
-    /// Gives the kernel a ring's descriptors: the guest's own, or ours where holds want to know.
-    /// Calls for frames that were sent are never held.
+    /// Gives the kernel a ring's event descriptors: the guest's own, or this process's where notifications may be
+    /// held. Calls for sent frames are never held.
     pub(super) fn plug(
         &mut self,
         half: Half,
@@ -232,7 +230,7 @@ impl KernelPair {
             poller.forget(kick);
             self.tx.muted = false;
             if !through {
-                // Reported at once if there was a kick before, so that none is lost.
+                // An earlier kick is reported at once, so that none is lost.
                 let token = self.kick_token(*id);
                 poller
                     .watch(kick, token)

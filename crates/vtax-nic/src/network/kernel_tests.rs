@@ -178,11 +178,15 @@ fn in_kernel(mode: Mode) -> (Guest, [Fake; 2], OwnedFd) {
         .map(|device| Box::new(device) as Box<dyn Device>);
     let (tap, host) = tap();
     let kernel = Kernel::new(boxed.into(), tap).unwrap();
-    (testing::port(0, mode).moved_by(Ok(kernel)), devices, host)
+    (
+        testing::port(0, mode).with_datapath(Ok(kernel)),
+        devices,
+        host,
+    )
 }
 
 /// In the place of a tap: the fake does not look. And where its control frames come from.
-fn tap() -> (TapEnds, OwnedFd) {
+fn tap() -> (TapHandles, OwnedFd) {
     let (control, host) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
         rustix::net::SocketType::DGRAM,
@@ -190,7 +194,7 @@ fn tap() -> (TapEnds, OwnedFd) {
         None,
     )
     .unwrap();
-    let ends = TapEnds {
+    let ends = TapHandles {
         queues: vec![event()],
         control: Ok(control),
         statistics: None,
@@ -576,7 +580,7 @@ fn who_moves_the_frames_is_chosen_with_a_reason() {
     assert!(Datapath::Kernel.choose(taps(), 2, none).is_err());
     let deaf = || {
         let control = Err(std::io::ErrorKind::PermissionDenied.into());
-        Some(TapEnds { control, ..tap().0 })
+        Some(TapHandles { control, ..tap().0 })
     };
     let answers = why(Datapath::Auto.choose(deaf(), 2, full));
     assert!(
@@ -584,7 +588,7 @@ fn who_moves_the_frames_is_chosen_with_a_reason() {
         "{answers}"
     );
     let kernel = Datapath::Kernel.choose(deaf(), 2, full);
-    let guest = testing::port(0, Mode::Off).moved_by(kernel);
+    let guest = testing::port(0, Mode::Off).with_datapath(kernel);
     assert!(guest.datapath().contains("answers no control frames"));
 }
 

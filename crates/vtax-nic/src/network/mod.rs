@@ -1,8 +1,7 @@
-//! Networks: ports, and how frames get from one to another.
+//! Networks of ports, which exchange frames.
 //!
-//! Two ports are a link; more are a learning switch. A network and all its ports belong to one
-//! worker, so that a frame is copied straight from one guest's memory to another's, with no lock
-//! and no queue between.
+//! Two ports are a link; more are a learning switch. A network and all its ports belong to one worker, so that a frame
+//! is copied straight from one guest's memory to another's, without a lock or a queue.
 
 mod control_queue;
 #[allow(unsafe_code, reason = "an address that no library has")]
@@ -30,7 +29,7 @@ mod transfer;
 
 pub use guard::{Addresses, Limit, Limits, Rate};
 pub use guest::{DrainOutcome, Guest, MAX_PAIRS, Outcome};
-pub use kernel::{Kernel, TapEnds};
+pub use kernel::{Kernel, TapHandles};
 pub use kernel_pair::NEEDED;
 pub use packet::{BATCH, Batch, Frame, Packet};
 pub use switch::{MacTable, Route};
@@ -51,9 +50,9 @@ use guard::Verdict;
 use queue::{pair_and_half, ring_number};
 use source::{Source, Sources, State};
 
-/// How long a link keeps a frame for a guest without free buffers before it drops what comes for
-/// it, as a switch between machines would at once.
-const PATIENCE: Nanos = Nanos::from_micros(20_000);
+/// How long a link keeps a frame for a guest without free buffers before it drops its frames. A switch drops them at
+/// once.
+const BUFFER_TIMEOUT: Nanos = Nanos::from_micros(20_000);
 
 /// One side of a network.
 #[derive(Debug)]
@@ -73,7 +72,7 @@ impl Port {
         }
     }
 
-    /// Its counters, if it is a guest's: what is done for taps is done for guests.
+    /// The counters of a guest's port. Work for taps is charged to guests.
     pub fn guest_counters(&mut self) -> Option<&mut PortCounters> {
         match self {
             Self::Guest(guest) => Some(&mut guest.counters),
@@ -89,14 +88,14 @@ impl Port {
     }
 }
 
-/// A queue that stopped for what its guest did, to be logged.
+/// A queue that stopped because its guest made it invalid, to be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueFault {
     /// The port.
     pub port: u16,
     /// The queue's number in the port.
     pub queue: usize,
-    /// What the guest did.
+    /// What is invalid.
     pub fault: RingFault,
 }
 
@@ -107,27 +106,27 @@ pub struct Network {
     /// The table, where there are not exactly two ports.
     table: Option<MacTable>,
     sources: Sources,
-    /// Of guests.
+    /// The deadlines of guests.
     deadlines: Deadlines,
-    /// Queues that frames were put into in this batch, and how many.
+    /// Queues that frames of this batch were put into, with their numbers.
     touched: Vec<(u16, u8, u32)>,
-    /// A frame in one piece, for what is done in software.
+    /// A buffer for a frame that is changed in software.
     linear: Vec<u8>,
-    /// One segment of it.
+    /// A buffer for one segment of it.
     scratch: Vec<u8>,
-    /// Queues that stopped since last asked.
+    /// Queues that stopped since the last report.
     stopped: Vec<QueueFault>,
-    /// Ports that ran into a limit for the first time since last asked.
+    /// Ports that exceeded a limit for the first time since the last report.
     limited: Vec<(u16, Limit)>,
 }
 
-/// What became of a frame of a batch.
+/// The result for a frame of a batch.
 enum Step {
     Done,
     Refused(DropReason),
-    /// It, and all after it, come again: at this time, or when there are buffers.
+    /// It and those after it wait until this time, or until there are buffers.
     Blocked(Option<Nanos>),
-    /// Likewise, at this time and not before.
+    /// It and those after it wait until this time.
     Limited(Nanos),
 }
 
@@ -156,7 +155,7 @@ impl Network {
         }
     }
 
-    /// Its ports, for what is no matter of deadlines.
+    /// Its ports, for changes that do not affect deadlines.
     pub fn ports_mut(&mut self) -> &mut [Port] {
         &mut self.ports
     }
@@ -175,7 +174,7 @@ impl Network {
         self.stopped.drain(..)
     }
 
-    /// Ports that ran into a limit since this was last called, for the first time.
+    /// Ports that exceeded a limit for the first time since this was last called.
     pub fn take_limited(&mut self) -> std::vec::Drain<'_, (u16, Limit)> {
         self.limited.drain(..)
     }
@@ -246,8 +245,7 @@ impl Network {
         }
     }
 
-    /// Waits for frames of taps, and for the kernel's events where the kernel moves them.
-    /// `number` is the network's.
+    /// Registers the taps, and the kernel's events where it moves frames. `number` is the network's.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -280,7 +278,7 @@ impl Network {
         }
     }
 
-    /// A tap has frames.
+    /// A tap has frames to read.
     pub fn tap_ready(&mut self, id: PortId, queue: u8) {
         if let Some(index) = self.sources.find(id.port, queue.into())
             && self.sources.state(index) == Some(State::Asleep)
@@ -289,7 +287,7 @@ impl Network {
         }
     }
 
-    /// Rings of a port started, stopped or changed: what waited for them looks again.
+    /// Rings of a port started, stopped or changed. Sources that wait for them become active.
     pub fn port_changed(&mut self, port: u16) {
         self.deadlines.touch(port);
         self.sources.activate_port(port);
@@ -297,7 +295,7 @@ impl Network {
         self.set_tap_offloads();
     }
 
-    /// Changes what the operator allows a port. What a controller before held goes on.
+    /// Changes the operator's policy for a port. Held notifications are sent.
     pub fn change_policy(&mut self, port: u16, change: &Change, now: Nanos) {
         if let Some(guest) = self.guest_mut(port) {
             guest.change_policy(change, now);
@@ -316,8 +314,9 @@ impl Network {
         self.port_changed(port);
     }
 
-    /// Where the kernel moves the frames it may leave undone what the guest can take. Else all: one large frame
-    /// costs a tap what a small one does, and software cuts it for a guest that cannot take it.
+    /// Where the kernel moves the frames, a tap has the offloads that the guest supports. Elsewhere it has all: a
+    /// large frame costs a tap as much as a small one, and it is segmented in software for a guest that does not
+    /// support it.
     fn set_tap_offloads(&mut self) {
         let served = match self.ports.as_slice() {
             [Port::Guest(guest), Port::Tap(_)] | [Port::Tap(_), Port::Guest(guest)]
@@ -381,8 +380,8 @@ impl Network {
         self.publish(now);
     }
 
-    /// Does what is due: moves a batch from each queue that has frames and ends holds. Returns
-    /// whether there may be more to do at once.
+    /// Moves a batch from each queue that has frames and ends holds that are due. Returns whether there may be more
+    /// work.
     pub fn poll(&mut self, now: Nanos, batch: &mut Batch) -> bool {
         self.end_holds(now);
         let mut busy = false;
@@ -394,7 +393,7 @@ impl Network {
         busy
     }
 
-    /// Asks the guests at which something happened for their deadlines.
+    /// Updates the deadlines of guests with events.
     fn settle_deadlines(&mut self) {
         let ports = &self.ports;
         self.deadlines
@@ -438,14 +437,14 @@ impl Network {
         }
     }
 
-    /// When [`Network::poll`] must be called even if nothing happens.
+    /// When [`Network::poll`] must be called even without an event.
     pub fn deadline(&mut self) -> Option<Nanos> {
         self.settle_deadlines();
         let deadlines = [self.deadlines.first(), self.sources.deadline()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Moves one batch. Returns whether there may be more at once.
+    /// Moves one batch. Returns whether there may be more frames.
     fn forward(&mut self, index: usize, now: Nanos, batch: &mut Batch) -> bool {
         let Some(&mut Source { port, pair, .. }) = self.sources.get_mut(index) else {
             return false;
@@ -481,7 +480,7 @@ impl Network {
             }
             done += 1;
         }
-        // The receiver first: a back end that is killed between repeats frames and loses none.
+        // The receiver's ring is published first: a back end that is killed in between repeats frames and loses none.
         self.publish(now);
         let fault = batch.fault.filter(|_| blocked.is_none());
         match self.ports.get_mut(usize::from(port)) {
@@ -501,8 +500,8 @@ impl Network {
         self.settle(index, done, blocked, now)
     }
 
-    /// Moves the next frames of a batch over a link, as many as need no more than a copy into a
-    /// guest; returns how many. All others are [`Network::dispatch`]'s.
+    /// Moves the next frames of a batch over a link, as long as they need only a copy into a guest. Returns their
+    /// number. [`Network::dispatch`] moves the others.
     #[inline]
     fn forward_plain(&mut self, port: u16, pair: u8, batch: &Batch, done: usize) -> usize {
         if self.table.is_some() || !batch.packets.get(done).is_some_and(|packet| packet.plain) {
@@ -540,7 +539,7 @@ impl Network {
         }
     }
 
-    /// Decides how a source goes on after a batch.
+    /// Sets the state of a source after a batch.
     fn settle(&mut self, index: usize, done: usize, blocked: Option<State>, now: Nanos) -> bool {
         let Some(source) = self.sources.get_mut(index) else {
             return false;
@@ -568,7 +567,7 @@ impl Network {
         busy
     }
 
-    /// Sends one frame of a batch on its way.
+    /// Delivers one frame of a batch.
     #[inline]
     fn dispatch(
         &mut self,
@@ -604,7 +603,7 @@ impl Network {
                     {
                         guard.give_back(packet.len.into());
                     }
-                    // A tap keeps frames better than we do.
+                    // A tap has a queue of its own for frames.
                     let tap = matches!(self.ports.get(usize::from(port)), Some(Port::Tap(_)));
                     Step::Blocked(until.filter(|until| !tap || *until <= now))
                 }
@@ -636,7 +635,7 @@ impl Network {
         Step::Done
     }
 
-    /// What becomes of a frame that its port's limits do not let through.
+    /// The result for a frame that its port's limits refuse.
     #[inline]
     fn admit(&mut self, port: u16, source: Mac, bytes: u64, now: Nanos) -> Option<Step> {
         let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
@@ -667,22 +666,22 @@ impl Network {
         }
     }
 
-    /// Notes that a port ran into a limit, to be logged once.
+    /// Notes that a port exceeded a limit, to be logged once.
     fn note(&mut self, port: u16, limit: Limit) {
         let Some(Port::Guest(guest)) = self.ports.get_mut(usize::from(port)) else {
             return;
         };
-        // A port without limits of its own is logged each time, and the log has its own bound.
-        let is_news = guest
+        // A port without limits of its own is logged each time. The log is rate-limited.
+        let mark_logged = guest
             .guard
             .as_mut()
-            .is_none_or(|guard| guard.is_news(limit));
-        if is_news && self.limited.len() < self.ports.len() {
+            .is_none_or(|guard| guard.mark_logged(limit));
+        if mark_logged && self.limited.len() < self.ports.len() {
             self.limited.push((port, limit));
         }
     }
 
-    /// Answers a control frame of a guest; no other is let through.
+    /// Answers a control frame of a guest. Those of taps are dropped.
     fn control_frame(&mut self, port: u16, pair: u8, segments: &[Segment], now: Nanos) -> Step {
         let Some(guest) = self.guest_mut(port) else {
             return Step::Refused(DropReason::ForeignControl);
@@ -697,8 +696,8 @@ impl Network {
         Step::Done
     }
 
-    /// Puts a frame into a port's queue. `waiting` is the time, if the frame can wait for buffers;
-    /// then it is told until when.
+    /// Puts a frame into a port's queue. `waiting` is the time, if the frame can wait for buffers; then the result has
+    /// the end of the wait.
     fn deliver(
         &mut self,
         port: u16,
@@ -739,7 +738,7 @@ impl Network {
         (delivery, None)
     }
 
-    /// Shows every receiver what it got.
+    /// Publishes the frames of every receiver.
     fn publish(&mut self, now: Nanos) {
         for (port, pair, count) in self.touched.drain(..) {
             self.deadlines.touch(port);
@@ -752,7 +751,7 @@ impl Network {
     }
 }
 
-/// Delivers a frame to a guest, and does in software what it cannot take undone.
+/// Delivers a frame to a guest, in software where the guest lacks offloads.
 #[inline]
 fn deliver_to_guest(
     guest: &mut Guest,
@@ -776,18 +775,17 @@ fn deliver_to_guest(
         guest.has_buffers(queue);
         return Ok((delivery, None));
     }
-    let until = waiting.map(|now| (now, guest.lacks_buffers_since(queue, now) + PATIENCE));
+    let until = waiting.map(|now| (now, guest.lacks_buffers_since(queue, now) + BUFFER_TIMEOUT));
     let Some((now, until)) = until.filter(|(now, until)| until > now) else {
         return Ok((Delivery::Dropped(DropReason::NoBuffer), None));
     };
-    // Buffers that came meanwhile are tried after the others had their turn: a guest that brings
-    // them one by one holds nobody up.
+    // New buffers are tried after other sources had their turn, so that a guest that offers them one by one delays no
+    // other.
     let came = guest.await_buffers(queue);
     Ok((Delivery::Full, Some(if came { now } else { until })))
 }
 
-/// Completes checksums, or segments, in a private copy: what the sender changes meanwhile cannot
-/// lead the work astray.
+/// Completes checksums, or segments the frame, in a private copy that the sender cannot change meanwhile.
 fn deliver_in_software(
     guest: &mut Guest,
     queue: usize,
@@ -800,7 +798,7 @@ fn deliver_in_software(
     linear.resize(frame.len, 0);
     peek(frame.segments, linear);
     if let Some((kind, size)) = frame.header.segmentation() {
-        // All of it or nothing: half a frame's segments would be sent twice.
+        // The whole frame must fit: otherwise its first segments would be sent twice.
         let headers = if kind == GsoKind::Udp { 42 } else { 54 };
         let segments = frame.len.saturating_sub(headers).div_ceil(size) + 1;
         if guest.free_buffers(queue) < segments {
@@ -820,7 +818,7 @@ fn deliver_in_software(
         );
         return match segmented {
             Err(_) => Ok(Delivery::Dropped(DropReason::Malformed)),
-            // The first ones are on their way, so that the frame does not come again.
+            // The first segments are delivered, so that the frame must not come again.
             Ok(()) if result == Ok(Delivery::Full) => Ok(Delivery::Dropped(DropReason::NoBuffer)),
             Ok(()) => result,
         };

@@ -1,4 +1,4 @@
-//! Frames on their way from one port to another: where they lie, never what is in them.
+//! Frames between two ports, as references to their memory.
 
 use crate::control::frame as control;
 use crate::frame::{ETHERNET, HEADER_LEN, MAX_FRAME, NetHeader, Offloads};
@@ -6,17 +6,17 @@ use crate::memory::Segment;
 use crate::ring::{Chain, Place, RingFault};
 use crate::telemetry::DropReason;
 
-/// Frames that are moved at a time: enough to share a publication and a signal, few enough to stay
-/// in the first-level cache.
+/// The most frames of a batch: enough to share a publication and a signal, few enough to stay in the first-level
+/// cache.
 pub const BATCH: usize = 64;
 
-/// Where a frame's type is.
+/// The offset of a frame's EtherType.
 const TYPE: u32 = 12;
 
 /// A frame in the memory of its sender.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet {
-    /// What the sender left undone.
+    /// The header, with the work that the sender left.
     pub header: NetHeader,
     /// Its first segment in the batch.
     pub first: u32,
@@ -24,24 +24,23 @@ pub struct Packet {
     pub count: u32,
     /// Bytes.
     pub len: u32,
-    /// The chain that it came in.
+    /// The chain of the sender's ring.
     pub place: Place,
-    /// Why it goes nowhere.
+    /// Why it is dropped, if it is.
     pub refused: Option<DropReason>,
-    /// Whether a copy is all that it takes to deliver it: one segment, nothing left undone, and no
-    /// control frame.
+    /// Whether delivery needs only a copy: the frame has one segment, needs no work and is no control frame.
     pub plain: bool,
 }
 
-/// Up to [`BATCH`] frames of one sender. Its segments are valid until the sender's memory changes,
-/// which nothing does while a batch is moved.
+/// Up to [`BATCH`] frames of one sender. Its segments are valid until the sender's memory changes, which does not
+/// happen while a batch is moved.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// The frames, in order.
     pub packets: Vec<Packet>,
     /// Their segments.
     pub segments: Vec<Segment>,
-    /// What stopped the sender's ring after these frames.
+    /// The fault in the sender's ring after these frames.
     pub fault: Option<RingFault>,
 }
 
@@ -55,7 +54,7 @@ impl Batch {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all frames.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.segments.clear();
@@ -164,9 +163,9 @@ impl Batch {
 /// A frame to deliver.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame<'a> {
-    /// What is left undone.
+    /// The header, with the work that is left.
     pub header: NetHeader,
-    /// Where it lies.
+    /// The segments.
     pub segments: &'a [Segment],
     /// Bytes.
     pub len: usize,

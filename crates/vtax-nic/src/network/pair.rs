@@ -1,4 +1,4 @@
-//! A queue pair of a guest's port: its rings, what is held for them, and what the kernel serves of them.
+//! A queue pair of a guest's port: its rings, their holds, and the part that the kernel serves.
 
 use super::kernel_pair::KernelPair;
 use super::queue::Queue;
@@ -15,7 +15,7 @@ pub(super) struct QueuePair {
     pub(super) rx: Queue,
     pub(super) tx: Queue,
     pub(super) hold: PairHold,
-    /// Since when the receive queue lacks buffers, where the worker moves the frames.
+    /// Since when the receive queue lacks buffers. Unused on the kernel's data path.
     pub(super) lacks_buffers_since: Option<Nanos>,
 }
 
@@ -68,7 +68,7 @@ impl QueuePair {
         Some((self.kernel.as_mut()?, queue))
     }
 
-    /// Signals the guest for its receive queue, unless it has found by itself what it was to know.
+    /// Signals the guest for its receive queue, unless it has processed the packets already.
     pub(super) fn release(&mut self, release: Release, counters: &mut PortCounters) {
         if let Some(kernel) = &mut self.kernel {
             let Some(ring) = kernel.rx_view() else {
@@ -93,9 +93,9 @@ impl QueuePair {
     }
 }
 
-// What the worker does for a pair whose frames the kernel moves.
+// The worker's part for a pair on the kernel's data path.
 impl QueuePair {
-    /// Passes the controller what the guest received by now.
+    /// Passes the controller the frames that the guest has received.
     pub(super) fn look_at_received(&mut self, now: Nanos) -> Option<Release> {
         let kernel = self.kernel.as_mut()?;
         let batch = kernel.received()?;
@@ -133,7 +133,7 @@ impl QueuePair {
         }
     }
 
-    /// Ends what is due.
+    /// Ends the holds that are due.
     pub(super) fn end_holds(&mut self, now: Nanos, counters: &mut PortCounters) {
         if let Some(kernel) = &mut self.kernel {
             kernel.rest.settle(now);
@@ -141,7 +141,7 @@ impl QueuePair {
         if self.hold.deadline().is_none_or(|due| due > now) {
             return;
         }
-        // What came since shares the signal, if the guest has not found all by itself.
+        // Later frames share the signal, unless the guest has processed all.
         let looked = if self.hold.holds_call() {
             self.look_at_received(now)
         } else {

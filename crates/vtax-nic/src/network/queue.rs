@@ -28,7 +28,7 @@ pub(super) fn pair_and_half(number: usize) -> (usize, Half) {
     (number / 2, half)
 }
 
-/// How a driver is signalled.
+/// The way to signal a driver.
 #[derive(Debug)]
 pub(super) enum Call {
     /// By its eventfd.
@@ -50,7 +50,7 @@ pub struct Queue {
     has_kicks: bool,
     enabled: bool,
     ring: Option<Ring>,
-    /// Whether the kernel serves it instead.
+    /// Whether the kernel serves it.
     in_kernel: bool,
     fault: Option<RingFault>,
 }
@@ -82,8 +82,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes what to signal the driver by. The first thing on it is a signal: a back end that was
-    /// killed may have published entries without a signal.
+    /// Sets the way to signal the driver and signals at once: a back end that was killed may have published entries
+    /// without a signal.
     pub(super) fn set_call(&mut self, call: Option<Call>) -> Result<(), ProtocolError> {
         self.call = match call {
             Some(Call::Event(file)) => Some(Call::Event(event(file)?)),
@@ -104,7 +104,7 @@ impl Queue {
         self.enabled = enable;
     }
 
-    /// Starts it: from the next [`Queue::resolve`] on there is a ring, if it is ours to serve.
+    /// Starts it. From the next [`Queue::resolve`] on there is a ring, unless the kernel serves it.
     pub(super) fn start(
         &mut self,
         kick: Option<OwnedFd>,
@@ -155,13 +155,13 @@ impl Queue {
         self.error.as_ref()
     }
 
-    /// The kernel serves it. What was returned before may not have been signalled.
+    /// Notes that the kernel serves it. Earlier entries may need a signal.
     pub(super) fn kernel_started(&mut self) {
         self.in_kernel = true;
         self.call();
     }
 
-    /// The kernel serves it no more, and goes on from here.
+    /// Notes that the kernel has stopped at this position.
     pub(super) fn kernel_stopped(&mut self, base: Option<u16>) {
         self.in_kernel = false;
         self.base = base.unwrap_or(self.base);
@@ -181,26 +181,26 @@ impl Queue {
         self.call.is_some()
     }
 
-    /// Gives its base and the descriptor that is to be waited for no more.
+    /// Stops it. Returns its base and the kick descriptor, which must be removed from the poller.
     pub(super) fn stop(&mut self) -> (u16, Option<OwnedFd>) {
         self.suspend();
         self.has_kicks = false;
         (self.base, self.kick.take())
     }
 
-    /// Back to how it was before any front end.
+    /// Resets it to its state before any front end.
     pub(super) fn reset(&mut self) -> Option<OwnedFd> {
         std::mem::take(self).kick
     }
 
-    /// Drops the ring and remembers where it was.
+    /// Drops the ring and keeps its position.
     pub(super) fn suspend(&mut self) {
         if let Some(ring) = self.ring.take() {
             self.base = ring.base();
         }
     }
 
-    /// Makes the ring's pointers anew, if it is started.
+    /// Resolves the ring's pointers again, if it is started.
     pub(super) fn resolve(
         &mut self,
         memory: &GuestMemory,
@@ -217,7 +217,7 @@ impl Queue {
             ));
         }
         self.ring = ring;
-        // What a ring before this one published may not have been signalled.
+        // Entries of an earlier ring may need a signal.
         self.call();
         Ok(())
     }
@@ -241,7 +241,7 @@ impl Queue {
         }
     }
 
-    /// Signals the driver, if it wants to be. Returns whether that went well.
+    /// Signals the driver, if it has set a way to. Returns whether that succeeded.
     pub(super) fn call(&self) -> bool {
         match &self.call {
             None => true,
@@ -250,8 +250,8 @@ impl Queue {
         }
     }
 
-    /// Signals the driver for all that is published; returns whether that went well. If not, the next
-    /// publication signals for both.
+    /// Signals the driver for all published entries. Returns whether that succeeded; if not, the next publication
+    /// signals for both.
     pub(super) fn signal(&mut self) -> bool {
         let told = self.call();
         if told && let Some(ring) = &mut self.ring {
@@ -268,8 +268,8 @@ impl Queue {
     }
 }
 
-/// Makes sure that a descriptor of a front end is an eventfd. Its mode and
-/// counter stay the front end's: [`signal::raise`] does not depend on them.
+/// Checks that a descriptor of a front end is an eventfd. Its mode and counter stay the front end's: [`signal::raise`]
+/// does not depend on them.
 fn event(file: OwnedFd) -> Result<OwnedFd, ProtocolError> {
     if !signal::is_event(&file) {
         return Err(ProtocolError::Refused(

@@ -1,5 +1,4 @@
-//! What the worker knows of the queues that frames come from, and whose turn it is. Queues at which
-//! nothing happens cost nothing.
+//! The queues that frames come from, their states and their order of turns. Idle queues cost nothing.
 
 use crate::hold::{Nanos, WAKE_COST};
 use std::collections::{BTreeSet, VecDeque};
@@ -10,7 +9,7 @@ pub(super) struct Source {
     pub(super) port: u16,
     pub(super) pair: u8,
     state: State,
-    /// Whether it is on the list of those that are ready.
+    /// Whether it is in the list of ready sources.
     queued: bool,
     /// Whether a kick began this round.
     pub(super) kicked: bool,
@@ -20,21 +19,21 @@ pub(super) struct Source {
     empty_since: Option<Nanos>,
     /// When the last round ended.
     last_round: Nanos,
-    /// Time between frames, as lately seen.
+    /// The recent mean time between frames.
     gap: Nanos,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing to do until a kick, or until a tap is readable.
+    /// Idle until a kick, or until a tap is readable.
     Asleep,
     /// There may be frames.
     Active,
-    /// There may be frames, to be looked for when the hold ends.
+    /// There may be frames, which are taken when the hold ends.
     Held,
-    /// There are frames and the receiver has no buffers: until this time, or until it has.
+    /// There are frames, and the receiver has no buffers. Waits for them until this time.
     Blocked(Option<Nanos>),
-    /// There are frames beyond its port's rate: until this time.
+    /// There are frames beyond its port's rate. Waits until this time.
     Limited(Nanos),
 }
 
@@ -61,8 +60,8 @@ impl Source {
         self.empty_since = None;
     }
 
-    /// Whether to look again at once at an empty queue, because the next frame is likely to come
-    /// sooner than a wake-up takes: no longer than one wake-up costs.
+    /// Whether to poll an empty queue, because the next frame is likely sooner than a wake-up. It polls no longer than
+    /// a wake-up takes.
     pub(super) fn may_spin(&mut self, now: Nanos) -> bool {
         if self.gap.0 * 2 > WAKE_COST.0 {
             return false;
@@ -71,11 +70,11 @@ impl Source {
         now.since(since) < WAKE_COST
     }
 
-    /// Ends the round: its frames, and whether a kick began it.
+    /// Ends the round. Returns its frames and whether a kick began it.
     pub(super) fn round_ended(&mut self, now: Nanos) -> (u32, bool) {
         let took = now.since(self.last_round);
         let gap = took.0 / u64::from(self.packets.max(1));
-        // An average over a few rounds, which follows within milliseconds at any rate that matters.
+        // An average over a few rounds, which adapts within milliseconds at relevant rates.
         self.gap = Nanos((self.gap.0 / 4).saturating_mul(3) + gap / 4);
         self.last_round = now;
         self.empty_since = None;
@@ -91,18 +90,18 @@ impl Source {
 pub(super) struct Sources {
     /// In the order of ports and their pairs.
     list: Vec<Source>,
-    /// Where each port's begin.
+    /// The index of each port's first source.
     starts: Vec<usize>,
-    /// Those that became active since their last turn.
+    /// Sources that became active since their last turn.
     ready: VecDeque<usize>,
-    /// Those that wait for buffers, or for their port's rate, until a time.
+    /// Sources that wait for buffers, or for their port's rate, until a time.
     waiting: BTreeSet<(Nanos, usize)>,
-    /// How many wait for buffers.
+    /// The number of sources that wait for buffers.
     blocked: usize,
 }
 
 impl Sources {
-    /// Sources of ports with so many pairs each.
+    /// The sources of ports with these numbers of pairs.
     pub(super) fn new(pairs: impl Iterator<Item = usize>) -> Self {
         let (mut list, mut starts) = (Vec::new(), Vec::new());
         for (pairs, port) in pairs.zip(0..) {
@@ -118,7 +117,7 @@ impl Sources {
         }
     }
 
-    /// Where a queue is among all.
+    /// The index of a queue.
     #[inline]
     pub(super) fn find(&self, port: u16, pair: usize) -> Option<usize> {
         let index = self.starts.get(usize::from(port))?.checked_add(pair)?;
@@ -136,7 +135,7 @@ impl Sources {
         self.list.get(index).map(|source| source.state)
     }
 
-    /// Sets how a source goes on.
+    /// Sets the state of a source.
     #[inline]
     pub(super) fn set(&mut self, index: usize, state: State) {
         let Some(source) = self.list.get_mut(index) else {
@@ -168,7 +167,7 @@ impl Sources {
         }
     }
 
-    /// Those of a port become active.
+    /// Makes the sources of a port active.
     pub(super) fn activate_port(&mut self, port: u16) {
         let start = self.starts.get(usize::from(port)).copied();
         let mut index = start.unwrap_or(self.list.len());
@@ -182,7 +181,7 @@ impl Sources {
         }
     }
 
-    /// A source whose hold has ended becomes active.
+    /// Makes a source whose hold has ended active.
     pub(super) fn end_hold(&mut self, port: u16, pair: usize) {
         if let Some(index) = self.find(port, pair)
             && self.state(index) == Some(State::Held)
@@ -191,7 +190,7 @@ impl Sources {
         }
     }
 
-    /// Those that wait for buffers become active.
+    /// Makes sources that wait for buffers active.
     pub(super) fn unblock(&mut self) {
         for index in 0..self.list.len() {
             if self.blocked == 0 {
@@ -203,7 +202,7 @@ impl Sources {
         }
     }
 
-    /// How many have a turn now: those that are ready, and those that have waited long enough.
+    /// Begins a round of turns. Returns their number: the ready sources, and those whose wait has ended.
     #[inline]
     pub(super) fn begin(&mut self, now: Nanos) -> usize {
         while let Some((_, index)) = self.waiting.first().filter(|(until, _)| *until <= now) {
@@ -212,7 +211,7 @@ impl Sources {
         self.ready.len()
     }
 
-    /// The next of those; `None` where it is active no more.
+    /// The next source of the round; `None` where it is no longer active.
     #[inline]
     pub(super) fn next(&mut self) -> Option<usize> {
         let index = self.ready.pop_front()?;
@@ -221,7 +220,7 @@ impl Sources {
         (source.state == State::Active).then_some(index)
     }
 
-    /// When the next one has waited long enough.
+    /// The next end of a wait.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.waiting.first().map(|(until, _)| *until)

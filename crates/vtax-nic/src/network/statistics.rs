@@ -1,5 +1,5 @@
-//! What the kernel counts of an interface (`/sys/class/net/NAME/statistics`), for a port whose frames it
-//! moves. Nothing is read before someone asks.
+//! The kernel's counters of an interface (`/sys/class/net/NAME/statistics`), for a port whose frames it moves. They
+//! are read on request.
 
 use crate::telemetry::Totals;
 use rustix::fs::{Mode, OFlags, open};
@@ -7,7 +7,7 @@ use rustix::io::{Errno, pread};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Where the kernel lists interfaces.
+/// The directory of interfaces.
 pub(super) const LISTED: &str = "/sys/class/net";
 
 /// The counters of an interface since this was made.
@@ -18,7 +18,7 @@ pub struct Statistics([Counter; 6]);
 struct Counter {
     file: OwnedFd,
     begun: u64,
-    /// As last read, for an interface that went away.
+    /// The last reading, for an interface that was removed.
     last: u64,
 }
 
@@ -26,7 +26,7 @@ impl Statistics {
     /// Opens the counters of `interface` below `listed`, while files can still be opened.
     ///
     /// # Errors
-    /// When the kernel does not show them.
+    /// When the kernel has no such counters.
     pub(super) fn open(listed: &Path, interface: &str) -> Result<Self, Errno> {
         let directory = listed.join(interface).join("statistics");
         let counter = |name: &str| {
@@ -46,7 +46,7 @@ impl Statistics {
         ]))
     }
 
-    /// Fills in frames and drops. What the interface transmits its guest receives.
+    /// Fills in frames and drops. The interface transmits the frames that its guest receives.
     pub(super) fn fill(&mut self, totals: &mut Totals) {
         let [rx_packets, rx_bytes, tx_packets, tx_bytes, unsent, refused] =
             self.0.each_mut().map(Counter::gained);

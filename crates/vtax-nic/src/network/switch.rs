@@ -1,40 +1,40 @@
-//! A learning switch's table: which address is behind which port.
+//! A learning switch's table of addresses and their ports.
 
 use crate::frame::Mac;
 use crate::hold::Nanos;
 use std::collections::HashMap;
 
-/// Addresses that one port may have at a time, so that none can push out the others'.
-const PER_PORT: usize = 256;
+/// The most addresses of a port, so that none displaces those of others.
+const ADDRESSES_PER_PORT: usize = 256;
 
 /// Addresses are forgotten after this time without a frame (IEEE 802.1Q, table 8-6).
-const AGE: Nanos = Nanos::from_secs(300);
+const ADDRESS_LIFETIME: Nanos = Nanos::from_secs(300);
 
-/// What was learnt of an address.
+/// The entry of an address.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     port: u16,
     seen: Nanos,
-    /// It is the port's alone: it does not move, and is not forgotten.
+    /// Whether it is pinned to the port: it neither moves nor expires.
     pinned: bool,
 }
 
 impl Entry {
     fn is_old(&self, now: Nanos) -> bool {
-        !self.pinned && now.since(self.seen) > AGE
+        !self.pinned && now.since(self.seen) > ADDRESS_LIFETIME
     }
 }
 
-/// Where a frame goes.
+/// The destination of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
     /// To one port.
     Port(u16),
-    /// To all but its own.
+    /// To all ports but its own.
     Flood,
-    /// Nowhere: it is for its own port, or for no bridge to pass on.
+    /// Nowhere: it is for its own port, or no bridge may forward it.
     Nowhere,
-    /// Nowhere: it comes from an address that is another port's alone.
+    /// Nowhere: its source address is pinned to another port.
     Forged,
 }
 
@@ -42,27 +42,27 @@ pub enum Route {
 #[derive(Debug)]
 pub struct MacTable {
     entries: HashMap<Mac, Entry>,
-    /// How many addresses each port has.
+    /// The number of addresses of each port.
     counts: Vec<usize>,
-    /// When old addresses were last looked for.
+    /// The time of the last removal of expired addresses.
     swept: Nanos,
 }
 
-/// The least time between two looks for old addresses, so that a port that invents addresses
-/// cannot make the switch do nothing else.
-const SWEEP: Nanos = Nanos::from_secs(1);
+/// The least time between two removals of expired addresses, so that a port that invents addresses cannot cause them
+/// all the time.
+const SWEEP_INTERVAL: Nanos = Nanos::from_secs(1);
 
 impl MacTable {
-    /// For `ports` ports. All memory that it will ever need is taken now.
+    /// A table for `ports` ports, with all its memory allocated.
     pub fn new(ports: usize) -> Self {
         Self {
-            entries: HashMap::with_capacity(ports * PER_PORT),
+            entries: HashMap::with_capacity(ports * ADDRESSES_PER_PORT),
             counts: vec![0; ports],
             swept: Nanos::ZERO,
         }
     }
 
-    /// Gives an address to a port alone, unless it is another's.
+    /// Pins an address to a port, unless it is pinned to another.
     pub fn pin(&mut self, address: Mac, port: u16) {
         if self.is_anothers(address, port) {
             return;
@@ -82,13 +82,13 @@ impl MacTable {
         }
     }
 
-    /// Whether an address is another port's alone.
+    /// Whether an address is pinned to another port.
     pub fn is_anothers(&self, address: Mac, port: u16) -> bool {
         let entry = self.entries.get(&address);
         entry.is_some_and(|entry| entry.pinned && entry.port != port)
     }
 
-    /// Learns where a frame's source is, and tells where the frame goes.
+    /// Learns the port of a frame's source and returns the frame's destination.
     #[inline]
     pub fn route(&mut self, source: Mac, target: Mac, port: u16, now: Nanos) -> Route {
         if !self.learn(source, port, now) {
@@ -109,7 +109,7 @@ impl MacTable {
         }
     }
 
-    /// Returns whether the port may send from there.
+    /// Learns an address. Returns whether the port may send from it.
     fn learn(&mut self, source: Mac, port: u16, now: Nanos) -> bool {
         // No station has a group address.
         if source[0] & 1 != 0 {
@@ -123,9 +123,9 @@ impl MacTable {
             Some(entry) if entry.pinned => return false,
             _ => {}
         }
-        if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
+        if self.counts.get(usize::from(port)).copied() >= Some(ADDRESSES_PER_PORT) {
             self.forget_old(now);
-            if self.counts.get(usize::from(port)).copied() >= Some(PER_PORT) {
+            if self.counts.get(usize::from(port)).copied() >= Some(ADDRESSES_PER_PORT) {
                 return true;
             }
         }
@@ -146,7 +146,7 @@ impl MacTable {
         true
     }
 
-    /// Forgets what is behind a port that went away, but for what is its alone.
+    /// Removes the addresses of a port whose front end has gone, except pinned ones.
     pub fn forget_port(&mut self, port: u16) {
         let mut kept = 0;
         self.entries.retain(|_, entry| {
@@ -159,7 +159,7 @@ impl MacTable {
     }
 
     fn forget_old(&mut self, now: Nanos) {
-        if now.since(self.swept) < SWEEP {
+        if now.since(self.swept) < SWEEP_INTERVAL {
             return;
         }
         self.swept = now;
@@ -201,7 +201,7 @@ mod tests {
         let _ = table.route(A, B, 0, Nanos(1));
         let _ = table.route(A, B, 2, Nanos(2));
         assert_eq!(table.route(B, A, 1, Nanos(3)), Route::Port(2));
-        let later = AGE + Nanos(10);
+        let later = ADDRESS_LIFETIME + Nanos(10);
         assert_eq!(table.route(B, A, 1, later), Route::Flood);
         let _ = table.route(A, B, 2, later);
         table.forget_port(2);
@@ -214,7 +214,7 @@ mod tests {
         table.pin(A, 0);
         table.pin(A, 1);
         assert_eq!(table.route(A, B, 2, Nanos(1)), Route::Forged);
-        let later = AGE + AGE;
+        let later = ADDRESS_LIFETIME + ADDRESS_LIFETIME;
         table.forget_port(0);
         assert_eq!(
             table.route(B, A, 1, later),
@@ -237,7 +237,7 @@ mod tests {
             let [a, b, c, d] = number.to_be_bytes();
             let _ = table.route([0x06, 0, a, b, c, d], B, 0, Nanos(2));
         }
-        assert!(table.entries.len() <= PER_PORT + 1);
+        assert!(table.entries.len() <= ADDRESSES_PER_PORT + 1);
         assert_eq!(table.route(B, A, 0, Nanos(3)), Route::Port(1));
     }
 }

@@ -1,8 +1,8 @@
-//! A tap of the kernel: frames with virtio-net headers, a batch of them in one system call where
-//! the kernel has io_uring.
+//! A tap of the kernel. Its frames have virtio-net headers, and a batch of them takes one system call where the kernel
+//! has io_uring.
 
 use super::control_socket;
-use super::kernel::TapEnds;
+use super::kernel::TapHandles;
 use super::packet::{BATCH, Batch, Frame, Packet};
 use super::statistics::{LISTED, Statistics};
 use super::transfer::Delivery;
@@ -21,10 +21,10 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// The longest frame that is looked at for being one of many: larger ones gain little.
+/// The longest frame that is merged with others. Larger ones gain little.
 const LONGEST_MERGED: usize = 9_216;
 
-/// Why a tap cannot be had.
+/// Why a tap cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum TapError {
     /// A name that no interface can have.
@@ -62,9 +62,9 @@ pub struct Tap {
     offloads: Offloads,
     /// Bytes of the headers before its frames.
     header_len: usize,
-    /// How many of its queues get frames.
+    /// The number of attached queues, which get frames.
     attached: usize,
-    /// What the port did.
+    /// The port's telemetry.
     pub counters: PortCounters,
 }
 
@@ -95,20 +95,20 @@ impl Tap {
         }
     }
 
-    /// A tap whose kernel is whoever holds the other end of a socket that keeps frames apart: its
-    /// frames are moved one by one, or by a ring.
+    /// A tap for tests: the other end of a SEQPACKET socket is in the place of the kernel. Frames are moved one by
+    /// one, or by a ring.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn over(socket: OwnedFd, by_ring: bool) -> Self {
         let ring = by_ring.then(restricted).and_then(Result::ok);
         Self::new("over", vec![TapQueue::new(socket, ring)])
     }
 
-    /// How many queues it has.
+    /// The number of queues.
     pub fn pairs(&self) -> usize {
         self.queues.len()
     }
 
-    /// Waits for frames.
+    /// Registers its queues with `poller`.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -119,8 +119,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Tells the kernel what may be left undone in frames that we read. A refusal costs speed only:
-    /// what the receiver cannot take is done in software.
+    /// Sets the offloads of frames that the kernel sends. A refusal costs only speed: the work is done in software.
     pub fn set_offloads(&mut self, offloads: Offloads) {
         if offloads == self.offloads {
             return;
@@ -142,21 +141,21 @@ impl Tap {
         }
     }
 
-    /// What it takes to let the kernel move its frames.
+    /// Duplicates of its descriptors for the kernel's data path.
     ///
     /// # Errors
     /// When there are no descriptors left.
-    pub fn ends(&self) -> io::Result<TapEnds> {
+    pub fn ends(&self) -> io::Result<TapHandles> {
         let files = self.queues.iter().map(|queue| queue.file.try_clone());
-        Ok(TapEnds {
+        Ok(TapHandles {
             queues: files.collect::<io::Result<_>>()?,
             control: control_socket::open(&self.name),
             statistics: Statistics::open(Path::new(LISTED), &self.name).ok(),
         })
     }
 
-    /// Makes it what the kernel expects that moves its frames itself: headers as long as the
-    /// guest's, and frames only in as many queues as the guest has running pairs.
+    /// Sets it up for the kernel's data path: headers as long as the guest's, and as many attached queues as the guest
+    /// has running pairs.
     pub fn hand_over(&mut self, header_len: usize, pairs: usize) {
         if header_len != self.header_len {
             self.header_len = header_len;
@@ -180,7 +179,7 @@ impl Tap {
         }
     }
 
-    /// Forgets the first `done` frames of what was pulled last; the others come again.
+    /// Removes the first `done` frames of the last batch. The others come again.
     pub fn complete(&mut self, queue: usize, batch: &Batch, done: usize) {
         if let Some(queue) = self.queues.get_mut(queue) {
             for _ in 0..done {
@@ -192,8 +191,7 @@ impl Tap {
         self.counters.totals.tx_packets += done as u64;
     }
 
-    /// Queues a frame for the kernel, until the next [`Tap::publish`]. What it points at must live
-    /// until then.
+    /// Queues a frame for the kernel, until the next [`Tap::publish`]. Its segments must be valid until then.
     pub fn deliver(&mut self, queue: usize, frame: &Frame) -> Delivery {
         let queues = self.queues.len();
         let Some(queue) = self.queues.get_mut(queue % queues) else {
@@ -208,7 +206,7 @@ impl Tap {
         Delivery::Delivered
     }
 
-    /// Sends what was delivered.
+    /// Sends the delivered frames.
     pub fn publish(&mut self) {
         for queue in &mut self.queues {
             queue.flush(&mut self.counters);
@@ -222,19 +220,19 @@ struct TapQueue {
     ring: Option<IoUring>,
     /// Room for a batch of frames with their headers.
     buffers: Vec<Box<[u8]>>,
-    /// Frames read and not moved on: which buffer, and how many bytes with the header.
+    /// Frames that were read and not removed: their buffers, and their bytes with the header.
     pending: VecDeque<(usize, usize)>,
-    /// How many reads to try at once.
+    /// The number of reads to submit at once.
     ambition: usize,
     headers: Box<[[u8; HEADER_LEN]; BATCH]>,
     vectors: Vec<libc::iovec>,
-    /// Where each outgoing frame starts among the vectors.
+    /// The index of each outgoing frame's first vector.
     outgoing: Vec<usize>,
     /// Room for frames of TCP segments that are merged, as many as there may be outgoing frames.
     rooms: Vec<Box<[u8]>>,
-    /// How many of them are in use.
+    /// The number of them in use.
     taken: usize,
-    /// What is in the last of them, which is the last outgoing frame, and its bytes.
+    /// The segments in the last of them, which is the last outgoing frame, and its bytes.
     stream: Option<(Stream, usize)>,
 }
 
@@ -317,7 +315,7 @@ impl TapQueue {
             let mut header = [0; HEADER_LEN];
             header.copy_from_slice(&buffer[..HEADER_LEN]);
             let frame = buffer.get(HEADER_LEN..*bytes).unwrap_or(&[]);
-            // The kernel passes on what a stranger on another tap says of its segments.
+            // The header may come unchecked from the sender on another tap.
             let header = NetHeader::from_bytes(&header);
             let is_sound =
                 frame.len() >= ETHERNET && header.checked(frame.len(), Offloads::ALL).is_ok();
@@ -338,8 +336,7 @@ impl TapQueue {
         }
     }
 
-    /// Reads as many frames as there are, up to a batch. Fewer than were tried for means that there
-    /// are no more now.
+    /// Reads the available frames, up to a batch. Fewer than the submitted reads means that no more are available.
     fn read(&mut self) {
         let tried = self.ambition;
         let buffers = &mut self.buffers[..tried];
@@ -361,7 +358,7 @@ impl TapQueue {
         }
     }
 
-    /// Makes it the last outgoing frame.
+    /// Appends an outgoing frame.
     fn append(&mut self, header: NetHeader, header_len: usize, segments: &[Segment]) {
         let Some(room) = self.headers.get_mut(self.outgoing.len()) else {
             return;
@@ -379,8 +376,8 @@ impl TapQueue {
         self.vectors.extend(segments.iter().map(vector));
     }
 
-    /// Takes a TCP segment into a private copy, to which the next of its stream may be added: the kernel takes many
-    /// of a guest that does not leave them in one as if it did. Returns whether it is one.
+    /// Copies a TCP segment, and adds those of its stream that follow, so that the kernel gets the segments of a guest
+    /// without TSO as one frame. Returns whether the frame was copied.
     fn merge(&mut self, frame: &Frame, header_len: usize) -> bool {
         if frame.len > LONGEST_MERGED || frame.header.segmentation().is_some() {
             return false;
@@ -426,7 +423,7 @@ impl TapQueue {
         true
     }
 
-    /// Nothing more is added to the last outgoing frame.
+    /// Finishes the last outgoing frame.
     fn end_stream(&mut self) {
         let Some((stream, end)) = self.stream.take() else {
             return;
@@ -479,8 +476,7 @@ fn set_header_len(file: &OwnedFd, len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a queue of several have its share of the frames, or none. One that refuses keeps its share,
-/// which nobody reads.
+/// Attaches or detaches one queue of several. On failure a detached queue keeps frames that are not read.
 fn attach(file: &OwnedFd, attach: bool) {
     // SAFETY: all-zero is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -494,7 +490,7 @@ fn attach(file: &OwnedFd, attach: bool) {
     unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETQUEUE as _, &raw mut request) };
 }
 
-/// A ring that reads and writes and does nothing else: what is submitted to it passes by seccomp.
+/// A ring restricted to reads and writes, because seccomp does not see its operations.
 fn restricted() -> io::Result<IoUring> {
     let ring = IoUring::builder().setup_r_disabled().build(128)?;
     let mut allowed = [opcode::Read::CODE, opcode::Writev::CODE].map(Restriction::sqe_op);
@@ -503,7 +499,7 @@ fn restricted() -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// Gives the ring back if operations on a tap end at once there, which they do since Linux 6.4.
+/// Returns the ring if its operations on a tap never wait, as since Linux 6.4.
 fn without_waiting(mut ring: IoUring, file: &OwnedFd) -> Option<IoUring> {
     let mut buffer = [vec![0].into_boxed_slice()];
     let mut supported = true;
@@ -519,7 +515,7 @@ fn without_waiting(mut ring: IoUring, file: &OwnedFd) -> Option<IoUring> {
     supported.then_some(ring)
 }
 
-/// One system call for all of `buffers`. Nothing waits, so that every read ends at once.
+/// One system call for all of `buffers`. Every read ends at once.
 fn read_batch(
     ring: &mut IoUring,
     file: &OwnedFd,
@@ -553,7 +549,7 @@ fn read_batch(
     read
 }
 
-/// Submits `pushed` operations and waits for all of them; only then may their memory be touched.
+/// Submits `pushed` operations and waits for all of them. Until then their memory must not be accessed.
 fn finish(ring: &mut IoUring, pushed: usize, mut completed: impl FnMut(u64, i32)) {
     let mut left = pushed;
     while left > 0 {

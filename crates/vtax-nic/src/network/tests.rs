@@ -38,7 +38,7 @@ impl Bench {
             .cloned()
             .chain(std::iter::repeat(Limits::default()));
         for ((features, limits), number) in features.iter().zip(limits).zip(0..) {
-            let mut guest = port(number, mode).limited(&limits);
+            let mut guest = port(number, mode).with_limits(&limits);
             peers.push(Peer::start(&mut guest, &poller, *features));
             ports.push(Port::Guest(Box::new(guest)));
         }
@@ -162,7 +162,7 @@ fn a_link_waits_for_buffers_and_loses_nothing() {
         "the others are still the sender's"
     );
     let until = bench.network.deadline().unwrap();
-    assert_eq!(until, NOW + PATIENCE);
+    assert_eq!(until, NOW + BUFFER_TIMEOUT);
     bench.peers[1].offer_buffers(4, 0x800);
     bench.kick(1, 0, NOW + Nanos(5));
     assert_eq!(bench.peers[1].received().len(), 2);
@@ -179,7 +179,7 @@ fn a_guest_that_offers_no_buffers_does_not_stop_its_peer_for_long() {
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW);
     assert_eq!(TX.used_index(&bench.peers[0].driver), 0);
-    bench.run(NOW + PATIENCE);
+    bench.run(NOW + BUFFER_TIMEOUT);
     assert_eq!(TX.used_index(&bench.peers[0].driver), 1);
     assert_eq!(bench.drops(1).no_buffer, 1);
 }
@@ -475,7 +475,7 @@ fn a_hold_survives_a_new_memory_table() {
         bench.run(deadline);
     }
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
-    bench.kick(0, 1, NOW + PATIENCE);
+    bench.kick(0, 1, NOW + BUFFER_TIMEOUT);
     let deadline = bench.network.deadline().unwrap();
     bench.run(deadline);
     assert_eq!(bench.peers[1].received().len(), 2);
@@ -708,7 +708,7 @@ fn memory_that_is_cut_under_a_running_ring_is_survived() {
     assert!(bench.guest(1).lost_memory().is_some());
     assert!(bench.guest(0).lost_memory().is_none());
     // The worker disconnects it; until then it is a guest without buffers.
-    bench.run(NOW + PATIENCE);
+    bench.run(NOW + BUFFER_TIMEOUT);
     assert_eq!(TX.used_index(&bench.peers[0].driver), 1);
 }
 

@@ -1,4 +1,4 @@
-//! Frames out of a guest's rings and into them: all that is done for each packet.
+//! Frames from and into a guest's rings: the work for each packet.
 
 use super::packet::{BATCH, Batch, Frame};
 use crate::frame::{NetHeader, Offloads};
@@ -7,14 +7,14 @@ use crate::memory::{self, DirtyLog, GuestMemory, Segment};
 use crate::ring::{Chain, Direction, MAX_SEGMENTS, Place, RingFault, Virtqueue};
 use crate::telemetry::DropReason;
 
-/// What became of a frame for this guest.
+/// The result of a delivery to a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivery {
     /// It is in the ring, to be published.
     Delivered,
-    /// There are too few buffers now.
+    /// There are too few buffers at present.
     Full,
-    /// It will never be.
+    /// It is dropped.
     Dropped(DropReason),
 }
 
@@ -26,7 +26,7 @@ pub(super) fn pull(
     batch: &mut Batch,
     (header_len, sender): (usize, Offloads),
 ) {
-    // All are asked for before the first is looked into.
+    // All are prefetched before the first is read.
     let mut chains = [Chain::default(); BATCH];
     let mut count = 0;
     for chain in &mut chains {
@@ -55,7 +55,7 @@ pub(super) fn pull(
     }
 }
 
-/// Puts one frame into as many buffers as it needs, whose chains and segments are listed.
+/// Puts one frame into as many buffers as it needs. `chains` and `segments` list them.
 pub(super) fn deliver(
     ring: &mut impl Virtqueue,
     memory: &GuestMemory,
@@ -82,7 +82,7 @@ pub(super) fn deliver(
         }
         room += chain.len as usize;
         chains.push(chain);
-        // Buffers of a few bytes, or of none, would be walked for longer than a frame is worth.
+        // The number of buffers is limited, because a guest may offer buffers of no bytes.
         let walked = segments.len() > MAX_SEGMENTS;
         if room < need && (walked || !mergeable) {
             put_back(ring, chains);
@@ -109,7 +109,7 @@ fn put_back(ring: &mut impl Virtqueue, chains: &[Chain]) {
     }
 }
 
-/// Puts plain frames into one buffer each, as long as that goes; returns how many, and their bytes.
+/// Puts plain frames into one buffer each, as long as they fit. Returns their number and bytes.
 #[inline]
 pub(super) fn deliver_plain(
     ring: &mut impl Virtqueue,
@@ -122,7 +122,7 @@ pub(super) fn deliver_plain(
     let header = NetHeader::PLAIN.to_bytes(1);
     #[expect(clippy::cast_possible_truncation, reason = "a few bytes at most")]
     let header_bytes = header_len as u32;
-    // All are asked for before the first is written to.
+    // All are prefetched before the first is written.
     let mut targets = [(Place::default(), Segment::EMPTY); BATCH];
     let mut count = 0;
     for (packet, slot) in batch.packets.iter().skip(done).zip(&mut targets) {
@@ -158,13 +158,13 @@ pub(super) fn deliver_plain(
     (packets, bytes)
 }
 
-/// Publishes a receive ring; returns what a hold wants to know.
+/// Publishes a receive ring. Returns the batch for the hold.
 #[inline]
 pub(super) fn publish(ring: &mut impl Virtqueue, log: Option<&DirtyLog>, packets: u32) -> RxBatch {
     ring.publish(log);
     let wanted = ring.wants_signal();
-    // The buffers seen at the last look run low long before the ring does: look again, if someone
-    // waits. A fault is found when the next one is taken.
+    // The count of buffers may be old: it is updated if the driver waits. A fault is reported when the next buffer is
+    // taken.
     let seen = ring.waiting();
     let free = if wanted && seen < ring.size() / 2 {
         ring.look().unwrap_or(seen)

@@ -1,4 +1,4 @@
-//! A connected front end: whole messages out of a stream socket that never blocks.
+//! A connected front end: messages from a stream socket that never blocks.
 
 use super::{Message, ProtocolError, Reply};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ const HEADER: usize = 12;
 /// Longer than any message of a network device: a memory table of 8 regions has 264 bytes.
 const MAX_PAYLOAD: usize = 1024;
 
-/// One message brings at most 8 descriptors; one more tells that there are too many.
+/// A message has at most 8 descriptors; one more shows that there are too many.
 const MAX_DESCRIPTORS: usize = 9;
 
 const VERSION: u32 = 1;
@@ -22,7 +22,7 @@ const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
 
-/// A front end's socket and the part of a message that has come.
+/// A front end's socket and the received part of a message.
 #[derive(Debug)]
 pub struct Connection {
     socket: OwnedFd,
@@ -32,7 +32,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Takes over a connected socket, whatever its mode: each operation asks not to block.
+    /// Takes a connected socket in any mode. No operation blocks.
     pub fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
@@ -51,7 +51,7 @@ impl Connection {
         [word(0), word(4), word(8)]
     }
 
-    /// How many bytes the message under way has, as far as that is known.
+    /// The length of the current message, as far as it is known.
     fn want(&self) -> Result<usize, ProtocolError> {
         if self.have < HEADER {
             return Ok(HEADER);
@@ -69,7 +69,7 @@ impl Connection {
     /// The next message, or `None` until more of it comes. Never reads past a message's end.
     ///
     /// # Errors
-    /// When the front end closed the connection, or sends what cannot be a message.
+    /// When the front end closed the connection, or sends an invalid message.
     pub fn receive(&mut self) -> Result<Option<Message>, ProtocolError> {
         loop {
             let want = self.want()?;
@@ -128,7 +128,7 @@ impl Connection {
                 self.descriptors.extend(files);
             }
         }
-        // More descriptors than there was room for, which the kernel closed: as many as too many.
+        // There were more descriptors than fit, which the kernel has closed.
         if result.flags.contains(ReturnFlags::CTRUNC) {
             return Err(Errno::TOOBIG);
         }
@@ -175,8 +175,8 @@ impl Connection {
     }
 }
 
-/// Signals the driver for a ring by a message on the front end's channel (VHOST_USER_BACKEND_VRING_CALL); tells
-/// whether it took it.
+/// Signals the driver for a ring by a message on the front end's channel (VHOST_USER_BACKEND_VRING_CALL); returns
+/// whether it was sent.
 pub fn call(channel: &OwnedFd, queue: u32) -> bool {
     const VRING_CALL: u32 = 4;
     let message = [VRING_CALL, VERSION, 8, queue, 0].map(u32::to_ne_bytes);

@@ -1,7 +1,7 @@
 //! The vhost-user protocol (QEMU, `docs/interop/vhost-user.rst`), from the back end's side.
 //!
-//! The parser is our own because one thread serves the sockets of many ports: it must never wait
-//! for the rest of a message, as the `vhost` crate's does, or one front end would stop the others.
+//! The parser never waits for the rest of a message, as the `vhost` crate's does, because one thread serves the
+//! sockets of many ports.
 
 mod connection;
 mod request;
@@ -14,7 +14,7 @@ pub use request::{Message, Reply, Request, VringAddress};
 /// Why a front end is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
-    /// It closed the connection between two messages: no error at all, really.
+    /// It closed the connection between two messages, which is no fault.
     #[error("the front end closed the connection")]
     Closed,
     /// It closed the connection in the middle of a message.
@@ -62,16 +62,16 @@ pub enum ProtocolError {
         /// How many it needs.
         want: usize,
     },
-    /// A request that we do not know, or that belongs to a feature that we do not offer.
+    /// An unknown request, or one of a feature that is not offered.
     #[error("message {0} is not supported")]
     Unsupported(u32),
     /// A queue that the port does not have: the front end asks for more pairs than it was given.
     #[error("queue {0} does not exist: the port has fewer pairs (queue-pairs)")]
     Queue(u32),
-    /// A request that makes no sense now or with these values.
+    /// A request that is invalid at present or with these values.
     #[error("{0}")]
     Refused(&'static str),
-    /// It shares memory that nobody has touched, and too much of it was to be populated here.
+    /// Too much of its memory would have to be populated by this program.
     #[error(
         "memory that it shares and nobody had touched was to be populated beyond {0} bytes: preallocate it \
          (prealloc=on), or raise limits.populate"
@@ -80,7 +80,7 @@ pub enum ProtocolError {
     /// Memory that cannot be used.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),
-    /// What the kernel's data path cannot do.
+    /// The kernel's data path refused.
     #[error(transparent)]
     Kernel(#[from] crate::vhost_net::VhostError),
 }

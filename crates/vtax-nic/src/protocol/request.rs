@@ -1,4 +1,4 @@
-//! The messages that a front end sends, as types.
+//! The messages of the protocol as types.
 
 use super::ProtocolError;
 use crate::features::{Features, ProtocolFeatures};
@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 /// SET_MEM_TABLE has room for this many regions.
 const TABLE_REGIONS: u32 = 8;
 
-/// The bit of the payload of SET_VRING_KICK, CALL and ERR that says that no descriptor comes.
+/// The bit in the payload of SET_VRING_KICK, CALL and ERR for a message without a descriptor.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 
 /// The flag of SET_VRING_ADDR that asks for a log of writes to the used ring.
@@ -19,22 +19,22 @@ const LOG_USED: u32 = 1;
 /// The addresses of one ring, as SET_VRING_ADDR gives them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VringAddress {
-    /// Which ring.
+    /// The ring's number.
     pub queue: u32,
-    /// Where its parts are.
+    /// The addresses of its parts.
     pub addresses: RingAddresses,
 }
 
-/// A message as it came: a code, a payload and descriptors.
+/// An unparsed message: a code, a payload and descriptors.
 #[derive(Debug)]
 pub struct Message {
     /// The request's number.
     pub code: u32,
     /// Whether the front end waits for an acknowledgement.
     pub needs_ack: bool,
-    /// What came after the header.
+    /// The payload.
     pub payload: Vec<u8>,
-    /// What came beside it.
+    /// The descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -96,7 +96,7 @@ pub enum Request {
     RemMemReg(RegionDescription),
 }
 
-/// What goes back to the front end.
+/// The reply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply {
     /// Nothing, unless it asked for an acknowledgement.
@@ -142,7 +142,7 @@ impl Fields<'_> {
 }
 
 impl Request {
-    /// Reads a message. Descriptors that it should not have are closed.
+    /// Reads a message. Unexpected descriptors are closed.
     ///
     /// # Errors
     /// When it is unknown, or its payload or descriptors are not what it needs.
@@ -187,7 +187,7 @@ impl Request {
                 _ => None,
             },
             7 => {
-                // Some front ends send a number with it that says nothing.
+                // Some front ends send a meaningless number with it.
                 let _ = fields.u64();
                 Some(Self::SetLogFd(files.descriptors.pop()))
             }
@@ -314,7 +314,7 @@ impl Request {
         }))
     }
 
-    /// Whether rings start, stop or change with it.
+    /// Whether it starts, stops or changes rings.
     pub fn changes_rings(&self) -> bool {
         matches!(
             self,
@@ -331,7 +331,7 @@ impl Request {
         )
     }
 
-    /// Whether memory is mapped or unmapped for it, which takes longer than all else.
+    /// Whether it maps or unmaps memory, which takes longer than other requests.
     pub fn changes_memory(&self) -> bool {
         matches!(
             self,
@@ -371,7 +371,7 @@ impl Request {
     }
 }
 
-/// The descriptors that came with a message and were not used yet.
+/// The descriptors of a message that were not used yet.
 struct Files {
     code: u32,
     descriptors: Vec<OwnedFd>,

@@ -1,4 +1,4 @@
-//! Virtqueues, as the device sees them.
+//! The device's side of virtqueues.
 
 #[cfg(test)]
 mod bounded_tests;
@@ -28,10 +28,10 @@ use crate::memory::{DirtyLog, GuestMemory, Segment};
 /// The most entries of a ring.
 pub const MAX_SIZE: u16 = 32768;
 
-/// The most segments of one chain: with the header one more, it is what `writev` takes.
+/// The most segments of one chain: with one more for the header, the most that `writev` accepts.
 pub const MAX_SEGMENTS: usize = 1023;
 
-/// What a guest did that its ring does not allow. Its queue stops; nothing else does.
+/// What makes a guest's ring invalid. Only its queue stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RingFault {
     /// More chains than the ring has entries.
@@ -64,12 +64,12 @@ pub enum RingFault {
     /// A receive buffer that cannot hold the virtio-net header.
     #[error("a receive buffer is smaller than the virtio-net header")]
     SmallBuffer,
-    /// The file under guest memory was cut.
+    /// The file of guest memory was truncated.
     #[error("the memory under the ring was truncated")]
     Truncated,
 }
 
-/// Which way the buffers of a queue go.
+/// The direction of a queue's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The device reads them: transmit queues.
@@ -81,7 +81,7 @@ pub enum Direction {
     Request,
 }
 
-/// Where a ring's three parts are, as addresses of the front end.
+/// The front end's addresses of a ring's three parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingAddresses {
     /// The descriptor table; all of a packed ring.
@@ -94,12 +94,12 @@ pub struct RingAddresses {
     pub used_log: Option<u64>,
 }
 
-/// What it takes to return a chain, or to take it once more.
+/// The position of a chain, by which it is returned or taken again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
-    /// Where in the ring it was found.
+    /// Its position in the ring.
     pub at: u16,
-    /// The name by which the driver knows it: its head's index, or its identifier.
+    /// The driver's identifier of it: the index of its head, or the buffer ID.
     pub id: u16,
     /// Entries that it takes up in the ring.
     pub slots: u16,
@@ -108,7 +108,7 @@ pub struct Place {
 /// A chain taken from a ring. Its segments are in the list that it was read into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Chain {
-    /// By which it is returned.
+    /// Its position, by which it is returned.
     pub place: Place,
     /// Bytes in all.
     pub len: u32,
@@ -148,16 +148,16 @@ pub fn passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// What the data path does with a ring of either kind. It is written for this trait and compiled
-/// for each kind, so that which one it is is asked once a batch.
+/// The operations of the data path on a ring. Code is generic over this trait, so that it checks the ring's kind only
+/// once a batch.
 pub trait Virtqueue {
     /// Entries.
     fn size(&self) -> u16;
 
-    /// How many chains the driver has offered that were not taken, as of the last look.
+    /// The number of offered chains that were not taken, at the last [`Virtqueue::look`].
     fn waiting(&self) -> u16;
 
-    /// How many chains wait to be taken.
+    /// Reads the number of chains that wait to be taken.
     ///
     /// # Errors
     /// When the driver offers more than the ring holds.
@@ -166,11 +166,10 @@ pub trait Virtqueue {
     /// Whether [`Virtqueue::take`] would give a chain or a fault.
     fn has_work(&mut self) -> bool;
 
-    /// Takes the next chain and appends its segments to `segments`. Looks for new ones if those
-    /// seen before are all taken.
+    /// Takes the next chain and appends its segments to `segments`. Looks for new ones if all known ones are taken.
     ///
     /// # Errors
-    /// Whatever is wrong with the chain; `segments` may have grown.
+    /// The fault of the chain; `segments` may have grown.
     fn take(
         &mut self,
         memory: &GuestMemory,
@@ -178,8 +177,8 @@ pub trait Virtqueue {
         segments: &mut Vec<Segment>,
     ) -> Result<Option<Chain>, RingFault>;
 
-    /// Takes the next chain if it is a single piece of memory, as nearly all are. Whatever else is
-    /// there, a fault too, is left for [`Virtqueue::take`].
+    /// Takes the next chain if it is a single segment, as nearly all are. Other chains and faults are left to
+    /// [`Virtqueue::take`].
     fn take_single(
         &mut self,
         memory: &GuestMemory,
@@ -194,15 +193,14 @@ pub trait Virtqueue {
     /// order in which they were taken.
     fn give(&mut self, place: Place, len: u32);
 
-    /// Stages the return of chains that were only read. Where both sides agreed on order, the last
-    /// one stands for all.
+    /// Stages the return of chains that were only read. With VIRTIO_F_IN_ORDER the last one stands for all.
     fn give_read(&mut self, places: impl ExactSizeIterator<Item = Place>);
 
-    /// Shows the driver everything staged at once.
+    /// Publishes all staged entries at once.
     fn publish(&mut self, log: Option<&DirtyLog>);
 
-    /// Whether the driver wants to be signalled for what was published since the last signal. If it
-    /// does not, that is settled; if it does, the need stays until [`Virtqueue::signalled`].
+    /// Whether the driver wants to be signalled for what was published since the last signal. If it does, the signal
+    /// is due until [`Virtqueue::signalled`].
     fn wants_signal(&mut self) -> bool;
 
     /// Notes that the driver was signalled for all that is published.

@@ -4,9 +4,9 @@
 //! atomic store, the first one of a batch last: the driver looks at none before it, so it sees a
 //! batch at once.
 //!
-//! A packed ring has no index in memory that tells a new back end where a killed one stopped, and
-//! front ends do not know either. So our position is always in the event suppression structure
-//! that we write, where drivers look at it only while it is the event that it then is too.
+//! A packed ring has no index in memory from which a new back end could continue after a killed one, and front ends do
+//! not know the position either. So the device's position is always in its event suppression structure, where drivers
+//! read it only while it is also a valid event.
 
 use super::descriptor::{Descriptor, INDIRECT, NEXT, WRITE, Walk};
 use super::shared::{AtomicU32, AtomicU64, fence};
@@ -67,7 +67,7 @@ impl Position {
         }
     }
 
-    /// Slots from `earlier` to here, in a world of two laps.
+    /// Slots from `earlier` to here, modulo two laps.
     #[inline]
     fn since(self, earlier: Self, size: u16) -> u32 {
         let number = |at: Self| u32::from(at.slot) + if at.wrap { u32::from(size) } else { 0 };
@@ -119,7 +119,7 @@ pub struct PackedRing {
     descriptors: *const AtomicU64,
     /// Whether and when the driver wants to be signalled: position, then flags.
     driver_event: *const AtomicU32,
-    /// Whether and when we want to be kicked.
+    /// Whether and when the device wants to be kicked.
     device_event: *const AtomicU32,
     size: u16,
     indirect: bool,
@@ -214,8 +214,8 @@ impl PackedRing {
         if self.mark(before) == Mark::Untouched {
             return base;
         }
-        // What was returned since is behind us. Descriptors of another lap are behind us too if the
-        // driver has offered the whole ring anew; else they are left over from the last lap.
+        // Later descriptors were returned already. Descriptors of another lap are behind us too if the driver has
+        // offered the whole ring anew; else they are left over from the last lap.
         let mut end = position;
         for _ in 0..=self.size {
             match self.mark(position) {
@@ -234,8 +234,8 @@ impl PackedRing {
         self.published.bits()
     }
 
-    /// Whether `slots` more are within a lap of what was returned last. A driver that goes further
-    /// offers a descriptor twice.
+    /// Whether `slots` more are within a lap of what was returned last. A driver that goes further offers a descriptor
+    /// twice, which is a fault.
     #[inline]
     fn has_room(&self, slots: u16) -> bool {
         let open = self.taken.since(self.published, self.size);

@@ -1,5 +1,5 @@
-//! The atomics that rings share with drivers: the processor's. In tests, where a model of late stores runs, what it has
-//! for their address.
+//! The atomics that rings share with drivers. In tests of the memory model they are loom's atomics of the same
+//! address.
 
 #[cfg(test)]
 pub use modelled::*;

@@ -1,4 +1,4 @@
-//! A split ring that the kernel serves: where it is, and how far both sides are.
+//! A split ring that the kernel serves, with the positions of both sides.
 
 use super::shared::{AtomicU16, fence};
 use super::split::NO_INTERRUPT;
@@ -7,7 +7,7 @@ use crate::features::Features;
 use crate::memory::GuestMemory;
 use std::sync::atomic::Ordering;
 
-/// Looks at a ring and changes nothing in it.
+/// A read-only view of a ring.
 ///
 /// As with [`SplitRing`](super::SplitRing), the owner drops it before it changes memory.
 #[derive(Debug)]

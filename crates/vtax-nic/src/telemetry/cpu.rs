@@ -1,17 +1,17 @@
 //! The part of each port in a worker's processor time.
 //!
-//! The worker reads its own processor clock once a millisecond at most, and shares out what was
-//! spent since the last reading: each port pays in proportion to what it made the worker do, which
-//! is [`PortCounters::work`]. Shares of one reading add up to it exactly.
+//! The worker reads its own processor clock once a millisecond at most, and shares out what was spent since the last
+//! reading: each port is charged in proportion to its work, [`PortCounters::work`]. Shares of a reading add up to it
+//! exactly.
 
 use super::PortCounters;
 use crate::hold::Nanos;
 
 /// The least time between two readings, so that they cost nothing: a reading is a system call of
 /// about 0.2 µs.
-const INTERVAL: Nanos = Nanos::from_micros(1_000);
+const READING_INTERVAL: Nanos = Nanos::from_micros(1_000);
 
-/// A worker's processor time, and up to where it is shared out.
+/// A worker's last reading of its processor time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuLedger {
     /// On the thread's processor clock.
@@ -27,27 +27,27 @@ impl CpuLedger {
         now >= self.due
     }
 
-    /// Takes a reading: `cpu` on the thread's processor clock. Gives what is to be shared out among
-    /// ports that did `work` in all since the last one.
+    /// Takes a reading `cpu` of the thread's processor clock. Returns the time since the last one, to be charged to
+    /// ports with `work` in all.
     pub fn settle(&mut self, now: Nanos, cpu: Nanos, work: u64) -> Share {
         let time = cpu.since(self.charged_until);
         self.charged_until = cpu;
-        self.due = now + INTERVAL;
+        self.due = now + READING_INTERVAL;
         Share { time, work }
     }
 }
 
-/// Processor time that is being shared out.
+/// Processor time to be charged to ports.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// What is left.
+    /// The remaining time.
     pub time: Nanos,
     work: u64,
 }
 
 impl Share {
-    /// Charges a port its part. What is left after the last one was nobody's: the worker woke for
-    /// an operator, or for a front end that came or went.
+    /// Charges a port its part. The time that remains after the last port was for an operator, or for a front end that
+    /// connected or left.
     pub fn charge(&mut self, port: &mut PortCounters) {
         let work = port.take_work().min(self.work);
         if work == 0 {

@@ -1,4 +1,4 @@
-//! What each port has done: counters and histograms that its worker owns.
+//! Each port's counters and histograms, which its worker owns.
 //!
 //! The worker counts in plain fields and hands out copies by message, so the data path shares
 //! nothing and locks nothing.

@@ -1,4 +1,4 @@
-//! One port's counters, and the copy of them that others may read.
+//! One port's counters, and snapshots of them for other threads.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -16,13 +16,13 @@ pub enum DropReason {
     Malformed,
     /// Longer than the receiver takes.
     TooLong,
-    /// A control frame that came from elsewhere than the port's own guest.
+    /// A control frame that is not from the port's own guest.
     ForeignControl,
     /// The tap refused it.
     Tap,
     /// It comes from an address that is not the port's.
     ForeignAddress,
-    /// It was to go to all ports, beyond the port's rate of such.
+    /// It is for all ports and exceeds the port's rate of such frames.
     Storm,
 }
 
@@ -128,7 +128,7 @@ pub struct PortCounters {
     pub totals: Totals,
     /// Messages of its front end, and control frames that the kernel brought.
     pub messages: u64,
-    /// The work that was charged already.
+    /// The work that is charged already.
     charged: u64,
     hold: Histogram<u64>,
     rx_batch: Histogram<u64>,
@@ -176,8 +176,7 @@ impl PortCounters {
         }
     }
 
-    /// What the port made its worker do: frames taken, delivered and dropped, kicks, deadlines and
-    /// messages, each one unit.
+    /// The work of the port: frames taken, delivered and dropped, kicks, deadlines and messages, each one unit.
     pub fn work(&self) -> u64 {
         let totals = &self.totals;
         let drops: u64 = totals.drops.named().iter().map(|(_, drops)| drops).sum();
@@ -202,7 +201,7 @@ impl PortCounters {
         work
     }
 
-    /// A copy for others.
+    /// A snapshot.
     pub fn snapshot(&self, port: &str, mode: Mode, budget: Nanos) -> PortSnapshot {
         PortSnapshot {
             port: port.to_owned(),
@@ -217,7 +216,7 @@ impl PortCounters {
     }
 }
 
-/// Who counted a port's frames.
+/// The source of a port's counts of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CountedBy {
@@ -240,7 +239,7 @@ pub struct PortSnapshot {
     pub mode: Mode,
     /// The budget in force, in µs.
     pub budget_us: f64,
-    /// Whose count packets, bytes and drops are.
+    /// The source of the counts of packets, bytes and drops.
     #[serde(default)]
     pub frames_counted_by: CountedBy,
     /// The counters.
@@ -271,7 +270,7 @@ const fn bucket_bounds() -> [u64; 31] {
     bounds
 }
 
-/// A histogram made small: what dashboards and people read.
+/// A summary of a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Distribution {
     /// Values recorded.

@@ -52,7 +52,7 @@ impl Top {
     }
 }
 
-/// A table of what happened between two answers, per second.
+/// A table of rates between two answers.
 fn picture(before: &Response, now: &Response) -> String {
     let seconds = now.at_ns.saturating_sub(before.at_ns).max(1) as f64 / 1e9;
     let mut text = format!(

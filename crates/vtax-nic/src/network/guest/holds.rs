@@ -1,6 +1,6 @@
-//! How long a guest's notifications are held: what guest and operator agreed on, and when holds end.
+//! The holds of a guest's notifications: their budget by the guest's lease and the operator's policy, and their ends.
 
-use super::{DataPath, Guest};
+use super::{ActiveDatapath, Guest};
 use crate::control::api::{Change, PortInfo};
 use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Policy};
@@ -11,17 +11,17 @@ use crate::poller::PortId;
 use crate::vhost_net::Half;
 
 impl Guest {
-    /// Puts into force what guest and operator agreed on by now.
+    /// Applies the budget of the lease and the policy.
     pub fn settle_budget(&mut self, now: Nanos) {
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             let [rx, tx] =
                 [Half::Rx, Half::Tx].map(|half| self.leases.bound(now, ring_number(number, half)));
             pair.hold.set_bounds(rx, tx);
         }
-        self.settle_through();
+        self.update_passthrough();
     }
 
-    /// Handles a control frame of the guest; gives the answer to put into its receive queue.
+    /// Handles a control frame of the guest. Returns the answer for its receive queue.
     pub fn control_frame(&mut self, frame: &[u8], now: Nanos) -> Option<[u8; FRAME_LEN]> {
         let totals = &mut self.counters.totals;
         let answer = match self.leases.frame(now, frame) {
@@ -42,7 +42,7 @@ impl Guest {
         answer
     }
 
-    /// Changes what the operator allows, and the controllers if that changes them.
+    /// Changes the operator's policy, and the controllers if their settings change.
     pub fn change_policy(&mut self, change: &Change, now: Nanos) {
         let mut policy = self.leases.policy();
         let mut settings = self.settings;
@@ -64,7 +64,7 @@ impl Guest {
         self.settle_budget(now);
     }
 
-    /// Lets cap, default and guest decide again.
+    /// Removes the operator's override.
     pub fn clear_override(&mut self, now: Nanos) {
         let policy = Policy {
             override_us: None,
@@ -80,7 +80,7 @@ impl Guest {
         bounds.max().unwrap_or(Nanos::ZERO)
     }
 
-    /// What is in force, for the operator.
+    /// The port's state, for the operator.
     pub fn info(&mut self, name: &str, connected: bool, now: Nanos) -> PortInfo {
         let budget = self.budget(now);
         let left = self.leases.lease_end().map(|end| end.since(now).0);
@@ -96,7 +96,7 @@ impl Guest {
         }
     }
 
-    /// When something must be looked at: a hold or the guest's lease ends.
+    /// The next deadline: the end of a hold or of the guest's lease.
     pub fn deadline(&self) -> Option<Nanos> {
         let holds = self.pairs.iter().filter_map(|pair| pair.hold.deadline());
         let kernels = self.pairs.iter().filter_map(|pair| pair.kernel.as_ref());
@@ -110,9 +110,9 @@ impl Guest {
 
     // What the kernel's data path reports.
 
-    /// Leaves the kernel the guest's own descriptors where nothing is held.
-    pub(super) fn settle_through(&mut self) {
-        let DataPath::Kernel(kernel) = &self.path else {
+    /// Gives the kernel the guest's own event descriptors where nothing is held, and this process's elsewhere.
+    pub(super) fn update_passthrough(&mut self) {
+        let ActiveDatapath::Kernel(kernel) = &self.path else {
             return;
         };
         for pair in &mut self.pairs {
@@ -125,7 +125,7 @@ impl Guest {
             // Where calls are held and kicks are not, nobody watches kicks.
             let kicks_alone = pair.hold.may_hold() == (true, false);
             for (half, through) in [(Half::Rx, through), (Half::Tx, through || kicks_alone)] {
-                if let Err(cause) = kernel.set_through(pair, half, through) {
+                if let Err(cause) = kernel.set_passthrough(pair, half, through) {
                     let PortId { network, port } = self.id;
                     tracing::warn!("port {port} of network {network}: {cause}");
                 }
@@ -139,7 +139,7 @@ impl Guest {
         if let Some(pair) = self.pairs.get_mut(pair) {
             pair.called(now, &mut self.counters);
         }
-        self.settle_through();
+        self.update_passthrough();
     }
 
     /// The guest kicked a transmit queue that the kernel serves.
@@ -147,22 +147,22 @@ impl Guest {
         if let Some(pair) = self.pairs.get_mut(pair) {
             pair.kicked(now, &mut self.counters);
         }
-        self.settle_through();
+        self.update_passthrough();
     }
 
-    /// Ends what is due, where the kernel moves the frames.
+    /// Ends the holds that are due, where the kernel moves the frames.
     pub fn end_holds_by_kernel(&mut self, now: Nanos) {
         for pair in &mut self.pairs {
             pair.end_holds(now, &mut self.counters);
         }
-        self.settle_through();
+        self.update_passthrough();
     }
 
-    /// Answers control frames that the kernel brings, up to a batch of them.
+    /// Answers up to a batch of control frames that come by the kernel.
     pub fn asked(&mut self, now: Nanos) {
         let mut bytes = [0; FRAME_LEN];
         for _ in 0..BATCH {
-            let DataPath::Kernel(kernel) = &self.path else {
+            let ActiveDatapath::Kernel(kernel) = &self.path else {
                 return;
             };
             let Some(frame) = kernel.control_frame(&mut bytes) else {
@@ -170,7 +170,7 @@ impl Guest {
             };
             self.counters.messages += 1;
             let reply = self.control_frame(frame, now);
-            if let (DataPath::Kernel(kernel), Some(reply)) = (&self.path, reply) {
+            if let (ActiveDatapath::Kernel(kernel), Some(reply)) = (&self.path, reply) {
                 kernel.answer(&reply);
             }
         }

@@ -28,39 +28,39 @@ use std::sync::Arc;
 /// The most queue pairs of a port.
 pub const MAX_PAIRS: u8 = 8;
 
-/// How a transmit queue that was seen empty goes on.
+/// The state of a transmit queue after a drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainOutcome {
-    /// There are frames after all.
+    /// There are more frames.
     NotEmpty,
-    /// The guest kicks when there are.
+    /// It is empty, and the guest kicks for the next frame.
     AwaitsKick,
-    /// It is looked at again at the hold's deadline.
+    /// It is drained again at the hold's deadline.
     Held,
 }
 
-/// What a request wants done beyond the port itself.
+/// Effects of a request outside of the port.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// A guest to announce to the network.
     pub announce: Option<Mac>,
     /// A ring that was kicked.
     pub kick: Option<u8>,
-    /// Whether that started it.
+    /// Whether the kick started the ring.
     pub starts: bool,
 }
 
 /// What moves the frames of a port.
 #[derive(Debug)]
-enum DataPath {
+enum ActiveDatapath {
     /// The worker; and why not the kernel, where that was asked.
     User(Option<DatapathError>),
     /// vhost-net, with a device for each pair.
     Kernel(KernelPath),
 }
 
-/// As an operator reads it.
-impl std::fmt::Display for DataPath {
+/// The text for operators.
+impl std::fmt::Display for ActiveDatapath {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::User(None) => f.write_str("user"),
@@ -78,30 +78,30 @@ impl std::fmt::Display for DataPath {
 pub struct Guest {
     id: PortId,
     /// What moves its frames.
-    path: DataPath,
-    /// Before the memory, which must outlive the kernel's use of it.
+    path: ActiveDatapath,
+    /// Declared before the memory, which must outlive the kernel's use of it.
     pairs: Vec<QueuePair>,
     pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
     pub(super) memory: GuestMemory,
     pub(super) log: Option<DirtyLog>,
-    /// Where the front end takes messages of ours: calls, where it wants them so. It may complain when it is closed.
+    /// The channel for messages to the front end, such as calls. Some front ends log when it is closed.
     channel: Option<Arc<OwnedFd>>,
     pub(super) control: Queue,
     /// When commands are left in the control queue.
     pub(super) control_due: Option<Nanos>,
-    /// How many pairs the guest asked for on the control queue.
+    /// The number of pairs that the guest set on the control queue.
     pub(super) asked_pairs: usize,
     settings: HoldSettings,
     pub(super) leases: LeaseManager,
-    /// What it may send, where that is limited.
+    /// The limits of what it sends, if there are any.
     pub(super) guard: Option<Box<Guard>>,
     /// How many pairs, from the first on, have both rings running.
     running: usize,
     sender: Offloads,
     receiver: Offloads,
-    /// What the port did.
+    /// The port's telemetry.
     pub counters: PortCounters,
     /// Chains and segments of the frame that is being delivered.
     chains: Vec<Chain>,
@@ -122,7 +122,7 @@ impl Guest {
         let pairs = pairs.clamp(1, MAX_PAIRS);
         Self {
             id,
-            path: DataPath::User(None),
+            path: ActiveDatapath::User(None),
             pairs: (0..pairs)
                 .map(|_| QueuePair::new(PairHold::new(settings.controller(), budget)))
                 .collect(),
@@ -149,7 +149,7 @@ impl Guest {
 
     /// The same port with limits.
     #[must_use]
-    pub fn limited(mut self, limits: &Limits) -> Self {
+    pub fn with_limits(mut self, limits: &Limits) -> Self {
         self.guard = Guard::of(limits).map(Box::new);
         let most = limits.memory.map_or(MOST_MAPPED, NonZeroU64::get);
         let account = limits
@@ -159,9 +159,9 @@ impl Guest {
         self
     }
 
-    /// The same port, whose frames the kernel moves, or the worker for a reason.
+    /// The same port with the kernel's data path, or with the worker's for a reason.
     #[must_use]
-    pub fn moved_by(mut self, kernel: Result<Kernel, DatapathError>) -> Self {
+    pub fn with_datapath(mut self, kernel: Result<Kernel, DatapathError>) -> Self {
         match kernel {
             Ok(Kernel { pairs, path }) => {
                 if !memory::pager_sees_kernel() {
@@ -171,22 +171,22 @@ impl Guest {
                 for (pair, kernel) in self.pairs.iter_mut().zip(pairs) {
                     pair.kernel = Some(Box::new(kernel));
                 }
-                self.path = DataPath::Kernel(path);
-                self.settle_through();
+                self.path = ActiveDatapath::Kernel(path);
+                self.update_passthrough();
             }
-            Err(why) => self.path = DataPath::User(Some(why)),
+            Err(why) => self.path = ActiveDatapath::User(Some(why)),
         }
         self
     }
 
-    /// Who moves its frames: `kernel`, or `user` and why not the kernel.
+    /// The data path: `kernel`, or `user` with the reason.
     pub fn datapath(&self) -> String {
         self.path.to_string()
     }
 
     /// Whether the kernel moves its frames.
     pub fn is_in_kernel(&self) -> bool {
-        matches!(self.path, DataPath::Kernel(_))
+        matches!(self.path, ActiveDatapath::Kernel(_))
     }
 
     /// Bytes of the header before each frame.
@@ -200,22 +200,22 @@ impl Guest {
     /// When that cannot be waited for.
     pub fn watch(&mut self, poller: &Poller) -> Result<(), rustix::io::Errno> {
         match &mut self.path {
-            DataPath::Kernel(kernel) => kernel.watch(&self.pairs, poller, self.id),
-            DataPath::User(_) => Ok(()),
+            ActiveDatapath::Kernel(kernel) => kernel.watch(&self.pairs, poller, self.id),
+            ActiveDatapath::User(_) => Ok(()),
         }
     }
 
-    /// Queue pairs that it has.
+    /// The number of queue pairs.
     pub fn pairs(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Data queues that it has: the control queue's number with MQ.
+    /// The number of data queues, which is the control queue's number with MQ.
     pub(super) fn data_queues(&self) -> usize {
         ring_number(self.pairs(), Half::Rx)
     }
 
-    /// Queue pairs, from the first on, that run.
+    /// The number of running pairs, which are the first ones.
     #[inline]
     pub fn running_pairs(&self) -> usize {
         self.running
@@ -232,7 +232,7 @@ impl Guest {
         pair.checked_rem(running)
     }
 
-    /// What the guest can take undone.
+    /// The offloads that the guest supports in received frames.
     #[inline]
     pub fn receiver(&self) -> Offloads {
         self.receiver
@@ -243,7 +243,7 @@ impl Guest {
         self.pairs.get_mut(pair).map(|pair| &mut pair.hold)
     }
 
-    /// Why its memory is not what its front end shares any more, if it is not.
+    /// The error, if its memory is no longer the memory that its front end shares.
     pub fn lost_memory(&self) -> Option<ProtocolError> {
         let cut =
             self.memory.is_truncated() || self.log.as_ref().is_some_and(DirtyLog::is_truncated);
@@ -267,7 +267,7 @@ impl Guest {
         let budget = self.budget(now);
         let mode = self.settings.mode;
         let mut snapshot = self.counters.snapshot(name, mode, budget);
-        if let DataPath::Kernel(kernel) = &mut self.path {
+        if let ActiveDatapath::Kernel(kernel) = &mut self.path {
             snapshot.frames_counted_by = kernel.count(&mut snapshot.totals);
         }
         snapshot
@@ -321,8 +321,7 @@ impl Guest {
         }
     }
 
-    /// The transmit queue was seen empty after `packets` frames: asks for a kick, or leaves it to
-    /// the hold's deadline.
+    /// The transmit queue is empty after `packets` frames: asks for a kick, or waits for the hold's deadline.
     pub fn drained(&mut self, pair: usize, packets: u32, kicked: bool, now: Nanos) -> DrainOutcome {
         let logs = self.features.has(Features::LOG_ALL);
         let Some(pair) = self.pairs.get_mut(pair) else {
@@ -372,7 +371,8 @@ impl Guest {
         }
     }
 
-    /// Asks for a kick of a transmit queue only when as many frames wait as may in a hold. Returns whether they do.
+    /// Asks for a kick of a transmit queue only when the number of frames that ends a hold waits. Returns whether it
+    /// does already.
     pub fn arm_for_hold(&mut self, pair: usize) -> bool {
         let logs = self.features.has(Features::LOG_ALL);
         let Some(pair) = self.pairs.get_mut(pair) else {
@@ -410,8 +410,8 @@ impl Guest {
         Ok(delivery)
     }
 
-    /// Puts as many frames of a batch into a receive queue, from the `done`th on, as are plain and
-    /// fit into one buffer each, without publishing them; returns how many.
+    /// Puts frames of a batch into a receive queue, from the `done`th on, as long as they are plain and fit into one
+    /// buffer each, without publishing them. Returns their number.
     #[inline]
     pub fn deliver_plain(&mut self, pair: usize, batch: &Batch, done: usize) -> usize {
         let header_len = self.features.header_len();
@@ -448,14 +448,14 @@ impl Guest {
         }
     }
 
-    /// Signals a guest for its receive queue, unless it has found by itself what it was to know.
+    /// Signals a guest for its receive queue, unless it has processed the packets already.
     pub fn release(&mut self, pair: usize, release: Release) {
         if let Some(pair) = self.pairs.get_mut(pair) {
             pair.release(release, &mut self.counters);
         }
     }
 
-    /// Asks for a kick when there are buffers again. Returns whether more came meanwhile.
+    /// Asks for a kick when there are buffers again. Returns whether there are some already.
     pub fn await_buffers(&mut self, pair: usize) -> bool {
         let logs = self.features.has(Features::LOG_ALL);
         self.pairs
@@ -504,7 +504,7 @@ impl Guest {
             .map_or(0, |ring| ring.look().map_or(0, usize::from))
     }
 
-    /// Stops a queue for what its guest did. Everything else goes on.
+    /// Stops a queue that its guest made invalid. Others continue.
     pub fn fault(&mut self, queue: usize, fault: RingFault) {
         let (pair, half) = pair_and_half(queue);
         if let Some(pair) = self.pairs.get_mut(pair) {

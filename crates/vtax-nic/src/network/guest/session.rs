@@ -1,6 +1,6 @@
-//! A front end's session: what it asks for, and how its rings start and stop.
+//! A front end's session: its requests, and the start and stop of its rings.
 
-use super::{DataPath, Guest, Outcome};
+use super::{ActiveDatapath, Guest, Outcome};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::Offloads;
 use crate::hold::Nanos;
@@ -18,10 +18,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl Guest {
-    /// Does what a front end asks.
+    /// Handles a request of the front end.
     ///
     /// # Errors
-    /// When it asks for what cannot be. It is to be disconnected then.
+    /// When the request is invalid. The front end must be disconnected then.
     pub fn handle(
         &mut self,
         request: Request,
@@ -87,7 +87,7 @@ impl Guest {
                 self.log = Some(log);
                 reply = Reply::Number(0);
             }
-            // It would be written to when the log's address changes, which it never does here.
+            // It is signalled when the log's address changes, which never happens here.
             Request::SetLogFd(_) => {}
             Request::SetVringNum { queue, size } => {
                 let features = self.features;
@@ -154,7 +154,7 @@ impl Guest {
             Request::GetQueueNum => reply = Reply::Number(self.data_queues() as u64 + 1),
             Request::SetVringEnable { queue, enable } => {
                 if !enable {
-                    // Nobody is signalled for a queue that does not run.
+                    // A queue that does not run sends no signals.
                     self.flush(queue, now);
                 }
                 self.queue(queue)?.enable(enable);
@@ -164,7 +164,7 @@ impl Guest {
                 }
             }
             Request::SetBackendReqFd(channel) => {
-                // Others' sends can be made to wait, by whoever shares them.
+                // Sends on other sockets can be made to block by a process that shares them.
                 if sockopt::socket_domain(&channel) != Ok(AddressFamily::UNIX)
                     || sockopt::socket_type(&channel) != Ok(SocketType::STREAM)
                 {
@@ -194,12 +194,12 @@ impl Guest {
         self.protocol.has(ProtocolFeatures::INBAND_NOTIFICATIONS)
     }
 
-    /// Whether requests that ask for it are acknowledged.
+    /// Whether requests with the flag are acknowledged.
     pub fn acknowledges(&self) -> bool {
         self.protocol.has(ProtocolFeatures::REPLY_ACK)
     }
 
-    /// Forgets the front end, after it went away or failed.
+    /// Resets the port after its front end has gone or failed.
     pub fn disconnect(&mut self, poller: &Poller, now: Nanos) {
         self.reset(poller, now);
         self.protocol = ProtocolFeatures::default();
@@ -257,7 +257,7 @@ impl Guest {
         self.control_due.is_some_and(|due| due <= now)
     }
 
-    /// Stops the control queue for what its guest did; returns its number.
+    /// Stops the control queue that its guest made invalid. Returns its number.
     pub fn control_fault(&mut self, fault: RingFault) -> usize {
         self.control.fault(fault);
         self.counters.totals.faults += 1;
@@ -322,7 +322,7 @@ impl Guest {
     }
 
     fn resolve(&mut self) -> Result<(), ProtocolError> {
-        if let DataPath::User(_) = self.path {
+        if let ActiveDatapath::User(_) = self.path {
             for queue in self.pairs.iter_mut().flat_map(QueuePair::queues_mut) {
                 queue.resolve(&self.memory, self.features)?;
             }
@@ -343,8 +343,8 @@ impl Guest {
             }
         }
         // Nothing is held, so that everything is listened to when it goes on.
-        self.settle_through();
-        let DataPath::Kernel(kernel) = &self.path else {
+        self.update_passthrough();
+        let ActiveDatapath::Kernel(kernel) = &self.path else {
             return;
         };
         for (number, pair) in self.pairs.iter_mut().enumerate() {
@@ -356,9 +356,9 @@ impl Guest {
         }
     }
 
-    /// Starts the rings that the kernel is to serve.
+    /// Starts the rings of the kernel's data path.
     fn resume(&mut self) -> Result<(), ProtocolError> {
-        let DataPath::Kernel(kernel) = &self.path else {
+        let ActiveDatapath::Kernel(kernel) = &self.path else {
             return Ok(());
         };
         let session = Session {
@@ -372,7 +372,7 @@ impl Guest {
     fn replug(&mut self, queue: u32) -> Result<(), ProtocolError> {
         let (pair, half) = pair_and_half(queue as usize);
         match (&self.path, self.pairs.get_mut(pair)) {
-            (DataPath::Kernel(kernel), Some(pair)) => kernel.replug(pair, half),
+            (ActiveDatapath::Kernel(kernel), Some(pair)) => kernel.replug(pair, half),
             _ => Ok(()),
         }
     }
@@ -408,7 +408,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Starts a ring for which no descriptor comes, unless it is started; returns whether it did.
+    /// Starts a ring without an event descriptor, unless it is started. Returns whether it did.
     fn start_in_band(&mut self, number: u32, poller: &Poller) -> Result<bool, ProtocolError> {
         let channel = self.channel.clone();
         let queue = self.queue(number)?;
