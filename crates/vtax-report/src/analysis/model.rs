@@ -1,0 +1,376 @@
+//! The data of a report: a run, its treatments, their metrics, and its trials.
+
+use super::{
+    ActorSummary, Certainty, Comparison, Distribution, Fleet, LevelSummary, ObjectiveSummary,
+    Timeline, by_key, words,
+};
+use crate::results::{Better, Role, Treatment, Trial, TrialOutcome, power_model};
+use crate::stats::{Description, Interval, SteadyState, Verdict};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::hash::Hash;
+use std::path::PathBuf;
+use vtax_core::{Source, Unit};
+
+/// Everything that can be said about a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Analysis {
+    /// The results directory as it was given, of shards the first one's.
+    #[serde(skip)]
+    pub path: PathBuf,
+    /// The run's name.
+    pub name: String,
+    /// What it wants to find out.
+    pub description: String,
+    /// Where it ran.
+    pub place: String,
+    /// `full` or `quick`.
+    pub profile: String,
+    /// When it started, RFC 3339.
+    pub started: String,
+    /// Seed of the order.
+    pub seed: u64,
+    /// SHA-256 of the plan.
+    pub plan_sha256: String,
+    /// Smallest relative difference that is called one.
+    pub minimum_effect: f64,
+    /// The worst flag of any headline number.
+    pub source: Option<Source>,
+    /// How the trials went.
+    pub counts: Counts,
+    /// True when some treatment has only suspect trials: then suspect trials are shown in the
+    /// tables and figures after all, so that there is something to look at, and no difference is
+    /// claimed.
+    pub provisional: bool,
+    /// What would help, where nothing counts: then no interval is given and nothing compared.
+    pub advice: Option<String>,
+    /// What was found, in plain words.
+    pub sentences: Vec<Sentence>,
+    /// Workloads in the plan's order.
+    pub workloads: Vec<String>,
+    /// Factors with more than one level, each with its levels in the plan's order.
+    pub factors: BTreeMap<String, Vec<String>>,
+    /// Every treatment in the plan's order.
+    pub treatments: Vec<TreatmentSummary>,
+    /// Every treatment against its baseline, every metric that has a direction.
+    pub comparisons: Vec<Comparison>,
+    /// Every trial in order.
+    pub trials: Vec<TrialRow>,
+    /// Attempts that were set aside and run again, by trial.
+    pub attempts: Vec<AttemptRow>,
+    /// Trials whose files could not be read, with the reason and the remedy.
+    pub unreadable: Vec<String>,
+    /// What watching cost, over all trials.
+    pub observation: Observation,
+    /// The machines that ran it.
+    pub fleet: Fleet,
+    /// What is seen of drift over blocks, order within blocks and correlation of blocks, in lines.
+    pub checks: Vec<String>,
+}
+
+impl Analysis {
+    /// The power models that computed joules of these trials, each in words.
+    pub fn power_models(&self) -> BTreeSet<String> {
+        let summaries = self.treatments.iter();
+        summaries
+            .filter_map(|summary| summary.environment.get(power_model::MODEL).cloned())
+            .collect()
+    }
+
+    /// The workloads in the plan's order, each with its treatments in that order.
+    pub fn by_workload(&self) -> Vec<(&str, Vec<&TreatmentSummary>)> {
+        let mut own: HashMap<&str, Vec<&TreatmentSummary>> = HashMap::new();
+        for summary in &self.treatments {
+            let workload = summary.treatment.workload.as_str();
+            own.entry(workload).or_default().push(summary);
+        }
+        let workloads = self.workloads.iter().map(String::as_str);
+        workloads
+            .map(|workload| (workload, own.remove(workload).unwrap_or_default()))
+            .collect()
+    }
+
+    /// The treatments by label.
+    pub fn by_label(&self) -> HashMap<&str, &TreatmentSummary> {
+        by_label(&self.treatments)
+    }
+
+    /// The comparisons with baselines by the treatment's label and the metric's name.
+    pub fn compared(&self) -> HashMap<(&str, &str), &Comparison> {
+        by_key(&self.comparisons)
+    }
+
+    /// A treatment by its label.
+    pub fn treatment(&self, label: &str) -> Option<&TreatmentSummary> {
+        let mut all = self.treatments.iter();
+        all.find(|summary| summary.treatment.label == label)
+    }
+}
+
+pub(super) fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &TreatmentSummary> {
+    let mut found = HashMap::new();
+    for summary in summaries {
+        found
+            .entry(summary.treatment.label.as_str())
+            .or_insert(summary);
+    }
+    found
+}
+
+/// Each of `items` once, where it first stands.
+pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut known = HashSet::new();
+    let mut items: Vec<T> = items.into_iter().collect();
+    items.retain(|item| known.insert(item.clone()));
+    items
+}
+
+/// Each metric once by its name, as it is first seen.
+pub(crate) fn distinct_metrics<'a>(
+    metrics: impl IntoIterator<Item = &'a MetricSummary>,
+) -> Vec<&'a MetricSummary> {
+    let mut known = HashSet::new();
+    metrics
+        .into_iter()
+        .filter(|metric| known.insert(metric.name.as_str()))
+        .collect()
+}
+
+/// One of the metrics that [`metric_summaries`] sorted, by its name.
+pub(crate) fn find_metric<'a>(
+    metrics: &'a [MetricSummary],
+    name: &str,
+) -> Option<&'a MetricSummary> {
+    let (headlines, rest) = metrics.split_at(metrics.partition_point(|metric| metric.headline));
+    [headlines, rest].into_iter().find_map(|part| {
+        let place = part.binary_search_by(|metric| metric.name.as_str().cmp(name));
+        part.get(place.ok()?)
+    })
+}
+
+/// The headline metrics of a workload, each by the first treatment that has it; without any, the
+/// first metric, so that there is something to look at.
+pub(crate) fn headline_metrics<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<&'a MetricSummary> {
+    let all = || treatments.iter().flat_map(|summary| &summary.metrics);
+    let mut metrics = distinct_metrics(all().filter(|metric| metric.headline));
+    if metrics.is_empty() {
+        metrics.extend(all().take(1));
+    }
+    metrics
+}
+
+/// How many trials went how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// In the schedule.
+    pub planned: usize,
+    /// Complete and trusted: these make the numbers.
+    pub counted: usize,
+    /// Complete, but with a reason for suspicion.
+    pub suspect: usize,
+    /// Failed.
+    pub failed: usize,
+    /// Not run yet.
+    pub pending: usize,
+    /// Damaged on disk.
+    pub unreadable: usize,
+}
+
+impl Counts {
+    /// How these trials went, all of those that were planned.
+    pub(super) fn of<'a>(trials: impl Iterator<Item = &'a Trial>) -> Self {
+        let mut went = Self::default();
+        for trial in trials {
+            went.planned += 1;
+            *match trial.outcome {
+                TrialOutcome::Failed(_) => &mut went.failed,
+                TrialOutcome::Complete if trial.suspect.is_empty() => &mut went.counted,
+                TrialOutcome::Complete => &mut went.suspect,
+            } += 1;
+        }
+        went
+    }
+}
+
+/// An attempt at a trial that was set aside when the trial was run again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct AttemptRow {
+    /// The trial's position in the schedule.
+    pub index: u32,
+    /// Which attempt: `again-1`, `failed-2`.
+    pub attempt: String,
+    /// Label of its treatment.
+    pub treatment: String,
+    /// `suspect`, `failed` or `damaged`; `counts` where it was set aside without a reason in it.
+    pub state: &'static str,
+    /// Why.
+    pub reason: String,
+    /// What became of the trial: `counts`, `suspect`, `failed`, `damaged`, `not run yet`.
+    pub replacement: &'static str,
+}
+
+/// What watching cost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Observation {
+    /// CPU time of the sampling threads per second of trial, in cores; `None` without trials.
+    pub cores: Option<f64>,
+    /// The worst trial's.
+    pub worst_cores: Option<f64>,
+    /// Sampling passes taken.
+    pub passes: u64,
+    /// Passes missed.
+    pub missed: u64,
+}
+
+/// One sentence of the summary.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Sentence {
+    /// The sentence.
+    pub text: String,
+    /// The workload that it is about.
+    pub workload: String,
+    /// The platform that it is about.
+    pub platform: String,
+    /// The metric that it is about.
+    pub metric: String,
+    /// What may be said.
+    pub verdict: Verdict,
+    /// The flag of its number.
+    pub source: Source,
+}
+
+/// One treatment over its trials.
+#[derive(Debug, Clone, Serialize)]
+pub struct TreatmentSummary {
+    /// The treatment.
+    #[serde(flatten)]
+    pub treatment: Treatment,
+    /// Its name within its workload: the platform, and the levels that set it apart.
+    pub short: String,
+    /// Its name in sentences: `a VM (QEMU, TCG emulation)`.
+    pub noun: String,
+    /// How its trials went.
+    pub counts: Counts,
+    /// Its metrics, headlines first, then by name.
+    pub metrics: Vec<MetricSummary>,
+    /// Steadiness by series: the class that its trials share, or inconsistent.
+    pub steady: BTreeMap<String, SteadyState>,
+    /// Facts about the platform, from its first trial.
+    pub environment: BTreeMap<String, String>,
+    /// Mean seconds by phase: boot, service, warmup, measured, teardown, total.
+    pub phases: BTreeMap<&'static str, f64>,
+    /// Its load levels, where the load changed within trials.
+    pub levels: Vec<LevelSummary>,
+    /// How its objective fared, where it has one.
+    pub objective: Option<ObjectiveSummary>,
+    /// The actors beside the target.
+    pub actors: Vec<ActorSummary>,
+    /// Its distributions.
+    #[serde(skip)]
+    pub distributions: Vec<Distribution>,
+    /// Its first trial over time, where it is more than one guest under one steady load.
+    #[serde(skip)]
+    pub timeline: Option<Timeline>,
+}
+
+impl TreatmentSummary {
+    /// Whether guests ran beside the target.
+    pub fn has_neighbours(&self) -> bool {
+        let mut actors = self.actors.iter();
+        actors.any(|actor| actor.role == Role::Neighbour)
+    }
+
+    /// One metric by name.
+    pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
+        find_metric(&self.metrics, name)
+    }
+
+    /// Its knee in words, with what broke the objective; `None` where it has no objective.
+    pub fn knee_in_words(&self) -> Option<String> {
+        words::knee(self)
+    }
+
+    /// Of trials that do not count there are values, but nothing to infer from them.
+    pub(super) fn forget_intervals(&mut self) {
+        let levels = self.levels.iter_mut().map(|level| &mut level.metrics);
+        let actors = self.actors.iter_mut().map(|actor| &mut actor.metrics);
+        let all = levels.chain(actors).chain([&mut self.metrics]);
+        all.flatten().for_each(|metric| metric.interval = None);
+    }
+}
+
+/// One metric of one treatment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MetricSummary {
+    /// Its stable name.
+    pub name: String,
+    /// Its name in tables.
+    pub title: String,
+    /// Unit of every number here.
+    pub unit: Unit,
+    /// Which direction is better.
+    pub better: Better,
+    /// Whether a summary leads with it.
+    pub headline: bool,
+    /// The worst flag of its trials.
+    pub source: Source,
+    /// Whether a model computed any of it, whatever else is true of it.
+    pub modelled: bool,
+    /// n, mean, median, standard deviation.
+    #[serde(flatten)]
+    pub description: Description,
+    /// What its repetitions vary.
+    pub certainty: Certainty,
+    /// 95 % confidence interval of the mean; `None` where it is exact, or of a single trial.
+    pub interval: Option<Interval>,
+    /// The value of each trial that counts: index, value.
+    pub values: Vec<(u32, f64)>,
+}
+
+/// One trial as a row.
+#[derive(Debug, Clone, Serialize)]
+pub struct TrialRow {
+    /// Its position in the schedule.
+    pub index: u32,
+    /// Its block.
+    pub block: u32,
+    /// Label of its treatment.
+    pub treatment: String,
+    /// When it started.
+    pub started: String,
+    /// Why it failed, if it did.
+    pub failed: Option<String>,
+    /// Why not to trust it, if so.
+    pub suspect: Vec<String>,
+    /// Seconds by phase.
+    pub phases: BTreeMap<&'static str, f64>,
+    /// The sampling thread's CPU time per second of trial, in cores.
+    pub observation_cores: Option<f64>,
+    /// Steadiness by series.
+    pub steady: BTreeMap<String, SteadyState>,
+    /// Rates per second of the window by series, for figures.
+    #[serde(skip)]
+    pub series: Vec<RateSeries>,
+}
+
+impl TrialRow {
+    /// `counts`, `suspect` or `failed`.
+    pub fn state(&self) -> &'static str {
+        match (&self.failed, self.suspect.is_empty()) {
+            (Some(_), _) => "failed",
+            (None, false) => "suspect",
+            (None, true) => "counts",
+        }
+    }
+}
+
+/// The rate of one series over a trial's window.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateSeries {
+    /// What it is, in words: `CPU`, `received`, `sent`.
+    pub name: &'static str,
+    /// Unit of the rates.
+    pub unit: Unit,
+    /// One rate per second of the window.
+    pub rates: Vec<f64>,
+}
