@@ -1,9 +1,50 @@
-//! When packets come: open-loop arrival processes, which do not care how fast they are served.
+//! Open-loop arrival processes of packets.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use vtax_core::SplitMix64;
 use vtax_nic::hold::Nanos;
+
+/// Why a trace cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("cannot read the trace {}: {cause}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// The file is no trace.
+    #[error("{}: {cause}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        cause: Box<TraceError>,
+    },
+    /// A line is no time.
+    #[error("line {line}: '{text}' is no time in µs")]
+    NoTime {
+        /// The line's number, from 1 on.
+        line: usize,
+        /// Its text.
+        text: String,
+    },
+    /// A time is before the one above it.
+    #[error("line {line}: times must rise, {text} does not")]
+    Falls {
+        /// The line's number, from 1 on.
+        line: usize,
+        /// Its text.
+        text: String,
+    },
+    /// No time is after 0.
+    #[error("a trace needs at least one time after 0")]
+    Empty,
+}
 
 /// An arrival process.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,7 +68,7 @@ pub enum Arrivals {
         /// How long it is off.
         off: Nanos,
     },
-    /// Back-to-back packets at the speed of a link, then a pause: how `iperf` sends at a low rate.
+    /// Back-to-back packets at the speed of a link, then a pause: as `iperf` sends at a low rate.
     Bursts {
         /// Packets in a burst.
         packets: u32,
@@ -56,42 +97,42 @@ impl Arrivals {
     /// A trace file: one time a line, in µs from the start, in rising order; `#` starts a comment.
     ///
     /// # Errors
-    ///
-    /// A sentence with the file, the line and what is wrong.
-    pub fn from_file(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read the trace {}: {error}", path.display()))?;
-        Self::from_trace(&text).map_err(|error| format!("{}: {error}", path.display()))
+    /// When the file cannot be read or is no trace.
+    pub fn from_file(path: &Path) -> Result<Self, TraceError> {
+        let path = path.to_owned();
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::from_trace(&text).map_err(|cause| TraceError::File {
+                path,
+                cause: Box::new(cause),
+            }),
+            Err(cause) => Err(TraceError::Read { path, cause }),
+        }
     }
 
     /// See [`Arrivals::from_file`].
     ///
     /// # Errors
-    ///
-    /// A sentence with the line and what is wrong.
-    pub fn from_trace(text: &str) -> Result<Self, String> {
+    /// When a line is no time, times fall, or none is after 0.
+    pub fn from_trace(text: &str) -> Result<Self, TraceError> {
         let mut times: Vec<u64> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            if line.is_empty() {
+        for (line, text) in (1..).zip(text.lines()) {
+            let text = text.split('#').next().unwrap_or_default().trim().to_owned();
+            if text.is_empty() {
                 continue;
             }
-            let micros: f64 = line
-                .parse()
-                .ok()
-                .filter(|micros: &f64| micros.is_finite() && *micros >= 0.0)
-                .ok_or_else(|| format!("line {}: '{line}' is no time in µs", index + 1))?;
+            let micros = text.parse().ok();
+            let Some(micros) = micros.filter(|micros: &f64| micros.is_finite() && *micros >= 0.0)
+            else {
+                return Err(TraceError::NoTime { line, text });
+            };
             let time = (micros * 1e3) as u64;
             if times.last().is_some_and(|last| *last > time) {
-                return Err(format!(
-                    "line {}: times must rise, {line} does not",
-                    index + 1
-                ));
+                return Err(TraceError::Falls { line, text });
             }
             times.push(time);
         }
         if times.last().is_none_or(|last| *last == 0) {
-            return Err("a trace needs at least one time after 0".to_owned());
+            return Err(TraceError::Empty);
         }
         Ok(Self::Trace(times))
     }
@@ -217,8 +258,9 @@ mod tests {
 
     #[test]
     fn a_bad_trace_says_which_line() {
-        assert!(Arrivals::from_trace("1\nx").unwrap_err().contains("line 2"));
-        assert!(Arrivals::from_trace("2\n1").unwrap_err().contains("rise"));
+        let wrong = |text| Arrivals::from_trace(text).unwrap_err().to_string();
+        assert!(wrong("1\nx").contains("line 2"));
+        assert!(wrong("2\n1").contains("rise"));
         assert!(Arrivals::from_trace("# nothing").is_err());
         assert!(Arrivals::from_trace("NaN").is_err());
     }

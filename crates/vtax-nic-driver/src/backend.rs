@@ -181,7 +181,7 @@ impl Backend {
         Ok(usage)
     }
 
-    /// Its process.
+    /// The process's ID.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
@@ -200,7 +200,7 @@ impl Drop for Backend {
     }
 }
 
-/// What a back end has used.
+/// A back end's use of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Processor time.

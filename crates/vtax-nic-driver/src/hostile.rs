@@ -1,5 +1,5 @@
-//! What a hostile front end does: every way to break a ring, a frame or the protocol that a back
-//! end must survive, stopping no more than its own port.
+//! Fault injection: every violation of rings, frames and the protocol that a back end must survive, stopping no more
+//! than its own port.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -10,10 +10,10 @@ use crate::descriptor::{Descriptor, INDIRECT, NEXT, WRITE};
 use crate::nic::{BUFFER_LEN, HEADER_LEN, Nic, Queue};
 use crate::session::{SessionError, message, request, state};
 
-/// What is wrong with a ring or a frame. Committed on queue pair 0 of a running NIC.
+/// A fault of a ring or a frame, injected on queue pair 0 of a running NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "`describe` is the documentation")]
-pub enum Misdeed {
+pub enum DriverFault {
     AvailableIndexJumps,
     HeadPastTable,
     NextPastTable,
@@ -45,7 +45,7 @@ pub enum Misdeed {
     MemoryTruncated,
 }
 
-impl Misdeed {
+impl DriverFault {
     /// Every one.
     pub const ALL: [Self; 29] = [
         Self::AvailableIndexJumps,
@@ -79,8 +79,8 @@ impl Misdeed {
         Self::MemoryTruncated,
     ];
 
-    /// Does it, and kicks. Receive-side misdeeds need a frame to be sent to the NIC to take effect.
-    pub fn commit(self, nic: &mut Nic) {
+    /// Injects the fault and kicks. Receive-side faults take effect with the next frame for the NIC.
+    pub fn inject(self, nic: &mut Nic) {
         let Some(pair) = nic.pairs.first_mut() else {
             return;
         };
@@ -223,9 +223,8 @@ impl Misdeed {
                     ..frame
                 }],
             ),
-            Self::ReadableInReceive => spoil_receive(&mut pair.rx, memory, |buffer| Descriptor {
-                flags: 0,
-                ..buffer
+            Self::ReadableInReceive => inject_receive_fault(&mut pair.rx, memory, |buffer| {
+                Descriptor { flags: 0, ..buffer }
             }),
             Self::HeaderInTwelveParts => {
                 let mut parts: Vec<_> = (0..HEADER_LEN as u16)
@@ -258,7 +257,7 @@ impl Misdeed {
             Self::UnnegotiatedSegmentation => with_header(tx, 1, 4, 1_400, 34, 16),
             Self::UnknownSegmentation => with_header(tx, 0, 0x55, 1_400, 34, 16),
             Self::ReceiveBufferShorterThanHeader => {
-                spoil_receive(&mut pair.rx, memory, |buffer| Descriptor {
+                inject_receive_fault(&mut pair.rx, memory, |buffer| Descriptor {
                     len: 4,
                     ..buffer
                 });
@@ -329,7 +328,7 @@ impl Misdeed {
     }
 }
 
-fn spoil_receive(
+fn inject_receive_fault(
     rx: &mut Queue,
     memory: &crate::memory::GuestMemory,
     spoil: impl Fn(Descriptor) -> Descriptor,
@@ -345,7 +344,7 @@ fn spoil_receive(
     }
 }
 
-/// What is wrong with a message. Sent on a connected session, before or while a NIC runs.
+/// A faulty message, sent on a connected session before or while a NIC runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum BadMessage {

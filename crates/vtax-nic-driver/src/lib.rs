@@ -1,5 +1,5 @@
-//! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end
-//! that behaves like a guest, or misbehaves on purpose.
+//! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end that behaves like a
+//! guest or injects faults.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

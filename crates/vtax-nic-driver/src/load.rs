@@ -9,16 +9,16 @@ use crate::arrivals::Arrivals;
 use crate::nic::{Counts, Nic, wait_for_any};
 use crate::probe::{self, Reception, Stamp};
 
-/// How long a receiver waits for frames that are still on their way.
-const LINGER: Duration = Duration::from_millis(200);
+/// How long a receiver waits for the last frames.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Frames taken before a receiver looks at another NIC, as in NAPI.
-const BUDGET: usize = 64;
+/// Frames that a receiver takes before it polls another NIC, as in NAPI.
+const RECEIVE_BUDGET: usize = 64;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// What a stream came to, for all links together.
+/// The result of a stream, for all links together.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
     /// Frames due.
@@ -43,13 +43,12 @@ pub struct Stream {
 pub fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // A measurement on any processor is better than none.
+    // Any other processor will do.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
-/// Sends open-loop from each sender to the receiver of the same index. The sending thread spins on
-/// processor `sender_cpu`, the receiving one sleeps between calls on `receiver_cpu`; where that is the same, the sender
-/// makes way.
+/// Sends open-loop from each sender to the receiver of the same index. The sending thread spins on processor
+/// `sender_cpu`, and the receiving one sleeps between calls on `receiver_cpu`. On one processor the sender yields.
 pub fn stream(
     senders: &mut [Nic],
     receivers: &mut [Nic],
@@ -75,7 +74,7 @@ pub fn stream(
             send(senders, arrivals, (frame_len, duration), pause)
         });
         (outcome.due, outcome.refused) = sending.join().unwrap_or_default();
-        std::thread::sleep(LINGER);
+        std::thread::sleep(DRAIN_TIMEOUT);
         stop.store(true, Ordering::Release);
         receiving.join().unwrap_or_default()
     });
@@ -144,7 +143,7 @@ fn receive(nics: &mut [Nic], stop: &AtomicBool) -> Vec<Reception> {
     while !stop.load(Ordering::Acquire) {
         let mut busy = false;
         for (nic, seen) in nics.iter_mut().zip(&mut seen) {
-            let frames = nic.receive(0, BUDGET, |frame| seen.frame(frame, probe::now()));
+            let frames = nic.receive(0, RECEIVE_BUDGET, |frame| seen.frame(frame, probe::now()));
             busy |= frames > 0;
         }
         if !busy {
@@ -154,7 +153,7 @@ fn receive(nics: &mut [Nic], stop: &AtomicBool) -> Vec<Reception> {
     seen
 }
 
-/// What transactions came to.
+/// The result of transactions.
 #[derive(Clone, Debug, Default)]
 pub struct Transactions {
     /// Round trips, in ns, sorted.
@@ -207,7 +206,7 @@ fn ask(client: &mut Nic, duration: Duration) -> (Vec<u64>, u64) {
         client.send(0, &frame);
         let mut back = false;
         while !back && probe::now().since(sent) < Nanos::from_secs(1) {
-            client.receive(0, BUDGET, |frame| {
+            client.receive(0, RECEIVE_BUDGET, |frame| {
                 back |= probe::read(frame).is_some_and(|stamp| stamp.number == number);
             });
         }
@@ -223,7 +222,9 @@ fn ask(client: &mut Nic, duration: Duration) -> (Vec<u64>, u64) {
 fn answer(server: &mut Nic, stop: &AtomicBool) {
     let (mut requests, mut frame) = (Vec::new(), Vec::new());
     while !stop.load(Ordering::Acquire) {
-        let frames = server.receive(0, BUDGET, |frame| requests.extend(probe::read(frame)));
+        let frames = server.receive(0, RECEIVE_BUDGET, |frame| {
+            requests.extend(probe::read(frame))
+        });
         for stamp in requests.drain(..) {
             probe::write(&mut frame, A, B, 64, stamp);
             server.send(0, &frame);

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Where guest memory begins in guest-physical addresses; not zero, so that mistakes show.
+/// The guest-physical address of guest memory; not zero, so that mistakes show.
 pub const GUEST_BASE: u64 = 1 << 30;
 
-/// Memory of a make-believe guest. It is never unmapped: tests and benchmarks are short.
+/// Memory of a simulated guest. It is never unmapped: tests and benchmarks are short.
 #[derive(Debug)]
 pub struct GuestMemory {
     file: OwnedFd,
@@ -55,16 +55,16 @@ impl GuestMemory {
         self.base.as_ptr().addr() as u64
     }
 
-    /// Takes `size` bytes, aligned to 4096, and tells their guest-physical address. What is past
-    /// the end cannot be written or read.
+    /// Allocates `size` bytes, aligned to 4096, and returns their guest-physical address. Bytes past the end cannot be
+    /// written or read.
     pub fn allocate(&mut self, size: usize) -> u64 {
         let start = self.used;
         self.used = (start + size).next_multiple_of(4096);
         GUEST_BASE + start as u64
     }
 
-    /// Cuts the file at a guest-physical address while the back end has it mapped. Nothing past it
-    /// may be touched afterwards, here or there.
+    /// Truncates the file at a guest-physical address while the back end has it mapped. No byte past it may be
+    /// accessed afterwards.
     ///
     /// # Errors
     ///

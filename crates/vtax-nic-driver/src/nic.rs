@@ -1,5 +1,5 @@
-//! A NIC's driver, as a guest's kernel has it: EVENT_IDX, polling until empty, then asking for
-//! calls again. It counts every call and kick.
+//! A NIC's driver as in a guest's kernel: with EVENT_IDX, it polls until the ring is empty, then asks for calls again.
+//! It counts every call and kick.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ pub const HEADER_LEN: usize = 12;
 /// Room for a header and a frame of 2,036 bytes, or for a part of a longer one.
 pub const BUFFER_LEN: u32 = 2_048;
 
-/// How sent frames are described to the device.
+/// The layout of sent frames in descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// Header and frame in one buffer.
@@ -32,10 +32,10 @@ pub enum Layout {
     Indirect,
 }
 
-/// What kind of driver to be.
+/// The settings of a driver.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Features to ask for, beyond what is always needed.
+    /// Features to negotiate beyond the required ones.
     pub features: Features,
     /// Ring entries, a power of two.
     pub ring_size: u16,
@@ -45,7 +45,7 @@ pub struct Options {
     pub layout: Layout,
     /// Whether to forward the control queue, as QEMU does not.
     pub control: bool,
-    /// Bytes of guest memory behind all that the driver uses, which nobody has touched.
+    /// Bytes of untouched guest memory behind the memory that the driver uses.
     pub untouched: usize,
 }
 
@@ -65,7 +65,7 @@ impl Default for Options {
     }
 }
 
-/// What has been counted.
+/// Counts of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames received.
@@ -80,7 +80,7 @@ pub struct Counts {
     pub kicks: u64,
     /// RX kicks, for buffers given back.
     pub rx_kicks: u64,
-    /// Times that the driver slept until something happened.
+    /// Sleeps of the driver until an event.
     pub sleeps: u64,
 }
 
@@ -99,9 +99,9 @@ pub struct Queue {
 /// A queue pair.
 #[derive(Debug)]
 pub struct Pair {
-    /// What the guest receives.
+    /// The receive queue.
     pub rx: Queue,
-    /// What the guest sends.
+    /// The transmit queue.
     pub tx: Queue,
 }
 
@@ -116,7 +116,7 @@ pub struct Nic {
     pub pairs: Vec<Pair>,
     /// The control queue, where it is forwarded.
     pub control: Option<Queue>,
-    /// What both sides agreed on.
+    /// The negotiated features.
     pub features: Features,
     counts: Counts,
     layout: Layout,
@@ -199,7 +199,7 @@ impl Nic {
             table.extend_from_slice(&field.to_ne_bytes());
         }
         self.session
-            .tell(request::SET_MEM_TABLE, &table, &[self.memory.as_fd()])
+            .request(request::SET_MEM_TABLE, &table, &[self.memory.as_fd()])
     }
 
     fn start_rings(&mut self) -> Result<(), SessionError> {
@@ -210,23 +210,24 @@ impl Nic {
             .zip(queues)
             .chain(self.control.as_ref().map(|queue| (control, queue)));
         for (index, queue) in queues {
-            let tell =
-                |request, payload: &[u8], files: &[_]| self.session.tell(request, payload, files);
+            let send = |request, payload: &[u8], files: &[_]| {
+                self.session.request(request, payload, files)
+            };
             let ring = &queue.ring;
-            tell(request::SET_VRING_NUM, &state(index, ring.size.into()), &[])?;
-            tell(request::SET_VRING_BASE, &state(index, ring.base()), &[])?;
+            send(request::SET_VRING_NUM, &state(index, ring.size.into()), &[])?;
+            send(request::SET_VRING_BASE, &state(index, ring.base()), &[])?;
             let mut addresses = Vec::from(state(index, 0));
             for address in ring.addresses() {
                 addresses.extend_from_slice(&address.wrapping_add(user).to_ne_bytes());
             }
             addresses.extend_from_slice(&0u64.to_ne_bytes());
-            tell(request::SET_VRING_ADDR, &addresses, &[])?;
-            tell(
+            send(request::SET_VRING_ADDR, &addresses, &[])?;
+            send(
                 request::SET_VRING_CALL,
                 &u64::from(index).to_ne_bytes(),
                 &[queue.call.as_fd()],
             )?;
-            tell(
+            send(
                 request::SET_VRING_KICK,
                 &u64::from(index).to_ne_bytes(),
                 &[queue.kick.as_fd()],
@@ -235,18 +236,18 @@ impl Nic {
         for pair in &mut self.pairs {
             pair.rx.fill(&self.memory);
             pair.tx.ring.disable_calls(&self.memory);
-            ring(&pair.rx.kick);
+            signal(&pair.rx.kick);
         }
         let data = (0u32..).take(2 * self.pairs.len());
         for index in data.chain(self.control.as_ref().map(|_| control)) {
             self.session
-                .tell(request::SET_VRING_ENABLE, &state(index, 1), &[])?;
+                .request(request::SET_VRING_ENABLE, &state(index, 1), &[])?;
         }
         Ok(())
     }
 
-    /// The control queue comes after all queues that the device has, or after the only pair without
-    /// MQ (virtio 1.3, 5.1.2).
+    /// The number of the control queue: after all queues of the device, or after the only pair without MQ (virtio 1.3,
+    /// 5.1.2).
     fn control_number(&self) -> Result<u32, SessionError> {
         if self.control.is_none() || !self.features.has(Features::MQ) {
             return Ok(2);
@@ -297,11 +298,11 @@ impl Nic {
         Some(bytes)
     }
 
-    /// What has been counted so far.
+    /// The counts so far.
     pub fn counts(&mut self) -> Counts {
         for pair in &self.pairs {
-            self.counts.calls += heard(&pair.rx.call);
-            self.counts.tx_calls += heard(&pair.tx.call);
+            self.counts.calls += drain_event(&pair.rx.call);
+            self.counts.tx_calls += drain_event(&pair.tx.call);
         }
         self.counts
     }
@@ -384,14 +385,14 @@ impl Nic {
         queue.ring.offer(&self.memory, head);
         if queue.ring.publish(&self.memory) {
             self.counts.kicks += 1;
-            ring(&queue.kick);
+            signal(&queue.kick);
         }
         self.counts.sent += 1;
         true
     }
 
-    /// Takes up to `budget` received frames, and gives their buffers back. As in NAPI, fewer than
-    /// the budget means that the ring is empty.
+    /// Takes up to `budget` received frames and returns their buffers. As in NAPI, fewer than the budget means that
+    /// the ring is empty.
     pub fn receive(&mut self, pair: usize, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         let Some(queue) = self.pairs.get_mut(pair).map(|pair| &mut pair.rx) else {
             return 0;
@@ -421,7 +422,7 @@ impl Nic {
         }
         if given_back && queue.ring.publish(&self.memory) {
             self.counts.rx_kicks += 1;
-            ring(&queue.kick);
+            signal(&queue.kick);
         }
         self.counts.received += frames as u64;
         frames
@@ -441,7 +442,7 @@ impl Nic {
         let mut fds = [PollFd::new(&queue.call, PollFlags::IN)];
         // Interrupted or expired: the ring tells.
         let _ = rustix::event::poll(&mut fds, limit.as_ref());
-        self.counts.calls += heard(&queue.call);
+        self.counts.calls += drain_event(&queue.call);
         queue.ring.has_used(&self.memory)
     }
 
@@ -490,10 +491,10 @@ impl Queue {
 
     /// Kicks, whether the device wants it or not.
     pub fn kick(&self) {
-        ring(&self.kick);
+        signal(&self.kick);
     }
 
-    /// Where the buffer of a descriptor is.
+    /// The address of a descriptor's buffer.
     pub fn buffer(&self, index: u16) -> u64 {
         self.buffers + u64::from(BUFFER_LEN) * u64::from(index)
     }
@@ -529,14 +530,14 @@ impl Queue {
     }
 }
 
-fn ring(bell: &OwnedFd) {
-    // Fails only when the counter is full: then the bell has long rung.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+fn signal(event: &OwnedFd) {
+    // Fails only when the counter is full, and then the event is set.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-fn heard(bell: &OwnedFd) -> u64 {
+fn drain_event(event: &OwnedFd) -> u64 {
     let mut count = [0; 8];
-    match rustix::io::read(bell, &mut count) {
+    match rustix::io::read(event, &mut count) {
         Ok(8) => u64::from_ne_bytes(count),
         _ => 0,
     }
@@ -563,7 +564,7 @@ pub fn wait_for_any(nics: &mut [Nic], limit: Duration) {
     for nic in nics {
         nic.counts.sleeps += 1;
         if let Some(pair) = nic.pairs.first() {
-            nic.counts.calls += heard(&pair.rx.call);
+            nic.counts.calls += drain_event(&pair.rx.call);
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct PackedRing {
 }
 
 impl PackedRing {
-    /// What SET_VRING_BASE says of a new ring: slot 0, wrap counter 1, for either side.
+    /// The argument of SET_VRING_BASE for a new ring: slot 0, wrap counter 1, for either side.
     pub const START: u32 = 0x8000_8000;
 
     /// A new ring in `memory`.
@@ -81,8 +81,8 @@ impl PackedRing {
         self.ring + 16 * u64::from(position.slot)
     }
 
-    /// Writes the next descriptor of the chain `id`. The first one after a publication stays
-    /// invisible, and hides all behind it.
+    /// Writes the next descriptor of the chain `id`. The first one after a publication stays invisible, and with it
+    /// all later ones.
     pub fn offer(&mut self, memory: &GuestMemory, id: u16, descriptor: Descriptor) {
         let phase = if self.next.wrap { AVAILABLE } else { USED };
         let flags = descriptor.flags | phase;
@@ -138,7 +138,7 @@ impl PackedRing {
         (id, u32::from_le_bytes(len))
     }
 
-    /// Goes on behind a chain of so many descriptors that came back.
+    /// Skips a returned chain of `slots` descriptors.
     pub fn skip(&mut self, slots: u16) {
         self.seen = self.seen.after(slots, self.size);
     }

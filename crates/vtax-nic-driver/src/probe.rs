@@ -1,21 +1,20 @@
-//! Stamped frames: each carries its number and when it was sent, so the receiver knows what was lost,
-//! repeated or reordered, and how long each was on its way.
+//! Stamped frames, with number and time, by which the receiver counts losses, repetitions, reordering and delays.
 
 use vtax_nic::hold::Nanos;
 
-/// Without FCS.
+/// The shortest Ethernet frame in bytes, without FCS.
 pub const SHORTEST_FRAME: usize = 60;
 
 /// EtherType 0x88B6, IEEE Std 802 local experimental 2.
 const ETHER_TYPE: [u8; 2] = [0x88, 0xb6];
 const MAGIC: [u8; 4] = *b"vtxp";
 
-/// What a stamped frame carries.
+/// The stamp of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Counted from 0.
     pub number: u64,
-    /// When it was due to be sent: open loop, so a late sender counts as delay.
+    /// When it was due to be sent, so that a late sender counts as delay (open loop).
     pub sent: Nanos,
 }
 
@@ -52,7 +51,7 @@ pub fn now() -> Nanos {
     Nanos(seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// What a receiver has seen of a stream.
+/// A receiver's counts of a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Reception {
     /// Stamped frames.
@@ -61,7 +60,7 @@ pub struct Reception {
     pub lost: u64,
     /// Frames that came after one with a higher number, or twice.
     pub disordered: u64,
-    /// Time on the way, in ns.
+    /// Delays in ns.
     pub delays: Vec<u64>,
     next: u64,
 }

@@ -24,7 +24,7 @@ pub struct DriverRing {
     next_available: u16,
     published: u16,
     seen: u16,
-    /// Where chains go instead if the ring is packed; the descriptor table is then our own draft.
+    /// The packed ring, if it is one. The descriptor table is then private.
     packed: Option<PackedRing>,
 }
 
@@ -54,7 +54,7 @@ impl DriverRing {
         }
     }
 
-    /// What SET_VRING_BASE says of it while it is new.
+    /// The argument of SET_VRING_BASE for the new ring.
     pub fn base(&self) -> u32 {
         self.packed.map_or(0, |_| PackedRing::START)
     }

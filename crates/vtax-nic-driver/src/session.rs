@@ -1,5 +1,4 @@
-//! The front end's half of the vhost-user protocol, on a blocking socket. It can also be made to
-//! send what no honest front end would.
+//! The front end's half of the vhost-user protocol on a blocking socket. It can also send invalid messages.
 
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
@@ -36,7 +35,7 @@ const NEED_REPLY: u32 = 1 << 3;
 const REPLY_ACK: u64 = 1 << 3;
 
 /// How long the back end may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +53,7 @@ pub enum SessionError {
     Refused {
         /// The request's number.
         request: u32,
-        /// What it answered.
+        /// The answer.
         code: u64,
     },
     /// The back end does not offer a feature that is needed.
@@ -90,10 +89,10 @@ impl Session {
     /// The socket takes no time limit.
     pub fn from_socket(socket: UnixStream) -> Result<Self, SessionError> {
         socket
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(ANSWER_TIMEOUT))
             .map_err(failed("set up the socket to"))?;
         socket
-            .set_write_timeout(Some(PATIENCE))
+            .set_write_timeout(Some(ANSWER_TIMEOUT))
             .map_err(failed("set up the socket to"))?;
         Ok(Self {
             socket,
@@ -101,7 +100,7 @@ impl Session {
         })
     }
 
-    /// Negotiates: everything in `wanted` that is offered. Returns what was agreed on.
+    /// Negotiates the offered features of `wanted`, and returns them.
     ///
     /// # Errors
     ///
@@ -111,25 +110,25 @@ impl Session {
         if offered & needed != needed {
             return Err(SessionError::Features(needed & !offered));
         }
-        self.tell(request::SET_OWNER, &[], &[])?;
+        self.request(request::SET_OWNER, &[], &[])?;
         let protocol = self.get(request::GET_PROTOCOL_FEATURES)?;
-        self.tell(
+        self.request(
             request::SET_PROTOCOL_FEATURES,
             &(protocol & REPLY_ACK).to_ne_bytes(),
             &[],
         )?;
         self.acknowledges = protocol & REPLY_ACK != 0;
         let agreed = offered & wanted;
-        self.tell(request::SET_FEATURES, &agreed.to_ne_bytes(), &[])?;
+        self.request(request::SET_FEATURES, &agreed.to_ne_bytes(), &[])?;
         Ok(agreed)
     }
 
-    /// A request that has no answer of its own. Waits for the acknowledgement, where there are any.
+    /// Sends a request without a reply of its own. Waits for the acknowledgement, where they were negotiated.
     ///
     /// # Errors
     ///
     /// The back end refuses, or the socket fails.
-    pub fn tell(
+    pub fn request(
         &self,
         request: u32,
         payload: &[u8],
@@ -146,7 +145,7 @@ impl Session {
         Ok(())
     }
 
-    /// A request with a number for an answer.
+    /// Sends a request and returns the number of its reply.
     ///
     /// # Errors
     ///
@@ -181,7 +180,7 @@ impl Session {
             Ok(_) => true,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         };
-        let _ = self.socket.set_read_timeout(Some(PATIENCE));
+        let _ = self.socket.set_read_timeout(Some(ANSWER_TIMEOUT));
         closed
     }
 

@@ -1,8 +1,8 @@
 //! A deterministic discrete-event simulation of hold policies: ports, their guests, one worker.
 //!
-//! It answers how many notifications a policy saves and how long packets wait for it, without a
-//! machine's noise. Its numbers are modelled. The guest behaves like Linux: a call wakes it after
-//! a while, it polls until its ring is empty, and then wants calls again.
+//! It computes how many notifications a policy saves and how long packets wait for it, without a machine's noise. Its
+//! numbers are modelled. The guest behaves like Linux: a call wakes it after a delay, it polls until its ring is
+//! empty, and then wants calls again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -12,15 +12,15 @@ use vtax_nic::hold::{Controller, Nanos, NextDrain, PairHold, Release, RxBatch, T
 use crate::arrivals::Arrivals;
 use crate::stream::{Flow, Processor, Stage, Stream};
 
-/// What wakes up late, guest or worker, does so by this much.
-const WAKE: Nanos = Nanos::from_micros(5);
+/// The delay of wake-ups of guests and the worker.
+const WAKE_DELAY: Nanos = Nanos::from_micros(5);
 
-/// What a guest needs to handle a packet.
-const HANDLE: Nanos = Nanos(500);
+/// The time in which a guest handles a packet.
+const HANDLE_TIME: Nanos = Nanos(500);
 
-const RING: u16 = 256;
+const RING_SIZE: u16 = 256;
 
-/// What the guests do.
+/// The traffic of the guests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Traffic {
     /// Guests receive.
@@ -29,23 +29,23 @@ pub enum Traffic {
     ReceiveWithAcks(Arrivals),
     /// Guests send.
     Send(Arrivals),
-    /// Peers send a request, guests answer; a peer sends the next one when it has the answer.
+    /// Peers send a request, guests answer, and a peer sends the next one when it has the answer.
     Transactions {
-        /// Requests under way for each guest.
+        /// Outstanding requests of each guest.
         outstanding: u32,
-        /// From the answer's arrival to the next request's.
+        /// The time from an answer to the next request.
         think: Nanos,
     },
-    /// A TCP stream to or from the guest, on one processor for all that it takes.
+    /// A TCP stream to or from the guest, with one processor for all its stages.
     Stream(Stream),
 }
 
-/// What to simulate.
+/// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// What the guests do.
     pub traffic: Traffic,
-    /// How many guests, all alike but for their random numbers.
+    /// The number of guests, which differ only in their random numbers.
     pub ports: u32,
     /// Each port's budget.
     pub budget: Nanos,
@@ -53,7 +53,7 @@ pub struct Setup {
     pub duration: Nanos,
 }
 
-/// What came out, for all ports together.
+/// The results of a simulation, for all ports together.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// Packets that guests received.
@@ -66,11 +66,11 @@ pub struct Outcome {
     pub calls: u64,
     /// TX kicks.
     pub kicks: u64,
-    /// Times that the worker woke up because of a deadline.
+    /// Wake-ups of the worker by a deadline.
     pub timer_wakeups: u64,
-    /// How long each received packet waited for its call, in ns, sorted.
+    /// The wait of each received packet for its call, in ns, sorted.
     pub rx_holds: Vec<u64>,
-    /// How long each sent packet waited to be taken, in ns, sorted.
+    /// The wait of each sent packet for its drain, in ns, sorted.
     pub tx_waits: Vec<u64>,
 }
 
@@ -97,9 +97,9 @@ pub fn quantile(sorted: &[u64], part: f64) -> Nanos {
     )
 }
 
-/// Runs it. `controller` makes each port's policy.
+/// Runs a simulation. `controller` makes each port's controller.
 pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outcome {
-    let mut world = World::default();
+    let mut world = Simulation::default();
     for index in 0..setup.ports {
         world
             .ports
@@ -110,19 +110,19 @@ pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outco
                 let times = arrivals
                     .times(u64::from(index))
                     .take_while(|at| *at < setup.duration);
-                times.for_each(|at| world.plan(at, port, What::Arrive));
+                times.for_each(|at| world.plan(at, port, EventKind::Arrive));
             }
             Traffic::Send(arrivals) => {
                 let times = arrivals
                     .times(u64::from(index))
                     .take_while(|at| *at < setup.duration);
-                times.for_each(|at| world.plan(at, port, What::Submit));
+                times.for_each(|at| world.plan(at, port, EventKind::Submit));
             }
             Traffic::Transactions { outstanding, think } => {
                 let starts = (0..*outstanding).map(|n| Nanos(think.0 * u64::from(n + 1)));
-                starts.for_each(|at| world.plan(at, port, What::Arrive));
+                starts.for_each(|at| world.plan(at, port, EventKind::Arrive));
             }
-            Traffic::Stream(_) => world.plan(Nanos::ZERO, port, What::Write),
+            Traffic::Stream(_) => world.plan(Nanos::ZERO, port, EventKind::Write),
         }
     }
     while let Some(Reverse(event)) = world.events.pop() {
@@ -140,17 +140,17 @@ pub fn run(setup: &Setup, controller: impl Fn() -> Box<dyn Controller>) -> Outco
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Event {
     at: Nanos,
-    /// Events of one moment happen in the order in which they were planned.
+    /// Simultaneous events have the order in which they were scheduled.
     order: u64,
     port: usize,
-    what: What,
+    what: EventKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum What {
-    /// A packet comes for the guest.
+enum EventKind {
+    /// A packet arrives for the guest.
     Arrive,
-    /// The guest looks into its RX ring.
+    /// The guest polls its RX ring.
     Poll,
     /// The guest sends a packet.
     Submit,
@@ -162,7 +162,7 @@ enum What {
     Write,
     /// A guest that was called handles its stream.
     Wake,
-    /// So many bytes of a stream are handled.
+    /// A stage has handled bytes of a stream.
     End(Stage, u64),
 }
 
@@ -179,9 +179,9 @@ struct Port {
     /// Packets in the used ring that the guest has not seen.
     unseen: u32,
     handled: u64,
-    /// When the packets whose call is held were published.
+    /// The times at which the packets whose call is held were published.
     held: Vec<Nanos>,
-    /// When the packets in the available ring were put there.
+    /// The times at which the packets in the available ring were put there.
     waiting: VecDeque<Nanos>,
     /// Whether the worker wants a kick.
     armed: bool,
@@ -206,18 +206,18 @@ impl Port {
 }
 
 #[derive(Default)]
-struct World {
+struct Simulation {
     ports: Vec<Port>,
     events: BinaryHeap<Reverse<Event>>,
     planned: u64,
     wakeups: BTreeSet<Nanos>,
-    /// What all of a stream share.
+    /// The processor that all stages of a stream share.
     processor: Processor,
     outcome: Outcome,
 }
 
-impl World {
-    fn plan(&mut self, at: Nanos, port: usize, what: What) {
+impl Simulation {
+    fn plan(&mut self, at: Nanos, port: usize, what: EventKind) {
         self.planned += 1;
         self.events.push(Reverse(Event {
             at,
@@ -234,17 +234,17 @@ impl World {
             what,
             ..
         } = event;
-        if matches!(what, What::Kick | What::Deadline)
+        if matches!(what, EventKind::Kick | EventKind::Deadline)
             && let Some(until) = self.processor.is_taken_until(at)
         {
             self.plan(until, index, what);
             return;
         }
         match what {
-            What::Arrive => self.arrive(at, index),
-            What::Poll => self.poll(at, index, traffic),
-            What::Submit => self.submit(at, index),
-            What::Kick => {
+            EventKind::Arrive => self.arrive(at, index),
+            EventKind::Poll => self.poll(at, index, traffic),
+            EventKind::Submit => self.submit(at, index),
+            EventKind::Kick => {
                 let Some(port) = self.ports.get_mut(index) else {
                     return;
                 };
@@ -254,7 +254,7 @@ impl World {
                     self.drain(at, index, traffic);
                 }
             }
-            What::Deadline => {
+            EventKind::Deadline => {
                 let Some(port) = self.ports.get_mut(index) else {
                     return;
                 };
@@ -268,17 +268,17 @@ impl World {
                     self.drain(at, index, traffic);
                 }
             }
-            What::Write | What::Wake | What::End(..) => {
+            EventKind::Write | EventKind::Wake | EventKind::End(..) => {
                 if let Traffic::Stream(stream) = traffic {
-                    self.go_on(event, stream);
+                    self.handle_stream(event, stream);
                 }
             }
         }
         self.plan_deadline(index);
     }
 
-    /// A stream goes on.
-    fn go_on(&mut self, event: Event, stream: &Stream) {
+    /// Handles an event of a stream.
+    fn handle_stream(&mut self, event: Event, stream: &Stream) {
         let Event {
             at,
             port: index,
@@ -289,16 +289,16 @@ impl World {
             return;
         };
         match what {
-            What::Write => {
+            EventKind::Write => {
                 port.flow.write(stream);
                 if let Some(every) = stream.every {
-                    self.plan(at + every, index, What::Write);
+                    self.plan(at + every, index, EventKind::Write);
                 }
             }
-            What::Wake => {
+            EventKind::Wake => {
                 self.processor.wake(Stage::Guest);
             }
-            What::End(stage, bytes) => {
+            EventKind::End(stage, bytes) => {
                 self.processor.ended(stage, bytes);
                 let done = port.flow.end(stage, stream, at);
                 if stage == Stage::Guest {
@@ -320,7 +320,7 @@ impl World {
         self.take_turn(at, index, stream);
     }
 
-    /// Gives the processor to whose turn it is.
+    /// Gives the processor to the next stage.
     fn take_turn(&mut self, at: Nanos, index: usize, stream: &Stream) {
         let Some(port) = self.ports.get_mut(index) else {
             return;
@@ -331,7 +331,7 @@ impl World {
         while let Some(stage) = self.processor.next() {
             if let Some((cost, bytes)) = port.flow.start(stage, stream, at) {
                 self.processor.starts(stage, at + cost);
-                self.plan(at + cost, index, What::End(stage, bytes));
+                self.plan(at + cost, index, EventKind::End(stage, bytes));
                 return;
             }
             self.processor.has_nothing(stage);
@@ -349,7 +349,7 @@ impl World {
             && port.planned.is_none_or(|planned| planned > deadline)
         {
             port.planned = Some(deadline);
-            self.plan(deadline, index, What::Deadline);
+            self.plan(deadline, index, EventKind::Deadline);
         }
     }
 
@@ -357,7 +357,7 @@ impl World {
         let Some(port) = self.ports.get_mut(index) else {
             return;
         };
-        if port.unseen >= RING.into() {
+        if port.unseen >= RING_SIZE.into() {
             return;
         }
         port.unseen += 1;
@@ -368,11 +368,11 @@ impl World {
         } else {
             self.outcome.rx_holds.push(0);
         }
-        let free = RING - u16::try_from(port.unseen).unwrap_or(RING);
+        let free = RING_SIZE - u16::try_from(port.unseen).unwrap_or(RING_SIZE);
         let batch = RxBatch {
             packets: 1,
             free,
-            ring_size: RING,
+            ring_size: RING_SIZE,
             wanted,
         };
         let release = port.hold.received(at, batch);
@@ -390,11 +390,11 @@ impl World {
                 .rx_holds
                 .extend(port.held.drain(..).map(|since| at.since(since).0));
             let looks = if port.flow.is_used() {
-                What::Wake
+                EventKind::Wake
             } else {
-                What::Poll
+                EventKind::Poll
             };
-            self.plan(at + WAKE, index, looks);
+            self.plan(at + WAKE_DELAY, index, looks);
         }
     }
 
@@ -414,16 +414,16 @@ impl World {
             Traffic::Receive(_) | Traffic::Send(_) | Traffic::Stream(_) => false,
         };
         if answers {
-            self.plan(at + HANDLE, index, What::Submit);
+            self.plan(at + HANDLE_TIME, index, EventKind::Submit);
         }
-        self.plan(at + HANDLE, index, What::Poll);
+        self.plan(at + HANDLE_TIME, index, EventKind::Poll);
     }
 
     fn submit(&mut self, at: Nanos, index: usize) {
         let Some(port) = self.ports.get_mut(index) else {
             return;
         };
-        if port.waiting.len() >= RING.into() {
+        if port.waiting.len() >= RING_SIZE.into() {
             return;
         }
         self.outcome.sent += 1;
@@ -431,7 +431,7 @@ impl World {
         if port.armed {
             port.armed = false;
             self.outcome.kicks += 1;
-            self.plan(at + WAKE, index, What::Kick);
+            self.plan(at + WAKE_DELAY, index, EventKind::Kick);
         }
     }
 
@@ -444,13 +444,13 @@ impl World {
         self.outcome.tx_waits.extend(waits);
         let round = TxRound {
             packets,
-            ring_size: RING,
+            ring_size: RING_SIZE,
         };
         port.armed = port.hold.drained(at, round) == NextDrain::OnKick;
         match traffic {
             Traffic::Transactions { think, .. } => {
                 for _ in 0..packets {
-                    self.plan(at + *think, index, What::Arrive);
+                    self.plan(at + *think, index, EventKind::Arrive);
                 }
             }
             Traffic::Stream(stream) => {

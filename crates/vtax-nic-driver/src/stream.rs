@@ -1,42 +1,42 @@
-//! A TCP stream in the simulation: a sender that waits for acknowledgements, and everything that handles a frame on
-//! the way taking turns on one processor.
+//! A TCP stream in the simulation: a sender that waits for acknowledgements, and stages that handle frames by turns on
+//! one processor.
 
 use std::collections::VecDeque;
 
 use vtax_nic::hold::Nanos;
 
-/// What an acknowledgement takes, wherever it is handled.
-const ACKNOWLEDGE: Nanos = Nanos::from_micros(4);
+/// The time in which any stage handles an acknowledgement.
+const ACKNOWLEDGE_TIME: Nanos = Nanos::from_micros(4);
 
 /// Payload of the largest frame that TCP sends over IPv4 with timestamps, in bytes: 45 segments of 1,448.
-const LARGEST: u64 = 45 * 1_448;
+const LARGEST_FRAME: u64 = 45 * 1_448;
 
 /// Linux sizes frames so that one takes a millisecond at the stream's pace (`tcp_tso_autosize`), of two segments at
 /// least.
-const SMALLEST: u64 = 2 * 1_448;
-const PACED: Nanos = Nanos::from_micros(1_000);
+const SMALLEST_FRAME: u64 = 2 * 1_448;
+const PACING_INTERVAL: Nanos = Nanos::from_micros(1_000);
 
-/// What may be under way at first.
+/// The initial window (RFC 6928).
 const FIRST_WINDOW: u64 = 10 * 1_448;
 
 /// Acknowledgements at a stream's start that Linux does not delay.
-const QUICK: u32 = 16;
+const QUICK_ACKS: u32 = 16;
 
 /// Bytes that Linux's back end moves before it lets others run (`VHOST_NET_WEIGHT`).
-const ROUND: u64 = 0x8_0000;
+const BACKEND_ROUND: u64 = 0x8_0000;
 
 /// A TCP stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stream {
     /// Whether the guest sends it; otherwise it receives.
     pub guest_sends: bool,
-    /// Bytes that may be under way.
+    /// The largest window, in bytes.
     pub window: u64,
     /// Bytes that the application writes at a time.
     pub write: u64,
-    /// From one write to the next; none: as fast as it goes.
+    /// The time between two writes; `None` is as fast as possible.
     pub every: Option<Nanos>,
-    /// What a GB takes: of whoever sends, of the back end, of whoever receives.
+    /// The processor time for a GB of the sender, the back end and the receiver.
     pub costs: [Nanos; 3],
 }
 
@@ -66,21 +66,21 @@ impl Stream {
     }
 }
 
-/// Who is at work.
+/// A stage of the handling of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// The sender makes a frame.
     Send,
     /// The back end moves one.
     Carry,
-    /// The peer takes what it got: a frame, or an acknowledgement.
+    /// The peer takes a frame or an acknowledgement.
     Peer,
-    /// The guest does.
+    /// The guest takes a frame or an acknowledgement.
     Guest,
 }
 
 impl Stage {
-    /// Who goes on with what the worker took from the guest.
+    /// The stage after the worker's drain.
     pub fn of_drained(stream: &Stream) -> Self {
         if stream.guest_sends {
             Self::Carry
@@ -90,34 +90,34 @@ impl Stage {
     }
 }
 
-/// What whoever handles a stream shares. Who woke up last has it, until there is nothing left to do; but the back
-/// end gives it away only when its round is over, as Linux's does, which is no process of its own.
+/// The processor that the stages share. The last stage that woke up has it until it has no more work. The back end
+/// yields only at the end of its round, as Linux's kernel thread does.
 #[derive(Debug, Default)]
 pub struct Processor {
-    /// The next one is the last.
+    /// Stages that wait for the processor; the last one is next.
     turns: Vec<Stage>,
     is_at_work: bool,
     /// Bytes that the back end has moved in its round.
     round: u64,
-    /// When the back end will look up next.
+    /// When the back end next yields.
     back_end_until: Nanos,
 }
 
 impl Processor {
-    /// Someone has something to do.
+    /// A stage has work.
     pub fn wake(&mut self, stage: Stage) {
         self.turns.retain(|waiting| *waiting != stage);
         self.turns.push(stage);
     }
 
-    /// Someone has something to do once whoever is at it now has no more.
+    /// A stage has work after the present one has none.
     pub fn wake_next(&mut self, stage: Stage) {
         if !self.turns.contains(&stage) {
             self.turns.insert(self.turns.len().saturating_sub(1), stage);
         }
     }
 
-    /// Whose turn it is, unless someone is at work.
+    /// The next stage, unless one is at work.
     pub fn next(&self) -> Option<Stage> {
         match self.round {
             _ if self.is_at_work => None,
@@ -126,7 +126,7 @@ impl Processor {
         }
     }
 
-    /// They begin.
+    /// A stage begins to work until `until`.
     pub fn starts(&mut self, stage: Stage, until: Nanos) {
         self.is_at_work = true;
         if stage == Stage::Carry {
@@ -134,13 +134,13 @@ impl Processor {
         }
     }
 
-    /// They have handled `bytes`.
+    /// A stage has handled `bytes`.
     pub fn ended(&mut self, stage: Stage, bytes: u64) {
         self.is_at_work = false;
         if stage == Stage::Carry {
             self.round += bytes;
         }
-        if self.round >= ROUND {
+        if self.round >= BACKEND_ROUND {
             self.round = 0;
             // The others first.
             self.turns.retain(|waiting| *waiting != stage);
@@ -148,7 +148,7 @@ impl Processor {
         }
     }
 
-    /// They look and find nothing.
+    /// A stage has no work.
     pub fn has_nothing(&mut self, stage: Stage) {
         if stage == Stage::Carry {
             self.round = 0;
@@ -156,53 +156,53 @@ impl Processor {
         self.turns.retain(|waiting| *waiting != stage);
     }
 
-    /// Until when nobody else gets to run, if that is so.
+    /// Until when the processor is taken, if it is.
     pub fn is_taken_until(&self, now: Nanos) -> Option<Nanos> {
         (now < self.back_end_until).then_some(self.back_end_until)
     }
 }
 
-/// What is to be done next.
+/// The effects of a stage's work.
 #[derive(Debug, Default)]
 pub struct StageResult {
-    /// Who goes on.
+    /// The next stage.
     pub next: Option<Stage>,
-    /// Something is in the guest's receive ring.
+    /// Whether the guest's receive ring has a frame.
     pub to_guest: bool,
-    /// Something is in its send ring.
+    /// Whether the guest's send ring has a frame.
     pub from_guest: bool,
-    /// Bytes that the sender knows to be there.
+    /// Bytes acknowledged to the sender.
     pub acknowledged: u64,
 }
 
-/// Where a stream is.
+/// The state of a stream.
 #[derive(Debug, Default)]
 pub struct Flow {
     /// Bytes that were written and not sent.
     written: u64,
     /// Bytes that were sent and whose acknowledgement has not come.
     under_way: u64,
-    /// Bytes and frames that were taken and not acknowledged.
+    /// Bytes and frames that were received and not acknowledged.
     taken: (u64, u32),
     /// Acknowledgements that were not delayed.
     quick: u32,
     is_used: bool,
     is_sending: bool,
-    /// What was sent and is not acknowledged, and when.
+    /// Frames that were sent and not acknowledged, with their times.
     sent: VecDeque<(Nanos, u64)>,
     round_trip: Nanos,
     /// Bytes that are acknowledged.
     arrived: u64,
-    /// The frame that is being made.
+    /// The frame that the sender makes.
     made: u64,
-    /// Frames, or what acknowledgements stand for, before each stage, in bytes.
+    /// The queue before each stage, in bytes of frames or of acknowledged data.
     before_carry: VecDeque<u64>,
     before_peer: VecDeque<u64>,
     before_guest: VecDeque<u64>,
 }
 
 impl Flow {
-    /// Whether there is a stream at all.
+    /// Whether a stream is simulated.
     pub fn is_used(&self) -> bool {
         self.is_used
     }
@@ -210,7 +210,7 @@ impl Flow {
     /// The application writes.
     pub fn write(&mut self, stream: &Stream) {
         self.is_used = true;
-        // What does not fit into the socket, the application has not written yet.
+        // Bytes that do not fit into the socket are written later.
         self.written = match stream.every {
             Some(_) => self.written + stream.write,
             None => u64::MAX / 4,
@@ -238,15 +238,15 @@ impl Flow {
             .saturating_sub(self.under_way)
             .min((2 * stream.window).saturating_sub(self.under_way + unread));
         // The pace is 1.2 windows a round trip.
-        let paced = window * 6 / 5 * PACED.0 / self.round_trip.0.max(1);
-        let largest = paced.clamp(SMALLEST, LARGEST);
+        let paced = window * 6 / 5 * PACING_INTERVAL.0 / self.round_trip.0.max(1);
+        let largest = paced.clamp(SMALLEST_FRAME, LARGEST_FRAME);
         let bytes = self.written.min(room).min(largest);
         // A rest of the window waits until there is more of it.
         let is_worth_it = bytes == self.written || bytes * 2 >= largest.min(window);
         (bytes > 0 && is_worth_it).then_some(bytes)
     }
 
-    /// Someone has the processor: for how long, and for how many bytes. `None`: there is nothing to do.
+    /// A stage has the processor. Returns the time and the bytes of its work, or `None` if it has none.
     pub fn start(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> Option<(Nanos, u64)> {
         let (part, bytes) = match stage {
             Stage::Send => {
@@ -270,14 +270,14 @@ impl Flow {
             Stage::Send | Stage::Carry => false,
         };
         let cost = if is_acknowledgement {
-            ACKNOWLEDGE
+            ACKNOWLEDGE_TIME
         } else {
             stream.cost(part, bytes)
         };
         Some((cost, bytes))
     }
 
-    /// They are done.
+    /// A stage ends its work.
     pub fn end(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> StageResult {
         let mut done = StageResult::default();
         match stage {
@@ -338,7 +338,7 @@ impl Flow {
         self.taken.0 += bytes;
         self.taken.1 += 1;
         let is_due = self.taken.1 >= 2 && self.before_guest.is_empty();
-        let is_quick = self.quick < QUICK;
+        let is_quick = self.quick < QUICK_ACKS;
         self.quick += u32::from(is_quick);
         (is_due || is_quick).then(|| std::mem::take(&mut self.taken).0)
     }

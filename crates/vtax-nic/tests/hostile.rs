@@ -13,7 +13,7 @@ use vtax_nic::features::Features;
 use vtax_nic::hold::Mode;
 use vtax_nic_driver::backend::Backend;
 use vtax_nic_driver::descriptor::Descriptor;
-use vtax_nic_driver::hostile::{BadMessage, Misdeed};
+use vtax_nic_driver::hostile::{BadMessage, DriverFault};
 use vtax_nic_driver::load::ping_pong;
 use vtax_nic_driver::nic::{Nic, Options};
 use vtax_nic_driver::session::{Session, message, request};
@@ -96,7 +96,7 @@ fn pass(from: &mut Nic, to: &mut Nic, after: &str) {
     }
 }
 
-/// What a misdeed comes to for who commits it.
+/// What a fault comes to for who commits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
     /// Its queue or port is stopped.
@@ -109,18 +109,18 @@ enum Cost {
     Chance,
 }
 
-fn cost(misdeed: Misdeed) -> Cost {
-    match misdeed {
-        Misdeed::ZeroLength
-        | Misdeed::ShorterThanHeader
-        | Misdeed::HeaderOnly
-        | Misdeed::ChecksumStartPastEnd
-        | Misdeed::ChecksumOffsetPastEnd
-        | Misdeed::SegmentsOfZeroBytes
-        | Misdeed::UnnegotiatedSegmentation
-        | Misdeed::UnknownSegmentation => Cost::Frame,
-        Misdeed::HeaderInTwelveParts | Misdeed::EventIndexOscillates => Cost::Nothing,
-        Misdeed::DescriptorsRewritten => Cost::Chance,
+fn cost(fault: DriverFault) -> Cost {
+    match fault {
+        DriverFault::ZeroLength
+        | DriverFault::ShorterThanHeader
+        | DriverFault::HeaderOnly
+        | DriverFault::ChecksumStartPastEnd
+        | DriverFault::ChecksumOffsetPastEnd
+        | DriverFault::SegmentsOfZeroBytes
+        | DriverFault::UnnegotiatedSegmentation
+        | DriverFault::UnknownSegmentation => Cost::Frame,
+        DriverFault::HeaderInTwelveParts | DriverFault::EventIndexOscillates => Cost::Nothing,
+        DriverFault::DescriptorsRewritten => Cost::Chance,
         _ => Cost::Queue,
     }
 }
@@ -128,14 +128,14 @@ fn cost(misdeed: Misdeed) -> Cost {
 #[test]
 fn every_misdeed_of_a_running_driver_stays_with_its_port() {
     let mut bench = Bench::new();
-    for misdeed in Misdeed::ALL {
-        let name = format!("{misdeed:?}");
+    for fault in DriverFault::ALL {
+        let name = format!("{fault:?}");
         let mut peer = bench.connect("b0", Options::default());
         let mut hostile = bench.connect("a0", Options::default());
         pass(&mut peer, &mut hostile, &name);
         pass(&mut hostile, &mut peer, &name);
         let before = bench.backend.stats("a0").unwrap().totals;
-        misdeed.commit(&mut hostile);
+        fault.inject(&mut hostile);
         // What is wrong with receive buffers shows when a frame comes.
         let start = Instant::now();
         loop {
@@ -144,13 +144,13 @@ fn every_misdeed_of_a_running_driver_stays_with_its_port() {
                 now.faults - before.faults,
                 now.tx_packets > before.tx_packets,
             );
-            let is_paid = match cost(misdeed) {
+            let is_paid = match cost(fault) {
                 Cost::Queue => faults > 0,
                 Cost::Frame => now.drops.malformed > before.drops.malformed,
                 Cost::Nothing => taken && now.drops == before.drops,
                 Cost::Chance => true,
             };
-            let stops = matches!(cost(misdeed), Cost::Queue | Cost::Chance);
+            let stops = matches!(cost(fault), Cost::Queue | Cost::Chance);
             assert!(faults == 0 || stops, "{name}: it stopped");
             if is_paid {
                 break;
@@ -209,7 +209,7 @@ fn a_call_descriptor_that_blocks_after_it_was_handed_over_stops_nobody() {
     for queue in [0_u64, 1] {
         hostile
             .session
-            .tell(
+            .request(
                 request::SET_VRING_CALL,
                 &queue.to_ne_bytes(),
                 &[call.as_fd()],

@@ -37,14 +37,14 @@ struct Cli {
 const SENDER_CPU: usize = 0;
 const OTHER_CPU: usize = 1;
 
-/// Modes that are compared closely take turns, so often: a slow drift of the machine touches all alike.
+/// The rounds in which compared modes take turns, so that a slow drift of the machine affects all alike.
 const ROUNDS: u32 = 3;
 
-/// Steal beyond which the delay of a wake-up says nothing of the program, as a part of a processor.
-const STOLEN: f64 = 0.005;
+/// The steal, as a part of a processor, above which delays of wake-ups are not the program's.
+const MOST_STEAL: f64 = 0.005;
 
-const SMALL: usize = 64;
-const LARGE: usize = 1_514;
+const SMALL_FRAME: usize = 64;
+const LARGE_FRAME: usize = 1_514;
 
 fn main() -> ExitCode {
     let bench = Bench {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What many ports saw, and the processor time of their back end.
+/// Counts of many ports, and the processor time of their back end.
 #[derive(Default)]
 struct Ports {
     cpu: Duration,
@@ -69,7 +69,7 @@ struct Ports {
     lost: u64,
 }
 
-/// What was seen of a link without traffic, and of packets that came alone.
+/// Measurements of a link without traffic, and of packets that come alone.
 #[derive(Default)]
 struct Idle {
     sleeps: u64,
@@ -82,7 +82,7 @@ struct Bench {
     aims: RefCell<Vec<Aim>>,
 }
 
-/// What the NIC wants to reach, and what it reached.
+/// An aim of the NIC and the measured value.
 struct Aim {
     what: String,
     bound: Bound,
@@ -121,12 +121,12 @@ struct Links {
     _directory: PathGuard,
 }
 
-/// A directory that goes when this is dropped.
+/// A directory that is removed when this is dropped.
 struct PathGuard(PathBuf);
 
 impl Drop for PathGuard {
     fn drop(&mut self) {
-        // A directory left in the temporary directory is no reason to fail.
+        // A directory that stays in the temporary directory is no failure.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -197,7 +197,7 @@ impl Bench {
         Nanos::from_secs(self.cli.seconds)
     }
 
-    /// A's frames to B, where the hold is: B receives.
+    /// Sends frames from A to B, whose notifications are held.
     fn to_b(&self, links: &mut Links, arrivals: &Arrivals, len: usize) -> Stream {
         let shape = (len, self.duration());
         stream(
@@ -221,7 +221,7 @@ impl Bench {
                 )
             }),
             &[Mode::Off, Mode::Fixed, Mode::Adaptive],
-            SMALL,
+            SMALL_FRAME,
         )
     }
 
@@ -234,7 +234,11 @@ impl Bench {
                 Arrivals::TEN_MEGABITS_IN_BURSTS,
             ),
         ];
-        self.table_of_streams(&traffic, &[Mode::Off, Mode::Fixed, Mode::Adaptive], LARGE)
+        self.table_of_streams(
+            &traffic,
+            &[Mode::Off, Mode::Fixed, Mode::Adaptive],
+            LARGE_FRAME,
+        )
     }
 
     fn table_of_streams(
@@ -275,7 +279,7 @@ impl Bench {
                     let beyond = (hold.p99 as f64 / 1e3 - self.budget_seconds() * 1e6).max(0.0);
                     let what = format!("p99 of holds beyond the budget, {name}");
                     let what = match stolen {
-                        ..STOLEN => what,
+                        ..MOST_STEAL => what,
                         _ => format!("{what} ({:.1} % stolen: says nothing)", stolen * 100.0),
                     };
                     self.aim(what, Bound::AtMost(50.0), (beyond, " µs"));
@@ -299,7 +303,7 @@ impl Bench {
             for mode in [Mode::Off, Mode::Fixed, Mode::Adaptive] {
                 let mut links = self.links(1, mode)?;
                 let before = links.backend.usage()?;
-                let (shape, cpus) = ((SMALL, self.duration()), (SENDER_CPU, OTHER_CPU));
+                let (shape, cpus) = ((SMALL_FRAME, self.duration()), (SENDER_CPU, OTHER_CPU));
                 let seen = stream(&mut links.b, &mut links.a, &arrivals, shape, cpus);
                 let after = links.backend.usage()?;
                 let per_packet = seen.sender.kicks as f64 / seen.due.max(1) as f64;
@@ -330,14 +334,14 @@ impl Bench {
             for (mode, idle) in &mut seen {
                 let mut links = self.links(1, *mode)?;
                 let warm = Arrivals::Poisson { rate: 50e3 };
-                self.to_b(&mut links, &warm, SMALL);
+                self.to_b(&mut links, &warm, SMALL_FRAME);
                 std::thread::sleep(Duration::from_millis(100));
                 let before = links.backend.usage()?;
                 std::thread::sleep(part);
                 let after = links.backend.usage()?;
                 idle.sleeps += after.sleeps - before.sleeps;
                 idle.cpu += after.cpu.saturating_sub(before.cpu);
-                let sparse = self.to_b(&mut links, &Arrivals::Constant { rate: 50.0 }, SMALL);
+                let sparse = self.to_b(&mut links, &Arrivals::Constant { rate: 50.0 }, SMALL_FRAME);
                 idle.delays.extend(sparse.delays);
             }
         }
@@ -401,8 +405,8 @@ impl Bench {
         Ok(())
     }
 
-    /// The back end alone on its processor: where it shares one with the receivers, those that are called
-    /// often keep it from waking up, and so make its batches.
+    /// The back end has a processor of its own. If it shared one with the receivers, frequent calls would delay its
+    /// wake-ups and so enlarge its batches.
     fn ports(&self) -> Result<(), BackendError> {
         println!("\n### Many ports, each receiving 1 kpps, Poisson\n");
         println!(
@@ -416,8 +420,10 @@ impl Bench {
                 for (mode, ports) in &mut seen {
                     let mut all = self.links(links, *mode)?;
                     let before = all.backend.usage()?;
-                    let (shape, arrivals) =
-                        ((SMALL, self.duration()), Arrivals::Poisson { rate: 1e3 });
+                    let (shape, arrivals) = (
+                        (SMALL_FRAME, self.duration()),
+                        Arrivals::Poisson { rate: 1e3 },
+                    );
                     let cpus = (SENDER_CPU, SENDER_CPU);
                     let stream = stream(&mut all.a, &mut all.b, &arrivals, shape, cpus);
                     let after = all.backend.usage()?;
@@ -465,7 +471,7 @@ impl Bench {
     }
 }
 
-/// What the hypervisor below has taken from all processors so far; nothing where that is not told.
+/// The steal time of all processors so far; zero where the kernel does not report it.
 fn stolen() -> Duration {
     let ticks = std::fs::read_to_string("/proc/stat").ok().and_then(|text| {
         let all = text.lines().next()?;

@@ -13,7 +13,7 @@ use vtax_nic::features::Features;
 use vtax_nic::hold::Mode;
 use vtax_nic_driver::backend::Backend;
 use vtax_nic_driver::descriptor::Descriptor;
-use vtax_nic_driver::hostile::{BadMessage, Misdeed};
+use vtax_nic_driver::hostile::{BadMessage, DriverFault};
 use vtax_nic_driver::nic::{Layout, Nic, Options};
 use vtax_nic_driver::session::{Session, message};
 use vtax_report::stats::Random;
@@ -48,7 +48,7 @@ fn misbehave(random: &mut Random, nic: &mut Nic, peer: Option<&mut Nic>) {
         peer.send(0, &frame(0));
     }
     match kind {
-        0 | 1 => any(random, &Misdeed::ALL).commit(nic),
+        0 | 1 => any(random, &DriverFault::ALL).inject(nic),
         2 => {
             // The session may be over already.
             let _ = any(random, &BadMessage::ALL).send(nic);
