@@ -1,16 +1,14 @@
-//! Figures of scenarios: load levels and knees, distributions, and one trial over time.
+//! Figures of load levels: each metric against the load, and the knees.
 
-use super::{Curves, Figure, Platforms, ZOOM, encoding, ratio_ticks, titled, zoom};
+use super::metrics::Curves;
+use super::taxes::ratio_ticks;
+use super::{Figure, Platforms, titled, unmeasured};
 use crate::analysis::certainty::Kinds;
-use crate::analysis::{
-    Analysis, LevelSummary, MetricSummary, Timeline, TreatmentSummary, distinct,
-};
+use crate::analysis::{Analysis, LevelSummary, MetricSummary, TreatmentSummary};
 use crate::numbers::{common_scale, scaled};
-use crate::results::Stage;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use vtax_core::Unit;
 use vtax_core::metric::{self, Metric};
-use vtax_core::{Source, Unit};
 
 /// Figures of the levels of one workload.
 pub(super) fn levels(
@@ -247,7 +245,7 @@ impl<'a> LevelAxis<'a> {
                 "Exact for this host, image and seed".to_owned()
             },
             self.knees_in_words(treatments, panel.id == "achieved"),
-            flags(points.iter().map(|(_, _, metric, _)| metric.source)),
+            unmeasured(points.iter().map(|(_, _, metric, _)| metric.source)),
         );
         Some(Figure::new(
             format!("{workload} {}", panel.id),
@@ -376,7 +374,7 @@ impl<'a> LevelAxis<'a> {
                 "One symbol a load level, joined in the order in which the load was raised: where the curve turns, more was asked for \
                  than was served. {}{}",
                 kinds.bars("Bars", ", cut where they leave the frame"),
-                flags(points.iter().map(|(_, _, _, y)| y.source))
+                unmeasured(points.iter().map(|(_, _, _, y)| y.source))
             ),
             json!(210),
             json!({
@@ -399,18 +397,6 @@ fn kept(level: &LevelSummary) -> String {
     match level.judged {
         0 => "–".to_owned(),
         judged => format!("{} of {judged} trials", level.kept),
-    }
-}
-
-/// Says which numbers of a figure are not measured.
-fn flags(sources: impl Iterator<Item = Source>) -> String {
-    let flags: BTreeSet<Source> = sources
-        .filter(|source| *source != Source::Measured)
-        .collect();
-    let words: Vec<String> = flags.iter().map(ToString::to_string).collect();
-    match words.as_slice() {
-        [] => String::new(),
-        words => format!(" Some of these numbers are {}.", words.join(" or ")),
     }
 }
 
@@ -502,340 +488,4 @@ impl Axis {
                    "scale": {"domain": [low, high], "nice": false}, "axis": {"tickCount": 5}})
         }
     }
-}
-
-/// Latency by percentile: the distributions of every treatment at one load that all had.
-pub(super) fn percentiles(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-) -> Vec<Figure> {
-    let mut treatments = treatments.to_vec();
-    treatments.retain(|summary| !summary.distributions.is_empty());
-    let distributions = treatments.iter().flat_map(|summary| &summary.distributions);
-    // What neighbours saw is theirs; the figure is about the target.
-    let names = distributions.map(|one| one.name.as_str());
-    distinct(names.filter(|name| name.starts_with("client.")))
-        .into_iter()
-        .filter_map(|name| percentile_curves(analysis, all, workload, &treatments, name))
-        .collect()
-}
-
-fn percentile_curves(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-    name: &str,
-) -> Option<Figure> {
-    let level = common_level(treatments, name);
-    let curves = Curves::of(analysis, all, "", treatments.iter().copied());
-    let mut rows = Vec::new();
-    let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
-    let mut points = Vec::new();
-    let mut told = Vec::new();
-    for summary in treatments {
-        let Some(found) = summary
-            .distributions
-            .iter()
-            .find(|one| one.name == name && one.level.as_deref() == level)
-        else {
-            continue;
-        };
-        let values = found.histogram.len();
-        if values == 0 {
-            continue;
-        }
-        told.push(format!("{} {values}", summary.short));
-        for step in 0.. {
-            // Twelve points a decade of 1 / (1 − p), as long as a value lies beyond.
-            let beyond = 10_f64.powf(f64::from(step) / 12.0);
-            if beyond > values as f64 || step > 200 {
-                break;
-            }
-            let at = found.histogram.value_at_quantile(1.0 - 1.0 / beyond) as f64 / 1e9;
-            if at > 0.0 {
-                most = most.max(beyond);
-                (lowest, highest) = (lowest.min(at), highest.max(at));
-                points.push((summary, beyond, at));
-            }
-        }
-    }
-    let unit = Unit::of(vtax_core::Base::Second);
-    let (scale, unit) = common_scale(points.iter().map(|(_, _, at)| *at), unit);
-    for (summary, beyond, at) in &points {
-        rows.push(json!({"beyond": beyond, "value": at / scale, "curve": curves.name(analysis, "", summary), "treatment": summary.short,
-                         "percentile": format!("{:.4} %", 100.0 * (1.0 - 1.0 / beyond)), "shown": scaled(*at, None, scale, unit.clone()).line()}));
-    }
-    if rows.is_empty() {
-        return None;
-    }
-    let (low, high) = (lowest / scale * 0.85, highest / scale * 1.2);
-    let ticks: Vec<f64> = (0..12)
-        .map(|decade| 10_f64.powi(decade))
-        .filter(|tick| *tick <= most)
-        .collect();
-    let metric = name.rsplit('.').next().unwrap_or(name);
-    let title = format!("{workload}: {metric} by percentile");
-    let at = level.map_or_else(String::new, |level| {
-        format!(" at {level}, the highest load that all were seen to keep")
-    });
-    Some(Figure::new(
-        format!("{workload} {name} percentiles"),
-        title,
-        format!(
-            "Every value of every trial that counts{at}; each tick to the right is ten times rarer. Values: {}.",
-            told.join(", ")
-        ),
-        json!(240),
-        json!({
-            "data": {"values": rows},
-            "mark": {"type": "line", "strokeWidth": 1.8, "point": {"size": 14, "filled": true}},
-            "encoding": {
-                "x": {"field": "beyond", "type": "quantitative", "title": "percentile", "scale": {"type": "log", "domain": [1, most], "nice": false},
-                      "axis": {"values": ticks, "labelExpr": "datum.value == 1 ? '0 %' : format(1 - 1 / datum.value, '.' + max(0, round(log(datum.value) / LN10) - 2) + '%')"}},
-                "y": {"field": "value", "type": "quantitative", "title": unit, "scale": {"type": "log", "domain": [low, high], "nice": false},
-                      "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}},
-                "color": curves.color(),
-                "tooltip": [{"field": "treatment"}, {"field": "percentile"}, {"field": "shown", "title": metric}]
-            }
-        }),
-    ))
-}
-
-/// The highest level that every treatment reached, and kept wherever it was judged; else the lowest
-/// that all reached. `None` where the load was steady.
-fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
-    let reached = |summary: &TreatmentSummary, level: &str| {
-        let mut own = summary.distributions.iter();
-        own.any(|one| one.name == name && one.level.as_deref() == Some(level))
-    };
-    let kept = |summary: &TreatmentSummary, name: &str| {
-        let mut levels = summary.levels.iter().filter(|level| level.name == name);
-        levels.all(|level| level.kept == level.judged)
-    };
-    let mut common: Vec<&LevelSummary> = treatments
-        .first()?
-        .levels
-        .iter()
-        .filter(|level| treatments.iter().all(|one| reached(one, &level.name)))
-        .collect();
-    common.sort_by(|a, b| a.level.value.total_cmp(&b.level.value));
-    let best = common
-        .iter()
-        .rev()
-        .find(|level| treatments.iter().all(|one| kept(one, &level.name)));
-    best.or(common.first()).map(|level| level.name.as_str())
-}
-
-/// More points than this on one curve are drawn as means of neighbouring seconds.
-const MOST_POINTS: usize = 400;
-
-/// CPU and power over time, from one trial of each treatment.
-pub(super) fn timelines(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-) -> Vec<Figure> {
-    let treatments: Vec<(&TreatmentSummary, &Timeline)> = treatments
-        .iter()
-        .copied()
-        .filter_map(|summary| Some((summary, summary.timeline.as_ref()?)))
-        .collect();
-    let cpu = treatments
-        .iter()
-        .filter_map(|(summary, timeline)| cpu_over_time(workload, summary, timeline));
-    cpu.chain(watts_over_time(analysis, all, workload, &treatments))
-        .collect()
-}
-
-/// A series thinned by averaging, as second and value.
-fn thinned(values: &[f64]) -> Vec<(usize, f64)> {
-    let every = values.len().div_ceil(MOST_POINTS).max(1);
-    values
-        .chunks(every)
-        .enumerate()
-        .filter_map(|(place, part)| Some((place * every, crate::stats::mean(part)?)))
-        .collect()
-}
-
-/// Bands and labels of the phases, and how the caption explains them.
-fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
-    let Some(first) = timeline.phases.first() else {
-        return (Vec::new(), String::new());
-    };
-    let levels = timeline.phases.iter().filter_map(|phase| phase.level);
-    let (scale, unit) = match first.level {
-        Some(level) => common_scale(levels.map(|level| level.value), level.unit),
-        None => (1.0, String::new()),
-    };
-    let rows: Vec<Value> = timeline
-        .phases
-        .iter()
-        .enumerate()
-        .map(|(place, phase)| {
-            json!({"start": phase.start, "end": phase.end, "middle": (phase.start + phase.end) / 2.0, "name": phase.name,
-                   "odd": place % 2, "text": phase.level.map_or_else(|| phase.name.clone(), |level| label(level.value / scale))})
-        })
-        .collect();
-    let layers = vec![
-        json!({"data": {"values": rows}, "mark": {"type": "rect", "clip": true, "color": "#888"},
-               "encoding": {"x": {"field": "start", "type": "quantitative"}, "x2": {"field": "end"},
-                            "opacity": {"field": "odd", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0.05, 0.17]}, "legend": null}}}),
-        json!({"data": {"values": rows}, "mark": {"type": "text", "clip": true, "baseline": "top", "fontSize": 10, "color": "#333"},
-               "encoding": {"x": {"field": "middle", "type": "quantitative"}, "y": {"value": 3}, "text": {"field": "text"}, "tooltip": {"field": "name"}}}),
-    ];
-    let unit = if unit.is_empty() {
-        String::new()
-    } else {
-        format!(" in {unit}")
-    };
-    (
-        layers,
-        format!(" Shaded bands are the phases, named by the load asked for{unit}."),
-    )
-}
-
-/// A level as short as it can be said: `100`, `2.5`.
-fn label(level: f64) -> String {
-    ((level * 1000.0).round() / 1000.0).to_string()
-}
-
-pub(super) fn seconds() -> Value {
-    json!({"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}})
-}
-
-/// Neighbours and their clients, told apart from each other and from every stage.
-const NEIGHBOURS: [&str; 6] = [
-    Stage::Neighbours.color(),
-    "#C49C94",
-    "#17808A",
-    "#8FC1C6",
-    "#6A3D9A",
-    "#B89FD0",
-];
-
-fn cpu_over_time(
-    workload: &str,
-    summary: &TreatmentSummary,
-    timeline: &Timeline,
-) -> Option<Figure> {
-    let mut names: Vec<String> = Vec::new();
-    let mut colors: Vec<&str> = Vec::new();
-    let mut rows = Vec::new();
-    let mut top: Vec<f64> = Vec::new();
-    let mut spare = NEIGHBOURS.into_iter().cycle();
-    let mut layers: Vec<_> = timeline.cpu.iter().collect();
-    layers.sort_by_key(|layer| layer.stage);
-    for (place, layer) in layers.into_iter().enumerate() {
-        let name = if layer.stage.is_targets() {
-            layer.stage.words().to_owned()
-        } else {
-            layer.actor.clone()
-        };
-        for (number, (second, cores)) in thinned(&layer.cores).into_iter().enumerate() {
-            rows.push(json!({"second": second, "cores": (cores * 1e4).round() / 1e4, "who": name, "place": place}));
-            top.resize(top.len().max(number + 1), 0.0);
-            if let Some(top) = top.get_mut(number) {
-                *top += cores;
-            }
-        }
-        names.push(name);
-        colors.push(match layer.stage {
-            Stage::Neighbours => spare.next().unwrap_or("#7F7F7F"),
-            stage => stage.color(),
-        });
-    }
-    if rows.is_empty() {
-        return None;
-    }
-    let highest = top.iter().copied().fold(0.0, f64::max);
-    let (mut drawn, explained) = phases(timeline);
-    let color = encoding("who", &names, &colors, true);
-    let place = drawn.len().min(1);
-    drawn.insert(
-        place,
-        json!({
-            "params": [zoom()],
-            "data": {"values": rows},
-            "mark": {"type": "area", "opacity": 0.9, "interpolate": "step-after", "clip": true},
-            "encoding": {
-                "x": seconds(),
-                "y": {"field": "cores", "type": "quantitative", "stack": "zero", "title": "cores busy",
-                      "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}},
-                "color": color, "order": {"field": "place", "type": "quantitative"},
-                "tooltip": [{"field": "who"}, {"field": "second"}, {"field": "cores", "title": "cores busy"}]
-            }
-        }),
-    );
-    let title = format!(
-        "{workload}, {}: CPU by actor and stage over time",
-        summary.short
-    );
-    Some(Figure::new(
-        format!("{workload} {} cpu over time", summary.short),
-        title,
-        format!(
-            "Trial {:04}, stacked by who spent it.{explained}{} {ZOOM}",
-            timeline.trial,
-            flags(timeline.cpu.iter().map(|layer| layer.source))
-        ),
-        json!(190),
-        json!({"layer": drawn}),
-    ))
-}
-
-fn watts_over_time(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[(&TreatmentSummary, &Timeline)],
-) -> Option<Figure> {
-    let own: Vec<_> = treatments
-        .iter()
-        .filter_map(|(summary, timeline)| Some((*summary, *timeline, timeline.watts.as_ref()?)))
-        .collect();
-    let (_, first, _) = own.first()?;
-    let curves = Curves::of(analysis, all, "", own.iter().map(|(summary, ..)| *summary));
-    let mut rows = Vec::new();
-    let mut highest = 0.0_f64;
-    for (summary, timeline, (watts, _)) in &own {
-        for (second, watts) in thinned(watts) {
-            highest = highest.max(watts);
-            rows.push(json!({"second": second, "watts": (watts * 1e3).round() / 1e3, "treatment": summary.short,
-                             "curve": curves.name(analysis, "", summary), "trial": format!("{:04}", timeline.trial)}));
-        }
-    }
-    if rows.is_empty() {
-        return None;
-    }
-    let (mut drawn, explained) = phases(first);
-    let place = drawn.len().min(1);
-    drawn.insert(
-        place,
-        json!({
-            "params": [zoom()],
-            "data": {"values": rows},
-            "mark": {"type": "line", "strokeWidth": 1.3, "interpolate": "step-after", "clip": true},
-            "encoding": {
-                "x": seconds(),
-                "y": {"field": "watts", "type": "quantitative", "title": "W", "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}},
-                "color": curves.color(),
-                "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "watts", "title": "W"}]
-            }
-        }),
-    );
-    let title = format!("{workload}: power of the host over time");
-    Some(Figure::new(
-        format!("{workload} watts over time"),
-        title,
-        format!(
-            "One trial of each treatment, the first that counts.{explained}{} {ZOOM}",
-            flags(own.iter().map(|(_, _, (_, source))| *source))
-        ),
-        json!(190),
-        json!({"layer": drawn}),
-    ))
 }

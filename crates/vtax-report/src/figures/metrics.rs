@@ -1,0 +1,318 @@
+//! Figures of one metric: each trial and the mean, by treatment or against a factor.
+
+use super::{Figure, Platforms, color, encoding, extended, flags, numbers, shape, titled};
+use crate::analysis::certainty::Kinds;
+use crate::analysis::{Analysis, MetricSummary, TreatmentSummary, distinct};
+use crate::numbers::{Shown, common_scale, scaled};
+use crate::platforms::{Mark, mark_of_curve};
+use crate::stats::Interval;
+use serde_json::{Value, json};
+
+/// One metric of one workload: against each factor that becomes an axis, or without one.
+pub(super) fn of_metric(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    metric: &MetricSummary,
+) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = swept(analysis, treatments)
+        .into_iter()
+        .filter_map(|factor| sweep(analysis, all, workload, treatments, metric, factor))
+        .collect();
+    if figures.is_empty() {
+        figures.extend(dots(all, workload, treatments, metric));
+    }
+    figures
+}
+
+/// The factors that become an axis: numbers where there are any, since words then tell curves apart.
+fn swept<'a>(analysis: &'a Analysis, treatments: &[&TreatmentSummary]) -> Vec<&'a String> {
+    let varied = |factor: &String| {
+        let mut levels = treatments
+            .iter()
+            .filter_map(|summary| summary.treatment.factors.get(factor));
+        let first = levels.next();
+        levels.any(|level| Some(level) != first)
+    };
+    let factors: Vec<&String> = analysis
+        .factors
+        .keys()
+        .filter(|factor| varied(factor))
+        .collect();
+    let numeric: Vec<&String> = factors
+        .iter()
+        .copied()
+        .filter(|factor| numbers(analysis, factor).is_some())
+        .collect();
+    if numeric.is_empty() { factors } else { numeric }
+}
+
+/// One metric of the treatments that have it, on one scale.
+struct Values<'a> {
+    own: Vec<(&'a TreatmentSummary, &'a MetricSummary)>,
+    scale: f64,
+    unit: String,
+}
+
+impl<'a> Values<'a> {
+    fn of(treatments: &[&'a TreatmentSummary], metric: &MetricSummary) -> Self {
+        let own: Vec<(&TreatmentSummary, &MetricSummary)> = treatments
+            .iter()
+            .filter_map(|summary| {
+                let own = summary.metric(&metric.name);
+                Some((*summary, own.filter(|own| own.unit == metric.unit)?))
+            })
+            .collect();
+        let (scale, unit) =
+            common_scale(own.iter().map(|(_, own)| own.description.max), metric.unit);
+        Self { own, scale, unit }
+    }
+
+    fn kinds(&self) -> Kinds {
+        self.own.iter().map(|(_, own)| own.certainty).collect()
+    }
+
+    fn shown(&self, own: &MetricSummary) -> Shown {
+        scaled(
+            own.description.mean,
+            own.interval,
+            self.scale,
+            self.unit.clone(),
+        )
+    }
+
+    /// A row for each mean, and one for each trial, with what `more` says of the treatment.
+    fn rows(&self, more: impl Fn(&TreatmentSummary) -> Value) -> (Vec<Value>, Vec<Value>) {
+        let scale = self.scale;
+        let (mut means, mut trials) = (Vec::new(), Vec::new());
+        for (summary, own) in &self.own {
+            let bound = |of: fn(&Interval) -> f64| own.interval.as_ref().map(|i| of(i) / scale);
+            let mean = json!({
+                "treatment": summary.short, "mean": own.description.mean / scale,
+                "low": bound(|i| i.low), "high": bound(|i| i.high),
+                "shown": self.shown(own).line(), "n": own.description.n, "source": own.source.to_string(),
+            });
+            let common = more(summary);
+            means.push(extended(mean, common.clone()));
+            trials.extend(own.values.iter().map(|(index, value)| {
+                let shown = scaled(*value, None, scale, self.unit.clone()).line();
+                let trial = json!({"treatment": summary.short, "value": value / scale,
+                                   "trial": format!("{index:04}"), "shown": shown});
+                extended(trial, common.clone())
+            }));
+        }
+        (means, trials)
+    }
+
+    /// From 0 or below to the highest trial: trials set the scale, since intervals of few are so wide
+    /// that they would hide the rest.
+    fn span(&self) -> (f64, f64) {
+        let values = self.own.iter().flat_map(|(_, own)| &own.values);
+        values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
+            (low.min(value / self.scale), high.max(value / self.scale))
+        })
+    }
+}
+
+/// How to read a figure of means and trials.
+fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
+    let direction = match metric.better {
+        crate::results::Better::Lower => "Less is better",
+        crate::results::Better::Higher => "More is better",
+        crate::results::Better::Neither => "Neither direction is better",
+    };
+    let bars = kinds.bars("bars", ", cut where they leave the frame");
+    if kinds.has_intervals() {
+        format!("{direction}. Ticks are single trials; symbols are means; {bars}")
+    } else {
+        format!("{direction}. {bars}")
+    }
+}
+
+/// One metric of one workload: every trial, the mean and its interval.
+fn dots(
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    metric: &MetricSummary,
+) -> Option<Figure> {
+    let values = Values::of(treatments, metric);
+    let Values { own, unit, .. } = &values;
+    let (mut means, trials) =
+        values.rows(|summary| json!({"platform": summary.treatment.platform}));
+    for (mean, (_, own)) in means.iter_mut().zip(own) {
+        let text = format!(
+            "{}{}",
+            values.shown(own).value,
+            flags(own.certainty, own.source)
+        );
+        *mean = extended(mean.take(), json!({"text": text}));
+    }
+    if means.is_empty() {
+        return None;
+    }
+    let names = &all.names;
+    let (color, shape) = (color(all, names, false), shape(all, names, false));
+    let title = format!("{workload}: {}", metric.title);
+    let order: Vec<&String> = own.iter().map(|(summary, _)| &summary.short).collect();
+    let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
+    let (low, high) = values.span();
+    let domain = if high > low {
+        [1.4 * low, 1.4 * high]
+    } else {
+        [0.0, 1.0]
+    };
+    let x = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"domain": domain, "nice": true}, "axis": {"tickCount": 5}});
+    let tooltip = json!([
+        {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
+    ]);
+    Some(Figure::new(
+        format!("{workload} {}", metric.name),
+        title,
+        caption_of_trials(metric, values.kinds()),
+        json!({"step": 40}),
+        json!({
+            "layer": [
+                {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 15, "opacity": 0.55, "yOffset": 0},
+                 "encoding": {"y": y, "x": x("value"), "color": color,
+                              "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
+                {"data": {"values": means}, "transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2, "clip": true},
+                 "encoding": {"y": y, "x": x("low"), "x2": {"field": "high"}, "color": color, "tooltip": tooltip}},
+                {"data": {"values": means}, "mark": {"type": "point", "filled": true, "size": 95, "opacity": 1},
+                 "encoding": {"y": y, "x": x("mean"), "color": color, "shape": shape, "tooltip": tooltip}},
+                {"data": {"values": means}, "mark": {"type": "text", "dy": -14, "fontSize": 11, "color": "#333"},
+                 "encoding": {"y": y, "x": x("mean"), "text": {"field": "text"}}}
+            ]
+        }),
+    ))
+}
+
+/// The curves of a sweep: treatments that differ in the swept factor alone lie on one.
+pub(super) struct Curves {
+    names: Vec<String>,
+    marks: Vec<Mark>,
+    one_platform: bool,
+}
+
+impl Curves {
+    pub(super) fn of<'a>(
+        analysis: &Analysis,
+        all: &Platforms,
+        factor: &str,
+        treatments: impl Iterator<Item = &'a TreatmentSummary> + Clone,
+    ) -> Self {
+        let shown = distinct(treatments.clone().map(|of| &of.treatment.platform));
+        let mut curves = Self {
+            names: Vec::new(),
+            marks: Vec::new(),
+            one_platform: shown.len() == 1,
+        };
+        curves.names = distinct(treatments.map(|of| curves.name(analysis, factor, of)));
+        curves.marks = if curves.names.len() == shown.len() {
+            shown.iter().map(|name| all.mark(name)).collect()
+        } else {
+            (0..curves.names.len()).map(mark_of_curve).collect()
+        };
+        curves
+    }
+
+    /// What a treatment's curve is called: its platform, and the levels of the other factors.
+    pub(super) fn name(
+        &self,
+        analysis: &Analysis,
+        factor: &str,
+        summary: &TreatmentSummary,
+    ) -> String {
+        let treatment = &summary.treatment;
+        let others = treatment
+            .factors
+            .iter()
+            .filter(|(name, _)| *name != factor && analysis.factors.contains_key(*name))
+            .map(|(name, level)| format!("{name} = {level}"));
+        let platform = Some(treatment.platform.clone());
+        let mut parts: Vec<String> = others.collect();
+        if !self.one_platform || parts.is_empty() {
+            parts.splice(0..0, platform);
+        }
+        parts.join(", ")
+    }
+
+    pub(super) fn color(&self) -> Value {
+        let colors: Vec<&str> = self.marks.iter().map(|(color, _)| *color).collect();
+        encoding("curve", &self.names, &colors, true)
+    }
+
+    pub(super) fn shape(&self) -> Value {
+        let shapes: Vec<&str> = self.marks.iter().map(|(_, shape)| *shape).collect();
+        encoding("curve", &self.names, &shapes, true)
+    }
+}
+
+/// One metric against the levels of one factor.
+fn sweep(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    metric: &MetricSummary,
+    factor: &str,
+) -> Option<Figure> {
+    let levels = analysis.factors.get(factor)?;
+    let numeric = numbers(analysis, factor);
+    let swept = |summary: &&&TreatmentSummary| summary.treatment.factors.contains_key(factor);
+    let treatments: Vec<&TreatmentSummary> = treatments.iter().filter(swept).copied().collect();
+    let values = Values::of(&treatments, metric);
+    let Values { own, unit, .. } = &values;
+    let level = |summary: &TreatmentSummary| summary.treatment.factors.get(factor).cloned();
+    if distinct(own.iter().map(|(summary, _)| level(summary))).len() < 2 {
+        return None;
+    }
+    let shown = own.iter().map(|(summary, _)| *summary);
+    let curves = Curves::of(analysis, all, factor, shown);
+    let (means, trials) = values.rows(|summary| {
+        let level = level(summary).unwrap_or_default();
+        let level = match &numeric {
+            Some(_) => json!(level.parse::<f64>().ok()),
+            None => json!(level),
+        };
+        json!({"level": level, "curve": curves.name(analysis, factor, summary)})
+    });
+    let title = format!("{workload}: {} against {factor}", metric.title);
+    let x = if numeric.is_some() {
+        json!({"field": "level", "type": "quantitative", "title": factor, "scale": {"zero": false, "padding": 18},
+               "axis": {"values": numeric, "labelExpr": "format(datum.value, '.12~r')"}})
+    } else {
+        json!({"field": "level", "type": "ordinal", "sort": levels, "title": factor, "axis": {"labelAngle": 0}})
+    };
+    let (low, high) = values.span();
+    let domain = [1.15 * low, 1.15 * high];
+    let y = |field: &str| {
+        json!({"field": field, "type": "quantitative", "title": unit,
+               "scale": if high > low { json!({"domain": domain}) } else { json!({"zero": true}) }})
+    };
+    let tooltip = json!([
+        {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
+    ]);
+    let (color, shape) = (curves.color(), curves.shape());
+    Some(Figure::new(
+        format!("{workload} {} {factor}", metric.name),
+        title,
+        caption_of_trials(metric, values.kinds()),
+        json!(240),
+        json!({
+            "data": {"values": means},
+            "layer": [
+                {"mark": {"type": "line", "strokeWidth": 1.5},
+                 "encoding": {"x": x, "y": y("mean"), "color": color}},
+                {"data": {"values": trials}, "mark": {"type": "tick", "thickness": 1.5, "size": 12, "opacity": 0.5, "orient": "horizontal"},
+                 "encoding": {"x": x, "y": y("value"), "color": color,
+                              "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "shown", "title": "value"}]}},
+                {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2, "clip": true},
+                 "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}, "color": color, "tooltip": tooltip}},
+                {"mark": {"type": "point", "filled": true, "size": 80, "opacity": 1},
+                 "encoding": {"x": x, "y": y("mean"), "color": color, "shape": shape, "tooltip": tooltip}}
+            ]
+        }),
+    ))
+}

@@ -1,0 +1,134 @@
+//! Figures of latency by percentile.
+
+use super::metrics::Curves;
+use super::taxes::ratio_ticks;
+use super::{Figure, Platforms};
+use crate::analysis::{Analysis, LevelSummary, TreatmentSummary, distinct};
+use crate::numbers::{common_scale, scaled};
+use serde_json::json;
+use vtax_core::Unit;
+
+/// Latency by percentile: the distributions of every treatment at one load that all had.
+pub(super) fn percentiles(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+) -> Vec<Figure> {
+    let mut treatments = treatments.to_vec();
+    treatments.retain(|summary| !summary.distributions.is_empty());
+    let distributions = treatments.iter().flat_map(|summary| &summary.distributions);
+    // What neighbours saw is theirs; the figure is about the target.
+    let names = distributions.map(|one| one.name.as_str());
+    distinct(names.filter(|name| name.starts_with("client.")))
+        .into_iter()
+        .filter_map(|name| percentile_curves(analysis, all, workload, &treatments, name))
+        .collect()
+}
+
+fn percentile_curves(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    name: &str,
+) -> Option<Figure> {
+    let level = common_level(treatments, name);
+    let curves = Curves::of(analysis, all, "", treatments.iter().copied());
+    let mut rows = Vec::new();
+    let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
+    let mut points = Vec::new();
+    let mut told = Vec::new();
+    for summary in treatments {
+        let Some(found) = summary
+            .distributions
+            .iter()
+            .find(|one| one.name == name && one.level.as_deref() == level)
+        else {
+            continue;
+        };
+        let values = found.histogram.len();
+        if values == 0 {
+            continue;
+        }
+        told.push(format!("{} {values}", summary.short));
+        for step in 0.. {
+            // Twelve points a decade of 1 / (1 − p), as long as a value lies beyond.
+            let beyond = 10_f64.powf(f64::from(step) / 12.0);
+            if beyond > values as f64 || step > 200 {
+                break;
+            }
+            let at = found.histogram.value_at_quantile(1.0 - 1.0 / beyond) as f64 / 1e9;
+            if at > 0.0 {
+                most = most.max(beyond);
+                (lowest, highest) = (lowest.min(at), highest.max(at));
+                points.push((summary, beyond, at));
+            }
+        }
+    }
+    let unit = Unit::of(vtax_core::Base::Second);
+    let (scale, unit) = common_scale(points.iter().map(|(_, _, at)| *at), unit);
+    for (summary, beyond, at) in &points {
+        rows.push(json!({"beyond": beyond, "value": at / scale, "curve": curves.name(analysis, "", summary), "treatment": summary.short,
+                         "percentile": format!("{:.4} %", 100.0 * (1.0 - 1.0 / beyond)), "shown": scaled(*at, None, scale, unit.clone()).line()}));
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let (low, high) = (lowest / scale * 0.85, highest / scale * 1.2);
+    let ticks: Vec<f64> = (0..12)
+        .map(|decade| 10_f64.powi(decade))
+        .filter(|tick| *tick <= most)
+        .collect();
+    let metric = name.rsplit('.').next().unwrap_or(name);
+    let title = format!("{workload}: {metric} by percentile");
+    let at = level.map_or_else(String::new, |level| {
+        format!(" at {level}, the highest load that all were seen to keep")
+    });
+    Some(Figure::new(
+        format!("{workload} {name} percentiles"),
+        title,
+        format!(
+            "Every value of every trial that counts{at}; each tick to the right is ten times rarer. Values: {}.",
+            told.join(", ")
+        ),
+        json!(240),
+        json!({
+            "data": {"values": rows},
+            "mark": {"type": "line", "strokeWidth": 1.8, "point": {"size": 14, "filled": true}},
+            "encoding": {
+                "x": {"field": "beyond", "type": "quantitative", "title": "percentile", "scale": {"type": "log", "domain": [1, most], "nice": false},
+                      "axis": {"values": ticks, "labelExpr": "datum.value == 1 ? '0 %' : format(1 - 1 / datum.value, '.' + max(0, round(log(datum.value) / LN10) - 2) + '%')"}},
+                "y": {"field": "value", "type": "quantitative", "title": unit, "scale": {"type": "log", "domain": [low, high], "nice": false},
+                      "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}},
+                "color": curves.color(),
+                "tooltip": [{"field": "treatment"}, {"field": "percentile"}, {"field": "shown", "title": metric}]
+            }
+        }),
+    ))
+}
+
+/// The highest level that every treatment reached, and kept wherever it was judged; else the lowest
+/// that all reached. `None` where the load was steady.
+fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
+    let reached = |summary: &TreatmentSummary, level: &str| {
+        let mut own = summary.distributions.iter();
+        own.any(|one| one.name == name && one.level.as_deref() == Some(level))
+    };
+    let kept = |summary: &TreatmentSummary, name: &str| {
+        let mut levels = summary.levels.iter().filter(|level| level.name == name);
+        levels.all(|level| level.kept == level.judged)
+    };
+    let mut common: Vec<&LevelSummary> = treatments
+        .first()?
+        .levels
+        .iter()
+        .filter(|level| treatments.iter().all(|one| reached(one, &level.name)))
+        .collect();
+    common.sort_by(|a, b| a.level.value.total_cmp(&b.level.value));
+    let best = common
+        .iter()
+        .rev()
+        .find(|level| treatments.iter().all(|one| kept(one, &level.name)));
+    best.or(common.first()).map(|level| level.name.as_str())
+}

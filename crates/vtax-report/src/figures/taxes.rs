@@ -1,0 +1,181 @@
+//! The figure of every tax: ratios to the baseline with their intervals.
+
+use super::{Figure, Platforms, color, flags, numbers, shape, titled};
+use crate::analysis::certainty::Kinds;
+use crate::analysis::{Analysis, Comparison, distinct};
+use crate::numbers::ratio;
+use crate::stats::Verdict;
+use serde_json::json;
+use std::collections::HashSet;
+
+/// How to read the figure of taxes.
+fn caption_of_taxes(kinds: Kinds) -> String {
+    let bars = kinds.bars("bars", "");
+    if !kinds.has_intervals() {
+        return format!(
+            "Ratios to the baseline. {bars} On the dashed line at 1 both are the same."
+        );
+    }
+    format!(
+        "Geometric mean of the ratios of trials of the same block; {bars} A bar that crosses the dashed line at 1 shows no difference."
+    )
+}
+
+/// Ticks of a logarithmic axis from `low` to `high`, few enough that their labels never touch:
+/// 1, 2, 5 of each decade, fewer where there are many decades, more where there is less than one.
+pub(super) fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = (high / low).log10();
+    let steps: &[f64] = match decades {
+        d if d < 0.6 => &[
+            1.0, 1.1, 1.2, 1.4, 1.6, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0,
+        ],
+        d if d < 4.0 => &[1.0, 2.0, 5.0],
+        _ => &[1.0],
+    };
+    let first = low.log10().floor() as i32;
+    let last = high.log10().ceil() as i32;
+    (first..=last)
+        .flat_map(|decade| steps.iter().map(move |step| step * 10_f64.powi(decade)))
+        .filter(|tick| (low..=high).contains(tick))
+        .collect()
+}
+
+/// More comparisons than this are not drawn beside each other where curves show them.
+const MOST_ROWS: usize = 60;
+
+/// The tax of every headline metric: ratio and interval on one logarithmic axis.
+pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
+    let shown: Vec<&Comparison> = analysis
+        .comparisons
+        .iter()
+        .filter(|comparison| comparison.headline && comparison.ratio.is_some())
+        .collect();
+    let curves = || {
+        let mut factors = analysis.factors.keys();
+        factors.any(|factor| numbers(analysis, factor).is_some())
+    };
+    if shown.len() > MOST_ROWS && curves() {
+        return None;
+    }
+    let labels = analysis.by_label();
+    let named = distinct(shown.iter().map(|comparison| comparison.platform.clone()));
+    let offsets: Vec<&str> = std::iter::once(" ")
+        .chain(named.iter().map(String::as_str))
+        .collect();
+    let mut values = Vec::new();
+    let mut rows: Vec<String> = Vec::new();
+    let mut known: HashSet<String> = HashSet::new();
+    for comparison in &shown {
+        let interval = comparison.tax.and_then(|tax| tax.interval);
+        let summary = labels.get(comparison.treatment.as_str())?;
+        // The label that remains when platform is shown by colour: workload, metric, levels.
+        let levels = summary
+            .short
+            .strip_prefix(&summary.treatment.platform)
+            .unwrap_or(&summary.short);
+        // What tells rows apart comes first: a narrow page cuts their ends.
+        let row = format!("{}{levels} · {}", comparison.workload, comparison.title);
+        if known.insert(row.clone()) {
+            rows.push(row.clone());
+            values.push(json!({"row": row, "offset": " ", "label": row}));
+        }
+        values.push(json!({
+            "row": row,
+            "offset": comparison.platform,
+            "platform": comparison.platform,
+            "treatment": comparison.treatment,
+            "baseline": comparison.baseline,
+            "ratio": comparison.ratio,
+            "low": interval.map(|interval| interval.low),
+            "high": interval.map(|interval| interval.high),
+            "text": format!("{}{}", ratio(comparison.ratio?, interval).value, flags(comparison.certainty, comparison.source)),
+            "interval": comparison.ratio_in_words(),
+            "evidence": match comparison.tax {
+                Some(tax) => format!("n = {}, p = {:.3}", comparison.repetitions()?, tax.p),
+                None => format!("n = {}", comparison.repetitions()?),
+            },
+            "verdict": comparison.verdict.words(),
+            "source": comparison.source.to_string(),
+            "claimed": comparison.verdict == Verdict::Different,
+        }));
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let spans: Vec<f64> = shown
+        .iter()
+        .flat_map(|comparison| {
+            let interval = comparison.tax.and_then(|tax| tax.interval);
+            let ends = interval.map(|interval| [interval.low, interval.high]);
+            comparison
+                .ratio
+                .into_iter()
+                .chain(ends.into_iter().flatten())
+        })
+        .filter(|value| value.is_finite() && *value > 0.0)
+        .collect();
+    let kinds: Kinds = shown
+        .iter()
+        .map(|comparison| comparison.certainty)
+        .collect();
+    // Room to the right for the printed ratio, and never so narrow that noise looks like news.
+    let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
+    let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 3.0 } else { 1.6 };
+    let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
+    let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
+    let x = |field: &str| {
+        json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
+               "title": "ratio to the baseline (logarithmic)", "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
+    };
+    let tooltip = json!([
+        {"field": "treatment", "title": "treatment"}, {"field": "baseline", "title": "against"},
+        {"field": "interval", "title": titled("ratio", kinds)}, {"field": "evidence", "title": "evidence"},
+        {"field": "verdict", "title": "verdict"}, {"field": "source", "title": "source"}
+    ]);
+    let title = "The tax of each platform over its baseline";
+    Some(Figure::new(
+        "tax",
+        title,
+        caption_of_taxes(kinds),
+        json!({"step": 20}),
+        json!({
+            "data": {"values": values},
+            "layer": [
+                {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
+                 "encoding": {"x": {"datum": 1}}},
+                {"transform": [{"filter": "isValid(datum.label)"}],
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "fontSize": 11.5, "color": "#333", "limit": {"expr": "width - 8"}},
+                 "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "text": {"field": "label"}}},
+                {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "rule", "strokeWidth": 2},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("low"), "x2": {"field": "high"},
+                              "color": color(all, &named, true), "tooltip": tooltip}},
+                {"transform": [{"filter": "isValid(datum.ratio)"}], "mark": {"type": "point", "filled": true, "size": 85, "opacity": 1},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("ratio"), "color": color(all, &named, true),
+                              "shape": shape(all, &named, true), "tooltip": tooltip}},
+                {"transform": [{"filter": "isValid(datum.ratio)"}, {"calculate": "isValid(datum.high) ? datum.high : datum.ratio", "as": "end"}],
+                 "mark": {"type": "text", "align": "left", "baseline": "middle", "dx": 8, "fontSize": 11, "color": "#333"},
+                 "encoding": {"y": y, "yOffset": offset, "x": x("end"), "text": {"field": "text"}}}
+            ]
+        }),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratio_ticks_are_few_and_keep_their_distance() {
+        for (low, high) in [(0.74, 2.0), (0.03, 65.0), (0.9, 1.3), (1e-6, 1e7)] {
+            let ticks = ratio_ticks(low, high);
+            assert!((2..=16).contains(&ticks.len()), "{low}..{high}: {ticks:?}");
+            let room = (high / low).log10() / 28.0;
+            for pair in ticks.windows(2) {
+                assert!(
+                    (pair[1] / pair[0]).log10() > room,
+                    "{low}..{high}: {ticks:?}"
+                );
+            }
+        }
+    }
+}

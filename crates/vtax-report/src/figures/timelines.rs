@@ -1,0 +1,308 @@
+//! Figures over time: CPU and power of one trial, and the rates of all.
+
+use super::metrics::Curves;
+use super::{Figure, Platforms, encoding, unmeasured};
+use crate::analysis::{Analysis, Timeline, TreatmentSummary, TrialRow};
+use crate::numbers::common_scale;
+use crate::results::Stage;
+use serde_json::{Value, json};
+use std::collections::{HashMap, HashSet};
+
+/// More points than this on one curve are drawn as means of neighbouring seconds.
+const MOST_POINTS: usize = 400;
+
+/// CPU and power over time, from one trial of each treatment.
+pub(super) fn timelines(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+) -> Vec<Figure> {
+    let treatments: Vec<(&TreatmentSummary, &Timeline)> = treatments
+        .iter()
+        .copied()
+        .filter_map(|summary| Some((summary, summary.timeline.as_ref()?)))
+        .collect();
+    let cpu = treatments
+        .iter()
+        .filter_map(|(summary, timeline)| cpu_over_time(workload, summary, timeline));
+    cpu.chain(watts_over_time(analysis, all, workload, &treatments))
+        .collect()
+}
+
+/// A series thinned by averaging, as second and value.
+fn thinned(values: &[f64]) -> Vec<(usize, f64)> {
+    let every = values.len().div_ceil(MOST_POINTS).max(1);
+    values
+        .chunks(every)
+        .enumerate()
+        .filter_map(|(place, part)| Some((place * every, crate::stats::mean(part)?)))
+        .collect()
+}
+
+/// Bands and labels of the phases, and how the caption explains them.
+fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
+    let Some(first) = timeline.phases.first() else {
+        return (Vec::new(), String::new());
+    };
+    let levels = timeline.phases.iter().filter_map(|phase| phase.level);
+    let (scale, unit) = match first.level {
+        Some(level) => common_scale(levels.map(|level| level.value), level.unit),
+        None => (1.0, String::new()),
+    };
+    let rows: Vec<Value> = timeline
+        .phases
+        .iter()
+        .enumerate()
+        .map(|(place, phase)| {
+            json!({"start": phase.start, "end": phase.end, "middle": (phase.start + phase.end) / 2.0, "name": phase.name,
+                   "odd": place % 2, "text": phase.level.map_or_else(|| phase.name.clone(), |level| label(level.value / scale))})
+        })
+        .collect();
+    let layers = vec![
+        json!({"data": {"values": rows}, "mark": {"type": "rect", "clip": true, "color": "#888"},
+               "encoding": {"x": {"field": "start", "type": "quantitative"}, "x2": {"field": "end"},
+                            "opacity": {"field": "odd", "type": "quantitative", "scale": {"domain": [0, 1], "range": [0.05, 0.17]}, "legend": null}}}),
+        json!({"data": {"values": rows}, "mark": {"type": "text", "clip": true, "baseline": "top", "fontSize": 10, "color": "#333"},
+               "encoding": {"x": {"field": "middle", "type": "quantitative"}, "y": {"value": 3}, "text": {"field": "text"}, "tooltip": {"field": "name"}}}),
+    ];
+    let unit = if unit.is_empty() {
+        String::new()
+    } else {
+        format!(" in {unit}")
+    };
+    (
+        layers,
+        format!(" Shaded bands are the phases, named by the load asked for{unit}."),
+    )
+}
+
+/// A level as short as it can be said: `100`, `2.5`.
+fn label(level: f64) -> String {
+    ((level * 1000.0).round() / 1000.0).to_string()
+}
+
+fn seconds() -> Value {
+    json!({"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}})
+}
+
+/// Neighbours and their clients, told apart from each other and from every stage.
+const NEIGHBOURS: [&str; 6] = [
+    Stage::Neighbours.color(),
+    "#C49C94",
+    "#17808A",
+    "#8FC1C6",
+    "#6A3D9A",
+    "#B89FD0",
+];
+
+fn cpu_over_time(
+    workload: &str,
+    summary: &TreatmentSummary,
+    timeline: &Timeline,
+) -> Option<Figure> {
+    let mut names: Vec<String> = Vec::new();
+    let mut colors: Vec<&str> = Vec::new();
+    let mut rows = Vec::new();
+    let mut top: Vec<f64> = Vec::new();
+    let mut spare = NEIGHBOURS.into_iter().cycle();
+    let mut layers: Vec<_> = timeline.cpu.iter().collect();
+    layers.sort_by_key(|layer| layer.stage);
+    for (place, layer) in layers.into_iter().enumerate() {
+        let name = if layer.stage.is_targets() {
+            layer.stage.words().to_owned()
+        } else {
+            layer.actor.clone()
+        };
+        for (number, (second, cores)) in thinned(&layer.cores).into_iter().enumerate() {
+            rows.push(json!({"second": second, "cores": (cores * 1e4).round() / 1e4, "who": name, "place": place}));
+            top.resize(top.len().max(number + 1), 0.0);
+            if let Some(top) = top.get_mut(number) {
+                *top += cores;
+            }
+        }
+        names.push(name);
+        colors.push(match layer.stage {
+            Stage::Neighbours => spare.next().unwrap_or("#7F7F7F"),
+            stage => stage.color(),
+        });
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let highest = top.iter().copied().fold(0.0, f64::max);
+    let (mut drawn, explained) = phases(timeline);
+    let color = encoding("who", &names, &colors, true);
+    let place = drawn.len().min(1);
+    drawn.insert(
+        place,
+        json!({
+            "params": [zoom()],
+            "data": {"values": rows},
+            "mark": {"type": "area", "opacity": 0.9, "interpolate": "step-after", "clip": true},
+            "encoding": {
+                "x": seconds(),
+                "y": {"field": "cores", "type": "quantitative", "stack": "zero", "title": "cores busy",
+                      "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}},
+                "color": color, "order": {"field": "place", "type": "quantitative"},
+                "tooltip": [{"field": "who"}, {"field": "second"}, {"field": "cores", "title": "cores busy"}]
+            }
+        }),
+    );
+    let title = format!(
+        "{workload}, {}: CPU by actor and stage over time",
+        summary.short
+    );
+    Some(Figure::new(
+        format!("{workload} {} cpu over time", summary.short),
+        title,
+        format!(
+            "Trial {:04}, stacked by who spent it.{explained}{} {ZOOM}",
+            timeline.trial,
+            unmeasured(timeline.cpu.iter().map(|layer| layer.source))
+        ),
+        json!(190),
+        json!({"layer": drawn}),
+    ))
+}
+
+fn watts_over_time(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[(&TreatmentSummary, &Timeline)],
+) -> Option<Figure> {
+    let own: Vec<_> = treatments
+        .iter()
+        .filter_map(|(summary, timeline)| Some((*summary, *timeline, timeline.watts.as_ref()?)))
+        .collect();
+    let (_, first, _) = own.first()?;
+    let curves = Curves::of(analysis, all, "", own.iter().map(|(summary, ..)| *summary));
+    let mut rows = Vec::new();
+    let mut highest = 0.0_f64;
+    for (summary, timeline, (watts, _)) in &own {
+        for (second, watts) in thinned(watts) {
+            highest = highest.max(watts);
+            rows.push(json!({"second": second, "watts": (watts * 1e3).round() / 1e3, "treatment": summary.short,
+                             "curve": curves.name(analysis, "", summary), "trial": format!("{:04}", timeline.trial)}));
+        }
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let (mut drawn, explained) = phases(first);
+    let place = drawn.len().min(1);
+    drawn.insert(
+        place,
+        json!({
+            "params": [zoom()],
+            "data": {"values": rows},
+            "mark": {"type": "line", "strokeWidth": 1.3, "interpolate": "step-after", "clip": true},
+            "encoding": {
+                "x": seconds(),
+                "y": {"field": "watts", "type": "quantitative", "title": "W", "scale": {"domain": [0, highest * 1.15], "nice": false}, "axis": {"tickCount": 4}},
+                "color": curves.color(),
+                "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "watts", "title": "W"}]
+            }
+        }),
+    );
+    let title = format!("{workload}: power of the host over time");
+    Some(Figure::new(
+        format!("{workload} watts over time"),
+        title,
+        format!(
+            "One trial of each treatment, the first that counts.{explained}{} {ZOOM}",
+            unmeasured(own.iter().map(|(_, _, (_, source))| *source))
+        ),
+        json!(190),
+        json!({"layer": drawn}),
+    ))
+}
+
+/// How a reader moves along a time axis; a part of the captions.
+const ZOOM: &str = "Drag along the time axis to move, zoom with Ctrl and the wheel or a pinch, double click to reset.";
+
+/// A time axis that can be moved and zoomed. The bare wheel goes on scrolling the page.
+fn zoom() -> Value {
+    json!({"name": "zoom", "bind": "scales",
+           "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey]", "clear": "dblclick"}})
+}
+
+/// The rates within the measured window, one line a trial.
+pub(super) fn over_time(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    trials: &HashMap<&str, Vec<&TrialRow>>,
+) -> Vec<Figure> {
+    const MOST_POINTS: usize = 6000;
+    let mut own: Vec<(&TreatmentSummary, &TrialRow)> = Vec::new();
+    for summary in treatments {
+        let trials = trials.get(summary.treatment.label.as_str());
+        own.extend(trials.into_iter().flatten().map(|trial| (*summary, *trial)));
+    }
+    own.sort_by_key(|(_, trial)| trial.index);
+    let mut figures = Vec::new();
+    for name in ["CPU", "received", "sent"] {
+        let mut lines = Vec::new();
+        for (summary, trial) in &own {
+            let series = trial.series.iter().filter(|series| series.name == name);
+            lines.extend(series.map(|series| (*summary, trial.index, series)));
+        }
+        let points: usize = lines.iter().map(|(_, _, series)| series.rates.len()).sum();
+        let Some((_, _, first)) = lines
+            .first()
+            .filter(|(_, _, series)| series.rates.len() > 2)
+        else {
+            continue;
+        };
+        let every = points.div_ceil(MOST_POINTS).max(1);
+        let (scale, unit) = common_scale(
+            lines
+                .iter()
+                .flat_map(|(_, _, series)| series.rates.iter().copied()),
+            first.unit,
+        );
+        let unit = if name == "CPU" {
+            "cores busy".to_owned()
+        } else {
+            unit
+        };
+        // In the plan's order, whatever the order of the trials was.
+        let shorts: HashSet<&str> = lines.iter().map(|(own, ..)| own.short.as_str()).collect();
+        let drawn = treatments
+            .iter()
+            .copied()
+            .filter(|one| shorts.contains(one.short.as_str()));
+        let curves = Curves::of(analysis, all, "", drawn);
+        let mut values = Vec::new();
+        for (summary, index, series) in &lines {
+            for (second, rate) in series.rates.iter().enumerate().step_by(every) {
+                values.push(json!({"second": second, "rate": rate / scale, "trial": format!("{index:04}"),
+                                   "curve": curves.name(analysis, "", summary), "treatment": summary.short}));
+            }
+        }
+        let what = if name == "CPU" {
+            "CPU of the target"
+        } else {
+            name
+        };
+        let title = format!("{workload}: {what} over the measured window");
+        figures.push(Figure::new(format!("{workload} {name} over time"), title, format!(
+                "One line a trial. A level line is a steady state; the classes are in the table of treatments. {ZOOM}"
+            ), json!(170), json!({
+                "data": {"values": values},
+                "params": [zoom()],
+                "mark": {"type": "line", "strokeWidth": 1.2, "opacity": 0.75, "interpolate": "step-after", "clip": true},
+                "encoding": {
+                    "x": seconds(),
+                    "y": {"field": "rate", "type": "quantitative", "title": unit, "scale": {"zero": true}, "axis": {"tickCount": 4}},
+                    "color": curves.color(),
+                    "detail": {"field": "trial"},
+                    "tooltip": [{"field": "treatment"}, {"field": "trial"}, {"field": "second"}, {"field": "rate", "format": ".3~g"}]
+                }
+            })));
+    }
+    figures
+}
