@@ -80,7 +80,7 @@ impl Catalogue {
             .filter(|w| workload.is_empty() || w.kind() == workload);
         (self.shared.iter())
             .chain(platforms.flat_map(|p| p.parameters()))
-            .chain(workloads.flat_map(|w| w.parameters()))
+            .chain(workloads.flat_map(|w| w.about().parameters))
             .find_map(|parameter| parameter.written(key))
     }
 
@@ -88,7 +88,7 @@ impl Catalogue {
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         (self.shared.iter())
             .chain(self.platforms.iter().flat_map(|p| p.parameters()))
-            .chain(self.workloads.iter().flat_map(|w| w.parameters()))
+            .chain(self.workloads.iter().flat_map(|w| w.about().parameters))
             .map(|parameter| parameter.key)
     }
 }

@@ -6,15 +6,19 @@ use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_load::workload::{LoadCommand, LoadLevel, Scratch, Timing, Workload, WorkloadResult};
+use vtax_load::workload::{
+    About, LoadCommand, LoadLevel, Scratch, Timing, Workload, WorkloadResult,
+};
 
-struct Fake(&'static str, &'static [Parameter]);
+struct FakePlatform(&'static str, &'static [Parameter]);
+
+struct FakeWorkload(&'static About);
 
 const fn parameter(key: &'static str, domain: Domain) -> Parameter {
     Parameter::unset(key, domain).help("for tests")
 }
 
-impl Platform for Fake {
+impl Platform for FakePlatform {
     fn kind(&self) -> &'static str {
         self.0
     }
@@ -37,23 +41,9 @@ impl Platform for Fake {
     }
 }
 
-impl Workload for Fake {
-    fn kind(&self) -> &'static str {
+impl Workload for FakeWorkload {
+    fn about(&self) -> &'static About {
         self.0
-    }
-    fn summary(&self) -> &'static str {
-        "for tests"
-    }
-    fn parameters(&self) -> &'static [Parameter] {
-        self.1
-    }
-    fn level(&self) -> Option<LoadLevel> {
-        (self.0 == "stream").then(|| LoadLevel {
-            key: "load.rate_mbit",
-            unit: vtax_core::Unit::per(vtax_core::Base::Bit, vtax_core::Base::Second),
-            scale: 1e6,
-            title: "load",
-        })
     }
     fn load(
         &self,
@@ -69,19 +59,29 @@ impl Workload for Fake {
     }
 }
 
-static NATIVE: Fake = Fake("native", &[]);
-static VM: Fake = Fake(
+static NATIVE: FakePlatform = FakePlatform("native", &[]);
+static VM: FakePlatform = FakePlatform(
     "qemu",
     &[
         parameter("vm.vcpus", Domain::Integer(1, 64)),
         parameter("nic.backend", Domain::Choice(&["tap", "user"])),
     ],
 );
-static STREAM: Fake = Fake(
-    "stream",
-    &[parameter("load.rate_mbit", Domain::Number(0.0, 1e6))],
-);
-static IDLE: Fake = Fake("idle", &[]);
+static STREAM: FakeWorkload = FakeWorkload(&About {
+    kind: "stream",
+    parameters: &[parameter("load.rate_mbit", Domain::Number(0.0, 1e6))],
+    level: Some(LoadLevel {
+        key: "load.rate_mbit",
+        unit: vtax_core::Unit::per(vtax_core::Base::Bit, vtax_core::Base::Second),
+        scale: 1e6,
+        title: "load",
+    }),
+    ..About::NONE
+});
+static IDLE: FakeWorkload = FakeWorkload(&About {
+    kind: "idle",
+    ..About::NONE
+});
 
 static PLATFORMS: [&dyn Platform; 2] = [&NATIVE, &VM];
 static WORKLOADS: [&dyn Workload; 2] = [&STREAM, &IDLE];

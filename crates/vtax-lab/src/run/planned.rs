@@ -28,7 +28,7 @@ impl<'a> Planned<'a> {
         });
         booted
             .filter_map(|guest| self.catalogue.workload(guest.workload_kind))
-            .map(|workload| workload.packages())
+            .map(|workload| workload.about().packages)
             .collect()
     }
 

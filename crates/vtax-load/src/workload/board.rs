@@ -89,25 +89,18 @@ done
 mkdir -p /tmp/vtax-http && exec "$@"
 "#;
 
+static ABOUT: About = About {
+    kind: "board",
+    summary: "pages of a bulletin board in three tiers (Apache, PHP, MariaDB in the target)",
+    parameters: &[CLIENTS, REQUESTS, STORIES, CHILDREN],
+    target_programs: PROGRAMS,
+    packages: &["mariadb-server", "php8.2-fpm", "php8.2-mysql"],
+    ..About::NONE
+};
+
 impl Workload for Board {
-    fn kind(&self) -> &'static str {
-        "board"
-    }
-
-    fn summary(&self) -> &'static str {
-        "pages of a bulletin board in three tiers (Apache, PHP, MariaDB in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[CLIENTS, REQUESTS, STORIES, CHILDREN]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        PROGRAMS
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["mariadb-server", "php8.2-fpm", "php8.2-mysql"]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn extent(&self, _settings: &Settings) -> Extent {

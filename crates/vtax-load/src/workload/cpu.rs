@@ -64,30 +64,27 @@ struct Line {
     threads: Option<i64>,
 }
 
+static ABOUT: About = About {
+    kind: "cpu",
+    summary: "integer work in user mode, a control that virtualization should not tax",
+    parameters: &[THREADS, OPERATIONS, EXTENT],
+    target_programs: PROGRAMS,
+    level: Some(LoadLevel::of(
+        &THREADS,
+        Unit::of(Base::One),
+        1.0,
+        "processes at work",
+    )),
+    ..About::NONE
+};
+
 impl Workload for Cpu {
-    fn kind(&self) -> &'static str {
-        "cpu"
-    }
-
-    fn summary(&self) -> &'static str {
-        "integer work in user mode, a control that virtualization should not tax"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[THREADS, OPERATIONS, EXTENT]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        PROGRAMS
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn extent(&self, settings: &Settings) -> Extent {
         Extent::chosen(&EXTENT, settings)
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let unit = Unit::of(Base::One);
-        Some(LoadLevel::of(&THREADS, unit, 1.0, "processes at work"))
     }
 
     fn load(

@@ -75,30 +75,32 @@ struct Latency {
     percentile: BTreeMap<String, f64>,
 }
 
+static ABOUT: About = About {
+    kind: "disk-read",
+    summary: "reads from a disk, raw or through a file system (fio in the target)",
+    parameters: &[
+        ACCESS,
+        PATTERN,
+        BLOCK_BYTES,
+        QUEUE_DEPTH,
+        DIRECT,
+        SIZE_MIB,
+        RATE_MB,
+        EXTENT,
+    ],
+    target_programs: PROGRAMS,
+    level: Some(LoadLevel::of(
+        &RATE_MB,
+        BYTE_RATE,
+        1e6,
+        "disk reads asked for",
+    )),
+    ..About::NONE
+};
+
 impl Workload for DiskRead {
-    fn kind(&self) -> &'static str {
-        "disk-read"
-    }
-
-    fn summary(&self) -> &'static str {
-        "reads from a disk, raw or through a file system (fio in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[
-            ACCESS,
-            PATTERN,
-            BLOCK_BYTES,
-            QUEUE_DEPTH,
-            DIRECT,
-            SIZE_MIB,
-            RATE_MB,
-            EXTENT,
-        ]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        PROGRAMS
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn extent(&self, settings: &Settings) -> Extent {
@@ -109,11 +111,6 @@ impl Workload for DiskRead {
         let size = SIZE_MIB.integer(settings).unsigned_abs();
         // A file system takes some of the disk for itself.
         size + size / 8 + 64
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let title = "disk reads asked for";
-        Some(LoadLevel::of(&RATE_MB, BYTE_RATE, 1e6, title))
     }
 
     /// Fills the disk with a file of real data: reads of holes never reach a disk. For raw

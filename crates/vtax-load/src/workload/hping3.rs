@@ -40,25 +40,18 @@ pub fn interval(rate: f64) -> String {
     format!("u{:.0}", (1e6 / rate).clamp(1.0, 1e9))
 }
 
+static ABOUT: About = About {
+    kind: "hping3",
+    summary: "TCP connections asked for and never opened, until all are answered (hping3)",
+    parameters: &[REQUESTS, RATE],
+    target_programs: apache::PROGRAMS,
+    client_programs: PROGRAMS,
+    ..About::NONE
+};
+
 impl Workload for Hping3 {
-    fn kind(&self) -> &'static str {
-        "hping3"
-    }
-
-    fn summary(&self) -> &'static str {
-        "TCP connections asked for and never opened, until all are answered (hping3)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[REQUESTS, RATE]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        apache::PROGRAMS
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        PROGRAMS
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn extent(&self, _settings: &Settings) -> Extent {

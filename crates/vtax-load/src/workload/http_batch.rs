@@ -38,38 +38,32 @@ setpriv --pdeathsig KILL $1 >/dev/null 2>&1 & shift
 kill $! 2>/dev/null || { echo "hping3 ended before the requests did" >&2; exit 1; }
 "#;
 
+const ABOUT: About = About {
+    target_programs: apache::PROGRAMS,
+    ..About::NONE
+};
+
+static CALM: About = About {
+    kind: "http-batch",
+    summary: "so many HTTP requests at a rate, until the last answer (Apache in the target)",
+    parameters: &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT],
+    client_programs: &[],
+    ..ABOUT
+};
+
+static FLOODED: About = About {
+    kind: "http-flood",
+    summary: "the same while SYNs flood the web server (hping3)",
+    parameters: &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT, FLOOD],
+    client_programs: PROGRAMS,
+    ..ABOUT
+};
+
 impl Workload for HttpBatch {
-    fn kind(&self) -> &'static str {
+    fn about(&self) -> &'static About {
         match self {
-            Self::Calm => "http-batch",
-            Self::Flooded => "http-flood",
-        }
-    }
-
-    fn summary(&self) -> &'static str {
-        match self {
-            Self::Calm => {
-                "so many HTTP requests at a rate, until the last answer (Apache in the target)"
-            }
-            Self::Flooded => "the same while SYNs flood the web server (hping3)",
-        }
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        match self {
-            Self::Calm => &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT],
-            Self::Flooded => &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT, FLOOD],
-        }
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        apache::PROGRAMS
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        match self {
-            Self::Calm => &[],
-            Self::Flooded => PROGRAMS,
+            Self::Calm => &CALM,
+            Self::Flooded => &FLOODED,
         }
     }
 

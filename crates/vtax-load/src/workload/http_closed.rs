@@ -38,26 +38,23 @@ pub fn ask_again(
     open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
 }
 
+static ABOUT: About = About {
+    kind: "http-closed",
+    summary: "HTTP requests as fast as they are answered, closed loop (Apache in the target)",
+    parameters: &[CONNECTIONS, FILE_BYTES],
+    target_programs: apache::PROGRAMS,
+    level: Some(LoadLevel::of(
+        &CONNECTIONS,
+        Unit::of(Base::One),
+        1.0,
+        "clients at once",
+    )),
+    ..About::NONE
+};
+
 impl Workload for HttpClosed {
-    fn kind(&self) -> &'static str {
-        "http-closed"
-    }
-
-    fn summary(&self) -> &'static str {
-        "HTTP requests as fast as they are answered, closed loop (Apache in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[CONNECTIONS, FILE_BYTES]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        apache::PROGRAMS
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let unit = Unit::of(Base::One);
-        Some(LoadLevel::of(&CONNECTIONS, unit, 1.0, "clients at once"))
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn serve(

@@ -15,30 +15,27 @@ const FILE_MB: Parameter = Parameter::new("load.file_mb", Domain::Integer(1, 10_
     .help("size of the file in MB (10^6 bytes)");
 const EXTENT: Parameter = Extent::parameter("completion");
 
+static ABOUT: About = About {
+    kind: "http-download",
+    summary: "clients download a file over HTTP, all at once (Apache in the target)",
+    parameters: &[CONNECTIONS, FILE_MB, EXTENT],
+    target_programs: apache::PROGRAMS,
+    level: Some(LoadLevel::of(
+        &CONNECTIONS,
+        Unit::of(Base::One),
+        1.0,
+        "clients at once",
+    )),
+    ..About::NONE
+};
+
 impl Workload for HttpDownload {
-    fn kind(&self) -> &'static str {
-        "http-download"
-    }
-
-    fn summary(&self) -> &'static str {
-        "clients download a file over HTTP, all at once (Apache in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[CONNECTIONS, FILE_MB, EXTENT]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        apache::PROGRAMS
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn extent(&self, settings: &Settings) -> Extent {
         Extent::chosen(&EXTENT, settings)
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let unit = Unit::of(Base::One);
-        Some(LoadLevel::of(&CONNECTIONS, unit, 1.0, "clients at once"))
     }
 
     fn serve(

@@ -29,32 +29,25 @@ fn command(common: generator::Arguments) -> Outcome<LoadCommand> {
     LOOP.command(arguments.to_flags(), timeout)
 }
 
+static ABOUT: About = About {
+    kind: "http-rate",
+    summary: "HTTP requests at a fixed rate, open loop (Apache in the target)",
+    parameters: &[
+        open_loop::RATE,
+        open_loop::ARRIVAL,
+        open_loop::SEED,
+        open_loop::CONNECTIONS,
+        FILE_BYTES,
+        open_loop::TIMEOUT,
+    ],
+    target_programs: apache::PROGRAMS,
+    level: Some(open_loop::LEVEL),
+    ..About::NONE
+};
+
 impl Workload for HttpRate {
-    fn kind(&self) -> &'static str {
-        "http-rate"
-    }
-
-    fn summary(&self) -> &'static str {
-        "HTTP requests at a fixed rate, open loop (Apache in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[
-            open_loop::RATE,
-            open_loop::ARRIVAL,
-            open_loop::SEED,
-            open_loop::CONNECTIONS,
-            FILE_BYTES,
-            open_loop::TIMEOUT,
-        ]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        apache::PROGRAMS
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        Some(open_loop::LEVEL)
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn serve(

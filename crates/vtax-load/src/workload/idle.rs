@@ -7,17 +7,16 @@ use super::*;
 /// See the module.
 pub struct Idle;
 
+static ABOUT: About = About {
+    kind: "idle",
+    summary: "the booted target does nothing",
+    parameters: &[],
+    ..About::NONE
+};
+
 impl Workload for Idle {
-    fn kind(&self) -> &'static str {
-        "idle"
-    }
-
-    fn summary(&self) -> &'static str {
-        "the booted target does nothing"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn load(

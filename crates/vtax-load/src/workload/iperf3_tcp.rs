@@ -21,36 +21,37 @@ const LENGTH: Parameter = Parameter::new("load.length", Domain::Integer(1, 1_048
 const WINDOW: Parameter = Parameter::unset("load.window", Domain::Integer(2048, 536_870_912))
     .help("socket buffer in bytes; unset: the kernel tunes it");
 
+const ABOUT: About = About {
+    parameters: &[RATE_MBIT, STREAMS, LENGTH, WINDOW],
+    target_programs: iperf3::PROGRAMS,
+    client_programs: iperf3::PROGRAMS,
+    level: Some(LoadLevel::of(
+        &RATE_MBIT,
+        BIT_RATE,
+        1e6,
+        "TCP rate asked for",
+    )),
+    ..About::NONE
+};
+
+static RECEIVE: About = About {
+    kind: "iperf3-receive",
+    summary: "the target receives bulk TCP data from the client (iperf3)",
+    ..ABOUT
+};
+
+static SEND: About = About {
+    kind: "iperf3-send",
+    summary: "the target sends bulk TCP data to the client (iperf3)",
+    ..ABOUT
+};
+
 impl Workload for Iperf3Tcp {
-    fn kind(&self) -> &'static str {
+    fn about(&self) -> &'static About {
         match self {
-            Self::Receive => "iperf3-receive",
-            Self::Send => "iperf3-send",
+            Self::Receive => &RECEIVE,
+            Self::Send => &SEND,
         }
-    }
-
-    fn summary(&self) -> &'static str {
-        match self {
-            Self::Receive => "the target receives bulk TCP data from the client (iperf3)",
-            Self::Send => "the target sends bulk TCP data to the client (iperf3)",
-        }
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[RATE_MBIT, STREAMS, LENGTH, WINDOW]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        iperf3::PROGRAMS
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        iperf3::PROGRAMS
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let title = "TCP rate asked for";
-        Some(LoadLevel::of(&RATE_MBIT, BIT_RATE, 1e6, title))
     }
 
     fn serve(

@@ -25,30 +25,24 @@ fn target_sends(settings: &Settings) -> bool {
     DIRECTION.text(settings) == "send"
 }
 
+static ABOUT: About = About {
+    kind: "iperf3-udp",
+    summary: "UDP datagrams at a fixed rate (iperf3)",
+    parameters: &[RATE_MBIT, LENGTH, DIRECTION, STREAMS],
+    target_programs: iperf3::PROGRAMS,
+    client_programs: iperf3::PROGRAMS,
+    level: Some(LoadLevel::of(
+        &RATE_MBIT,
+        BIT_RATE,
+        1e6,
+        "UDP rate asked for",
+    )),
+    ..About::NONE
+};
+
 impl Workload for Iperf3Udp {
-    fn kind(&self) -> &'static str {
-        "iperf3-udp"
-    }
-
-    fn summary(&self) -> &'static str {
-        "UDP datagrams at a fixed rate (iperf3)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[RATE_MBIT, LENGTH, DIRECTION, STREAMS]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        iperf3::PROGRAMS
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        iperf3::PROGRAMS
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let title = "UDP rate asked for";
-        Some(LoadLevel::of(&RATE_MBIT, BIT_RATE, 1e6, title))
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn serve(

@@ -37,39 +37,29 @@ fn arguments(settings: &Settings, common: generator::Arguments, fill: bool) -> A
     }
 }
 
+static ABOUT: About = About {
+    kind: "memcached",
+    summary: "memcached requests at a fixed rate, open loop",
+    parameters: &[
+        open_loop::RATE,
+        open_loop::ARRIVAL,
+        open_loop::SEED,
+        open_loop::CONNECTIONS,
+        SET_PERCENT,
+        KEYS,
+        KEY_BYTES,
+        VALUE_BYTES,
+        open_loop::TIMEOUT,
+    ],
+    target_programs: PROGRAMS,
+    packages: &["memcached"],
+    level: Some(open_loop::LEVEL),
+    ..About::NONE
+};
+
 impl Workload for Memcached {
-    fn kind(&self) -> &'static str {
-        "memcached"
-    }
-
-    fn summary(&self) -> &'static str {
-        "memcached requests at a fixed rate, open loop"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[
-            open_loop::RATE,
-            open_loop::ARRIVAL,
-            open_loop::SEED,
-            open_loop::CONNECTIONS,
-            SET_PERCENT,
-            KEYS,
-            KEY_BYTES,
-            VALUE_BYTES,
-            open_loop::TIMEOUT,
-        ]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        PROGRAMS
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["memcached"]
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        Some(open_loop::LEVEL)
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     /// Starts memcached with room for every value and sets them all.

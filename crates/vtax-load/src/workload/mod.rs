@@ -294,33 +294,49 @@ impl LoadCommand {
     }
 }
 
+/// The constants of a workload.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// The name in plans: `iperf3-receive`, `http-rate`, `cpu`.
+    pub kind: &'static str,
+    /// A line on what it does.
+    pub summary: &'static str,
+    /// The settings of a plan for it; keys start with `load.`.
+    pub parameters: &'static [Parameter],
+    /// The programs it runs in the target; the image has their packages.
+    pub target_programs: &'static [Program],
+    /// The programs it runs as the client, checked before anything boots.
+    pub client_programs: &'static [Program],
+    /// The Debian packages it needs in the target beyond those of the shared image.
+    pub packages: &'static [&'static str],
+    /// The parameter that a ramp varies, if it has one.
+    pub level: Option<LoadLevel>,
+}
+
+impl About {
+    /// No constants, to be completed.
+    pub const NONE: Self = Self {
+        kind: "",
+        summary: "",
+        parameters: &[],
+        target_programs: &[],
+        client_programs: &[],
+        packages: &[],
+        level: None,
+    };
+}
+
 /// A load: a service, the command that drives it and the reading of what that prints.
 ///
 /// What has to be written is data ([`Workload::load`] is a function of the settings alone) and a
 /// parser; [`Workload::drive`] does the rest.
 pub trait Workload: Sync {
-    /// The name in plans: `iperf3-receive`, `http-rate`, `cpu`.
-    fn kind(&self) -> &'static str;
+    /// Its constants.
+    fn about(&self) -> &'static About;
 
-    /// What it does, in one line.
-    fn summary(&self) -> &'static str;
-
-    /// What a plan may set for it; keys start with `load.`.
-    fn parameters(&self) -> &'static [Parameter];
-
-    /// The programs it runs in the target; the image has their packages.
-    fn target_programs(&self) -> &'static [Program] {
-        &[]
-    }
-
-    /// The programs it runs as the client, to be checked before anything boots.
-    fn client_programs(&self) -> &'static [Program] {
-        &[]
-    }
-
-    /// The Debian packages it needs in the target beyond those of the shared image.
-    fn packages(&self) -> &'static [&'static str] {
-        &[]
+    /// The name in plans.
+    fn kind(&self) -> &'static str {
+        self.about().kind
     }
 
     /// How its measured window ends.
@@ -331,11 +347,6 @@ pub trait Workload: Sync {
     /// The scratch disk it needs in the target, in MiB; 0 for none.
     fn scratch_mib(&self, _settings: &Settings) -> u64 {
         0
-    }
-
-    /// The parameter that a ramp varies, if it has one.
-    fn level(&self) -> Option<LoadLevel> {
-        None
     }
 
     /// Starts the service inside the target and waits until it answers (from the client, where
@@ -379,7 +390,7 @@ pub trait Workload: Sync {
         let command = self.load(target.address(), &Scratch::of(target), settings, timing)?;
         let programs = command
             .runs
-            .pick(self.client_programs(), self.target_programs());
+            .pick(self.about().client_programs, self.about().target_programs);
         let extent = self.extent(settings);
         driver::start(target, client, service, command, programs, extent, timing)
     }
@@ -433,7 +444,7 @@ pub trait Workload: Sync {
             ramps: true,
             ..command
         };
-        let (programs, extent) = (self.client_programs(), Extent::FixedDuration);
+        let (programs, extent) = (self.about().client_programs, Extent::FixedDuration);
         driver::start(target, client, service, command, programs, extent, first).map(Some)
     }
 }

@@ -28,29 +28,19 @@ warmup=$1 measured=$2; shift 2
 exec "$1" -T "$measured" "${@:2}"
 "#;
 
+static ABOUT: About = About {
+    kind: "nuttcp",
+    summary: "bulk TCP into or out of the target (nuttcp)",
+    parameters: &[LENGTH, DIRECTION],
+    target_programs: PROGRAMS,
+    client_programs: PROGRAMS,
+    packages: &["nuttcp"],
+    ..About::NONE
+};
+
 impl Workload for Nuttcp {
-    fn kind(&self) -> &'static str {
-        "nuttcp"
-    }
-
-    fn summary(&self) -> &'static str {
-        "bulk TCP into or out of the target (nuttcp)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[LENGTH, DIRECTION]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        PROGRAMS
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        PROGRAMS
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["nuttcp"]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn serve(

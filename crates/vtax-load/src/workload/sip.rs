@@ -159,33 +159,19 @@ fn rows(table: &str) -> Outcome<Vec<Counts>> {
     Ok(rows)
 }
 
+static ABOUT: About = About {
+    kind: "sip",
+    summary: "telephone calls through a proxy, with sound (SIPp, Kamailio in the target)",
+    parameters: &[RATE, HOLD],
+    target_programs: SERVER,
+    client_programs: CLIENT,
+    packages: &["kamailio", "sip-tester"],
+    level: Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "calls begun")),
+};
+
 impl Workload for Sip {
-    fn kind(&self) -> &'static str {
-        "sip"
-    }
-
-    fn summary(&self) -> &'static str {
-        "telephone calls through a proxy, with sound (SIPp, Kamailio in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[RATE, HOLD]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        SERVER
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        CLIENT
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["kamailio", "sip-tester"]
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "calls begun"))
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn serve(

@@ -25,30 +25,24 @@ found=$(mktemp) && "$@" --timeout "$measured" --metrics --yaml "$found" >&2 &&
   sed -n '/^metrics:/,$p' "$found" && rm "$found"
 "#;
 
+static ABOUT: About = About {
+    kind: "stress-ng",
+    summary: "hunger for the processor, its memory or its scheduler (stress-ng)",
+    parameters: &[STRESSOR, WORKERS],
+    target_programs: PROGRAMS,
+    packages: &["stress-ng"],
+    level: Some(LoadLevel::of(
+        &WORKERS,
+        Unit::of(Base::One),
+        1.0,
+        "processes at work",
+    )),
+    ..About::NONE
+};
+
 impl Workload for StressNg {
-    fn kind(&self) -> &'static str {
-        "stress-ng"
-    }
-
-    fn summary(&self) -> &'static str {
-        "hunger for the processor, its memory or its scheduler (stress-ng)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[STRESSOR, WORKERS]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        PROGRAMS
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["stress-ng"]
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let unit = Unit::of(Base::One);
-        Some(LoadLevel::of(&WORKERS, unit, 1.0, "processes at work"))
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     /// stress-ng counts whole seconds.

@@ -38,37 +38,23 @@ fn sysbench(address: IpAddr, settings: &Settings, rest: &str) -> CommandLine {
     command(line.split_whitespace())
 }
 
+static ABOUT: About = About {
+    kind: "sysbench-oltp",
+    summary: "database transactions at a fixed rate, open loop (sysbench, MariaDB in the target)",
+    parameters: &[RATE, THREADS, ROWS, SEED],
+    target_programs: SERVER,
+    client_programs: CLIENT,
+    packages: &["mariadb-server"],
+    level: Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "transactions asked")),
+};
+
 impl Workload for SysbenchOltp {
-    fn kind(&self) -> &'static str {
-        "sysbench-oltp"
-    }
-
-    fn summary(&self) -> &'static str {
-        "database transactions at a fixed rate, open loop (sysbench, MariaDB in the target)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[RATE, THREADS, ROWS, SEED]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        SERVER
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        CLIENT
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["mariadb-server"]
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn scratch_mib(&self, settings: &Settings) -> u64 {
         256 + ROWS.integer(settings).unsigned_abs() / 1000
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "transactions asked"))
     }
 
     fn serve(

@@ -25,34 +25,24 @@ fn measured(timing: Timing) -> u64 {
     }
 }
 
+static ABOUT: About = About {
+    kind: "tbench",
+    summary: "a file server's requests and answers over TCP, without its disk (dbench's tbench)",
+    parameters: &[CLIENTS],
+    target_programs: SERVER,
+    client_programs: CLIENT,
+    packages: &["dbench"],
+    level: Some(LoadLevel::of(
+        &CLIENTS,
+        Unit::of(Base::One),
+        1.0,
+        "clients at once",
+    )),
+};
+
 impl Workload for Tbench {
-    fn kind(&self) -> &'static str {
-        "tbench"
-    }
-
-    fn summary(&self) -> &'static str {
-        "a file server's requests and answers over TCP, without its disk (dbench's tbench)"
-    }
-
-    fn parameters(&self) -> &'static [Parameter] {
-        &[CLIENTS]
-    }
-
-    fn target_programs(&self) -> &'static [Program] {
-        SERVER
-    }
-
-    fn client_programs(&self) -> &'static [Program] {
-        CLIENT
-    }
-
-    fn packages(&self) -> &'static [&'static str] {
-        &["dbench"]
-    }
-
-    fn level(&self) -> Option<LoadLevel> {
-        let unit = Unit::of(Base::One);
-        Some(LoadLevel::of(&CLIENTS, unit, 1.0, "clients at once"))
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
 
     fn serve(

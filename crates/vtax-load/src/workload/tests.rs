@@ -169,13 +169,14 @@ fn kinds_are_unique_and_parameters_belong_to_the_load() {
     assert_eq!(kinds.len(), all().len());
     for workload in all() {
         let keys: BTreeSet<_> = workload
-            .parameters()
+            .about()
+            .parameters
             .iter()
             .map(|parameter| parameter.key)
             .collect();
         assert_eq!(
             keys.len(),
-            workload.parameters().len(),
+            workload.about().parameters.len(),
             "{}",
             workload.kind()
         );
@@ -206,7 +207,7 @@ fn made_of(
 #[test]
 fn every_documented_default_is_allowed_and_is_the_one_in_force() {
     for workload in all() {
-        for parameter in workload.parameters() {
+        for parameter in workload.about().parameters {
             let Some(default) = parameter.default else {
                 continue;
             };
@@ -246,10 +247,14 @@ fn every_documented_default_is_allowed_and_is_the_one_in_force() {
 #[test]
 fn a_load_level_is_a_numeric_parameter_that_changes_the_command() {
     for workload in all() {
-        let Some(level) = workload.level() else {
+        let Some(level) = workload.about().level else {
             continue;
         };
-        let found = workload.parameters().iter().find(|it| it.key == level.key);
+        let found = workload
+            .about()
+            .parameters
+            .iter()
+            .find(|it| it.key == level.key);
         let set = match found.unwrap().domain {
             Domain::Integer(low, high) => Level::Integer(low.max(7).min(high)),
             Domain::Number(low, high) => Level::Number(7.5_f64.clamp(low, high)),

@@ -160,8 +160,8 @@ pub fn keys(as_json: bool) -> Outcome {
             json!({"kind": platform.kind(), "parameters": parameters})
         });
         let workloads = catalogue.workloads.iter().map(|workload| {
-            let parameters = documents(workload.parameters());
-            json!({"kind": workload.kind(), "summary": workload.summary(), "parameters": parameters})
+            let parameters = documents(workload.about().parameters);
+            json!({"kind": workload.kind(), "summary": workload.about().summary, "parameters": parameters})
         });
         return json(&json!({
             "settings": documents(&catalogue.shared),
@@ -176,8 +176,8 @@ pub fn keys(as_json: bool) -> Outcome {
         print(platform.parameters())?;
     }
     for workload in catalogue.workloads {
-        outln!("workload `{}`: {}", workload.kind(), workload.summary())?;
-        print(workload.parameters())?;
+        outln!("workload `{}`: {}", workload.kind(), workload.about().summary)?;
+        print(workload.about().parameters)?;
     }
     Ok(())
 }

@@ -220,7 +220,7 @@ impl Reader<'_, &Catalogue> {
         let own: &[Parameter] = if section == "platform" {
             self.catalogue.platform(kind)?.parameters()
         } else {
-            self.catalogue.workload(kind)?.parameters()
+            self.catalogue.workload(kind)?.about().parameters
         };
         own.iter()
             .chain(&self.catalogue.shared)
@@ -235,7 +235,7 @@ impl Reader<'_, &Catalogue> {
         } else {
             self.catalogue
                 .workload(workload)
-                .map(|workload| workload.parameters())
+                .map(|workload| workload.about().parameters)
         };
         let strip = |key: &str| key.strip_prefix("load.").unwrap_or(key).to_owned();
         own.unwrap_or_default()

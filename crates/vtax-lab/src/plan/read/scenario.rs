@@ -149,7 +149,7 @@ impl Reader<'_, &Catalogue> {
             let parameter = self.catalogue.parameter(platform, workload, &full);
             let Some(parameter) = parameter.filter(|_| is_own) else {
                 let known = self.catalogue.workload(workload);
-                let keys = known.iter().flat_map(|known| known.parameters());
+                let keys = known.iter().flat_map(|known| known.about().parameters);
                 let keys = keys.map(|own| own.key.strip_prefix("load.").unwrap_or(own.key));
                 self.unknown(
                     offset,
@@ -234,9 +234,9 @@ impl Reader<'_, &Catalogue> {
         let offset = value.span().start;
         let known = self.catalogue.workload(kind);
         let varies = !matches!(profile, Profile::Steady | Profile::Turns);
-        if varies && known.is_some_and(|known| known.level().is_none()) {
+        if varies && known.is_some_and(|known| known.about().level.is_none()) {
             let able = self.catalogue.workloads.iter();
-            let able = able.filter(|known| known.level().is_some());
+            let able = able.filter(|known| known.about().level.is_some());
             let able: Vec<&str> = able.map(|known| known.kind()).collect();
             self.complain(
                 offset,

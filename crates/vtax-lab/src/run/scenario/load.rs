@@ -48,7 +48,7 @@ pub(super) fn is_seeded_by_block(
 }
 
 fn parameter(workload: &dyn Workload, key: &str) -> Option<&'static Parameter> {
-    let mut parameters = workload.parameters().iter();
+    let mut parameters = workload.about().parameters.iter();
     parameters.find(|parameter| parameter.key == key)
 }
 
@@ -122,7 +122,7 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         if is_timed && parameter(spec.workload, "load.extent").is_some() {
             set("load.extent", Level::Text("duration".to_owned()));
         }
-        if let Some((level, of)) = level.zip(spec.workload.level()) {
+        if let Some((level, of)) = level.zip(spec.workload.about().level) {
             let is_whole = parameter(spec.workload, of.key)
                 .is_some_and(|parameter| matches!(parameter.domain, Domain::Integer(..)));
             #[allow(

@@ -272,7 +272,7 @@ impl Scenarios<'_> {
         let no_image = GuestFiles::default();
         for (spec, seat) in specs.iter().zip(cell.seats()) {
             self.signals.check()?;
-            let files = match self.files.get(spec.workload.packages()) {
+            let files = match self.files.get(spec.workload.about().packages) {
                 _ if spec.platform.is_external(spec.settings) => &no_image,
                 Some(files) => files,
                 None => return Err(LabError::other("the guest's image was not prepared")),

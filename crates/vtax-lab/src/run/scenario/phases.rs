@@ -117,7 +117,7 @@ impl PhaseRunner<'_, '_, '_> {
     /// Drives the measured part from the first load's start to the last one's end.
     pub fn run(mut self, times: &mut PhaseTimes) -> Result<Measurement, LabError> {
         let profile = &self.trial.planned.profile;
-        let target_level = self.guests.target.guest.spec.workload.level();
+        let target_level = self.guests.target.guest.spec.workload.about().level;
         let level = target_level.filter(|_| !matches!(profile, Profile::Steady | Profile::Turns));
         self.measured.level = level;
         for driven in self.guests.iter_mut() {
@@ -262,7 +262,7 @@ impl PhaseRunner<'_, '_, '_> {
 
     /// Loads the guests of the window: warm-up, mark, window, mark, and the results.
     fn window(&mut self, level: Option<f64>, timing: Timing) -> Result<MeasuredWindow, LabError> {
-        let of = self.guests.target.guest.spec.workload.level();
+        let of = self.guests.target.guest.spec.workload.about().level;
         let quantity = level
             .zip(of)
             .map(|(level, of)| Quantity::new(level, of.unit));

@@ -42,7 +42,7 @@ pub(super) fn client_programs<'a>(
     whose: Whose,
 ) -> BTreeSet<(&'a str, Program)> {
     programs(treatments, catalogue, whose, |workload| {
-        workload.client_programs()
+        workload.about().client_programs
     })
 }
 
@@ -64,8 +64,8 @@ pub(super) fn check_image(
         })
     };
     let lacking: BTreeSet<String> = programs(treatments, catalogue, Whose::All, |workload| {
-        if workload.packages() == packages {
-            workload.target_programs()
+        if workload.about().packages == packages {
+            workload.about().target_programs
         } else {
             &[]
         }
@@ -107,7 +107,7 @@ pub(super) fn missing_in_external(
             workload.kind()
         )));
     }
-    let programs = workload.target_programs();
+    let programs = workload.about().target_programs;
     let names: Vec<&str> = programs.iter().map(|program| program.name).collect();
     let lacking = platform.lacks(settings, &names)?;
     let lacking = lacking.into_iter().map(|name| {

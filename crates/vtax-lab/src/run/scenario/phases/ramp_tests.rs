@@ -21,9 +21,9 @@ use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
-use vtax_host::settings::{Level, Parameter, Settings};
+use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::{
-    LOAD_SEED, Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service,
+    About, LOAD_SEED, Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service,
     Workload,
 };
 use vtax_observe::clock::{Clock, SystemClock};
@@ -103,23 +103,21 @@ impl Fake {
     }
 }
 
+static ABOUT: About = About {
+    kind: "fake",
+    parameters: &[LOAD_SEED],
+    level: Some(LoadLevel {
+        key: "load.rate",
+        unit: Unit::per(Base::Request, Base::Second),
+        scale: 1.0,
+        title: "load",
+    }),
+    ..About::NONE
+};
+
 impl Workload for Fake {
-    fn kind(&self) -> &'static str {
-        "fake"
-    }
-    fn summary(&self) -> &'static str {
-        "for tests"
-    }
-    fn parameters(&self) -> &'static [Parameter] {
-        &[LOAD_SEED]
-    }
-    fn level(&self) -> Option<LoadLevel> {
-        Some(LoadLevel {
-            key: "load.rate",
-            unit: Unit::per(Base::Request, Base::Second),
-            scale: 1.0,
-            title: "load",
-        })
+    fn about(&self) -> &'static About {
+        &ABOUT
     }
     fn load(
         &self,
