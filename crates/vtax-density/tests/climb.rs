@@ -1,38 +1,22 @@
 //! Small climbs of every platform on this host, with real guests; what stops them; and that
 //! nothing is left behind, whatever ends them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "what cannot be set up fails the test"
-)]
-
-#[path = "../../vtax-guest/tests/stand_in/mod.rs"]
-mod stand_in;
-
-use stand_in::{FAILS, STAND_IN, program};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vtax_density::limits::Binding;
 use vtax_density::record::Climb;
+use vtax_mvm::machine::kvm::Host;
 use vtax_report::results::{ResultsDir, TrialOutcome};
+use vtax_testkit::stand_in::{FAILS, STAND_IN, program};
+use vtax_testkit::{alone, needs::Need, skip, skip_in_part};
 
-/// Climbs follow one another: each has its own state directory, so that the lab's lock would not
-/// keep them apart.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// This test's turn; none without root.
-fn turn() -> Option<MutexGuard<'static, ()>> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: climbs make namespaces and control groups, which needs root");
-        return None;
-    }
-    Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))
+/// This test's turn. Climbs follow one another: each has its own state directory, so that the lab's lock would not keep
+/// them apart.
+fn turn() -> File {
+    alone("climb")
 }
 
 fn density() -> Command {
@@ -131,8 +115,8 @@ fn processes_in(group: &Path) -> Vec<i32> {
 }
 
 /// Climbs a platform to `maximum` and checks what holds for every climb.
-fn whole_climb(platform: &str, maximum: u32) -> Option<Climb> {
-    let _turn = turn()?;
+fn whole_climb(platform: &str, maximum: u32) -> Climb {
+    let _turn = turn();
     let bench = Bench::new("", &format!("kind = {platform:?}\nmaximum = {maximum}"));
     let climb = bench.climb();
     let populations: Vec<u32> = climb.climb.iter().map(|i| i.population).collect();
@@ -160,27 +144,26 @@ fn whole_climb(platform: &str, maximum: u32) -> Option<Climb> {
     assert_eq!(bench.journal(), "", "nothing is left to undo");
     let report = fs::read_to_string(bench.results().join("report.html")).unwrap();
     assert!(report.contains(platform) && report.contains("What a guest costs"));
-    Some(climb)
+    climb
 }
 
-#[test]
+#[test(needs = [root()])]
 fn threads_are_climbed() {
     whole_climb("thread", 40);
 }
 
-#[test]
+#[test(needs = [root()])]
 fn processes_are_climbed() {
-    if let Some(climb) = whole_climb("process", 40) {
-        assert_eq!(climb.descent.len(), 4, "processes can be ended singly");
-    }
+    let climb = whole_climb("process", 40);
+    assert_eq!(climb.descent.len(), 4, "processes can be ended singly");
 }
 
-#[test]
+#[test(needs = [root()])]
 fn containers_are_climbed() {
     whole_climb("container", 8);
 }
 
-#[test]
+#[test(needs = [root()])]
 fn qemus_are_climbed() {
     whole_climb("qemu", 4);
 }
@@ -201,9 +184,9 @@ fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
     climb
 }
 
-#[test]
+#[test(needs = [root()])]
 fn some_processes_work_and_the_others_answer() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     let asleep = half_works("process", "none", 20).idle.unwrap();
     let computing = half_works("process", "cpu", 20).idle.unwrap();
     // Ten of them, some 10 ms each second; an idle one wakes for nothing.
@@ -239,9 +222,9 @@ fn written_bytes() -> f64 {
     sectors.sum::<f64>() * 512.0
 }
 
-#[test]
+#[test(needs = [root()])]
 fn some_containers_and_vms_work_and_the_others_answer() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     for work in ["cpu", "disk", "network"] {
         let working = half_works("container", work, 4).idle.unwrap();
         assert!(
@@ -252,15 +235,17 @@ fn some_containers_and_vms_work_and_the_others_answer() {
     }
     let computing = half_works("qemu", "cpu", 4).idle.unwrap();
     assert!(computing.core_percent > 1.0, "{}", computing.core_percent);
-    if kvm() {
+    if let Err(reason) = Host::open() {
+        skip_in_part(&reason.to_string());
+    } else {
         let computing = half_works("mvm-live", "cpu", 20).idle.unwrap();
         assert!(computing.core_percent > 1.0, "{}", computing.core_percent);
     }
 }
 
-#[test]
+#[test(needs = [root()])]
 fn guests_come_and_go_and_those_that_are_there_answer() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     let cloudy = "cloud_seconds = 4\ncloud_life_seconds = 1\ncloud_load_percent = 150";
     for (platform, places) in [
         ("process", 20),
@@ -310,28 +295,19 @@ fn work_that_a_platform_cannot_do_is_refused() {
     assert!(!success && said.contains("\"none\", \"cpu\""), "{said}");
 }
 
-fn kvm() -> bool {
-    match vtax_mvm::machine::kvm::Host::open() {
-        Ok(_) => true,
-        Err(reason) => {
-            eprintln!("SKIPPED: {reason}");
-            false
-        }
-    }
-}
-
-#[test]
+#[test(needs = [root(), micro_vms()])]
 fn parked_micro_vms_are_climbed() {
-    if kvm() {
-        whole_climb("mvm-parked", 40);
-    }
+    whole_climb("mvm-parked", 40);
 }
 
-#[test]
+#[test(needs = [root(), micro_vms()])]
 fn live_micro_vms_are_climbed() {
-    if kvm() {
-        whole_climb("mvm-live", 40);
-    }
+    whole_climb("mvm-live", 40);
+}
+
+/// A KVM that micro VMs run on.
+fn micro_vms() -> Need {
+    Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))
 }
 
 /// `vtax-density` on a host whose first programs are those of `folder`.
@@ -343,30 +319,23 @@ fn with_programs_of(folder: &Path) -> Command {
     command
 }
 
-/// This test's turn, where guests with a kernel of their own can be climbed with a stand-in for
-/// their VMM.
-fn linux_guests() -> Option<MutexGuard<'static, ()>> {
+/// This test's turn, where there is an image that a stand-in for a VMM can boot.
+fn linux_guests() -> File {
     use vtax_guest::image::{Recipe, cached, echo_guest};
-    let turn = turn()?;
-    let roots = vtax_host::Roots::host();
-    if roots.program("qemu-system-x86_64").is_none() || !Path::new("/dev/kvm").exists() {
-        eprintln!("SKIPPED: needs qemu-system-x86_64 and /dev/kvm");
-        return None;
-    }
     let guest = match cached(&Recipe::standard()) {
         Ok(Some(files)) => echo_guest(&files).map_err(|cause| cause.to_string()),
         Ok(None) => Err("there is no guest image: `vtax image build`".to_owned()),
         Err(cause) => Err(cause.to_string()),
     };
-    if let Err(cause) = &guest {
-        eprintln!("SKIPPED: {cause}");
+    if let Err(cause) = guest {
+        skip!("{cause}");
     }
-    guest.is_ok().then_some(turn)
+    turn()
 }
 
-#[test]
+#[test(needs = [root(), kvm(), program("qemu-system-x86_64")])]
 fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
-    let Some(_turn) = linux_guests() else { return };
+    let _turn = linux_guests();
     for name in ["firecracker", "cloud-hypervisor"] {
         let programs = program(name, STAND_IN);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
@@ -385,9 +354,9 @@ fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by
     }
 }
 
-#[test]
+#[test(needs = [root(), kvm(), program("qemu-system-x86_64")])]
 fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
-    let Some(_turn) = linux_guests() else { return };
+    let _turn = linux_guests();
     for name in ["firecracker", "cloud-hypervisor"] {
         let programs = program(name, FAILS);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
@@ -404,12 +373,11 @@ fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
     }
 }
 
-#[test]
+#[test(needs = [root()])]
 fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     if vtax_host::Roots::host().program("firecracker").is_some() {
-        eprintln!("SKIPPED: firecracker is installed here");
-        return;
+        skip!("firecracker is installed here");
     }
     let bench = Bench::new("", "kind = \"firecracker\"\nmaximum = 2");
     let (success, said) = bench.run_by(density());
@@ -434,9 +402,9 @@ fn with_128_descriptors() -> Command {
     command
 }
 
-#[test]
+#[test(needs = [root()])]
 fn more_guests_than_one_process_may_hold_are_spread_over_several() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
     // 128 descriptors leave a supervisor room for 64 guests: two supervisors.
     let climb = bench.climb_by(with_128_descriptors());
@@ -453,9 +421,9 @@ fn more_guests_than_one_process_may_hold_are_spread_over_several() {
     );
 }
 
-#[test]
+#[test(needs = [root()])]
 fn one_process_runs_out_of_descriptors_and_says_so() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     let bench = Bench::new("one_process = true", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb_by(with_128_descriptors());
     let words = climb.binding.to_string();
@@ -471,9 +439,9 @@ fn one_process_runs_out_of_descriptors_and_says_so() {
     assert_eq!(bench.journal(), "");
 }
 
-#[test]
+#[test(needs = [root()])]
 fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     // Less is free than the reserve: not a single guest may be made.
     let bench = Bench::new("reserve_percent = 99", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb();
@@ -489,18 +457,17 @@ fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
 struct FewPids(PathBuf);
 
 impl FewPids {
-    fn new(most: u32) -> Option<Self> {
+    fn new(most: u32) -> Self {
         let folder =
             Path::new("/sys/fs/cgroup/pids").join(format!("density-test-{}", std::process::id()));
         if fs::create_dir(&folder).is_err() {
-            eprintln!(
-                "SKIPPED: no control group for PIDs of its own (cgroup v1 is needed) in /sys/fs/cgroup/pids"
+            skip!(
+                "no control group for PIDs of its own (cgroup v1 is needed) in /sys/fs/cgroup/pids"
             );
-            return None;
         }
         let group = Self(folder);
         fs::write(group.0.join("pids.max"), most.to_string()).unwrap();
-        Some(group)
+        group
     }
 }
 
@@ -510,10 +477,10 @@ impl Drop for FewPids {
     }
 }
 
-#[test]
+#[test(needs = [root()])]
 fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
-    let Some(_turn) = turn() else { return };
-    let Some(few) = FewPids::new(60) else { return };
+    let _turn = turn();
+    let few = FewPids::new(60);
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 400");
     let mut command = Command::new("sh");
     command
@@ -564,9 +531,9 @@ fn await_end(what: &str, ended: impl Fn() -> bool) {
     }
 }
 
-#[test]
+#[test(needs = [root()])]
 fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     // Some of them with processes of their own, which read no pipe of ours.
     let plan = "kind = \"process\"\nwork = \"network\"\nmaximum = 60";
     let bench = Bench::new("", plan);
@@ -599,9 +566,9 @@ fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
     assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
 }
 
-#[test]
+#[test(needs = [root()])]
 fn ctrl_c_ends_a_climb_in_order() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
     let (mut child, _said) = long_climb(&bench);
@@ -626,9 +593,9 @@ fn supervisor_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(supervisor)
 }
 
-#[test]
+#[test(needs = [root()])]
 fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
-    let Some(_turn) = turn() else { return };
+    let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
     bench.change("[density]", "again.share = 1\n[density]");

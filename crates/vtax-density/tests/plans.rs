@@ -1,12 +1,6 @@
 //! What the plans of this repository come to: the treatments, how they are climbed, and in which
 //! order. Results that are gone on with rely on it.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "what cannot be read fails the test"
-)]
-
 use std::fmt::Write;
 use std::path::Path;
 use vtax_density::plan::Plan;

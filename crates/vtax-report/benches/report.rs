@@ -5,8 +5,6 @@
     reason = "a benchmark that cannot run should say so and stop"
 )]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 
 use std::time::Instant;
 use vtax_report::{analysis, html};
@@ -14,10 +12,10 @@ use vtax_report::{analysis, html};
 fn main() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     // 3 platforms × 3 workloads × 5 blocks, 23 s at 10 Hz, 97 series: 1,003,950 samples.
-    let fake = common::Fake {
+    let fake = vtax_testkit::results::Fake {
         rate: 10,
         extra_series: 94,
-        ..common::Fake::default()
+        ..vtax_testkit::results::Fake::default()
     };
     let start = Instant::now();
     let results = fake.write(&folder.path().join("run"));

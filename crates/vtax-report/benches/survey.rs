@@ -8,8 +8,6 @@
     reason = "a benchmark that cannot run should say so and stop"
 )]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
 
 use serde_json::Value;
 use std::fs;
@@ -34,9 +32,9 @@ fn main() {
     let folder = folder.expect("a temporary directory");
     let one = given.map_or_else(
         || {
-            let fake = common::Fake {
+            let fake = vtax_testkit::results::Fake {
                 blocks: 4,
-                ..common::Fake::default()
+                ..vtax_testkit::results::Fake::default()
             };
             fake.write(&folder.path().join("one"))
         },

@@ -1,14 +1,5 @@
 //! The results directory: nothing lost, nothing half-written, damage named.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests may fail them"
-)]
-
-mod common;
-
-use common::Fake;
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
@@ -24,6 +15,7 @@ use vtax_report::results::{
     Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleKind, SampleReader,
     SampleSeries, SampleWriter,
 };
+use vtax_testkit::results::Fake;
 
 fn small() -> Fake {
     Fake {
@@ -264,7 +256,10 @@ fn a_directory_of_format_1_gives_the_report_that_it_always_gave() {
     vtax_report::export::csv(&results, &mut report).unwrap();
     let report = String::from_utf8(report).unwrap();
     let expected = std::fs::read_to_string(data.join("format-1.txt")).unwrap();
-    assert_eq!(report.replace(&data.display().to_string(), "DATA"), expected);
+    assert_eq!(
+        report.replace(&data.display().to_string(), "DATA"),
+        expected
+    );
 }
 
 #[test]

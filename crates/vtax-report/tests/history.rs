@@ -1,10 +1,5 @@
 //! Runs of one plan over time: since which run a number is another.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
-mod common;
-
-use common::Fake;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -13,6 +8,7 @@ use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::history::{History, Of, Series, history, table};
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Random;
+use vtax_testkit::results::Fake;
 
 /// The run of one day, on which a VM costs `factor` more than usual.
 fn run(folder: &Path, day: u32, kernel: &str, factor: f64) -> Analysis {

@@ -1,17 +1,13 @@
 //! Results of more treatments and metrics than anybody has: the time grows with their number, not with its
 //! square, and beyond a limit they are refused.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
-mod common;
-
-use common::Fake;
 use std::fs;
 use std::path::Path;
 use vtax_report::analysis::{Analysis, analyse};
 use vtax_report::html::{Provenance, render};
 use vtax_report::results::{ResultsDir, ResultsError, RunInfo, Scheduled, Treatment, Trial};
 use vtax_report::{compare, terminal};
+use vtax_testkit::results::Fake;
 
 /// A run of one block with this many treatments, each of a workload, a platform and a level of its own,
 /// against the first; of them `run` have a trial.

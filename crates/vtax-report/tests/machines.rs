@@ -1,16 +1,12 @@
 //! Results of several machines: told apart, put together, refused.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
-mod common;
-
-use common::Fake;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
 use vtax_core::Quantity;
 use vtax_report::analysis::{analyse, analyse_shards};
 use vtax_report::results::{ResultsDir, ResultsError, merge};
+use vtax_testkit::results::Fake;
 
 const KERNEL: &str = "6.1.0";
 

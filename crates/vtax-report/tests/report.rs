@@ -1,14 +1,5 @@
 //! From a results directory to every form of report.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "helpers of tests may fail them"
-)]
-
-mod common;
-
-use common::{Fake, ramp};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -18,6 +9,7 @@ use vtax_report::html::{Provenance, render, write_report};
 use vtax_report::results::{Aside, ResultsDir, ResultsError, Stage, Trial};
 use vtax_report::stats::{SteadyState, Verdict};
 use vtax_report::{compare, export, figures, terminal};
+use vtax_testkit::results::{Fake, ramp};
 
 fn run(fake: &Fake) -> (tempfile::TempDir, ResultsDir, Analysis) {
     let folder = tempfile::tempdir().unwrap();

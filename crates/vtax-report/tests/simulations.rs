@@ -1,8 +1,6 @@
 //! What the statistics promise, by simulation: coverage, false calls and power under the noise, drift, differences
 //! between blocks and outliers of real hosts. `docs/method.md` has the tables that `--nocapture` prints.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
 use vtax_report::results::Better;
 use vtax_report::stats::{
     Groups, Random, SteadyState, Tax, Verdict, classify, paired_tax, pairs_to_show, seed_of,

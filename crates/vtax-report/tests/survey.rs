@@ -1,10 +1,5 @@
 //! Results of many machines, read as a stream, and their data set.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
-mod common;
-
-use common::Fake;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::json;
@@ -17,6 +12,7 @@ use vtax_report::analysis::analyse;
 use vtax_report::export::Dataset;
 use vtax_report::results::ResultsDir;
 use vtax_report::survey::{Survey, directories, survey, table};
+use vtax_testkit::results::Fake;
 
 /// A run of one machine, on which a VM costs more by a factor.
 fn run(path: &Path, boot: &str, kernel: &str, factor: f64) -> ResultsDir {
@@ -239,22 +235,14 @@ for row in duckdb.sql(f\"\"\"SELECT machine, treatment, median(value) FROM '{fil
     print('|'.join(map(str, row)))
 ";
 
-#[test]
-#[ignore = "needs DuckDB: make test-all"]
+#[test(needs = [brought_by_test_all("python3"), python_module("duckdb")])]
 fn duckdb_reads_the_data_set_as_the_documentation_says() {
-    let home = std::env::var_os("HOME").unwrap_or_default();
-    let modules = Path::new(&home).join(".cache/vtax-tests/python");
+    let modules = vtax_testkit::needs::python_modules();
     let python = |script: &str, file: &Path| {
         let mut python = Command::new("python3");
         let python = python.arg("-c").arg(script).arg(file);
         python.env("PYTHONPATH", &modules).output()
     };
-    if !python("import duckdb", Path::new("")).is_ok_and(|output| output.status.success()) {
-        eprintln!(
-            "SKIPPED: DuckDB is missing (`scripts/setup test`, or pip install duckdb==2.0.1)"
-        );
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     fleet(folder.path());
     let file = folder.path().join("fleet.parquet");

@@ -1,11 +1,6 @@
 //! What a report, a comparison of runs and a survey claim of runs whose numbers are made up: differences under drift,
 //! equality, what would show more, outliers, machines, and the checks on the design.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
-mod common;
-
-use common::{Fake, normal};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -15,6 +10,7 @@ use vtax_report::html::{Provenance, render};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_report::stats::{Random, Verdict};
 use vtax_report::{compare, survey, terminal};
+use vtax_testkit::results::{Fake, normal};
 
 const BLOCKS: u32 = 8;
 
@@ -259,7 +255,7 @@ fn runs_side_by_side_show_what_is_the_same_and_what_would_show_more() {
 #[test]
 fn a_level_has_the_load_that_was_offered_beside_its_name_where_chance_took_it_off() {
     let folder = tempfile::tempdir().unwrap();
-    let results = common::ramp::write(&folder.path().join("run"));
+    let results = vtax_testkit::results::ramp::write(&folder.path().join("run"));
     for index in results.trial_indexes() {
         let mut trial = results.trial(index).unwrap();
         for phase in &mut trial.phases {

@@ -28,6 +28,8 @@ inventory::collect!(Test);
 
 /// The first argument of a process that runs one test: its name and the file for its reason to skip follow.
 const RUN_ONE: &str = "--run-one-test";
+/// The first argument of one that a test starts: its name follows.
+const AS_CHILD: &str = "--run-as-child";
 /// The exit status of one that did not run, or not in whole.
 const SKIPPED: i32 = 77;
 /// The exit status of one that failed, as libtest has it.
@@ -46,11 +48,15 @@ impl Test {
 
 /// Runs the tests that the arguments ask for, and ends the process.
 pub fn main() -> ! {
-    let arguments: Vec<String> = std::env::args().collect();
-    if let [_, first, name, reason] = arguments.as_slice()
-        && first == RUN_ONE
-    {
-        run_here(name, Path::new(reason));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        [RUN_ONE, name, reason] => {
+            end_with_parent();
+            run_here(name, Path::new(reason));
+        }
+        [AS_CHILD, name] => run_here(name, Path::new("/dev/null")),
+        _ => {}
     }
     let arguments = Arguments::from_args();
     let all = arguments.include_ignored || arguments.ignored;
@@ -70,6 +76,10 @@ pub fn main() -> ! {
     });
     let tests = tests.collect();
     std::thread::spawn(name_long_ones);
+    if !arguments.list && arguments.format.is_none() {
+        // Cargo names each of these programs `integration`.
+        println!("\nintegration tests of {}", package());
+    }
     let conclusion = libtest_mimic::run(&arguments, tests);
     // After the rest, into whose lines it would come.
     for (name, printed) in SHOWN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -78,11 +88,16 @@ pub fn main() -> ! {
     conclusion.exit()
 }
 
+/// The crate whose tests these are, as cargo says.
+fn package() -> String {
+    std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "this program".to_owned())
+}
+
 /// The command that runs a test of this program, for tests that need it as a child: `#[test(needs = [by_name_only()])]`.
 #[must_use]
 pub fn child_of_a_test(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([RUN_ONE, name, "/dev/null"]);
+    command.args([AS_CHILD, name]);
     command
 }
 
@@ -91,13 +106,17 @@ fn reason_not_to_run(test: &Test, all: bool) -> Option<String> {
     need.for_test_all.filter(|_| !all).or(need.missing)
 }
 
-/// Runs a test in this process.
-fn run_here(name: &str, reason: &Path) -> ! {
+/// Has the kernel end this process with the harness.
+fn end_with_parent() {
     let parent = getppid();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     if getppid() != parent {
         exit(FAILED);
     }
+}
+
+/// Runs a test in this process.
+fn run_here(name: &str, reason: &Path) -> ! {
     let Some(test) = inventory::iter::<Test>().find(|test| test.name() == name) else {
         eprintln!("there is no test {name}");
         exit(FAILED);
@@ -185,6 +204,6 @@ fn record_time(test: &Test, took: Duration) {
     };
     #[expect(clippy::disallowed_methods, reason = "a file that the developer names")]
     let file = fs::File::options().create(true).append(true).open(path);
-    let line = format!("{:.2} {}\n", took.as_secs_f64(), test.path);
+    let line = format!("{:.2} {} {}\n", took.as_secs_f64(), package(), test.name());
     let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
 }

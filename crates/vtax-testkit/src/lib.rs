@@ -31,6 +31,8 @@ pub mod containers;
 mod harness;
 pub mod markup;
 pub mod needs;
+#[cfg(feature = "results")]
+pub mod results;
 mod skipping;
 pub mod stand_in;
 

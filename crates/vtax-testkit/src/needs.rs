@@ -78,6 +78,24 @@ pub fn brought_by_test_all(name: &str) -> Need {
     }
 }
 
+/// A Python module that `make test-all` installs into [`python_modules`].
+#[must_use]
+pub fn python_module(name: &str) -> Need {
+    let is_there = python_modules().join(name).exists();
+    Need {
+        for_test_all: Some(format!("needs Python's {name}: make test-all")),
+        missing: (!is_there).then(|| format!("needs Python's {name}")),
+        ..Need::default()
+    }
+}
+
+/// Where `scripts/setup test` puts Python modules.
+#[must_use]
+pub fn python_modules() -> PathBuf {
+    let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
+    home.join(".cache/vtax-tests/python")
+}
+
 /// Leaves the test to `make test-all`, with a reason such as the time that it takes.
 #[must_use]
 pub fn test_all(reason: &str) -> Need {

@@ -7,21 +7,18 @@
     reason = "a test that cannot be set up, or does not hold, should fail"
 )]
 
-#[path = "../../vtax-observe/tests/containers/mod.rs"]
-mod containers;
-#[allow(dead_code, reason = "this needs a part of it")]
-mod support;
-
-use containers::{Container, Group, Setting};
+use crate::support::{finish, the_host, vtax};
 use serde_json::Value;
-use std::fs;
+use std::fs::{self, File};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::{finish, vtax};
 use vtax_observe::guests::Hierarchy;
+#[allow(dead_code, reason = "this needs a part of it")]
+use vtax_testkit::containers::{Container, Group, Setting};
+use vtax_testkit::skip;
 
 /// In processors.
 const SHARE: f64 = 0.3;
@@ -54,6 +51,7 @@ struct Two {
     _beside: Vec<Group>,
     quotas: Vec<PathBuf>,
     names: Vec<String>,
+    _host: File,
 }
 
 impl Drop for Two {
@@ -67,9 +65,10 @@ impl Drop for Two {
 }
 
 impl Two {
-    fn new() -> Option<Self> {
-        let setting = Setting::new(2)?;
-        let hierarchy = Hierarchy::find(Path::new("/sys"))?;
+    fn new() -> Self {
+        let host = the_host();
+        let setting = Setting::new(2);
+        let hierarchy = Hierarchy::find(Path::new("/sys")).unwrap();
         let apart = hierarchy.mounted.with_file_name("cpu");
         let is_apart =
             hierarchy.v1 && !hierarchy.mounted.join("cpu.cfs_quota_us").exists() && apart.exists();
@@ -79,7 +78,7 @@ impl Two {
             let burner = Ended::busy();
             container.adopt(&burner.0);
             if is_apart {
-                beside.push(Group::new(&apart, &container.name, burner.0.id())?);
+                beside.push(Group::new(&apart, &container.name, burner.0.id()).unwrap());
             }
             burners.push(burner);
             let group = container.path(mounted);
@@ -89,8 +88,7 @@ impl Two {
                 group.join("cpu.max")
             };
             if let Err(cause) = fs::write(&quota, format!("{}", SHARE * 1e5)) {
-                eprintln!("SKIPPED: {}: {cause}", quota.display());
-                return None;
+                skip!("{}: {cause}", quota.display());
             }
             quotas.push(quota);
         }
@@ -98,13 +96,14 @@ impl Two {
             .containers
             .iter()
             .map(|container| container.name[..12].to_owned());
-        Some(Self {
+        Self {
             names: names.collect(),
             setting,
             burners,
             _beside: beside,
+            _host: host,
             quotas,
-        })
+        }
     }
 
     fn quotas(&self) -> Vec<String> {
@@ -157,9 +156,7 @@ impl Two {
 
 #[test]
 fn of_two_guests_of_equal_shares_neither_gets_more_for_what_others_send_it() {
-    let Some(two) = Two::new() else {
-        return;
-    };
+    let two = Two::new();
     let state = tempfile::tempdir().unwrap();
     let before = two.quotas();
     let (by_quota, by_share) = two.while_sent_to(|| {
@@ -181,9 +178,7 @@ fn of_two_guests_of_equal_shares_neither_gets_more_for_what_others_send_it() {
 
 #[test]
 fn a_cap_that_was_killed_leaves_no_limit_behind() {
-    let Some(two) = Two::new() else {
-        return;
-    };
+    let two = Two::new();
     let state = tempfile::tempdir().unwrap();
     let before = two.quotas();
     let share = format!("{}=0.05", two.names[0]);
@@ -268,9 +263,7 @@ fn make_anew(two: &mut Two, limit: &str) {
 
 #[test]
 fn a_limit_that_an_operator_sets_while_a_guest_is_capped_is_in_force_afterwards() {
-    let Some(two) = Two::new() else {
-        return;
-    };
+    let two = Two::new();
     let state = tempfile::tempdir().unwrap();
     let cap = capped(&two, state.path());
     fs::write(&two.quotas[0], "60000").unwrap();
@@ -284,9 +277,7 @@ fn a_limit_that_an_operator_sets_while_a_guest_is_capped_is_in_force_afterwards(
 
 #[test]
 fn a_group_that_is_made_anew_while_its_guest_is_capped_keeps_its_limit() {
-    let Some(mut two) = Two::new() else {
-        return;
-    };
+    let mut two = Two::new();
     let state = tempfile::tempdir().unwrap();
     let cap = capped(&two, state.path());
     make_anew(&mut two, "77000");
@@ -297,9 +288,7 @@ fn a_group_that_is_made_anew_while_its_guest_is_capped_keeps_its_limit() {
 
 #[test]
 fn a_group_that_is_made_anew_after_a_cap_was_killed_keeps_its_limit() {
-    let Some(mut two) = Two::new() else {
-        return;
-    };
+    let mut two = Two::new();
     let state = tempfile::tempdir().unwrap();
     let mut cap = capped(&two, state.path());
     cap.0.kill().unwrap();

@@ -1,15 +1,6 @@
 //! `vtax top`, `vtax charge`, `vtax exporter` and `vtax web` on this host, with real processes as guests.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod guest;
-
-use guest::{Guest, Running, eventually, exporter, get, get_from, unique};
+use crate::guest::{Guest, Running, eventually, exporter, get, get_from, unique};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -65,12 +56,8 @@ fn top_shows_a_guest_and_rows_that_add_up() {
     assert!((parts - all).abs() <= all * 1e-6, "{parts} and {all}");
 }
 
-#[test]
+#[test(needs = [root()])]
 fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
-    if !rustix::process::geteuid().is_root() {
-        println!("SKIPPED without_root…: this needs root, to give it up");
-        return;
-    }
     let name = unique("unprivileged");
     let _guest = Guest::start(&name);
     // Where nobody may read and execute it.

@@ -1,21 +1,13 @@
 //! What every command has in common: pipes whose reader goes, JSON, exit codes, numbers in words.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
+use crate::support::{can_run_trials, finish, in_order, vtax};
 #[allow(dead_code, reason = "the state of the host is for tests of runs")]
-mod support;
-
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use support::{cannot_run_trials, finish, in_order, vtax};
 
 const PLAN: &str = r#"
 name = "single"
@@ -208,12 +200,8 @@ fn a_wrong_plan_is_told_also_where_nobody_reads_the_output() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read none.toml"));
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn a_run_ends_in_order_when_its_reader_goes() {
-    if let Some(reason) = cannot_run_trials() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
     let work = work();
     let start = |arguments: &[&str]| {
         let mut command = vtax(&work.path().join("state"));

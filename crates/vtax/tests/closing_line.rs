@@ -1,7 +1,5 @@
 //! The closing lines of `make test`, where nothing that was skipped or left out is counted as passed, and of `make demo`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -89,31 +87,17 @@ fn with_arguments(arguments: &[&str], line: &str) -> (Output, String) {
     (output, said)
 }
 
-/// What cargo prints of a program whose test fails; `$again` is what it prints when asked for that one alone.
-fn flaky(again: &str) -> (Output, String) {
-    let failed = "test one ... FAILED\n\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\n";
-    with_cargo(
-        &format!(
-            "case \"$*\" in\n*'-p a --lib'*--exact*one) {again} ;;\n*) printf '{failed}error: test failed, to rerun pass `-p a --lib`\nerror: 1 target failed:\n'; exit 101 ;;\nesac"
-        )
-        .replace("\n\ntest result", "\\n\\ntest result"),
-    )
-}
-
 #[test]
-fn what_passes_alone_is_named_and_what_fails_again_is_a_failure() {
-    let (output, said) = flaky("exit 0");
-    assert!(output.status.success(), "{said}");
-    let closing = "2 passed, 0 failed, 0 skipped (1 passed at the second try)";
-    assert_eq!(said.lines().last(), Some(closing), "{said}");
-    assert!(said.contains("FAILED at first: one"), "{said}");
-    let (output, said) = flaky("exit 101");
-    assert!(!output.status.success(), "{said}");
-    assert_eq!(
-        said.lines().last(),
-        Some("1 passed, 1 failed, 0 skipped"),
-        "{said}"
+fn what_fails_is_named_and_fails_the_whole_without_a_second_try() {
+    let (output, said) = with_cargo(
+        "echo x >>$0.runs; test $(wc -l <$0.runs) = 1 || exit 0
+         printf 'test one ... FAILED\\n\\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\\n'
+         printf 'error: test failed, to rerun pass `-p a --lib`\\nerror: 1 target failed:\\n'; exit 101",
     );
+    assert_eq!(output.status.code(), Some(101), "{said}");
+    let closing: Vec<&str> = said.lines().rev().take(2).collect();
+    let counts = "1 passed, 1 failed, 0 skipped";
+    assert_eq!(closing, [counts, "  FAILED: one"], "{said}");
 }
 
 #[test]
@@ -131,16 +115,23 @@ fn what_a_test_leaves_running_holds_nothing_up() {
 }
 
 #[test]
-fn a_test_that_needs_more_is_left_out_named_by_its_program_and_not_counted() {
+fn what_is_ignored_is_skipped_with_its_reason_or_left_to_test_all_and_not_counted() {
     let (output, said) = with_cargo(
-        "printf '     Running tests/places.rs (target/debug/deps/places-0f1e)\\ntest result: ok. 0 passed; 0 failed; 10 ignored; 0 measured\\n'
-         printf '     Running unittests src/lib.rs (target/debug/deps/vtax_a-12ab)\\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\\n'
-         printf '   Doc-tests vtax_a\\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\\n'",
+        "printf '     Running tests/main.rs (target/debug/deps/integration-0f1e)\\n'
+         printf 'test places::one   ... ignored (needs sshd: make test-all)\\ntest qemu::two ... ignored (needs /dev/kvm: no such file (2))\\n'
+         printf 'test result: ok. 0 passed; 0 failed; 2 ignored; 0 measured\\n'
+         printf '     Running unittests src/lib.rs (target/debug/deps/vtax_a-12ab)\\ntest a ... ignored, needs clang: make test-all\\n'
+         printf 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\\n'",
     );
     assert!(output.status.success(), "{said}");
-    let closing: Vec<&str> = said.lines().rev().take(2).collect();
-    let left = "  11 left to `make test-all`: places 10, vtax_a 1";
-    assert_eq!(closing, ["4 passed, 0 failed, 0 skipped", left], "{said}");
+    let closing: Vec<&str> = said.lines().rev().take(3).collect();
+    let skipped = "  SKIPPED qemu::two: needs /dev/kvm: no such file (2)";
+    let left = "  2 left to `make test-all`";
+    assert_eq!(
+        closing,
+        ["3 passed, 0 failed, 1 skipped", left, skipped],
+        "{said}"
+    );
 }
 
 #[test]
@@ -155,12 +146,8 @@ fn every_test_is_run_only_where_all_are_asked_for() {
     assert_eq!(output.status.code(), Some(2), "{said}");
 }
 
-#[test]
+#[test(needs = [root()])]
 fn a_demo_on_a_busy_host_says_so_in_one_line_and_ends_with_3() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: the demo needs root");
-        return;
-    }
     let demo = |line: &str| {
         let directory = tempfile::tempdir().unwrap();
         let vtax = program(directory.path(), line);

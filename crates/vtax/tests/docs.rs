@@ -3,8 +3,6 @@
 //! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for what goes into
 //! a plan, `density`, `testbed`, `nic`, `power-model`.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_density::plan as density;

@@ -1,20 +1,12 @@
 //! Directories of other users that vtax works in: nothing outside of them is read, changed or removed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
+use crate::support::{finish, vtax};
 #[allow(dead_code, reason = "the state of the host is for tests of runs")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use support::{finish, vtax};
 use tempfile::TempDir;
 
 /// Results that anybody may have made, and a private directory beside them.

@@ -1,15 +1,7 @@
 //! Plans over many machines: a real Slurm of four nodes, one of which dies in the middle of a trial;
 //! machines behind an ssh; and everything that goes wrong before a trial.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-#[allow(dead_code, reason = "the state of the host is for tests of runs here")]
-mod support;
-
+use crate::support::{can_run_trials, directories, finish, in_order, run, the_host, vtax};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -17,9 +9,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{cannot_run_trials, directories, finish, in_order, run, vtax};
+#[allow(dead_code, reason = "the state of the host is for tests of runs here")]
+use vtax_testkit::skip;
 
 const PLAN: &str = r#"
 name = "small"
@@ -42,13 +34,6 @@ kind = "idle"
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Tests that run trials take turns.
-static HOST: Mutex<()> = Mutex::new(());
-
-fn the_host() -> MutexGuard<'static, ()> {
-    HOST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A directory with the plan in it.
@@ -265,15 +250,9 @@ impl Drop for Cluster {
     }
 }
 
-/// A cluster, where this machine can be one; otherwise says why not.
-fn a_cluster() -> Option<Cluster> {
-    if let Some(reason) = cannot_run_trials() {
-        eprintln!("SKIPPED: {reason}");
-        return None;
-    }
-    Cluster::start()
-        .map_err(|reason| eprintln!("SKIPPED: no Slurm to run on: {reason}"))
-        .ok()
+/// A cluster; skips the test where this machine cannot be one.
+fn a_cluster() -> Cluster {
+    Cluster::start().unwrap_or_else(|reason| skip!("no Slurm to run on: {reason}"))
 }
 
 /// The plan of a directory in 8 shards on a cluster.
@@ -353,11 +332,10 @@ fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
     assert!(story().contains("lost its machine n2"), "{}", story());
 }
 
-#[test]
-#[ignore = "needs Slurm: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("slurmctld"), brought_by_test_all("slurmd")])]
 fn slurm_loses_a_node_in_mid_trial_and_the_run_ends_whole() {
     let _host = the_host();
-    let Some(cluster) = a_cluster() else { return };
+    let cluster = a_cluster();
     let work = prepared(PLAN);
     run_and_lose_a_node(&cluster, work.path(), Duration::from_secs(500));
     let found = is_whole(work.path(), 16);
@@ -389,11 +367,10 @@ arrival = "constant"
 
 /// One machine runs half of the blocks before the cluster runs all of them, and half after it, so that
 /// what drifts steadily is no difference.
-#[test]
-#[ignore = "20 minutes: the figures of docs/fleet.md"]
+#[test(needs = [by_name_only()])]
 fn what_four_nodes_say_of_which_one_dies_one_machine_says_too() {
     let _host = the_host();
-    let Some(cluster) = a_cluster() else { return };
+    let cluster = a_cluster();
     let work = prepared(STEADY);
     let at = |name: &str| work.path().join(name);
     let half = |half: &str| {
@@ -454,12 +431,8 @@ esac
 exec sh -c "$*"
 "#;
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
-    if let Some(reason) = cannot_run_trials() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
     let _host = the_host();
     let work = prepared(&PLAN.replace("repetitions = 8", "repetitions = 4"));
     let path = path_with(work.path(), &[("ssh", SSH)]);

@@ -1,19 +1,11 @@
 //! `kill -9` at ten random moments: nothing is lost, nothing is doubled, the host is restored.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod support;
-
+use crate::support::{HostState, can_run_trials, finish, recorded, run, vtax};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, recorded, run, vtax};
 
 /// Every platform, and a host setting that must be restored.
 const PLAN: &str = r#"
@@ -58,12 +50,8 @@ fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-#[test]
+#[test(needs = [root()])]
 fn a_process_and_a_control_group_that_a_run_leaves_are_seen() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED: network namespaces and control groups need root");
-        return;
-    }
     let before = HostState::read();
     // Its parent ends before it.
     let script = "setsid unshare --net sleep 61.7 > /dev/null 2>&1 & echo $$";
@@ -99,12 +87,8 @@ fn huge_pages() -> Option<String> {
     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
-    if let Some(reason) = cannot_run_trials() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
     let results = work.path().join("results");

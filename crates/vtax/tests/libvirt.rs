@@ -1,23 +1,14 @@
 //! Domains of libvirt: a real libvirtd in a network and mount namespace of its own, without a network of
 //! libvirt's, and emulated guests.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod support;
-
+use crate::support::{HostState, can_run_trials, finish, in_order, recorded, the_host, vtax};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, in_order, recorded, vtax};
 use vtax_core::Source;
 use vtax_guest::image;
 use vtax_report::results::{ResultsDir, TrialOutcome};
@@ -39,14 +30,11 @@ kind = "iperf3-receive"
 rate_mbit = 20
 "#;
 
-/// The tests take turns: each would see the other's cells.
-static HOST: Mutex<()> = Mutex::new(());
-
 /// A libvirtd and the namespaces that it lives in.
 struct Libvirt {
     work: tempfile::TempDir,
     space: Child,
-    _turn: MutexGuard<'static, ()>,
+    _turn: fs::File,
 }
 
 impl Drop for Libvirt {
@@ -76,21 +64,8 @@ fn said(output: &Output) -> String {
 }
 
 impl Libvirt {
-    fn start() -> Option<Self> {
-        let turn = HOST.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reason) = cannot_run_trials() {
-            eprintln!("SKIPPED: {reason}");
-            return None;
-        }
-        for (program, package) in [
-            ("/usr/sbin/libvirtd", "libvirt-daemon-system"),
-            ("/usr/bin/virsh", "libvirt-clients"),
-        ] {
-            if !Path::new(program).exists() {
-                eprintln!("SKIPPED: the program {program} is missing (Debian package {package})");
-                return None;
-            }
-        }
+    fn start() -> Self {
+        let turn = the_host();
         let work = tempfile::tempdir().unwrap();
         finish(
             vtax(&work.path().join("state")).args(["image", "build"]),
@@ -139,7 +114,7 @@ impl Libvirt {
             assert!(Instant::now() < deadline, "{log:?}");
             std::thread::sleep(Duration::from_millis(100));
         }
-        Some(libvirt)
+        libvirt
     }
 
     fn uri(&self) -> String {
@@ -209,12 +184,9 @@ impl Libvirt {
     }
 }
 
-#[test]
-#[ignore = "needs libvirtd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("libvirtd"), brought_by_test_all("virsh")])]
 fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kill() {
-    let Some(libvirt) = Libvirt::start() else {
-        return;
-    };
+    let libvirt = Libvirt::start();
     // The directories of domains are among what is compared.
     let left = || libvirt.ask(&["list", "--all"]);
     let (host, before) = (HostState::read(), left());
@@ -374,12 +346,9 @@ fn is_told_its_share(libvirt: &Libvirt) {
     assert!(shares[0].cpu_seconds_total < shares[2].cpu_seconds_total);
 }
 
-#[test]
-#[ignore = "needs libvirtd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("libvirtd"), brought_by_test_all("virsh")])]
 fn a_domain_that_exists_is_measured_and_as_it_was_before() {
-    let Some(libvirt) = Libvirt::start() else {
-        return;
-    };
+    let libvirt = Libvirt::start();
     production(&libvirt);
     let inside = |line: &str| {
         let ssh = libvirt.work.path().join("bin/ssh");
@@ -546,12 +515,9 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     );
 }
 
-#[test]
-#[ignore = "needs libvirtd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("libvirtd"), brought_by_test_all("virsh")])]
 fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
-    let Some(libvirt) = Libvirt::start() else {
-        return;
-    };
+    let libvirt = Libvirt::start();
     let refused = |more: &str, parts: &[&str]| {
         let output = libvirt.run(more).output().unwrap();
         assert!(!in_order(output.status));

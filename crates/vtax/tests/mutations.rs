@@ -1,8 +1,6 @@
 //! Results and plans that were altered at random are refused or read: nothing panics, and no number is taken that
 //! cannot be. `TRIES=5000 cargo test -p vtax --test mutations` takes minutes; without it a fifth of that runs.
 
-#![allow(clippy::unwrap_used, reason = "in a test, a failure is a panic")]
-
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

@@ -1,15 +1,8 @@
 //! The target's client on another machine: an sshd in namespaces of its own (network, mounts, processes
 //! and clock), behind a bridge in a network namespace that stands for this host's.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod pool;
-mod support;
-
+use crate::pool;
+use crate::support::{HostState, can_run_trials, finish, in_order, recorded, the_host, vtax};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,9 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, in_order, recorded, vtax};
 use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Role, TrialOutcome};
 
@@ -51,16 +42,13 @@ kind = "iperf3-receive"
 rate_mbit = 50
 "#;
 
-/// The tests take turns: each would see the other's cells and bridges.
-static HOST: Mutex<()> = Mutex::new(());
-
 /// Two machines: this host, as a network namespace with a bridge, and another with an sshd.
 struct Machines {
     work: tempfile::TempDir,
     host: Child,
     other: Child,
     has_clock: bool,
-    _turn: MutexGuard<'static, ()>,
+    _turn: fs::File,
 }
 
 impl Drop for Machines {
@@ -108,17 +96,9 @@ fn namespaces(options: &[&str], script: &str) -> (Child, u32) {
 }
 
 impl Machines {
-    /// Both, unless this machine cannot have them.
-    fn start(plan: &str) -> Option<Self> {
-        let turn = HOST.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reason) = cannot_run_trials() {
-            eprintln!("SKIPPED: {reason}");
-            return None;
-        }
-        if !Path::new("/usr/sbin/sshd").exists() {
-            eprintln!("SKIPPED: the program sshd is missing (Debian package openssh-server)");
-            return None;
-        }
+    /// Both.
+    fn start(plan: &str) -> Self {
+        let turn = the_host();
         let work = tempfile::tempdir().unwrap();
         finish(
             vtax(&work.path().join("state")).args(["image", "build"]),
@@ -189,7 +169,7 @@ impl Machines {
             _turn: turn,
         };
         machines.await_sshd();
-        Some(machines)
+        machines
     }
 
     /// The PID, on this machine, of what runs in the namespaces of a machine.
@@ -365,12 +345,9 @@ fn said(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_clock() {
-    let Some(machines) = Machines::start(PLAN) else {
-        return;
-    };
+    let machines = Machines::start(PLAN);
     machines.run_whole();
 
     let results = ResultsDir::open(&machines.results()).unwrap();
@@ -448,13 +425,10 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
     }
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
-    let Some(machines) = Machines::start(&plan) else {
-        return;
-    };
+    let machines = Machines::start(&plan);
     let state = machines.work.path().join("state");
     // What another test's kill left of a probe is not this one's.
     finish(vtax(&state).arg("restore"), true);
@@ -562,13 +536,10 @@ fn ssh_of(vtax: u32) -> i32 {
         .unwrap()
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_missing() {
     let plan = PLAN.replace("root@", "loader@");
-    let Some(machines) = Machines::start(&plan) else {
-        return;
-    };
+    let machines = Machines::start(&plan);
     machines.run_whole();
     for trial in ResultsDir::open(&machines.results()).unwrap().trials() {
         let trial = trial.unwrap();
@@ -581,12 +552,9 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
     }
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn what_is_wrong_with_the_places_is_said_before_anything_boots() {
-    let Some(machines) = Machines::start(PLAN) else {
-        return;
-    };
+    let machines = Machines::start(PLAN);
     let refused = |plan: String, parts: &[&str]| {
         fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
         let output = machines.run().output().unwrap();
@@ -634,12 +602,9 @@ kind = "iperf3-receive"
 rate_mbit = 50
 "#;
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
-    let Some(machines) = Machines::start(FOUND) else {
-        return;
-    };
+    let machines = Machines::start(FOUND);
     let there = || {
         let pid = Machines::inside(&machines.other);
         sh(&format!(
@@ -671,13 +636,10 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
     }
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_target_that_goes_costs_one_trial_and_comes_again() {
     let plan = FOUND.replace("repetitions = 2", "repetitions = 20");
-    let Some(machines) = Machines::start(&plan) else {
-        return;
-    };
+    let machines = Machines::start(&plan);
     let found = machines.found();
     let mut run = machines
         .run()
@@ -714,12 +676,9 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
     );
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
-    let Some(machines) = Machines::start(FOUND) else {
-        return;
-    };
+    let machines = Machines::start(FOUND);
     let refused = |plan: String, parts: &[&str]| {
         fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
         let output = machines.run().output().unwrap();
@@ -785,12 +744,9 @@ fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
     );
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
-    let Some(machines) = Machines::start(FOUND) else {
-        return;
-    };
+    let machines = Machines::start(FOUND);
     let pid = Machines::inside(&machines.other);
     let server =
         "import http.server as h; h.test(h.BaseHTTPRequestHandler, port=80, bind=\"10.93.0.2\")";
@@ -823,10 +779,10 @@ fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
 }
 
 /// The other machine as a VM of a pool: the pool is a stand-in, whose address is this host's.
-fn pooled(machines: &Machines, which: &str) -> Option<pool::Pool> {
+fn pooled(machines: &Machines, which: &str) -> pool::Pool {
     let network = format!("/proc/{}/ns/net", Machines::inside(&machines.host));
     let namespace = fs::File::open(network).unwrap();
-    let pool = pool::Pool::start(machines.work.path(), "10.93.0.1", Some(namespace))?;
+    let pool = pool::Pool::start(machines.work.path(), "10.93.0.1", Some(namespace));
     pool.inside().step = 1;
     pool.inside().tell("10.93.0.2");
     let (head, _) = FOUND.split_once("kind = \"ssh\"").unwrap();
@@ -838,7 +794,7 @@ fn pooled(machines: &Machines, which: &str) -> Option<pool::Pool> {
         .replace("duration = \"1s\"", "duration = \"3s\"")
         .replace("repetitions = 2", "repetitions = 1");
     fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
-    Some(pool)
+    pool
 }
 
 /// What is called of a VM that was there before: nothing that changes anything.
@@ -857,15 +813,10 @@ const LOOKS: [&str; 12] = [
     "GET /rrd_updates",
 ];
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
-    let Some(machines) = Machines::start(FOUND) else {
-        return;
-    };
-    let Some(pool) = pooled(&machines, "xenapi.vm = \"web\"") else {
-        return;
-    };
+    let machines = Machines::start(FOUND);
+    let pool = pooled(&machines, "xenapi.vm = \"web\"");
     let before = pool.objects();
     machines.run_whole();
     assert_eq!(pool.objects(), before);
@@ -921,15 +872,10 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     assert!(trial.metrics.contains_key("guest.cpu.cores"));
 }
 
-#[test]
-#[ignore = "needs sshd: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn a_clone_of_a_template_is_measured_and_removed_and_so_it_is_after_a_kill() {
-    let Some(machines) = Machines::start(FOUND) else {
-        return;
-    };
-    let Some(pool) = pooled(&machines, "xenapi.template = \"debian\"") else {
-        return;
-    };
+    let machines = Machines::start(FOUND);
+    let pool = pooled(&machines, "xenapi.template = \"debian\"");
     let before = pool.objects();
     let found = machines.found();
     machines.run_whole();

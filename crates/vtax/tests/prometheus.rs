@@ -1,16 +1,7 @@
 //! What real tools of Prometheus say of the metrics, the rules and the dashboard's queries. Needs
 //! Debian's package `prometheus`, which brings promtool.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod guest;
-
-use guest::{Guest, Running, eventually, exporter, get, unique};
+use crate::guest::{Guest, Running, eventually, exporter, get, unique};
 use serde_json::Value;
 use std::io::Write;
 use std::net::TcpListener;
@@ -22,18 +13,6 @@ fn contrib() -> PathBuf {
         .join("../../contrib")
         .canonicalize()
         .unwrap()
-}
-
-/// Whether a tool is missing, said loudly.
-fn lacks(test: &str, tools: &[&str]) -> bool {
-    let missing = tools.iter().find(|tool| {
-        let version = Command::new(tool).arg("--version").output();
-        version.is_err()
-    });
-    if let Some(tool) = missing {
-        println!("SKIPPED {test}: there is no {tool} (Debian package prometheus)");
-    }
-    missing.is_some()
 }
 
 fn promtool(arguments: &[&str], input: &str) -> String {
@@ -57,15 +36,8 @@ fn promtool(arguments: &[&str], input: &str) -> String {
     said.into_owned()
 }
 
-#[test]
-#[ignore = "needs promtool: make test-all"]
+#[test(needs = [brought_by_test_all("promtool")])]
 fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
-    if lacks(
-        "promtool_accepts_the_rules_and_they_fire_when_they_should",
-        &["promtool"],
-    ) {
-        return;
-    }
     promtool(&["check", "rules", "vtax.rules.yml"], "");
     promtool(&["check", "rules", "vtax-fleet.rules.yml"], "");
     promtool(&["check", "config", "prometheus.yml"], "");
@@ -75,15 +47,8 @@ fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
     }
 }
 
-#[test]
-#[ignore = "needs promtool: make test-all"]
+#[test(needs = [brought_by_test_all("promtool")])]
 fn promtool_finds_nothing_to_say_about_the_metrics() {
-    if lacks(
-        "promtool_finds_nothing_to_say_about_the_metrics",
-        &["promtool"],
-    ) {
-        return;
-    }
     let _guest = Guest::start(&format!("{}\\\"\n{{}}", unique("lint")));
     let (_exporter, address) = exporter(&["--interval", "500ms"]);
     let metrics = eventually("the first guest", || {
@@ -126,13 +91,8 @@ fn encode(query: &str) -> String {
     query.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 
-#[test]
-#[ignore = "needs Prometheus: make test-all"]
+#[test(needs = [brought_by_test_all("prometheus"), brought_by_test_all("promtool")])]
 fn a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboard() {
-    let test = "a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboard";
-    if lacks(test, &["prometheus"]) {
-        return;
-    }
     let name = unique("queried");
     let _guest = Guest::start(&name);
     let (_exporter, target) = exporter(&["--interval", "500ms"]);

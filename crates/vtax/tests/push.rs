@@ -1,16 +1,7 @@
 //! A real exporter pushes to a real Prometheus; both are killed in between. Needs Debian's package
 //! `prometheus`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod guest;
-
-use guest::{Guest, Running, eventually, exporter, get, unique};
+use crate::guest::{Guest, Running, eventually, exporter, get, unique};
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::Path;
@@ -51,20 +42,8 @@ fn passes(address: &str, name: &str) -> Result<Vec<u64>, String> {
         .ok_or_else(|| answer.to_string())
 }
 
-#[test]
-#[ignore = "needs Prometheus: make test-all"]
+#[test(needs = [brought_by_test_all("prometheus")])]
 fn a_prometheus_and_an_exporter_that_are_killed_lose_no_pass_and_repeat_none() {
-    if Command::new("prometheus")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        println!(
-            "SKIPPED a_prometheus_and_an_exporter_that_are_killed_lose_no_pass_and_repeat_none: \
-             there is no prometheus (Debian package prometheus)"
-        );
-        return;
-    }
     let directory = tempfile::tempdir().unwrap();
     let name = unique("pusher");
     let _guest = Guest::start(&name);

@@ -1,21 +1,13 @@
 //! A machine that runs a plan for this one, and has been taken over: what it sends reaches nothing but the
 //! results, and no terminal.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
+use crate::support::run;
 #[allow(dead_code, reason = "the state of the host is for tests of runs here")]
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
-use support::run;
 use vtax_core::Nanoseconds;
 use vtax_host::untrusted::archive::{entry, header};
 use vtax_report::results::{

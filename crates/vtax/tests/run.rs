@@ -1,20 +1,11 @@
 //! Running plans as a user does: finished, resumed, sharded, elsewhere, twice at once, and wrong.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod support;
-
-use std::fs;
+use crate::support::{HostState, can_run_trials, finish, recorded, run, the_host, vtax};
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use support::{HostState, cannot_run_trials, finish, recorded, run, vtax};
 use vtax_report::results::{ResultsDir, TrialOutcome};
 
 const PLAN: &str = r#"
@@ -50,25 +41,16 @@ fn trials(results: &Path) -> usize {
         .count()
 }
 
-/// Tests that look at the host take turns: each would see the other's cells.
-static HOST: Mutex<()> = Mutex::new(());
-
-/// A directory with the plan in it and the host to itself, unless this machine cannot run trials.
-fn prepared(plan: &str) -> Option<(tempfile::TempDir, MutexGuard<'static, ()>)> {
-    if let Some(reason) = cannot_run_trials() {
-        eprintln!("SKIPPED: {reason}");
-        return None;
-    }
+/// A directory with the plan in it and the host to itself.
+fn prepared(plan: &str) -> (tempfile::TempDir, File) {
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), plan).unwrap();
-    Some((work, HOST.lock().unwrap_or_else(PoisonError::into_inner)))
+    (work, the_host())
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn a_finished_run_says_so_and_changes_nothing() {
-    let Some((work, _host)) = prepared(PLAN) else {
-        return;
-    };
+    let (work, _host) = prepared(PLAN);
     let state = work.path().join("state");
     let results = work.path().join("results");
     let run = || run(&state, &work.path().join("plan.toml"), &results);
@@ -86,11 +68,9 @@ fn a_finished_run_says_so_and_changes_nothing() {
     before.assert_nothing_new("after the run");
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn another_plan_is_refused_in_the_same_directory() {
-    let Some((work, _host)) = prepared(PLAN) else {
-        return;
-    };
+    let (work, _host) = prepared(PLAN);
     let results = work.path().join("results");
     let state = work.path().join("state");
     let run = |plan: &Path, success| finish(&mut run(&state, plan, &results), success);
@@ -104,11 +84,9 @@ fn another_plan_is_refused_in_the_same_directory() {
     );
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn shards_fill_their_own_directories_and_are_reported_together() {
-    let Some((work, _host)) = prepared(PLAN) else {
-        return;
-    };
+    let (work, _host) = prepared(PLAN);
     let state = work.path().join("state");
     let shard = |i: u32| {
         let results = work.path().join(format!("shard{i}"));
@@ -134,11 +112,9 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
     }
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn the_same_plan_runs_on_another_host_through_ssh() {
-    let Some((work, _host)) = prepared(PLAN) else {
-        return;
-    };
+    let (work, _host) = prepared(PLAN);
     // An ssh that reaches this host: it drops its options and the host, and runs the line.
     let bin = work.path().join("bin");
     fs::create_dir(&bin).unwrap();
@@ -161,11 +137,9 @@ fn the_same_plan_runs_on_another_host_through_ssh() {
     assert!(results.join("report.html").exists());
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
-    let Some((work, _host)) = prepared(&PLAN.replace("\"300ms\"", "\"20s\"")) else {
-        return;
-    };
+    let (work, _host) = prepared(&PLAN.replace("\"300ms\"", "\"20s\""));
     let state = work.path().join("state");
     let before = HostState::read();
     let plan = work.path().join("plan.toml");
@@ -193,8 +167,7 @@ fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     before.assert_nothing_new("after the run");
 }
 
-#[test]
-#[ignore = "needs apache2: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("apache2")])]
 fn a_target_that_answers_long_after_its_window_outlasts_its_neighbours() {
     let plan = r#"
 name = "overloaded"
@@ -216,13 +189,7 @@ kind = "http-rate"
 arrival = "constant"
 rate = 6000
 "#;
-    let Some((work, _host)) = prepared(plan) else {
-        return;
-    };
-    if !Path::new("/usr/sbin/apache2").exists() {
-        eprintln!("SKIPPED: apache2 is missing");
-        return;
-    }
+    let (work, _host) = prepared(plan);
     let results = work.path().join("results");
     let mut command = vtax(&work.path().join("state"));
     command.arg("run").arg(work.path().join("plan.toml"));
@@ -237,8 +204,7 @@ rate = 6000
     assert_eq!(trial.outcome, TrialOutcome::Complete);
 }
 
-#[test]
-#[ignore = "needs apache2: make test-all"]
+#[test(needs = [can_run_trials(), brought_by_test_all("apache2")])]
 fn a_ramp_in_one_process_has_the_same_record_as_a_load_started_for_each_level() {
     // Alone, the generator of http-rate ramps by itself; beside a twin, each level starts its own.
     let plan = r#"
@@ -265,13 +231,7 @@ arrival = "constant"
 profile = { ramp = { from = 50, to = 800, times = 2, every = "1s", beyond = "500ms" } }
 objective = "throughput <= 1Mbit/s"
 "#;
-    let Some((work, _host)) = prepared(plan) else {
-        return;
-    };
-    if !Path::new("/usr/sbin/apache2").exists() {
-        eprintln!("SKIPPED: apache2 is missing");
-        return;
-    }
+    let (work, _host) = prepared(plan);
     let before = HostState::read();
     let results = work.path().join("results");
     let mut command = vtax(&work.path().join("state"));
@@ -311,7 +271,7 @@ objective = "throughput <= 1Mbit/s"
     assert_eq!(kept, [true, true, false, false].map(Some));
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn what_runs_to_completion_is_measured_from_its_begin_to_its_end_and_no_warm_up_with_it() {
     let plan = r#"
 name = "work"
@@ -329,9 +289,7 @@ kind = "cpu"
 extent = "completion"
 operations = 20
 "#;
-    let Some((work, _host)) = prepared(plan) else {
-        return;
-    };
+    let (work, _host) = prepared(plan);
     let results = work.path().join("results");
     let mut command = vtax(&work.path().join("state"));
     command.arg("run").arg(work.path().join("plan.toml"));
@@ -362,11 +320,9 @@ fn a_wrong_plan_is_refused_before_anything_is_touched() {
     assert!(!work.path().join("r").exists() && !state.exists());
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn a_directory_with_something_else_in_it_is_never_touched() {
-    let Some((work, _host)) = prepared(PLAN) else {
-        return;
-    };
+    let (work, _host) = prepared(PLAN);
     let precious = work.path().join("precious");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("thesis.txt"), "years of work").unwrap();
@@ -379,7 +335,7 @@ fn a_directory_with_something_else_in_it_is_never_touched() {
     assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
 }
 
-#[test]
+#[test(needs = [can_run_trials()])]
 fn a_vm_behind_our_own_nic_passes_traffic_and_its_notifications_are_counted() {
     let plan = r#"
 name = "nic"
@@ -402,9 +358,7 @@ nic.backend = "vtax"
 kind = "iperf3-receive"
 rate_mbit = 50
 "#;
-    let Some((work, _host)) = prepared(plan) else {
-        return;
-    };
+    let (work, _host) = prepared(plan);
     let before = HostState::read();
     let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
     let results = work.path().join("results");
@@ -458,15 +412,9 @@ real=$(command -v iperf3) && mount -t tmpfs tmpfs /mnt && cp "$real" /mnt/iperf3
 mount --bind "$1" "$real" && shift && exec "$@"
 "#;
 
-#[test]
+#[test(needs = [can_run_trials(), program("iperf3")])]
 fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect() {
-    if let Err(cause) = Command::new("iperf3").arg("--version").output() {
-        eprintln!("SKIPPED: iperf3 does not run: {cause}");
-        return;
-    }
-    let Some((work, _host)) = prepared(CARRIED) else {
-        return;
-    };
+    let (work, _host) = prepared(CARRIED);
     let at = |name: &str| work.path().join(name);
     for (name, script) in [
         ("honest", "#!/bin/sh\nexec /mnt/iperf3 \"$@\"\n"),

@@ -1,30 +1,18 @@
 //! Plans in an emulated host, as a user runs them: the same numbers twice, and the same as those
 //! that are committed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-#[allow(
-    dead_code,
-    reason = "the host's state is for tests that run trials on it"
-)]
-mod support;
-
-use std::collections::BTreeMap;
+use crate::support::in_order;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
+use std::sync::LazyLock;
 use std::time::Duration;
-use support::in_order;
 use vtax_core::Source;
 use vtax_report::analysis::charge::{Method, Study};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_testbed::guard::Counts;
+use vtax_testkit::{skip, skip_in_part};
 
 fn vtax(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_vtax"))
@@ -40,19 +28,28 @@ fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Whether a part of testbeds is there, built now if it is not: tried once, since what fails takes long.
-fn has(part: &'static str) -> bool {
-    static TRIED: Mutex<BTreeMap<&str, bool>> = Mutex::new(BTreeMap::new());
-    let mut tried = TRIED.lock().unwrap();
-    *tried.entry(part).or_insert_with(|| {
-        let built = vtax(&["testbed", "build", part]);
-        if !built.status.success() {
-            let why = String::from_utf8_lossy(&built.stderr).into_owned();
-            let last = why.lines().last().unwrap_or_default();
-            eprintln!("SKIPPED: testbed {part} could not be built on this machine: {last}");
-        }
-        built.status.success()
-    })
+/// Builds a part of testbeds if it is not there; the error where it cannot be built.
+fn built(part: &str) -> Result<(), String> {
+    let built = vtax(&["testbed", "build", part]);
+    let why = String::from_utf8_lossy(&built.stderr);
+    let last = why.lines().last().unwrap_or_default();
+    let message = || format!("testbed {part} could not be built on this machine: {last}");
+    built.status.success().then_some(()).ok_or_else(message)
+}
+
+/// Skips the test where a part of testbeds cannot be built.
+fn need(part: &str) {
+    built(part).unwrap_or_else(|reason| skip!("{reason}"));
+}
+
+/// Whether there is the QEMU in which a run gives the same numbers again, built once: what fails takes long.
+fn is_exact() -> bool {
+    static EXACT: LazyLock<bool> = LazyLock::new(|| {
+        let qemu = built("qemu");
+        qemu.as_ref().err().inspect(|reason| skip_in_part(reason));
+        qemu.is_ok()
+    });
+    *EXACT
 }
 
 /// `vtax COMMAND PLAN --at PLACE`, the results in a directory.
@@ -90,8 +87,10 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     });
     let [results, others] = files.map(|(_, into)| ResultsDir::open(&into).unwrap());
     assert_eq!(results.plan_text().unwrap(), plan);
-    if !has("qemu") {
-        eprintln!("SKIPPED: in the system's QEMU two runs at {place} may differ");
+    if !is_exact() {
+        skip_in_part(&format!(
+            "in the system's QEMU two runs at {place} may differ"
+        ));
         return (results, 0);
     }
     let (mut compared, mut apart) = (0, Vec::new());
@@ -126,12 +125,9 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     (results, compared)
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let plan = fs::read_to_string(repository("plans/guard.toml")).unwrap();
     let work = tempfile::tempdir().unwrap();
     let (first, compared) = run_twice("testbed:kvm", &plan, work.path());
@@ -143,7 +139,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
         booted.contains("no_timer_check nokaslr"),
         "facts of this machine: {booted}"
     );
-    assert!(!has("qemu") || compared > 20, "only {compared} metrics");
+    assert!(!is_exact() || compared > 20, "only {compared} metrics");
     for trial in first.trials() {
         let one = trial.unwrap();
         assert!(one.environment["cost.model"].starts_with("sandy-bridge"));
@@ -156,7 +152,7 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
     }
 
     // In the system's QEMU the guest may get an interrupt twice.
-    if !has("qemu") {
+    if !is_exact() {
         return;
     }
     let committed = Counts::read(&repository("plans/guard.counts.toml")).unwrap();
@@ -173,12 +169,9 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
     );
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
     let text = "name = \"switched\"\nseed = 5\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nlink.switch = [\"bridge\", \"openvswitch\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 20\n";
@@ -203,12 +196,9 @@ fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
     assert_eq!(switches, 1);
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_run_that_cannot_start_inside_says_why() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
     let text = "name = \"fails\"\nrepetitions = 2\nwarmup = \"100ms\"\nduration = \"200ms\"\n[[platform]]\nkind = \"qemu\"\nvm.binary = \"/no/such/qemu\"\n[[workload]]\nkind = \"idle\"\n";
@@ -220,28 +210,22 @@ fn a_run_that_cannot_start_inside_says_why() {
     assert!(said.contains("/no/such/qemu"), "{said}");
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_xen_guest_gives_the_same_numbers_twice() {
-    if !has("xen") {
-        return;
-    }
+    need("xen");
     let work = tempfile::tempdir().unwrap();
     let text = "name = \"twice\"\nseed = 5\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 2\n";
     let (first, compared) = run_twice("testbed:xen", text, work.path());
-    assert!(!has("qemu") || compared > 20, "only {compared} metrics");
+    assert!(!is_exact() || compared > 20, "only {compared} metrics");
     for trial in first.trials() {
         let metrics = trial.unwrap().metrics;
         assert!(metrics["cpu.stage.vcpu"].quantity.value > 0.0);
     }
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instructions() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
     let text = "name = \"half\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 20\n";
@@ -263,12 +247,10 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
     assert!((0.8..1.2).contains(&ratio(2)), "cycles × {}", ratio(2));
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_watts() {
-    if !has("qemu") || !has("kvm") {
-        return;
-    }
+    need("qemu");
+    need("kvm");
     let work = tempfile::tempdir().unwrap();
     let text = "name = \"governors\"\nseed = 5\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nhost.governor = [\"performance\", \"powersave\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"cpu\"\n";
     let (results, compared) = run_twice("testbed:kvm", text, work.path());
@@ -298,12 +280,9 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
 }
 
 /// The study of `docs/charge.md` at its smallest: containers, a few seconds.
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn two_guests_together_are_charged_what_each_is_charged_alone() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
     let text = "name = \"pair\"\nseeds = 2\nwarmup = \"1s\"\nduration = \"3s\"\nmeters = [\"none\"]\n\
@@ -369,12 +348,9 @@ fn in_shell(hypervisor: &str, script: &str) -> String {
     said
 }
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let said = in_shell("kvm", "ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f");
     assert!(
         said.lines().any(|line| line.ends_with("/dev/kvm")) && said.contains("42 answers"),
@@ -416,12 +392,9 @@ say RESTORED
 tail -n 3 /run/run.log
 poweroff -f"#;
 
-#[test]
-#[ignore = "two or three minutes: an emulated Xen, a domain and its load"]
+#[test(needs = [test_all("two or three minutes: an emulated Xen, a domain and its load")])]
 fn a_domain_is_held_to_its_share_by_its_cap_which_is_restored_after_kill_9_too() {
-    if !has("xen") {
-        return;
-    }
+    need("xen");
     let said = in_shell("xen", XEN_CAP);
     let cap = |when: &str| {
         let line = said.lines().find(|line| line.starts_with(when));
@@ -487,12 +460,9 @@ reach through
 cat /run/nic.log /run/qemu.log
 poweroff -f"#;
 
-#[test]
-#[ignore = "needs testbeds, which are built and emulated: make test-all"]
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
-    if !has("kvm") {
-        return;
-    }
+    need("kvm");
     let said = in_shell("kvm", KERNEL_PATH);
     assert!(said.contains("data path: kernel"), "{said}");
     let line = |of: &str| {

@@ -1,7 +1,5 @@
 //! Every test that `docs/threat-model.md` names as holding a line of it exists.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
 use std::fs;
 use std::path::Path;
 
@@ -33,7 +31,7 @@ fn every_test_that_the_threat_model_names_exists() {
         let attributes = |at: usize| code[..at].rsplit(['{', '}']).next().unwrap_or("");
         let function = format!("fn {test}(");
         let mut named = code.match_indices(&function);
-        let found = named.any(|(at, _)| attributes(at).contains("#[test]"));
+        let found = named.any(|(at, _)| attributes(at).contains("#[test"));
         assert!(found, "no test is called {test}");
     }
 }

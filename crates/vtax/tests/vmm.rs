@@ -1,23 +1,13 @@
 //! Plans whose guests are Firecracker's and Cloud Hypervisor's, with a stand-in for the VMM that lets
 //! QEMU boot them: a run from its beginning to its end, with `kill -9` in between.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-#[path = "../../vtax-guest/tests/stand_in/mod.rs"]
-mod stand_in;
-mod support;
-
+use crate::support::{HostState, can_run_trials, finish, run, vtax};
 use serde_json::Value;
-use stand_in::{STAND_IN, names_threads, program};
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-use support::{HostState, cannot_run_trials, finish, run, vtax};
+use vtax_testkit::stand_in::{STAND_IN, name_threads, program};
 
 fn plan(firecracker: &Path, cloud_hypervisor: &Path) -> String {
     format!(
@@ -56,19 +46,11 @@ kind = "disk-read"
     )
 }
 
-#[test]
+#[test(needs = [can_run_trials(), kvm()])]
 fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
-    if let Some(reason) = cannot_run_trials() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
-    if !Path::new("/dev/kvm").exists() {
-        eprintln!("SKIPPED: needs /dev/kvm");
-        return;
-    }
     let programs = ["firecracker", "cloud-hypervisor"].map(|name| program(name, STAND_IN));
-    if !programs.iter().all(|folder| names_threads(folder.path())) {
-        return;
+    for folder in &programs {
+        name_threads(folder.path());
     }
     let work = tempfile::tempdir().unwrap();
     let inside = |name: &str| work.path().join(name);

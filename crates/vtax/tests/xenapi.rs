@@ -1,19 +1,11 @@
 //! Pools of XenServer and XCP-ng. No real one is at hand: the stand-in of `pool/` is asked by the vendor's
 //! own Python SDK, and by vtax where something is wrong. Trials with it are in `tests/places.rs`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "in a test, a failure is a panic"
-)]
-
-mod pool;
-
-use pool::Pool;
+use crate::pool;
+use crate::pool::Pool;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::process::Command;
 use vtax_host::settings::{Level, Settings};
 use vtax_host::xenapi;
@@ -77,32 +69,16 @@ except urllib.error.HTTPError as error:
 print("content with it:", XenAPI.__file__)
 "#;
 
-#[test]
-#[ignore = "needs XenAPI, a Python package: make test-all"]
+#[test(needs = [brought_by_test_all("python3"), python_module("XenAPI"), brought_by_test_all("openssl")])]
 fn the_vendors_own_sdk_is_content_with_the_stand_in() {
-    // Where `scripts/setup test` puts it.
-    let home = std::env::var_os("HOME")
-        .map(PathBuf::from)
-        .unwrap_or_default();
-    let modules = home.join(".cache/vtax-tests/python");
+    let modules = vtax_testkit::needs::python_modules();
     let python = |script: &str| {
         let mut python = Command::new("python3");
         python.arg("-c").arg(script).env("PYTHONPATH", &modules);
         python
     };
-    if !python("import XenAPI")
-        .output()
-        .is_ok_and(|output| output.status.success())
-    {
-        eprintln!(
-            "SKIPPED: the vendor's Python SDK is missing (`scripts/setup test`, or pip install XenAPI==26.21.1)"
-        );
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
-    let Some(pool) = Pool::start(folder.path(), "127.0.0.1", None) else {
-        return;
-    };
+    let pool = Pool::start(folder.path(), "127.0.0.1", None);
     pool.inside().tell("192.0.2.7");
     let asked = python(SDK)
         .arg(format!("https://{}", pool.address))
@@ -113,13 +89,10 @@ fn the_vendors_own_sdk_is_content_with_the_stand_in() {
     assert!(asked.status.success(), "{said}");
 }
 
-#[test]
-#[ignore = "needs openssl and curl: make test-all"]
+#[test(needs = [brought_by_test_all("openssl"), brought_by_test_all("curl")])]
 fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_never_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(pool) = Pool::start(folder.path(), "127.0.0.1", None) else {
-        return;
-    };
+    let pool = Pool::start(folder.path(), "127.0.0.1", None);
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
         fs::write(&path, text).unwrap();
@@ -154,7 +127,7 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
     let calls = pool.inside().calls.len();
     let other = folder.path().join("other");
     fs::create_dir(&other).unwrap();
-    Pool::start(&other, "127.0.0.1", None).unwrap();
+    drop(Pool::start(&other, "127.0.0.1", None));
     let silent = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

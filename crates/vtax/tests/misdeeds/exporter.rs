@@ -1,7 +1,7 @@
 //! Clients of the exporter.
 
+use super::{any, bytes, commit};
 use crate::guest::{self, Guest, eventually, get};
-use crate::{any, bytes, commit};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};

@@ -4,6 +4,7 @@
 use crate::guest::{self, Guest, Running, eventually, get};
 use std::fs;
 use std::net::TcpListener;
+use vtax_testkit::skip;
 
 /// What keeps of root's capabilities: DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, PERFMON and BPF.
 const READS_THE_HOST: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 38 | 1 << 39;
@@ -227,7 +228,7 @@ mod taken_over {
             )
         };
         if landlock < 4 {
-            return eprintln!("SKIPPED: this kernel's Landlock ({landlock}) knows no networks");
+            skip!("this kernel's Landlock ({landlock}) knows no networks");
         }
         let denied = -i64::from(libc::EACCES);
         let path = pushes.string(secret.to_str().unwrap());
@@ -251,5 +252,5 @@ mod taken_over {
 fn a_thread_of_the_exporter_that_is_taken_over_finds_no_way_out() {
     let (child, ..) = start(&[]);
     is_shut_in(child.0.id(), thread(child.0.id(), "http"), 0);
-    eprintln!("SKIPPED: system calls are made in another's place on x86-64 only");
+    skip!("system calls are made in another's place on x86-64 only");
 }

@@ -1,7 +1,7 @@
 //! Clients of micro VMs, and guests that run what a stranger sends them.
 
-use crate::exporter::speak;
-use crate::{bytes, commit};
+use super::exporter::speak;
+use super::{bytes, commit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use vtax_mvm::image::assemble_source;
 use vtax_mvm::machine::kvm::Host;
+use vtax_testkit::skip;
 
 const GUESTS: usize = 40;
 
@@ -40,16 +41,11 @@ fn serial(socket: &Path, guest: usize) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-#[test]
+#[test(needs = [Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))])]
 fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
-    if let Err(reason) = Host::open() {
-        eprintln!("SKIPPED: {reason}");
-        return;
-    }
     let source = include_str!("stranger.asm");
     if let Err(reason) = assemble_source("stranger.asm", source) {
-        eprintln!("SKIPPED: {reason}");
-        return;
+        skip!("{reason}");
     }
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("stranger.asm");

@@ -1,6 +1,6 @@
 //! Front ends and drivers of the virtual NIC.
 
-use crate::{any, bytes, commit};
+use super::{any, bytes, commit};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::io::Write;

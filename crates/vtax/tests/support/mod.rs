@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
+use vtax_testkit::alone;
+use vtax_testkit::needs::{Need, program, root};
 
 /// The command under test, with a state directory of its own.
 pub fn vtax(state: &Path) -> Command {
@@ -20,7 +22,6 @@ pub fn vtax(state: &Path) -> Command {
 }
 
 /// `vtax run` of a plan into a results directory.
-#[allow(dead_code, reason = "not every test runs plans so")]
 pub fn run(state: &Path, plan: &Path, results: &Path) -> Command {
     let mut command = vtax(state);
     command.arg("run").arg(plan).arg("--results").arg(results);
@@ -46,12 +47,9 @@ pub fn finish(command: &mut Command, success: bool) -> Output {
     output
 }
 
-/// Why trials cannot run on this machine, if they cannot.
-pub fn cannot_run_trials() -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("trials need root for namespaces and control groups".to_owned());
-    }
-    let needed = [
+/// What trials need.
+pub fn can_run_trials() -> Need {
+    let programs = [
         "mmdebstrap",
         "mke2fs",
         "ip",
@@ -59,17 +57,12 @@ pub fn cannot_run_trials() -> Option<String> {
         "runc",
         "qemu-system-x86_64",
     ];
-    let found = |program: &str| {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&path)
-            .chain(["/usr/sbin".into(), "/sbin".into()])
-            .any(|dir| dir.join(program).exists())
-    };
-    let missing: Vec<&str> = needed
-        .into_iter()
-        .filter(|program| !found(program))
-        .collect();
-    (!missing.is_empty()).then(|| format!("programs are missing: {}", missing.join(", ")))
+    Need::all([root()].into_iter().chain(programs.map(program)))
+}
+
+/// The turn of a test whose runs change the host, or that another's runs would disturb.
+pub fn the_host() -> File {
+    alone("host")
 }
 
 /// What runs of this test have on the host, to compare before and after. What others on this machine do at

@@ -2,17 +2,9 @@
 //! neighbour at a steady rate: the neighbour loses at most 1 % of what it asks, and afterwards the program has
 //! as many descriptors open as before and at most 1 MiB more memory.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "in a test, a failure is a panic"
-)]
+#![allow(clippy::indexing_slicing, reason = "in a test, a failure is a panic")]
 
 mod exporter;
-#[path = "../guest/mod.rs"]
-mod guest;
 mod jail;
 mod mvm;
 mod nic;

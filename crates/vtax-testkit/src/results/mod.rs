@@ -1,9 +1,6 @@
 //! Makes results directories that look like a real run's. Invented numbers: for tests only.
-#![allow(dead_code, reason = "each test file uses a part of it")]
-#![allow(
-    clippy::unwrap_used,
-    reason = "the benchmark uses it too, and is no test to clippy"
-)]
+
+#![allow(missing_docs, reason = "the names are those of results directories")]
 
 pub mod ramp;
 

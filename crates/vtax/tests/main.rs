@@ -1,0 +1,40 @@
+//! The integration tests of vtax, in one program.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "in a test, a failure is a panic"
+)]
+
+#[macro_use]
+extern crate vtax_testkit;
+
+mod cap;
+mod charge_tools;
+mod cli;
+mod closing_line;
+mod docs;
+mod files;
+mod fleet;
+mod guest;
+mod kill;
+mod libvirt;
+mod misdeeds;
+mod mutations;
+mod page_names;
+mod places;
+mod pool;
+mod prometheus;
+mod push;
+mod remote_machine;
+mod run;
+mod support;
+mod testbed;
+mod threat_model;
+mod vmm;
+mod xenapi;
+
+fn main() {
+    vtax_testkit::main();
+}
