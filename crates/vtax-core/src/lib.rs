@@ -11,7 +11,9 @@
 
 pub mod account;
 mod count;
+pub mod counter;
 pub mod metric;
+mod pattern;
 mod quantity;
 mod random;
 mod source;
@@ -19,6 +21,7 @@ mod typed;
 mod unit;
 
 pub use count::{counted, noun};
+pub use pattern::Pattern;
 pub use quantity::Quantity;
 pub use random::SplitMix64;
 pub use source::Source;

@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_core::counter;
 use vtax_core::{Hertz, Nanoseconds};
 use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::{
     Instrument, NetDevice, ObserveError, Observer, ObserverConfig, Readings, Series, SeriesId,
-    Sink, Snapshot, Subject, counters, metric,
+    Sink, Snapshot, Subject, counters,
 };
 
 const SUBJECTS: usize = 3;
@@ -83,10 +84,10 @@ fn measure(duration: Duration, tracefs: bool) {
     );
     // The cost of a pass depends on what else runs: cold caches, and a hypervisor that steals.
     let all: f64 = [
-        metric::CPU_BUSY,
-        metric::CPU_IDLE,
-        metric::CPU_IOWAIT,
-        metric::CPU_STEAL,
+        counter::CPU_BUSY,
+        counter::CPU_IDLE,
+        counter::CPU_IOWAIT,
+        counter::CPU_STEAL,
     ]
     .map(|metric| host_step(&first, &last, metric))
     .iter()
@@ -94,8 +95,8 @@ fn measure(duration: Duration, tracefs: bool) {
     let percent = |metric| host_step(&first, &last, metric) / all * 100.0;
     println!(
         "meanwhile the host was {:.0} % busy, {:.0} % stolen",
-        percent(metric::CPU_BUSY),
-        percent(metric::CPU_STEAL)
+        percent(counter::CPU_BUSY),
+        percent(counter::CPU_STEAL)
     );
     println!(
         "CPU     {share:6.3} % of one core   target {CPU_TARGET_PERCENT} %    {}",

@@ -15,7 +15,6 @@ pub mod counters;
 mod error;
 pub mod guests;
 pub mod meter;
-pub mod metric;
 mod observer;
 mod reading;
 pub mod roots;

@@ -2,12 +2,13 @@
 //! answers marks, and accounts for its own cost.
 
 use crate::clock::{Clock, thread_cpu};
-use crate::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, Sink, Snapshot, metric};
+use crate::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, Sink, Snapshot};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use vtax_core::counter;
 use vtax_core::{Base, Hertz, Nanoseconds, Source, Unit};
 
 /// The slowest and the fastest sampling, in passes per second.
@@ -162,7 +163,7 @@ impl Sampler {
         let mut readings = Readings::default();
         let own_cpu = readings.register(Series {
             owner: "vtax".to_owned(),
-            metric: metric::CPU_TOTAL.to_owned(),
+            metric: counter::CPU_TOTAL.to_owned(),
             unit: Unit::of(Base::Nanosecond),
             kind: Kind::Counter,
             source: Source::Measured,

@@ -17,15 +17,22 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
-use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Stage};
+use vtax_core::{Nanoseconds, counter};
+use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Roster, Stage, instruments};
 use vtax_observe::clock::SystemClock;
-use vtax_observe::guests::Hierarchy;
+use vtax_observe::guests::{Guests, Hierarchy};
+use vtax_observe::{Readings, Roots, Snapshot};
 use vtax_testkit::containers::{Group, Namespace, Setting};
 use vtax_testkit::{skip, skip_in_part};
 
-/// A charger; skips the test where this kernel has no such method.
+/// A charger of all guests; skips the test where this kernel has no such method.
 fn charger(method: MethodChoice) -> Charger {
+    charger_of(Roster::Discovered, method)
+}
+
+fn charger_of(roster: Roster, method: MethodChoice) -> Charger {
     let options = ChargerOptions {
+        roster,
         method,
         ..ChargerOptions::default()
     };
@@ -74,6 +81,76 @@ fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
     assert!(ledger.excess.0 < ledger.span.0 / 10, "{ledger:?}");
     let own = ledger.row(numbers[0]).unwrap().stages.get(Stage::Vcpu).0;
     assert!(own < softirq(0) / 10, "its own processes slept: {own} ns");
+}
+
+/// BPF programs that this process holds.
+fn programs() -> usize {
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    let is_program = |file: &std::fs::DirEntry| {
+        let info = std::fs::read_to_string(file.path()).unwrap_or_default();
+        info.contains("prog_type:")
+    };
+    files.flatten().filter(is_program).count()
+}
+
+#[test]
+fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
+    let setting = Setting::new(1);
+    let roots = Roots::host();
+    let mut guests = Guests::new(roots.clone());
+    guests.scan();
+    let process = setting.containers[0].namespace.0.id();
+    let mut found = guests.iter();
+    let found = found.find(|guest| guest.process == Some(process)).unwrap();
+    let subjects = vec![guests.subject(found, "target")];
+    let roster = Roster::Given(subjects.clone());
+    let mut charger = charger_of(roster, MethodChoice::Traced);
+    for _ in 0..2 {
+        charger.pass(&SystemClock).unwrap();
+    }
+    let before = programs();
+    let (mut instruments, absent) = instruments(&subjects, Some(&charger), &roots);
+    assert_eq!(programs(), before, "none is attached twice: {absent:?}");
+    let mut softirqs = || {
+        let mut readings = Readings::default();
+        for instrument in &mut instruments {
+            let _ = instrument.read(Nanoseconds(0), &mut readings);
+        }
+        let shown = Snapshot::of(Nanoseconds(0), &readings);
+        shown.get("target", counter::CPU_SOFTIRQ).unwrap().value
+    };
+    let from = softirqs();
+    charger.pass(&SystemClock).unwrap();
+    // The counters are read more often than the ledger is closed.
+    for _ in 0..3 {
+        setting.send(0, 64, Duration::from_millis(300));
+        softirqs();
+    }
+    let pass = charger.pass(&SystemClock).unwrap();
+    let counted = softirqs() - from;
+    let [number] = charger.numbers().unwrap()[..] else {
+        panic!("one guest was given")
+    };
+    let row = pass.ledger().unwrap().row(number).unwrap();
+    let charged = row.stages.get(Stage::Softirq).0 as f64;
+    eprintln!("charged {charged} ns, counted {counted} ns");
+    // The ledger's are without what a hypervisor below took.
+    assert!(counted > 0.0 && (0.5..1.02).contains(&(charged / counted)));
+}
+
+#[test]
+fn a_guest_that_was_given_and_is_not_there_is_named_with_those_that_are() {
+    let missing = vtax_observe::Subject {
+        owner: "pi".to_owned(),
+        vmm: Some(std::process::id()),
+        ..vtax_observe::Subject::default()
+    };
+    let charger = charger_of(Roster::Given(vec![missing]), MethodChoice::Counted);
+    let error = charger.numbers().unwrap_err().to_string();
+    assert!(
+        error.contains("guest pi") && error.contains("it sees"),
+        "{error}"
+    );
 }
 
 /// The world sends bursts of eight datagrams to all containers in turns for a while; how many bursts

@@ -7,10 +7,11 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use vtax_core::counter;
 use vtax_core::{Hertz, Nanoseconds};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{
-    Kind, Observer, ObserverConfig, Series, SeriesId, Sink, Snapshot, Subject, counters, metric,
+    Kind, Observer, ObserverConfig, Series, SeriesId, Sink, Snapshot, Subject, counters,
 };
 use vtax_testkit::skip;
 
@@ -141,13 +142,13 @@ fn a_control_groups_cpu_time_is_the_sum_of_its_threads_by_role() {
     }
     in_one_of_five_windows(&guest, |before, after| {
         let step = |metric| after.since(before, "target", metric).unwrap().value;
-        assert!(step(metric::CPU_VCPU) > 0.0, "a busy vCPU left no trace");
-        let group = step(metric::CPU_TOTAL);
+        assert!(step(counter::CPU_VCPU) > 0.0, "a busy vCPU left no trace");
+        let group = step(counter::CPU_TOTAL);
         let roles: f64 = [
-            metric::CPU_VCPU,
-            metric::CPU_EMULATOR,
-            metric::CPU_IOTHREAD,
-            metric::CPU_VHOST,
+            counter::CPU_VCPU,
+            counter::CPU_EMULATOR,
+            counter::CPU_IOTHREAD,
+            counter::CPU_VHOST,
         ]
         .into_iter()
         .map(step)
@@ -164,8 +165,8 @@ fn host_cpu_time_covers_the_subjects() {
     let guest = Guest::start();
     in_one_of_five_windows(&guest, |before, after| {
         let step = |owner, metric| after.since(before, owner, metric);
-        let target = step("target", metric::CPU_VCPU).unwrap().value;
-        let Some(host) = step("host", metric::CPU_SCHEDULED) else {
+        let target = step("target", counter::CPU_VCPU).unwrap().value;
+        let Some(host) = step("host", counter::CPU_SCHEDULED) else {
             skip!("this host has no nanosecond source of CPU time");
         };
         let covers = host.value >= target - TICKS;
@@ -216,13 +217,13 @@ fn a_subject_that_dies_is_a_counted_failure_and_sampling_goes_on() {
         observer
             .mark()
             .unwrap()
-            .get("target", metric::CPU_VCPU)
+            .get("target", counter::CPU_VCPU)
             .is_some()
     );
     drop(guest);
     let after = observer.mark().unwrap();
-    assert!(after.get("target", metric::CPU_VCPU).is_none());
-    assert!(after.get("host", metric::CPU_BUSY).is_some());
+    assert!(after.get("target", counter::CPU_VCPU).is_none());
+    assert!(after.get("host", counter::CPU_BUSY).is_some());
     let report = observer.stop().unwrap();
     assert!(
         report
@@ -265,8 +266,9 @@ fn the_threads_of_a_real_qemu_are_told_apart() {
         let seen = observer.mark().unwrap();
         let report = observer.stop().unwrap();
         let value = |metric: &str| seen.get("target", metric).map_or(0.0, |value| value.value);
-        let io = metric::context_switches("iothread");
-        if value(metric::CPU_VCPU) > 0.0 && value(&io) > 0.0 && value(metric::CPU_EMULATOR) > 0.0 {
+        let io = counter::CONTEXT_SWITCHES_OF.of("iothread");
+        if value(counter::CPU_VCPU) > 0.0 && value(&io) > 0.0 && value(counter::CPU_EMULATOR) > 0.0
+        {
             return;
         }
         assert!(std::time::Instant::now() < deadline, "{seen:?} {report:?}");

@@ -22,7 +22,7 @@ mod stage;
 mod window;
 
 pub use stage::{Stage, Stages};
-pub use window::{HOST, OBSERVER, Window, counter};
+pub use window::{HOST, OBSERVER, Window};
 
 use crate::Nanoseconds;
 

@@ -1,41 +1,12 @@
 //! The account of a trial's window: from counters by owner and name to [`super::close`].
 
 use super::{Account, Host, Owner, Stage, Stages, close};
-use crate::Nanoseconds;
+use crate::{Nanoseconds, counter};
 
 /// The owner of the host's own counters.
 pub const HOST: &str = "host";
 /// The owner of what sampling costs.
 pub const OBSERVER: &str = "vtax";
-
-/// The names of the counters that an account is made of, all in nanoseconds.
-pub mod counter {
-    /// CPU time that an owner's control group or process used, by the scheduler's own clock.
-    pub const TOTAL: &str = "cpu.total_ns";
-    /// CPU time of a VM's vCPU threads.
-    pub const VCPU: &str = "cpu.vcpu_ns";
-    /// CPU time of a VM's dedicated I/O threads.
-    pub const IOTHREAD: &str = "cpu.iothread_ns";
-    /// CPU time of the vhost workers that serve a VM.
-    pub const VHOST: &str = "cpu.vhost_ns";
-    /// What Domain 0 did for a VM of another host, by a method of charge-back.
-    pub const BACKEND: &str = "cpu.backend_ns";
-    /// CPU time of a Xen domain's vCPUs, which no process of the host has.
-    pub const DOMAIN: &str = "cpu.domain_ns";
-    /// CPU time in software interrupt handlers: the host's, or what worked for a subject.
-    pub const SOFTIRQ: &str = "cpu.softirq_ns";
-    /// CPU time in software interrupt handlers, for whomever, that ran in the context of a subject's
-    /// tasks and is inside [`TOTAL`]: 0 on kernels that book it apart.
-    pub const SOFTIRQ_CONTEXT: &str = "cpu.softirq_context_ns";
-    /// Time with nothing to run and no I/O outstanding.
-    pub const IDLE: &str = "cpu.idle_ns";
-    /// Time with nothing to run while I/O was outstanding.
-    pub const IOWAIT: &str = "cpu.iowait_ns";
-    /// Time that a hypervisor below this host ran something else instead.
-    pub const STEAL: &str = "cpu.steal_ns";
-    /// CPU time of Dom0's vCPUs, as Xen counts it.
-    pub const DOM0: &str = "cpu.dom0_ns";
-}
 
 /// A window of a trial, or one second of it.
 pub struct Window<'a> {
@@ -75,11 +46,11 @@ impl Window<'_> {
     /// Busy is what is not idle: idle time is kept by the kernel's high resolution clock, while the user and system
     /// columns are sampled at the tick. When a Dom0 ran, the hypervisor knows exactly.
     fn host(&self) -> Option<Host> {
-        let dom0 = (self.advance)(HOST, counter::DOM0);
-        let idle = (self.advance)(HOST, counter::IDLE)?;
-        let stolen = self.time(HOST, counter::STEAL);
+        let dom0 = (self.advance)(HOST, counter::CPU_DOM0);
+        let idle = (self.advance)(HOST, counter::CPU_IDLE)?;
+        let stolen = self.time(HOST, counter::CPU_STEAL);
         let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
-        let away = [idle, self.time(HOST, counter::IOWAIT), stolen];
+        let away = [idle, self.time(HOST, counter::CPU_IOWAIT), stolen];
         let busy = away
             .iter()
             .fold(self.span.0.saturating_mul(processors), |rest, time| {
@@ -97,16 +68,16 @@ impl Window<'_> {
     /// An owner whose tasks are all of one stage.
     fn processes(&self, owner: &str, stage: Stage) -> Owner {
         let mut tasks = Stages::default();
-        tasks.add(stage, self.time(owner, counter::TOTAL));
+        tasks.add(stage, self.time(owner, counter::CPU_TOTAL));
         self.with_tasks(owner, tasks)
     }
 
     fn with_tasks(&self, owner: &str, tasks: Stages) -> Owner {
         Owner {
             tasks,
-            outside: self.time(owner, counter::DOMAIN),
-            softirq: self.time(owner, counter::SOFTIRQ),
-            context: self.time(owner, counter::SOFTIRQ_CONTEXT),
+            outside: self.time(owner, counter::CPU_DOMAIN),
+            softirq: self.time(owner, counter::CPU_SOFTIRQ),
+            context: self.time(owner, counter::CPU_SOFTIRQ_CONTEXT),
             inside: None,
         }
     }
@@ -114,7 +85,7 @@ impl Window<'_> {
     /// Of a Xen domain all tasks are backends; of another VM, tasks that no thread of a role has are the monitor's.
     fn of_target(&self) -> Owner {
         let target = self.target;
-        if self.time(target, counter::DOMAIN).0 > 0 {
+        if self.time(target, counter::CPU_DOMAIN).0 > 0 {
             return self.processes(target, Stage::Backend);
         }
         if !self.is_vm {
@@ -122,14 +93,14 @@ impl Window<'_> {
         }
         let mut tasks = Stages::default();
         for (stage, name) in [
-            (Stage::Vcpu, counter::VCPU),
-            (Stage::Iothread, counter::IOTHREAD),
-            (Stage::Vhost, counter::VHOST),
-            (Stage::Backend, counter::BACKEND),
+            (Stage::Vcpu, counter::CPU_VCPU),
+            (Stage::Iothread, counter::CPU_IOTHREAD),
+            (Stage::Vhost, counter::CPU_VHOST),
+            (Stage::Backend, counter::CPU_BACKEND),
         ] {
             tasks.add(stage, self.time(target, name));
         }
-        let all = self.time(target, counter::TOTAL);
+        let all = self.time(target, counter::CPU_TOTAL);
         tasks.add(Stage::Emulator, all.saturating_since(tasks.total()));
         self.with_tasks(target, tasks)
     }

@@ -2,9 +2,10 @@
 
 mod catalogue;
 
-use crate::{Base, Unit};
+use crate::{Base, Pattern, Unit};
 pub use catalogue::*;
 use serde::{Deserialize, Serialize};
+use std::fmt::Display;
 
 /// Which direction of a metric is an improvement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,24 +126,17 @@ impl Family {
 
     /// The name of one of its metrics.
     pub fn name(&self, parts: &[&str]) -> String {
-        let mut name = String::new();
-        let mut parts = parts.iter();
-        for (place, fixed) in self.0.name.split('*').enumerate() {
-            if place > 0 {
-                name.push_str(parts.next().copied().unwrap_or_default());
-            }
-            name.push_str(fixed);
-        }
-        name
+        Pattern(self.0.name).name(parts)
     }
 
-    /// The part of a name that varies; `None` where the name is none of this family. Of several parts, all from the
-    /// first to the last.
+    /// As [`Pattern::of`].
+    pub fn of(&self, part: impl Display) -> String {
+        Pattern(self.0.name).of(part)
+    }
+
+    /// As [`Pattern::part`].
     pub fn part<'a>(&self, name: &'a str) -> Option<&'a str> {
-        let (begin, rest) = self.0.name.split_once('*')?;
-        let end = rest.rsplit_once('*').map_or(rest, |(_, end)| end);
-        let part = name.strip_prefix(begin)?.strip_suffix(end)?;
-        (!part.is_empty()).then_some(part)
+        Pattern(self.0.name).part(name)
     }
 }
 
@@ -177,17 +171,6 @@ mod tests {
         assert_eq!(lookup("latency.p42"), None);
         assert_eq!(lookup("cpu.stage."), None);
         assert_eq!(lookup("pages.read"), None);
-    }
-
-    #[test]
-    fn a_family_gives_back_the_part_of_a_name_that_it_was_given() {
-        assert_eq!(FREQUENCY_BUSY.name(&["1867"]), "frequency.1867_mhz.busy");
-        assert_eq!(FREQUENCY_BUSY.part("frequency.1867_mhz.busy"), Some("1867"));
-        assert_eq!(FREQUENCY_BUSY.part("frequency.1867_mhz"), None);
-        assert_eq!(FREQUENCY_BUSY.part("frequency.mean"), None);
-        let name = CHARGE_STAGE.name(&["traced", "vcpu"]);
-        assert_eq!(name, "charge.traced.vcpu");
-        assert_eq!(CHARGE_STAGE.part(&name), Some("traced.vcpu"));
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! The traced method for the subjects of a trial: soft interrupts that worked for the target and the
-//! client, and those that ran in their context, as an instrument.
+//! What is read of the subjects of a trial. Soft interrupts that worked for each, and those that ran in its context, are
+//! traced by the programs of the traced method.
 
+use super::Charger;
 use super::irq_accounting::IrqAccounting;
-use super::traced::{DeviceKey, ENTRIES, Holder, Probe, learn};
+use super::owners::Owners;
+use super::probe::{DeviceKey, Holder, MOST_OTHERS, Programs, Reader};
 use crate::counters::series::Column;
+use crate::counters::{self, Grants};
 use crate::guests::first_process;
-use crate::guests::process::Process;
-use crate::{Instrument, NetDevice, ObserveError, Readings, Roots, Subject, metric};
+use crate::{Instrument, NetDevice, ObserveError, Readings, Roots, Subject};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -15,19 +17,67 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::Process;
+
+/// All that is read during a trial of this host and its subjects, and what is not to be had with why. In a trial whose
+/// guests are charged, the charger's BPF programs serve both.
+pub fn instruments(
+    subjects: &[Subject],
+    charger: Option<&Charger>,
+    roots: &Roots,
+) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {
+    let (proc, sys) = (&roots.proc, &roots.sys);
+    let (mut instruments, mut absent) = counters::for_host(proc, sys);
+    for subject in subjects {
+        instruments.extend(counters::for_subject(subject, proc, sys));
+    }
+    if subjects.is_empty() {
+        return (instruments, absent);
+    }
+    let of_programs = match charger {
+        Some(charger) => charger.instruments(subjects, roots),
+        None => {
+            let softirqs = SubjectSoftirqs::open(subjects, roots);
+            let grants = Grants::open(subjects, sys).transpose();
+            boxed(Some(softirqs), grants)
+        }
+    };
+    for opened in of_programs {
+        match opened {
+            Ok(instrument) => instruments.push(instrument),
+            Err(error) => absent.push(error),
+        }
+    }
+    (instruments, absent)
+}
+
+type Opened<T> = Result<T, ObserveError>;
+
+pub(super) fn boxed(
+    softirqs: Option<Opened<SubjectSoftirqs>>,
+    grants: Option<Opened<Grants>>,
+) -> Vec<Opened<Box<dyn Instrument>>> {
+    let softirqs = softirqs.map(|opened| opened.map(|found| Box::new(found) as _));
+    let grants = grants.map(|opened| opened.map(|found| Box::new(found) as _));
+    softirqs.into_iter().chain(grants).collect()
+}
 
 /// Soft interrupts by the subject that they worked for.
-pub struct SubjectSoftirqs {
-    probe: Probe,
+pub(super) struct SubjectSoftirqs {
+    programs: Programs,
+    reader: Reader,
     proc: PathBuf,
     subjects: Vec<Watched>,
-    devices: HashMap<DeviceKey, Holder>,
-    groups: HashMap<u64, Option<u32>>,
+    owners: Owners,
+    /// Whether the programs know the subjects from here, and not from a charger.
+    tells: bool,
     /// This kernel books soft interrupts apart, so that none are in a task's time.
     apart: bool,
 }
 
 struct Watched {
+    number: u32,
     subject: Subject,
     /// The control group that accounts its CPU time.
     group: PathBuf,
@@ -39,65 +89,82 @@ struct Watched {
     context: (u64, Column),
 }
 
+fn is_cpuacct(group: &Path) -> bool {
+    group.join("cpuacct.usage").exists()
+}
+
+fn have_cpuacct(subjects: &[Subject]) -> bool {
+    let mut groups = subjects.iter().flat_map(|subject| &subject.cgroups);
+    groups.any(|group| is_cpuacct(group))
+}
+
 impl SubjectSoftirqs {
     /// Starts tracing for `subjects`.
     ///
     /// # Errors
     /// When BPF does not work here (the reason says why), or a subject's device cannot be found.
-    pub fn open(subjects: &[&Subject], proc: &Path, sys: &Path) -> Result<Self, ObserveError> {
-        let accounts = |group: &PathBuf| group.join("cpuacct.usage").exists();
-        let by_cpuacct = subjects
-            .iter()
-            .any(|subject| subject.cgroups.iter().any(accounts));
-        let mut devices = HashMap::new();
+    fn open(subjects: &[Subject], roots: &Roots) -> Result<Self, ObserveError> {
+        let programs = Programs::open(&roots.sys, have_cpuacct(subjects), MOST_OTHERS)?;
+        let mut opened = Self::reading(programs, &|_| None, subjects, roots)?;
+        opened.tells = true;
+        // Hands the devices to the kernel before the first interval.
+        let devices = &opened.owners.devices;
+        opened.programs.tell(devices, &HashMap::new());
+        Ok(opened)
+    }
+
+    /// Reads what a charger's programs find. Its guests among the subjects have its numbers; they alone are told to the
+    /// programs, so that what a load generator sends is the guest's from where it comes up, as from any port.
+    pub(super) fn reading(
+        programs: Programs,
+        number: &dyn Fn(&Subject) -> Option<u32>,
+        subjects: &[Subject],
+        roots: &Roots,
+    ) -> Result<Self, ObserveError> {
+        let by_cpuacct = have_cpuacct(subjects);
+        let mut owners = Owners::default();
         let mut watched = Vec::new();
-        for (subject, number) in subjects.iter().zip(1..) {
+        // Chargers count up.
+        for (subject, other) in subjects.iter().zip((0..=u32::MAX).rev()) {
+            let number = number(subject).unwrap_or(other);
+            owners.present.insert(number);
             let mut named = Vec::new();
             for device in &subject.net_devices {
-                let key = find(device, proc)?;
+                let key = find(device, &roots.proc)?;
                 named.push(key.namespace);
-                devices.insert(key, Holder::new(number, None));
+                owners.devices.insert(key, Holder::new(number, None));
             }
-            let group = subject
-                .cgroups
-                .iter()
-                .find(|group| accounts(group) == by_cpuacct)
-                .cloned()
-                .unwrap_or_default();
+            let mut groups = subject.cgroups.iter();
+            let group = groups.find(|group| is_cpuacct(group) == by_cpuacct);
             let column = |metric: &str| (0, Column::counter(&subject.owner, metric));
             watched.push(Watched {
-                subject: (*subject).clone(),
-                group,
+                number,
+                subject: subject.clone(),
+                group: group.cloned().unwrap_or_default(),
                 is_settled: false,
                 named,
-                work: column(metric::CPU_SOFTIRQ),
-                context: column(metric::CPU_SOFTIRQ_CONTEXT),
+                work: column(counter::CPU_SOFTIRQ),
+                context: column(counter::CPU_SOFTIRQ_CONTEXT),
             });
         }
-        let roots = Roots {
-            proc: proc.to_owned(),
-            sys: sys.to_owned(),
-            ..Roots::host()
-        };
         let mut opened = Self {
-            probe: Probe::open(sys, by_cpuacct, ENTRIES)?,
-            proc: proc.to_owned(),
+            reader: programs.reader(),
+            programs,
+            proc: roots.proc.clone(),
             subjects: watched,
-            devices,
-            groups: HashMap::new(),
-            apart: IrqAccounting::detect(&roots).is_apart(),
+            owners,
+            tells: false,
+            apart: IrqAccounting::detect(roots).is_apart(),
         };
         opened.settle();
-        // Hands the devices to the kernel before the first interval.
-        opened.probe.of_subjects(&opened.devices, &opened.groups);
         Ok(opened)
     }
 
     /// A subject whose processes have a network namespace of their own owns every device in it. The
     /// client's processes may start later than this instrument.
     fn settle(&mut self) {
-        for (watched, number) in self.subjects.iter_mut().zip(1..) {
-            learn(&watched.group, number, &mut self.groups, 4);
+        for watched in &mut self.subjects {
+            self.owners.tasks.learn(&watched.group, watched.number);
             if watched.is_settled {
                 continue;
             }
@@ -114,7 +181,8 @@ impl SubjectSoftirqs {
                     namespace,
                     index: 0,
                 };
-                self.devices.insert(whole, Holder::new(number, None));
+                let holder = Holder::new(watched.number, None);
+                self.owners.devices.insert(whole, holder);
             }
         }
     }
@@ -157,23 +225,24 @@ impl Instrument for SubjectSoftirqs {
 
     fn read(&mut self, _: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         self.settle();
-        let mut found = self.probe.of_subjects(&self.devices, &self.groups);
-        for (watched, number) in self.subjects.iter_mut().zip(1..) {
-            let work = found.remove(&number).unwrap_or_default();
+        let found = self.owners.charge(&self.reader.read());
+        for watched in &mut self.subjects {
+            let work = found.guests.get(&watched.number).copied();
+            let work = work.unwrap_or_default();
+            let context = match self.apart {
+                true => Nanoseconds(0),
+                false => work.context,
+            };
             for ((sum, column), new) in [
                 (&mut watched.work, work.softirq),
-                (
-                    &mut watched.context,
-                    if self.apart {
-                        Nanoseconds(0)
-                    } else {
-                        work.context
-                    },
-                ),
+                (&mut watched.context, context),
             ] {
                 *sum = sum.saturating_add(new.0);
                 column.record_count(*sum, into);
             }
+        }
+        if self.tells {
+            self.programs.tell(&self.owners.devices, &HashMap::new());
         }
         Ok(())
     }

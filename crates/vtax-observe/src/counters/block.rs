@@ -5,20 +5,21 @@
 //! flight, not how much: a device that serves many requests at once is not saturated at 100 %.
 
 use super::counter::{Counter, Findings, Rule};
-use super::file::KernelFile;
 use super::series::Column;
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 /// Metric, field of the `stat` file (Documentation/block/stat.rst) and what one unit of it is.
 const FIELDS: [(&str, usize, u64); 5] = [
-    (metric::BLOCK_READ_REQUESTS, 0, 1),
-    (metric::BLOCK_READ_BYTES, 2, 512),
-    (metric::BLOCK_WRITE_REQUESTS, 4, 1),
-    (metric::BLOCK_WRITE_BYTES, 6, 512),
-    (metric::BLOCK_BUSY, 9, 1_000_000),
+    (counter::BLOCK_READ_REQUESTS, 0, 1),
+    (counter::BLOCK_READ_BYTES, 2, 512),
+    (counter::BLOCK_WRITE_REQUESTS, 4, 1),
+    (counter::BLOCK_WRITE_BYTES, 6, 512),
+    (counter::BLOCK_BUSY, 9, 1_000_000),
 ];
 
 /// The block devices of one subject; their counts are summed.
@@ -81,7 +82,7 @@ impl Instrument for BlockDevices {
                 found += 1;
             }
             if found < values.len() {
-                return Err(file.unexpected("expected at least eleven numbers"));
+                return Err(file.unexpected("expected at least eleven numbers").into());
             }
             for ((counter, (metric, field, scale)), sum) in
                 counters.iter_mut().zip(FIELDS).zip(&mut sums)
@@ -120,11 +121,11 @@ mod tests {
         devices.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
         let value = |metric| snapshot.get("target", metric).unwrap().value;
-        assert_eq!(value(metric::BLOCK_READ_REQUESTS), 10.0);
-        assert_eq!(value(metric::BLOCK_READ_BYTES), 40_960.0);
-        assert_eq!(value(metric::BLOCK_WRITE_REQUESTS), 20.0);
-        assert_eq!(value(metric::BLOCK_WRITE_BYTES), 81_920.0);
-        assert_eq!(value(metric::BLOCK_BUSY), 7e6);
+        assert_eq!(value(counter::BLOCK_READ_REQUESTS), 10.0);
+        assert_eq!(value(counter::BLOCK_READ_BYTES), 40_960.0);
+        assert_eq!(value(counter::BLOCK_WRITE_REQUESTS), 20.0);
+        assert_eq!(value(counter::BLOCK_WRITE_BYTES), 81_920.0);
+        assert_eq!(value(counter::BLOCK_BUSY), 7e6);
     }
 
     #[test]

@@ -8,12 +8,13 @@
 //! does in interrupts or in threads of its own is in no group: see the host's softirq time.
 
 use super::counter::{Findings, Rule};
-use super::file::KernelFile;
 use super::series::{Column, GuardedColumn};
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::cgroup::{GroupClock, MEMORY_USED};
+use vtax_kernel::{KernelFile, text};
 
 /// The control groups of one subject.
 #[derive(Debug)]
@@ -24,86 +25,6 @@ pub struct ControlGroup {
     total: GuardedColumn,
     split: [GuardedColumn; 2],
     memory_column: Column,
-}
-
-/// CPU time that a control group used, as the kernel counts it now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct GroupTimes {
-    /// All of it.
-    pub total: Nanoseconds,
-    /// In user mode and in the kernel, by sampled ticks on v1; `None` where the kernel does not split it.
-    pub split: Option<[Nanoseconds; 2]>,
-}
-
-/// Where a control group accounts its CPU time.
-#[derive(Debug)]
-pub(crate) enum GroupClock {
-    /// `cpuacct.usage`, and `cpuacct.stat`.
-    V1 {
-        usage: KernelFile,
-        split: Option<KernelFile>,
-    },
-    /// `cpu.stat`.
-    V2(KernelFile),
-}
-
-impl GroupClock {
-    /// That of one group in the hierarchy that accounts CPU time; all of it, without the split on v1.
-    pub(crate) fn of(directory: &Path, v1: bool) -> Result<Self, ObserveError> {
-        let file = |name: &str| KernelFile::open_one_piece(directory.join(name));
-        Ok(match v1 {
-            true => Self::V1 {
-                usage: file("cpuacct.usage")?,
-                split: None,
-            },
-            false => Self::V2(file("cpu.stat")?),
-        })
-    }
-
-    /// The time until now.
-    pub(crate) fn times(&mut self) -> Result<GroupTimes, ObserveError> {
-        match self {
-            Self::V1 { usage, split } => {
-                let total = text::number(usage.read()?.trim_ascii())
-                    .ok_or_else(|| usage.unexpected("expected one number of nanoseconds"))?;
-                let mut times = GroupTimes {
-                    total: Nanoseconds(total),
-                    split: None,
-                };
-                if let Some(split) = split {
-                    let text = split.read()?;
-                    let tick = super::nanoseconds_per_tick();
-                    let time = |key| {
-                        let ticks = text::keyed(text, key)?;
-                        Some(Nanoseconds(ticks.saturating_mul(tick)))
-                    };
-                    times.split = time("user").zip(time("system")).map(|(a, b)| [a, b]);
-                }
-                Ok(times)
-            }
-            Self::V2(stat) => {
-                let keys = ["usage_usec", "user_usec", "system_usec"];
-                let text = stat.read()?;
-                let times = keys.map(|key| (key, text::keyed(text, key)));
-                let time = |(key, microseconds): (&str, Option<u64>)| {
-                    let microseconds = microseconds.ok_or_else(|| {
-                        stat.unexpected(format!("expected a line `{key} number`"))
-                    })?;
-                    Ok::<_, ObserveError>(Nanoseconds(microseconds.saturating_mul(1000)))
-                };
-                let [total, user, system] = times.map(time);
-                Ok(GroupTimes {
-                    total: total?,
-                    split: Some([user?, system?]),
-                })
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        let (Self::V1 { usage: file, .. } | Self::V2(file)) = self;
-        file.path()
-    }
 }
 
 impl ControlGroup {
@@ -118,45 +39,26 @@ impl ControlGroup {
                 .iter()
                 .find_map(|directory| KernelFile::open_one_piece(directory.join(name)).ok())
         };
-        let v1 = first("cpuacct.usage").map(|usage| GroupClock::V1 {
-            split: usage
-                .path()
-                .parent()
-                .and_then(|group| KernelFile::open_one_piece(group.join("cpuacct.stat")).ok()),
-            usage,
-        });
-        let clock = match v1 {
-            Some(clock) => clock,
-            None => GroupClock::V2(accounting_cpu_stat(owner, directories)?),
-        };
+        let clock =
+            GroupClock::find(directories).ok_or_else(|| without_cpu_time(owner, directories))?;
         let guarded = |metric| GuardedColumn::new(owner, metric, Rule::TIME);
         Ok(Self {
             name: format!("cgroup {owner}"),
             clock,
-            memory: first("memory.current").or_else(|| first("memory.usage_in_bytes")),
-            total: guarded(metric::CPU_TOTAL),
-            split: [metric::CPU_USER, metric::CPU_SYSTEM].map(guarded),
-            memory_column: Column::gauge(owner, metric::MEMORY),
+            memory: MEMORY_USED.into_iter().find_map(first),
+            total: guarded(counter::CPU_TOTAL),
+            split: [counter::CPU_USER, counter::CPU_SYSTEM].map(guarded),
+            memory_column: Column::gauge(owner, counter::MEMORY),
         })
     }
 }
 
-/// The first `cpu.stat` that holds CPU time: v1's `cpu` controller has a file of that name
-/// without it.
-fn accounting_cpu_stat(owner: &str, directories: &[PathBuf]) -> Result<KernelFile, ObserveError> {
-    for directory in directories {
-        let Ok(mut file) = KernelFile::open_one_piece(directory.join("cpu.stat")) else {
-            continue;
-        };
-        if text::keyed(file.read()?, "usage_usec").is_some() {
-            return Ok(file);
-        }
-    }
+fn without_cpu_time(owner: &str, directories: &[PathBuf]) -> ObserveError {
     let tried: Vec<String> = directories
         .iter()
         .map(|directory| directory.display().to_string())
         .collect();
-    Err(ObserveError::Unavailable {
+    ObserveError::Unavailable {
         what: format!("CPU time of the control groups of {owner}"),
         reason: if tried.is_empty() {
             "it has no control group".to_owned()
@@ -166,7 +68,7 @@ fn accounting_cpu_stat(owner: &str, directories: &[PathBuf]) -> Result<KernelFil
                 tried.join(", ")
             )
         },
-    })
+    }
 }
 
 impl Instrument for ControlGroup {
@@ -223,10 +125,10 @@ mod tests {
         fs::write(group.path().join("memory.current"), "4096\n").unwrap();
         let mut group = ControlGroup::open("target", &[group.path().to_owned()]).unwrap();
         let snapshot = read(&mut group);
-        assert_eq!(value(&snapshot, metric::CPU_TOTAL), Some(1_500_000.0));
-        assert_eq!(value(&snapshot, metric::CPU_USER), Some(1_000_000.0));
-        assert_eq!(value(&snapshot, metric::CPU_SYSTEM), Some(500_000.0));
-        assert_eq!(value(&snapshot, metric::MEMORY), Some(4096.0));
+        assert_eq!(value(&snapshot, counter::CPU_TOTAL), Some(1_500_000.0));
+        assert_eq!(value(&snapshot, counter::CPU_USER), Some(1_000_000.0));
+        assert_eq!(value(&snapshot, counter::CPU_SYSTEM), Some(500_000.0));
+        assert_eq!(value(&snapshot, counter::MEMORY), Some(4096.0));
     }
 
     #[test]
@@ -252,11 +154,11 @@ mod tests {
         let mut group =
             ControlGroup::open("target", &[cpu.clone(), unified.clone(), cpuacct, memory]).unwrap();
         let snapshot = read(&mut group);
-        assert_eq!(value(&snapshot, metric::CPU_TOTAL), Some(123_456_789.0));
-        assert_eq!(value(&snapshot, metric::CPU_USER), Some(1e8));
-        assert_eq!(value(&snapshot, metric::MEMORY), Some(8192.0));
+        assert_eq!(value(&snapshot, counter::CPU_TOTAL), Some(123_456_789.0));
+        assert_eq!(value(&snapshot, counter::CPU_USER), Some(1e8));
+        assert_eq!(value(&snapshot, counter::MEMORY), Some(8192.0));
         let mut group = ControlGroup::open("target", &[cpu, unified]).unwrap();
-        assert_eq!(value(&read(&mut group), metric::CPU_TOTAL), Some(9000.0));
+        assert_eq!(value(&read(&mut group), counter::CPU_TOTAL), Some(9000.0));
     }
 
     #[test]

@@ -4,9 +4,10 @@
 use super::counter::Rule;
 use super::series::GuardedColumn;
 use super::threads::process_clock;
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
 
 /// The children of this process.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl Children {
         let children = Self {
             name: format!("children of {owner}"),
             tasks: proc.join("self/task"),
-            cpu: GuardedColumn::new(owner, metric::CPU_TOTAL, Rule::HANDED_ON),
+            cpu: GuardedColumn::new(owner, counter::CPU_TOTAL, Rule::HANDED_ON),
         };
         children.running()?;
         Ok(children)
@@ -106,7 +107,7 @@ mod tests {
         let mut total = || {
             children.read(Nanoseconds(0), &mut readings).unwrap();
             let now = Snapshot::of(Nanoseconds(0), &readings);
-            now.get("client", metric::CPU_TOTAL).unwrap().value / 1e9
+            now.get("client", counter::CPU_TOTAL).unwrap().value / 1e9
         };
         let before = total();
         let mut spinner = Command::new("sh")

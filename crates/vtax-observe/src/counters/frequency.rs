@@ -5,20 +5,20 @@
 //! several processors, its time counts for each of them.
 
 use super::counter::{Counter, Findings, Rule};
-use super::file::KernelFile;
 use super::series::Column;
-use super::text;
 use crate::roots::{names, numbered};
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::KernelFile;
+use vtax_kernel::{TICK, text};
 
 /// Time by frequency, of all processors.
 #[derive(Debug)]
 pub struct Frequencies {
     policies: Vec<Policy>,
-    tick: u64,
     columns: BTreeMap<u64, Column>,
 }
 
@@ -54,7 +54,6 @@ impl Frequencies {
         }
         Ok((!policies.is_empty()).then_some(Self {
             policies,
-            tick: super::nanoseconds_per_tick(),
             columns: BTreeMap::new(),
         }))
     }
@@ -78,11 +77,11 @@ impl Instrument for Frequencies {
             for line in lines.filter(|line| !line.is_empty()) {
                 let mut fields = text::fields(line).map(text::number);
                 let (Some(Some(khz)), Some(Some(ticks))) = (fields.next(), fields.next()) else {
-                    return Err(wrong);
+                    return Err(wrong.into());
                 };
                 let counter = policy.counters.entry(khz);
                 let counter = counter.or_insert(Counter::new(Rule::TIME));
-                let change = counter.advance(ticks.saturating_mul(self.tick));
+                let change = counter.advance(ticks.saturating_mul(TICK.0));
                 if change.finding().is_some() {
                     changes.push((khz, change));
                 }
@@ -98,7 +97,7 @@ impl Instrument for Frequencies {
             let column = self
                 .columns
                 .entry(khz)
-                .or_insert_with(|| Column::counter("host", metric::cpu_at(khz)));
+                .or_insert_with(|| Column::counter("host", counter::CPU_AT.of(khz)));
             column.record_count(time, into);
         }
         findings.end()
@@ -123,7 +122,12 @@ mod tests {
     fn seconds(frequencies: &mut Frequencies, readings: &mut Readings) -> [f64; 2] {
         frequencies.read(Nanoseconds(0), readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), readings);
-        let of = |khz| snapshot.get("host", &metric::cpu_at(khz)).unwrap().value;
+        let of = |khz| {
+            snapshot
+                .get("host", &counter::CPU_AT.of(khz))
+                .unwrap()
+                .value
+        };
         [of(2_267_000) / 1e9, of(1_600_000) / 1e9]
     }
 

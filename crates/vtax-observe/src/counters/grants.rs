@@ -6,12 +6,14 @@
 
 use super::series::Column;
 use crate::bpf::explain;
-use crate::{Instrument, ObserveError, Readings, Subject, metric};
+use crate::{Instrument, ObserveError, Readings, Subject};
 use aya::maps::{Array, MapData};
 use aya::programs::{KProbe, ProgramError};
 use aya::{Ebpf, EbpfLoader};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/grants.bpf.o");
@@ -70,6 +72,9 @@ impl Pages {
     }
 }
 
+/// The programs, for everybody who reads their counts.
+pub(crate) type SharedGrants = Arc<Mutex<GrantProbe>>;
+
 /// The programs, attached while this lives, and their map.
 pub(crate) struct GrantProbe {
     domains: Array<MapData, Counts>,
@@ -84,7 +89,7 @@ impl GrantProbe {
     ///
     /// # Errors
     /// When this process may not use BPF, or the kernel has no probes at functions or lacks one of these functions.
-    pub(crate) fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
+    pub(crate) fn open(sys: &Path) -> Result<Option<SharedGrants>, ObserveError> {
         let kind = std::fs::read_to_string(sys.join("hypervisor/type")).unwrap_or_default();
         if kind.trim() != "xen" {
             return Ok(None);
@@ -115,7 +120,7 @@ impl GrantProbe {
             sees_blkback: false,
         };
         probe.look_for_blkback()?;
-        Ok(Some(probe))
+        Ok(Some(Arc::new(Mutex::new(probe))))
     }
 
     fn look_for_blkback(&mut self) -> Result<(), ObserveError> {
@@ -166,7 +171,7 @@ fn attach(programs: &mut Ebpf, function: &str) -> Result<(), ObserveError> {
 
 /// Pages exchanged with the domains of a trial, and with all of them.
 pub struct Grants {
-    probe: GrantProbe,
+    probe: SharedGrants,
     watched: Vec<Watched>,
 }
 
@@ -182,9 +187,9 @@ impl Watched {
             domain,
             pages: Pages::default(),
             columns: [
-                metric::XEN_PAGES_EXCHANGED,
-                metric::XEN_PAGES_COPIED,
-                metric::XEN_PAGES_MAPPED,
+                counter::XEN_PAGES_EXCHANGED,
+                counter::XEN_PAGES_COPIED,
+                counter::XEN_PAGES_MAPPED,
             ]
             .map(|metric| Column::counter(owner, metric)),
         }
@@ -196,18 +201,25 @@ impl Grants {
     ///
     /// # Errors
     /// When this process may not use BPF, or the kernel has no probes at functions.
-    pub fn open(subjects: &[&Subject], sys: &Path) -> Result<Option<Self>, ObserveError> {
+    pub fn open(subjects: &[Subject], sys: &Path) -> Result<Option<Self>, ObserveError> {
+        if subjects.iter().all(|subject| subject.domain.is_none()) {
+            return Ok(None);
+        }
+        let probe = GrantProbe::open(sys)?;
+        Ok(probe.and_then(|probe| Self::reading(probe, subjects)))
+    }
+
+    /// Reads the counts of programs that others read as well.
+    pub(crate) fn reading(probe: SharedGrants, subjects: &[Subject]) -> Option<Self> {
         let domains = subjects.iter().filter_map(|subject| {
             let domain = subject.domain?;
             Some(Watched::new(&subject.owner, Some(domain)))
         });
         let mut watched: Vec<Watched> = domains.collect();
-        if watched.is_empty() {
-            return Ok(None);
-        }
-        watched.push(Watched::new("host", None));
-        let probe = GrantProbe::open(sys)?;
-        Ok(probe.map(|probe| Self { probe, watched }))
+        (!watched.is_empty()).then(|| {
+            watched.push(Watched::new("host", None));
+            Self { probe, watched }
+        })
     }
 }
 
@@ -217,13 +229,14 @@ impl Instrument for Grants {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
+        let mut probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
         for Watched {
             domain,
             pages,
             columns,
         } in &mut self.watched
         {
-            self.probe.advance(*domain, pages)?;
+            probe.advance(*domain, pages)?;
             let Pages {
                 exchanged,
                 copied,
@@ -282,9 +295,17 @@ mod tests {
         assert!(GrantProbe::open(none.path()).unwrap().is_none());
         let mut subject = Subject::default();
         // No host of Xen, and no domain on one.
-        assert!(Grants::open(&[&subject], xen().path()).unwrap().is_none());
+        assert!(
+            Grants::open(std::slice::from_ref(&subject), xen().path())
+                .unwrap()
+                .is_none()
+        );
         subject.domain = Some(3);
-        assert!(Grants::open(&[&subject], none.path()).unwrap().is_none());
+        assert!(
+            Grants::open(std::slice::from_ref(&subject), none.path())
+                .unwrap()
+                .is_none()
+        );
     }
 
     /// The kernel's verifier takes every program; the functions are there only under Xen.

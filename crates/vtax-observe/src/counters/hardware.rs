@@ -12,30 +12,31 @@
 use super::counter::{Counter, Rule};
 use super::event_group::{Event, EventGroup, Scope, explain};
 use super::series::Column;
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use perf_event_open_sys::bindings;
 use std::fs::File;
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::text;
 
 const WHAT: &str = "hardware counters";
 
 /// Metric and perf's generic event, in groups of two.
 const PAIRS: [[(&str, u32); 2]; 2] = [
     [
-        (metric::HW_CYCLES, bindings::PERF_COUNT_HW_CPU_CYCLES),
+        (counter::HW_CYCLES, bindings::PERF_COUNT_HW_CPU_CYCLES),
         (
-            metric::HW_INSTRUCTIONS,
+            counter::HW_INSTRUCTIONS,
             bindings::PERF_COUNT_HW_INSTRUCTIONS,
         ),
     ],
     [
         (
-            metric::HW_LLC_REFERENCES,
+            counter::HW_LLC_REFERENCES,
             bindings::PERF_COUNT_HW_CACHE_REFERENCES,
         ),
-        (metric::HW_LLC_MISSES, bindings::PERF_COUNT_HW_CACHE_MISSES),
+        (counter::HW_LLC_MISSES, bindings::PERF_COUNT_HW_CACHE_MISSES),
     ],
 ];
 
@@ -152,7 +153,7 @@ impl HardwareCounters {
         Ok(Self {
             name: format!("{WHAT} {owner}"),
             pairs,
-            running: Column::gauge(owner, metric::HW_RUNNING),
+            running: Column::gauge(owner, counter::HW_RUNNING),
         })
     }
 

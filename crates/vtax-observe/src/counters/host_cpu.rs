@@ -10,14 +10,15 @@
 //! `cpu.stat` of cgroup v2 is the same ticks as `/proc/stat` and is not used.
 
 use super::counter::{Findings, Rule, most_cpu_time};
-use super::cpu_time::{CpuMark, CpuTime, Time, Times, parse, sum};
-use super::file::KernelFile;
+use super::cpu_time::{CpuMark, CpuTime};
 use super::idle_sleep::IdleSleep;
 use super::series::{Column, GuardedColumn};
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::stat::{self, CpuState, CpuTimes, Line};
+use vtax_kernel::{KernelError, KernelFile, text};
 
 const OWNER: &str = "host";
 
@@ -28,16 +29,15 @@ pub struct HostCpu {
     scheduled: Option<(ScheduledSource, GuardedColumn)>,
     /// Where it is exact, it takes the place of the ticks of idle time.
     sleep: Option<IdleSleep>,
-    tick: u64,
     time: CpuTime,
-    columns: Vec<(Column, &'static [Time])>,
+    columns: Vec<(Column, &'static [CpuState])>,
     cpus: Vec<Processor>,
     context_switches: GuardedColumn,
     passes: u64,
     /// How often the time of scheduled tasks was not exact.
     scheduled_faults: u64,
     /// The lines of single processors, kept for their room.
-    lines: Vec<(u32, Times)>,
+    lines: Vec<(u32, CpuTimes)>,
 }
 
 /// Totals of the host at one moment.
@@ -72,32 +72,31 @@ impl HostCpu {
     /// # Errors
     /// When `/proc/stat` cannot be opened.
     pub fn open(proc: &Path, sys: &Path) -> Result<Self, ObserveError> {
-        use Time::{Guest, Idle, Iowait, Irq, Nice, Softirq, Steal, System, User};
+        use CpuState::{Guest, Idle, Iowait, Irq, Nice, Softirq, Steal, System, User};
         let column = |metric, times| (Column::counter(OWNER, metric), times);
-        let columns: Vec<(Column, &'static [Time])> = vec![
-            column(metric::CPU_USER, &[User, Nice][..]),
-            column(metric::CPU_SYSTEM, &[System]),
-            column(metric::CPU_IRQ, &[Irq]),
-            column(metric::CPU_SOFTIRQ, &[Softirq]),
-            column(metric::CPU_STEAL, &[Steal]),
-            column(metric::CPU_IDLE, &[Idle]),
-            column(metric::CPU_IOWAIT, &[Iowait]),
-            column(metric::CPU_GUEST, &[Guest]),
-            column(metric::CPU_BUSY, &Time::BUSY),
+        let columns: Vec<(Column, &'static [CpuState])> = vec![
+            column(counter::CPU_USER, &[User, Nice][..]),
+            column(counter::CPU_SYSTEM, &[System]),
+            column(counter::CPU_IRQ, &[Irq]),
+            column(counter::CPU_SOFTIRQ, &[Softirq]),
+            column(counter::CPU_STEAL, &[Steal]),
+            column(counter::CPU_IDLE, &[Idle]),
+            column(counter::CPU_IOWAIT, &[Iowait]),
+            column(counter::CPU_GUEST, &[Guest]),
+            column(counter::CPU_BUSY, &CpuState::BUSY),
         ];
         let scheduled = ScheduledSource::open(proc, sys).map(|source| {
-            let column = GuardedColumn::new(OWNER, metric::CPU_SCHEDULED, Rule::TIME);
+            let column = GuardedColumn::new(OWNER, counter::CPU_SCHEDULED, Rule::TIME);
             (source, column)
         });
         Ok(Self {
             stat: KernelFile::open_one_piece(proc.join("stat"))?,
             scheduled,
             sleep: IdleSleep::open(proc),
-            tick: super::nanoseconds_per_tick(),
             time: CpuTime::new(),
             columns,
             cpus: Vec::new(),
-            context_switches: GuardedColumn::new(OWNER, metric::CONTEXT_SWITCHES, Rule::FROM_ZERO),
+            context_switches: GuardedColumn::new(OWNER, counter::CONTEXT_SWITCHES, Rule::FROM_ZERO),
             passes: 0,
             scheduled_faults: 0,
             lines: Vec::new(),
@@ -124,22 +123,12 @@ impl HostCpu {
         let mut context_switches = None;
         let mut processors = std::mem::take(&mut self.lines);
         processors.clear();
-        for line in text::lines(self.stat.read()?) {
-            // The line of interrupts is by far the longest and is not needed.
-            if line.starts_with(b"intr") {
-                continue;
-            }
-            let mut fields = text::fields(line);
-            match fields.next() {
-                Some(b"cpu") => whole = parse(&mut fields),
-                Some(b"ctxt") => context_switches = fields.next().and_then(text::number),
-                Some(label) => {
-                    let cpu = label.strip_prefix(b"cpu").and_then(text::small);
-                    if let (Some(cpu), Some(times)) = (cpu, parse(&mut fields)) {
-                        processors.push((cpu, times));
-                    }
-                }
-                None => {}
+        for line in stat::lines(self.stat.read()?) {
+            match line {
+                Line::All(times) => whole = Some(times),
+                Line::Processor(number, times) => processors.push((number, times)),
+                Line::ContextSwitches(count) => context_switches = Some(count),
+                Line::Interrupts(_) => {}
             }
         }
         for (number, times) in &processors {
@@ -150,21 +139,14 @@ impl HostCpu {
         }
         let online = u32::try_from(processors.len()).unwrap_or(u32::MAX);
         self.lines = processors;
-        let Some(whole) = whole else {
-            return Err(self
-                .stat
-                .unexpected("expected a line `cpu` with at least four numbers"));
+        let Some(mut whole) = whole else {
+            return Err(self.stat.unexpected(stat::EXPECTED).into());
         };
-        let tick = self.tick;
-        let mut whole = whole.map(|ticks| ticks.saturating_mul(tick));
         if let Some(sleep) = &mut self.sleep
             && let Some(exact) = sleep.read()?
         {
-            for (time, value) in [(Time::Idle, exact.idle), (Time::Iowait, exact.iowait)] {
-                if let Some(place) = whole.get_mut(time as usize) {
-                    *place = value;
-                }
-            }
+            whole.set(CpuState::Idle, Nanoseconds(exact.idle));
+            whole.set(CpuState::Iowait, Nanoseconds(exact.iowait));
         }
         let mut findings = Findings::default();
         let before = self.time.mark();
@@ -178,20 +160,20 @@ impl HostCpu {
         }
         if let Some((source, column)) = &mut self.scheduled {
             let change = column.advance_within(source.read()?, of_all);
-            findings.note(source.path(), metric::CPU_SCHEDULED, change);
+            findings.note(source.path(), counter::CPU_SCHEDULED, change);
             self.scheduled_faults += u64::from(self.passes > 1 && !change.is_exact());
         }
         Ok(findings)
     }
 
     /// The line of one processor.
-    fn processor(&mut self, number: u32, times: &Times, most: u64) {
-        let busy = sum(times, &Time::BUSY).saturating_mul(self.tick);
+    fn processor(&mut self, number: u32, times: &CpuTimes, most: u64) {
+        let busy = times.sum(&CpuState::BUSY).0;
         let position = self.cpus.iter().position(|known| known.number == number);
         let position = position.unwrap_or_else(|| {
             self.cpus.push(Processor {
                 number,
-                busy: GuardedColumn::new(OWNER, metric::cpu_busy(number), Rule::TIME),
+                busy: GuardedColumn::new(OWNER, counter::CPU_BUSY_OF.of(number), Rule::TIME),
                 seen: self.passes,
             });
             self.cpus.len() - 1
@@ -229,7 +211,7 @@ impl ScheduledSource {
         file.path()
     }
 
-    fn read(&mut self) -> Result<u64, ObserveError> {
+    fn read(&mut self) -> Result<u64, KernelError> {
         match self {
             Self::Cpuacct(file) => text::number(file.read()?.trim_ascii())
                 .ok_or_else(|| file.unexpected("expected one number of nanoseconds")),
@@ -256,7 +238,7 @@ impl Instrument for HostCpu {
         let findings = self.advance(now)?;
         let totals = self.time.totals();
         for (column, of) in &mut self.columns {
-            column.record_count(sum(&totals, of), into);
+            column.record_count(totals.sum(of).0, into);
         }
         let scheduled = self.scheduled.iter_mut().map(|(_, column)| column);
         let cpus = self.cpus.iter_mut().filter(|cpu| cpu.seen == self.passes);
@@ -297,14 +279,14 @@ mod tests {
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let snapshot = snapshot(&mut host, &mut Readings::default());
         let value = |metric: &str| snapshot.get("host", metric).map(|quantity| quantity.value);
-        assert_eq!(value(metric::CPU_BUSY), Some(170.0 * 1e7));
-        assert_eq!(value(metric::CPU_USER), Some(110.0 * 1e7));
-        assert_eq!(value(metric::CPU_GUEST), Some(60.0 * 1e7));
-        assert_eq!(value(metric::CPU_STEAL), Some(5.0 * 1e7));
+        assert_eq!(value(counter::CPU_BUSY), Some(170.0 * 1e7));
+        assert_eq!(value(counter::CPU_USER), Some(110.0 * 1e7));
+        assert_eq!(value(counter::CPU_GUEST), Some(60.0 * 1e7));
+        assert_eq!(value(counter::CPU_STEAL), Some(5.0 * 1e7));
         assert_eq!(value("cpu.0.busy_ns"), Some(105.0 * 1e7));
         assert_eq!(value("cpu.1.busy_ns"), Some(65.0 * 1e7));
-        assert_eq!(value(metric::CONTEXT_SWITCHES), Some(4242.0));
-        assert_eq!(value(metric::CPU_SCHEDULED), None);
+        assert_eq!(value(counter::CONTEXT_SWITCHES), Some(4242.0));
+        assert_eq!(value(counter::CPU_SCHEDULED), None);
     }
 
     #[test]
@@ -315,7 +297,7 @@ mod tests {
         let before = snapshot(&mut host, &mut readings);
         fs::write(root.path().join("stat"), STAT.replace("1000 20", "1000 19")).unwrap();
         let after = snapshot(&mut host, &mut readings);
-        let step = after.since(&before, "host", metric::CPU_IOWAIT).unwrap();
+        let step = after.since(&before, "host", counter::CPU_IOWAIT).unwrap();
         assert_eq!(step.value, 0.0);
     }
 
@@ -358,9 +340,9 @@ mod tests {
             four(400, days + 1200, 0, 0..4),
             four(500, days + 1500, 0, 0..4),
         ];
-        let idle = growth(&stats, metric::CPU_IDLE);
+        let idle = growth(&stats, counter::CPU_IDLE);
         assert_eq!(idle, [3.0, 0.0, 3.0, 0.0, 3.0]);
-        assert_eq!(growth(&stats, metric::CPU_BUSY), [1.0; 5]);
+        assert_eq!(growth(&stats, counter::CPU_BUSY), [1.0; 5]);
     }
 
     #[test]
@@ -376,7 +358,7 @@ mod tests {
     #[test]
     fn stolen_time_that_leaps_is_not_counted_and_named() {
         let stats = [four(0, 0, 0, 0..4), four(0, 400, 1 << 40, 0..4)];
-        assert_eq!(growth(&stats, metric::CPU_STEAL), [0.0]);
+        assert_eq!(growth(&stats, counter::CPU_STEAL), [0.0]);
         let root = tree(&stats[0]);
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let mut readings = Readings::default();
@@ -420,7 +402,7 @@ mod tests {
         fs::write(group.join("cpuacct.usage"), "1234567891\n").unwrap();
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let read = snapshot(&mut host, &mut Readings::default());
-        let value = read.get("host", metric::CPU_SCHEDULED).unwrap().value;
+        let value = read.get("host", counter::CPU_SCHEDULED).unwrap().value;
         assert_eq!(value, 1_234_567_891.0);
         fs::remove_dir_all(&group).unwrap();
         let schedstat = "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 700 1 1\ndomain0 3 1\ncpu1 0 0 0 0 0 0 77 1 1\n";
@@ -428,7 +410,7 @@ mod tests {
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let read = snapshot(&mut host, &mut Readings::default());
         assert_eq!(
-            read.get("host", metric::CPU_SCHEDULED).unwrap().value,
+            read.get("host", counter::CPU_SCHEDULED).unwrap().value,
             777.0
         );
     }
@@ -461,9 +443,9 @@ mod tests {
         let after = Snapshot::of(Nanoseconds(0), &readings);
         let step = |metric| after.since(&before, "host", metric).unwrap().value;
         assert!(
-            step(metric::CPU_BUSY) > 0.0,
+            step(counter::CPU_BUSY) > 0.0,
             "a busy loop of 300 ms left no trace"
         );
-        assert!(step(metric::CONTEXT_SWITCHES) > 0.0);
+        assert!(step(counter::CONTEXT_SWITCHES) > 0.0);
     }
 }

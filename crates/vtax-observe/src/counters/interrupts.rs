@@ -5,12 +5,13 @@
 //! timer, `RES`: rescheduling, `CAL`: function calls, `TLB`: shootdowns). Exact counts, not
 //! sampled.
 
-use super::table::{self, CpuTable, Row};
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use super::table::{self, CpuTable, Row, metric_part};
+use crate::{Instrument, ObserveError, Readings};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::text;
 
 /// Interrupts of the host, by source.
 #[derive(Debug)]
@@ -25,8 +26,8 @@ impl Interrupts {
         CpuTable::open(
             proc.join("interrupts"),
             "host",
-            metric::INTERRUPTS_TOTAL,
-            metric::interrupts,
+            counter::INTERRUPTS_TOTAL,
+            |part| counter::INTERRUPTS.of(part),
             source,
             is_interrupt,
         )
@@ -55,11 +56,11 @@ pub fn parse_interrupts(table: &[u8]) -> BTreeMap<String, f64> {
     for row in table::rows(table, columns) {
         let sum = row.sum as f64;
         *counts
-            .entry(metric::interrupts(&source(&row)))
+            .entry(counter::INTERRUPTS.of(&source(&row)))
             .or_insert(0.0) += sum;
         if is_interrupt(&row) {
             *counts
-                .entry(metric::INTERRUPTS_TOTAL.to_owned())
+                .entry(counter::INTERRUPTS_TOTAL.to_owned())
                 .or_insert(0.0) += sum;
         }
     }
@@ -74,9 +75,9 @@ fn is_interrupt(row: &Row<'_>) -> bool {
 /// What the driver calls it, or the kernel's label.
 fn source(row: &Row<'_>) -> String {
     if text::number(row.label).is_none() {
-        return text::metric_part(row.label);
+        return metric_part(row.label);
     }
-    let irq = || format!("irq{}", text::metric_part(row.label));
+    let irq = || format!("irq{}", metric_part(row.label));
     // `PCI-MSIX-0000:00:04.0   1-edge      virtio3-rx` or `GICv3  27 Level     arch_timer`: the
     // name follows the trigger. Without a trigger it is the last word.
     let is_trigger = |field: &[u8]| {
@@ -98,13 +99,13 @@ fn source(row: &Row<'_>) -> String {
             break;
         }
         if is_trigger(field) {
-            let name = text::metric_part(after);
+            let name = metric_part(after);
             return if name.is_empty() { irq() } else { name };
         }
         last = field;
         rest = after;
     }
-    let name = text::metric_part(last);
+    let name = metric_part(last);
     if name.is_empty() { irq() } else { name }
 }
 
@@ -139,7 +140,7 @@ mod tests {
     }
 
     fn value(snapshot: &Snapshot, source: &str) -> Option<f64> {
-        Some(snapshot.get("host", &metric::interrupts(source))?.value)
+        Some(snapshot.get("host", &counter::INTERRUPTS.of(source))?.value)
     }
 
     #[test]

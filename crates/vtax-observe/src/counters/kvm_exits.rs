@@ -16,13 +16,15 @@
 
 use super::counter::Rule;
 use super::event_group::{Event, EventGroup, Scope, explain};
+use super::hardware;
 use super::series::GuardedColumn;
-use super::{hardware, text};
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use perf_event_open_sys::bindings;
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::text;
 
 const OWNER: &str = "host";
 const WHAT: &str = "KVM exits (tracepoint kvm:kvm_exit)";
@@ -152,13 +154,13 @@ impl KvmExits {
         Ok(Self {
             groups,
             sums: vec![0; events.len()],
-            to_user_space: column(metric::KVM_USERSPACE_EXITS.to_owned()),
-            total: column(metric::KVM_EXITS.to_owned()),
+            to_user_space: column(counter::KVM_USERSPACE_EXITS.to_owned()),
+            total: column(counter::KVM_EXITS.to_owned()),
             reasons: reasons
                 .iter()
-                .map(|(_, name)| column(metric::kvm_exits(name)))
+                .map(|(_, name)| column(counter::KVM_EXITS_FOR.of(name)))
                 .collect(),
-            other: column(metric::kvm_exits("other")),
+            other: column(counter::KVM_EXITS_FOR.of("other")),
         })
     }
 
@@ -379,7 +381,7 @@ mod tests {
             Some(step) => step.value,
             None => panic!("{metric} was not counted"),
         };
-        assert!(step(metric::KVM_USERSPACE_EXITS) >= 1000.0);
+        assert!(step(counter::KVM_USERSPACE_EXITS) >= 1000.0);
         let by_reason = match KvmBackend::detect(&sys.0) {
             KvmBackend::Vmx => "kvm.exits.IO_INSTRUCTION",
             KvmBackend::Svm => "kvm.exits.io",
@@ -388,7 +390,7 @@ mod tests {
             }
         };
         assert!(step(by_reason) >= 1000.0);
-        assert!(step(metric::KVM_EXITS) >= step(by_reason));
+        assert!(step(counter::KVM_EXITS) >= step(by_reason));
     }
 
     #[test]

@@ -8,7 +8,6 @@ pub(crate) mod clock_samples;
 mod counter;
 pub(crate) mod cpu_time;
 pub(crate) mod event_group;
-pub(crate) mod file;
 mod frequency;
 mod grants;
 mod hardware;
@@ -21,19 +20,17 @@ mod net;
 pub(crate) mod series;
 mod softirqs;
 mod table;
-pub(crate) mod text;
 mod threads;
 mod xen;
 
 pub use block::BlockDevices;
-pub(crate) use cgroup::GroupClock;
-pub use cgroup::{ControlGroup, GroupTimes};
+pub use cgroup::ControlGroup;
 pub use children::Children;
 pub(crate) use counter::Findings;
 pub use counter::{Change, Counter, Rule, most_cpu_time};
 pub use frequency::Frequencies;
 pub use grants::Grants;
-pub(crate) use grants::{GrantProbe, Pages};
+pub(crate) use grants::{GrantProbe, Pages, SharedGrants};
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub(crate) use host_cpu::HostTimes;
@@ -42,8 +39,8 @@ pub use interrupts::{Interrupts, parse_interrupts};
 pub use kvm_exits::{KvmBackend, KvmExits};
 pub use net::NetDevices;
 pub use softirqs::Softirqs;
-pub use threads::{ThreadTimes, VmmThreads};
 pub(crate) use threads::{ProcessClock, process_clock};
+pub use threads::{ThreadTimes, VmmThreads};
 pub use xen::{DomainTimes, XenClock, XenDomain, XenHost, XenRings};
 
 use crate::{Instrument, ObserveError, Readings, Subject};
@@ -144,11 +141,6 @@ impl Instrument for Broken {
     }
 }
 
-/// The length of a USER_HZ tick, in which the kernel prints some times.
-pub(crate) fn nanoseconds_per_tick() -> u64 {
-    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,7 +183,7 @@ mod tests {
             readings
                 .series()
                 .iter()
-                .any(|series| series.metric == crate::metric::CPU_BUSY)
+                .any(|series| series.metric == vtax_core::counter::CPU_BUSY)
         );
         for error in unavailable {
             eprintln!("SKIPPED: {error}");

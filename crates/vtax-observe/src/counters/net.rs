@@ -8,23 +8,24 @@
 //! The open file keeps the network namespace alive until the observer has stopped.
 
 use super::counter::{Counter, Findings, Rule};
-use super::file::KernelFile;
 use super::series::Column;
-use super::text;
-use crate::{Instrument, NetDevice, ObserveError, Readings, metric};
+use crate::{Instrument, NetDevice, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 /// Metric and field (counted from the first number) in a line of `/proc/net/dev`.
 const FIELDS: [(&str, usize); 8] = [
-    (metric::NET_RX_BYTES, 0),
-    (metric::NET_RX_PACKETS, 1),
-    (metric::NET_RX_ERRORS, 2),
-    (metric::NET_RX_DROPS, 3),
-    (metric::NET_TX_BYTES, 8),
-    (metric::NET_TX_PACKETS, 9),
-    (metric::NET_TX_ERRORS, 10),
-    (metric::NET_TX_DROPS, 11),
+    (counter::NET_RX_BYTES, 0),
+    (counter::NET_RX_PACKETS, 1),
+    (counter::NET_RX_ERRORS, 2),
+    (counter::NET_RX_DROPS, 3),
+    (counter::NET_TX_BYTES, 8),
+    (counter::NET_TX_PACKETS, 9),
+    (counter::NET_TX_ERRORS, 10),
+    (counter::NET_TX_DROPS, 11),
 ];
 
 /// The network devices of one subject.
@@ -179,14 +180,14 @@ mod tests {
             NetDevices::open("target", root.path(), &[device("tap0"), device("eth1")]).unwrap();
         let snapshot = read(&mut devices, &mut Readings::default());
         let value = |metric| snapshot.get("target", metric).unwrap().value;
-        assert_eq!(value(metric::NET_RX_BYTES), 11.0);
-        assert_eq!(value(metric::NET_RX_PACKETS), 22.0);
-        assert_eq!(value(metric::NET_RX_ERRORS), 33.0);
-        assert_eq!(value(metric::NET_RX_DROPS), 44.0);
-        assert_eq!(value(metric::NET_TX_BYTES), 55.0);
-        assert_eq!(value(metric::NET_TX_PACKETS), 66.0);
-        assert_eq!(value(metric::NET_TX_ERRORS), 77.0);
-        assert_eq!(value(metric::NET_TX_DROPS), 88.0);
+        assert_eq!(value(counter::NET_RX_BYTES), 11.0);
+        assert_eq!(value(counter::NET_RX_PACKETS), 22.0);
+        assert_eq!(value(counter::NET_RX_ERRORS), 33.0);
+        assert_eq!(value(counter::NET_RX_DROPS), 44.0);
+        assert_eq!(value(counter::NET_TX_BYTES), 55.0);
+        assert_eq!(value(counter::NET_TX_PACKETS), 66.0);
+        assert_eq!(value(counter::NET_TX_ERRORS), 77.0);
+        assert_eq!(value(counter::NET_TX_DROPS), 88.0);
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
         );
         let after = Snapshot::of(Nanoseconds(0), &readings);
         let step = after
-            .since(&before, "target", metric::NET_RX_BYTES)
+            .since(&before, "target", counter::NET_RX_BYTES)
             .unwrap();
         assert_eq!(step.value, 30.0);
     }
@@ -227,7 +228,7 @@ mod tests {
         let mut devices = NetDevices::open("target", root.path(), &[device("../../x")]).unwrap();
         let snapshot = read(&mut devices, &mut Readings::default());
         assert_eq!(
-            snapshot.get("target", metric::NET_RX_BYTES).unwrap().value,
+            snapshot.get("target", counter::NET_RX_BYTES).unwrap().value,
             1.0
         );
         let mut devices = NetDevices::open("target", root.path(), &[device("x")]).unwrap();
@@ -258,7 +259,7 @@ mod tests {
         receiver.send_to(&[0; 1000], to).unwrap();
         let after = read(&mut devices, &mut readings);
         let step = after
-            .since(&before, "target", metric::NET_TX_BYTES)
+            .since(&before, "target", counter::NET_TX_BYTES)
             .unwrap();
         assert!(step.value >= 1000.0, "{step}");
     }

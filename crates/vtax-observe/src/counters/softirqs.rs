@@ -1,11 +1,11 @@
 //! Software interrupts by kind (`NET_RX`, `TIMER`, …), from `/proc/softirqs`. Exact counts of
 //! handler runs; one run may handle many packets.
 
-use super::table::{CpuTable, Row};
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use super::table::{CpuTable, Row, metric_part};
+use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
 
 /// Software interrupts of the host, by kind.
 #[derive(Debug)]
@@ -18,13 +18,13 @@ impl Softirqs {
     /// When it cannot be opened.
     pub fn open(proc: &Path) -> Result<Self, ObserveError> {
         fn kind(row: &Row<'_>) -> String {
-            text::metric_part(row.label)
+            metric_part(row.label)
         }
         CpuTable::open(
             proc.join("softirqs"),
             "host",
-            metric::SOFTIRQS_TOTAL,
-            metric::softirqs,
+            counter::SOFTIRQS_TOTAL,
+            |part| counter::SOFTIRQS.of(part),
             kind,
             |_| true,
         )
@@ -58,7 +58,7 @@ mod tests {
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
         assert_eq!(snapshot.get("host", "softirqs.NET_RX").unwrap().value, 42.0);
         assert_eq!(
-            snapshot.get("host", metric::SOFTIRQS_TOTAL).unwrap().value,
+            snapshot.get("host", counter::SOFTIRQS_TOTAL).unwrap().value,
             45.0
         );
     }

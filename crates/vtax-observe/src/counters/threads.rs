@@ -16,11 +16,8 @@
 //! virtual NIC, a process of its own, are the VM's too.
 
 use super::counter::{Counter, Rule};
-use super::file::KernelFile;
 use super::series::Column;
-use super::text;
-use crate::guests::process::Process;
-use crate::{Instrument, ObserveError, Readings, Subject, metric};
+use crate::{Instrument, ObserveError, Readings, Subject};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,6 +25,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::account::{Stage, Stages};
+use vtax_core::counter;
+use vtax_kernel::{KernelError, KernelFile, Process, namespace_numbers, numbered, text};
 
 /// How often a new thread without a role is looked at: a thread gives itself its name only
 /// after it was created.
@@ -154,15 +153,15 @@ impl VmmThreads {
         let column = |metric| Column::counter(owner, metric);
         let columns = Columns {
             cpu: [
-                (Stage::Vcpu, column(metric::CPU_VCPU)),
-                (Stage::Iothread, column(metric::CPU_IOTHREAD)),
-                (Stage::Vhost, column(metric::CPU_VHOST)),
-                (Stage::Emulator, column(metric::CPU_EMULATOR)),
+                (Stage::Vcpu, column(counter::CPU_VCPU)),
+                (Stage::Iothread, column(counter::CPU_IOTHREAD)),
+                (Stage::Vhost, column(counter::CPU_VHOST)),
+                (Stage::Emulator, column(counter::CPU_EMULATOR)),
             ],
             switches: ROLES
-                .map(|role| Column::counter(owner, metric::context_switches(role.name()))),
-            vcpu_wait: column(metric::CPU_VCPU_WAIT),
-            total: (subject.cgroups.is_empty()).then(|| column(metric::CPU_TOTAL)),
+                .map(|role| Column::counter(owner, counter::CONTEXT_SWITCHES_OF.of(role.name()))),
+            vcpu_wait: column(counter::CPU_VCPU_WAIT),
+            total: (subject.cgroups.is_empty()).then(|| column(counter::CPU_TOTAL)),
         };
         let mut threads = Self {
             name: format!("threads {owner}"),
@@ -374,7 +373,7 @@ impl Thread {
         let Ok(name) = std::fs::read(directory.join("comm")) else {
             return;
         };
-        let own = innermost_number(&directory).unwrap_or(self.tid);
+        let own = namespace_numbers(&directory).pop().unwrap_or(self.tid);
         self.role = rules.role([own, self.tid], name.trim_ascii());
         if self.role != Stage::Emulator {
             self.file = KernelFile::open_one_piece(directory.join("schedstat")).ok();
@@ -388,14 +387,14 @@ impl Thread {
         };
         let text = match file.read() {
             Ok(text) => text,
-            Err(ObserveError::Read { cause, .. }) if is_gone(&cause) => return Ok(None),
-            Err(error) => return Err(error),
+            Err(KernelError::Read { cause, .. }) if is_gone(&cause) => return Ok(None),
+            Err(error) => return Err(error.into()),
         };
         let mut numbers = text::fields(text).map(text::number);
         let three = [numbers.next(), numbers.next(), numbers.next()];
         drop(numbers);
         let [Some(Some(cpu)), Some(Some(wait)), Some(Some(switches))] = three else {
-            return Err(file.unexpected("expected three numbers"));
+            return Err(file.unexpected("expected three numbers").into());
         };
         self.cpu.advance(cpu);
         self.wait.advance(wait);
@@ -436,13 +435,6 @@ impl Rules {
     }
 }
 
-/// The thread's number as the VMM itself knows it: in the innermost PID namespace.
-fn innermost_number(directory: &Path) -> Option<u32> {
-    let status = std::fs::read(directory.join("status")).ok()?;
-    let line = text::lines(&status).find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    text::fields(line).last().and_then(text::small)
-}
-
 fn is_gone(cause: &io::Error) -> bool {
     // ESRCH; `io::ErrorKind` has no name for it.
     cause.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -470,16 +462,6 @@ fn vhost_threads_outside(proc: &Path, of: &[Thread], nic: Option<u32>) -> Vec<Th
         }
     }
     found
-}
-
-/// The directories whose names are numbers, with these.
-fn numbered(directory: &Path) -> Vec<(u32, PathBuf)> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let numbered = |entry: std::fs::DirEntry| {
-        let number = text::small(entry.file_name().as_encoded_bytes())?;
-        Some((number, entry.path()))
-    };
-    entries.filter_map(numbered).collect()
 }
 
 /// The thread that a vhost worker is named after.
@@ -677,12 +659,12 @@ mod tests {
         vmm.clock.store(2000, Ordering::Relaxed);
         let mut threads = vmm.open(&subject());
         let snapshot = read(&mut threads, &mut Readings::default());
-        assert_eq!(value(&snapshot, metric::CPU_VCPU), 800.0);
-        assert_eq!(value(&snapshot, metric::CPU_VCPU_WAIT), 42.0);
+        assert_eq!(value(&snapshot, counter::CPU_VCPU), 800.0);
+        assert_eq!(value(&snapshot, counter::CPU_VCPU_WAIT), 42.0);
         assert_eq!(value(&snapshot, "context_switches.vcpu"), 10.0);
-        assert_eq!(value(&snapshot, metric::CPU_IOTHREAD), 50.0);
-        assert_eq!(value(&snapshot, metric::CPU_VHOST), 25.0);
-        assert_eq!(value(&snapshot, metric::CPU_EMULATOR), 2000.0 - 875.0);
+        assert_eq!(value(&snapshot, counter::CPU_IOTHREAD), 50.0);
+        assert_eq!(value(&snapshot, counter::CPU_VHOST), 25.0);
+        assert_eq!(value(&snapshot, counter::CPU_EMULATOR), 2000.0 - 875.0);
     }
 
     #[test]
@@ -714,8 +696,8 @@ mod tests {
         let nic = Some(90);
         let mut threads = vmm.open(&Subject { nic, ..subject() });
         let snapshot = read(&mut threads, &mut Readings::default());
-        assert_eq!(value(&snapshot, metric::CPU_VHOST), 433.0);
-        assert_eq!(value(&snapshot, metric::CPU_EMULATOR), 100.0);
+        assert_eq!(value(&snapshot, counter::CPU_VHOST), 433.0);
+        assert_eq!(value(&snapshot, counter::CPU_EMULATOR), 100.0);
     }
 
     #[test]
@@ -730,8 +712,8 @@ mod tests {
         let mut threads = vmm.open(&subject());
         let mut readings = Readings::default();
         let snapshot = read(&mut threads, &mut readings);
-        assert_eq!(value(&snapshot, metric::CPU_VHOST), 33.0);
-        let emulator = value(&snapshot, metric::CPU_EMULATOR);
+        assert_eq!(value(&snapshot, counter::CPU_VHOST), 33.0);
+        let emulator = value(&snapshot, counter::CPU_EMULATOR);
         assert_eq!(
             emulator, 100.0,
             "a kernel thread is not in the process's clock"
@@ -749,7 +731,7 @@ mod tests {
         read(&mut threads, &mut readings);
         vmm.end(72);
         let after = read(&mut threads, &mut readings);
-        assert_eq!(value(&after, metric::CPU_VCPU), 800.0);
+        assert_eq!(value(&after, counter::CPU_VCPU), 800.0);
     }
 
     #[test]
@@ -763,7 +745,7 @@ mod tests {
         // Between two readings the thread ends and another one gets its number.
         vmm.thread(71, "CPU 0/KVM", "20 0 1");
         let after = read(&mut threads, &mut readings);
-        let step = after.since(&before, "target", metric::CPU_VCPU).unwrap();
+        let step = after.since(&before, "target", counter::CPU_VCPU).unwrap();
         assert_eq!(step.value, 20.0);
     }
 
@@ -774,7 +756,7 @@ mod tests {
         let mut threads = vmm.open(&subject());
         vmm.thread(71, "CPU 0/KVM", "10 0 1");
         let snapshot = read(&mut threads, &mut Readings::default());
-        assert_eq!(value(&snapshot, metric::CPU_VCPU), 10.0);
+        assert_eq!(value(&snapshot, counter::CPU_VCPU), 10.0);
     }
 
     #[test]
@@ -792,7 +774,7 @@ mod tests {
         };
         let mut threads = vmm.open(&subject);
         let snapshot = read(&mut threads, &mut Readings::default());
-        assert_eq!(value(&snapshot, metric::CPU_VCPU), 10.0);
+        assert_eq!(value(&snapshot, counter::CPU_VCPU), 10.0);
     }
 
     #[test]
@@ -804,12 +786,12 @@ mod tests {
         }
         let mut readings = Readings::default();
         let snapshot = read(&mut vmm.open(&subject()), &mut readings);
-        assert_eq!(value(&snapshot, metric::CPU_VCPU), 1500.0);
+        assert_eq!(value(&snapshot, counter::CPU_VCPU), 1500.0);
         // The sum besides, since no control group of its own accounts it.
         assert_eq!(readings.series().len(), 9);
         assert_eq!(
-            value(&snapshot, metric::CPU_TOTAL),
-            1500.0 + value(&snapshot, metric::CPU_EMULATOR)
+            value(&snapshot, counter::CPU_TOTAL),
+            1500.0 + value(&snapshot, counter::CPU_EMULATOR)
         );
     }
 
@@ -870,7 +852,7 @@ mod tests {
                 readings.clear_values();
                 threads.read(Nanoseconds(0), &mut readings).unwrap();
                 let after = Snapshot::of(Nanoseconds(0), &readings);
-                for metric in [metric::CPU_VCPU, metric::CPU_EMULATOR, metric::CPU_VHOST] {
+                for metric in [counter::CPU_VCPU, counter::CPU_EMULATOR, counter::CPU_VHOST] {
                     let step = after.since(&before, "target", metric).unwrap();
                     assert!(step.value >= 0.0, "{metric} fell by {step}");
                 }
@@ -879,7 +861,7 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
             burner.join().unwrap();
         }
-        let burnt = before.since(&first, "target", metric::CPU_VCPU).unwrap();
+        let burnt = before.since(&first, "target", counter::CPU_VCPU).unwrap();
         assert!(burnt.value > 1e6, "five busy threads left {burnt}");
     }
 

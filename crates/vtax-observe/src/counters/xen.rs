@@ -6,15 +6,16 @@
 //! kernel of Dom0 knows nothing of this time: its `/proc/stat` covers its own vCPUs alone.
 
 use super::counter::{Findings, Rule};
-use super::file::KernelFile;
 use super::series::GuardedColumn;
-use super::text;
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::ffi::{CStr, CString, c_char, c_uint, c_ulonglong, c_void};
 use std::fs;
 use std::path::Path;
 use std::ptr::NonNull;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 /// Where findings say that CPU time comes from.
 const LIBXENSTAT: &str = "libxenstat";
@@ -39,7 +40,7 @@ impl XenHost {
         }
         Ok(Some(Self {
             library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new("host", metric::CPU_DOM0, Rule::TIME),
+            total: GuardedColumn::new("host", counter::CPU_DOM0, Rule::TIME),
         }))
     }
 }
@@ -78,7 +79,7 @@ impl XenDomain {
             name: format!("xen {owner}"),
             domain,
             library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new(owner, metric::CPU_DOMAIN, Rule::TIME),
+            total: GuardedColumn::new(owner, counter::CPU_DOMAIN, Rule::TIME),
             vcpus: Vec::new(),
             owner: owner.to_owned(),
         })
@@ -97,7 +98,7 @@ impl Instrument for XenDomain {
         findings.note(Path::new(LIBXENSTAT), self.total.metric(), change);
         for (number, time) in times.vcpus.iter().enumerate() {
             if self.vcpus.len() <= number {
-                let metric = metric::cpu_domain_vcpu(number);
+                let metric = counter::CPU_DOMAIN_VCPU.of(number);
                 let column = GuardedColumn::new(&self.owner, metric, Rule::TIME);
                 self.vcpus.push(column);
             }
@@ -339,11 +340,11 @@ fn last_error() -> String {
 
 /// Files of `/sys/bus/xen-backend/devices/vbd-*/statistics`, what they count, and the unit.
 const RING_FILES: [(&str, &str, u64); 5] = [
-    ("rd_req", metric::VBD_READ_REQUESTS, 1),
-    ("wr_req", metric::VBD_WRITE_REQUESTS, 1),
-    ("rd_sect", metric::VBD_READ_BYTES, 512),
-    ("wr_sect", metric::VBD_WRITE_BYTES, 512),
-    ("oo_req", metric::VBD_STALLS, 1),
+    ("rd_req", counter::VBD_READ_REQUESTS, 1),
+    ("wr_req", counter::VBD_WRITE_REQUESTS, 1),
+    ("rd_sect", counter::VBD_READ_BYTES, 512),
+    ("wr_sect", counter::VBD_WRITE_BYTES, 512),
+    ("oo_req", counter::VBD_STALLS, 1),
 ];
 
 /// Where findings say that ring requests come from.
@@ -492,10 +493,10 @@ mod tests {
         rings.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
         let value = |metric| snapshot.get("target", metric).unwrap().value;
-        assert_eq!(value(metric::VBD_READ_REQUESTS), 15.0);
-        assert_eq!(value(metric::VBD_READ_BYTES), 88.0 * 512.0);
-        assert_eq!(value(metric::VBD_WRITE_BYTES), 4096.0);
-        assert_eq!(value(metric::VBD_STALLS), 2.0);
+        assert_eq!(value(counter::VBD_READ_REQUESTS), 15.0);
+        assert_eq!(value(counter::VBD_READ_BYTES), 88.0 * 512.0);
+        assert_eq!(value(counter::VBD_WRITE_BYTES), 4096.0);
+        assert_eq!(value(counter::VBD_STALLS), 2.0);
     }
 
     #[test]

@@ -34,14 +34,14 @@ use crate::stats::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use vtax_core::{Base, Nanoseconds, Unit};
+use vtax_core::{Base, Nanoseconds, Unit, counter};
 
 /// Series whose steadiness is judged: metric of the target, its name, and its direction. Metrics of the
 /// network count what the host sees, which sends what the target receives.
 const STEADY_SERIES: [(&str, &str, Better); 3] = [
-    ("cpu.total_ns", "CPU", Better::Lower),
-    ("net.tx_bytes", "received", Better::Higher),
-    ("net.rx_bytes", "sent", Better::Higher),
+    (counter::CPU_TOTAL, "CPU", Better::Lower),
+    (counter::NET_TX_BYTES, "received", Better::Higher),
+    (counter::NET_RX_BYTES, "sent", Better::Higher),
 ];
 
 /// Analyses one results directory; it may be unfinished.

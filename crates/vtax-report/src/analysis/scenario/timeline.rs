@@ -3,8 +3,8 @@
 use crate::results::{Role, SampleKind, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::account::{HOST, OBSERVER, Window, counter};
-use vtax_core::{Base, Nanoseconds, Quantity, Source};
+use vtax_core::account::{HOST, OBSERVER, Window};
+use vtax_core::{Base, Nanoseconds, Quantity, Source, counter, metric};
 
 /// One trial over time: one value for each second of its window.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,33 +51,35 @@ const MOST: u64 = 100_000;
 
 /// The counters of an owner that an account is made of.
 const OF_OWNERS: [&str; 8] = [
-    counter::TOTAL,
-    counter::VCPU,
-    counter::IOTHREAD,
-    counter::VHOST,
-    counter::BACKEND,
-    counter::SOFTIRQ,
-    counter::SOFTIRQ_CONTEXT,
-    counter::DOMAIN,
+    counter::CPU_TOTAL,
+    counter::CPU_VCPU,
+    counter::CPU_IOTHREAD,
+    counter::CPU_VHOST,
+    counter::CPU_BACKEND,
+    counter::CPU_SOFTIRQ,
+    counter::CPU_SOFTIRQ_CONTEXT,
+    counter::CPU_DOMAIN,
 ];
 /// Those of a host.
 const OF_HOSTS: [&str; 4] = [
-    counter::IDLE,
-    counter::IOWAIT,
-    counter::STEAL,
-    counter::DOM0,
+    counter::CPU_IDLE,
+    counter::CPU_IOWAIT,
+    counter::CPU_STEAL,
+    counter::CPU_DOM0,
 ];
 /// What a host's processors did in the rest of their time.
 const COLUMNS: [&str; 4] = [
-    "cpu.user_ns",
-    "cpu.system_ns",
-    "cpu.irq_ns",
-    counter::SOFTIRQ,
+    counter::CPU_USER,
+    counter::CPU_SYSTEM,
+    counter::CPU_IRQ,
+    counter::CPU_SOFTIRQ,
 ];
 
 /// Whether a timeline is drawn from this series.
 pub(in crate::analysis) fn is_wanted(owner: &str, metric: &str) -> bool {
-    let power = metric.starts_with("energy.") || metric.starts_with("power.");
+    let power = [counter::ENERGY, counter::POWER]
+        .map(|family| family.part(metric).is_some())
+        .contains(&true);
     match is_host(owner) {
         true => OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric) || owner == HOST && power,
         false => OF_OWNERS.contains(&metric),
@@ -122,7 +124,7 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
     for second in 0..counted.seconds {
         let advance = |owner: &str, name: &str| counted.advance(owner, name, second);
         let is_known =
-            [counter::TOTAL, counter::DOMAIN].map(|name| advance(target, name).is_some());
+            [counter::CPU_TOTAL, counter::CPU_DOMAIN].map(|name| advance(target, name).is_some());
         if !is_known.contains(&true) {
             continue;
         }
@@ -130,7 +132,7 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
             span: SECOND,
             processors: counted.processors,
             target,
-            is_vm: counted.has(target, counter::VCPU),
+            is_vm: counted.has(target, counter::CPU_VCPU),
             others: &parties.others,
             advance: &advance,
         };
@@ -203,7 +205,7 @@ impl<'a> Parties<'a> {
             others.push((actor.name.as_str(), stage));
         }
         let is_alone = others.iter().all(|(_, stage)| *stage == Stage::Client);
-        if is_alone && counted.has("switch", counter::TOTAL) {
+        if is_alone && counted.has("switch", counter::CPU_TOTAL) {
             others.push(("switch", Stage::Switch));
         }
         Self { target, others }
@@ -244,7 +246,7 @@ impl<'a> Counted<'a> {
             processors: 1,
             elsewhere: "",
         };
-        if counted.has("target.host", counter::IDLE) {
+        if counted.has("target.host", counter::CPU_IDLE) {
             counted.elsewhere = "target.";
         }
         counted.processors = counted.processors_of(trial);
@@ -270,7 +272,7 @@ impl<'a> Counted<'a> {
         match self.find(owner, name) {
             Some((_, advances)) => advances.get(second).copied().flatten(),
             // Without the host's counters nothing is known of the rest and of stolen time.
-            None if (owner, name) == (HOST, counter::IDLE) => {
+            None if (owner, name) == (HOST, counter::CPU_IDLE) => {
                 let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
                 Some(Nanoseconds(SECOND.0.saturating_mul(processors)))
             }
@@ -301,13 +303,13 @@ impl<'a> Counted<'a> {
 
     fn source(&self, actor: &str, stage: Stage) -> Source {
         let name = match stage {
-            Stage::Vcpu if self.has(actor, counter::DOMAIN) => counter::DOMAIN,
-            Stage::Vcpu => counter::VCPU,
-            Stage::Rest => counter::IDLE,
-            _ => counter::TOTAL,
+            Stage::Vcpu if self.has(actor, counter::CPU_DOMAIN) => counter::CPU_DOMAIN,
+            Stage::Vcpu => counter::CPU_VCPU,
+            Stage::Rest => counter::CPU_IDLE,
+            _ => counter::CPU_TOTAL,
         };
         let found = self.find(actor, name);
-        let found = found.or_else(|| self.find(actor, counter::TOTAL));
+        let found = found.or_else(|| self.find(actor, counter::CPU_TOTAL));
         found.map_or(Source::Measured, |(samples, _)| samples.series.source)
     }
 }
@@ -342,7 +344,7 @@ const SAME_POWER: f64 = 0.05;
 
 /// The host's power over time: of the series that the lab made the trial's `power.mean` of.
 fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
-    let known = trial.metrics.get("power.mean")?;
+    let known = trial.metrics.get(metric::POWER_MEAN.name)?;
     let domains: Vec<(&Samples, Vec<f64>)> = samples
         .iter()
         .filter(|samples| samples.series.owner == HOST)
