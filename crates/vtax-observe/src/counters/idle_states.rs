@@ -4,13 +4,14 @@
 //! have been in a shallower one for a part of it (kernel: `Documentation/admin-guide/pm/cpuidle.rst`).
 
 use super::counter::{Findings, Rule};
-use super::file::KernelFile;
 use super::series::GuardedColumn;
-use super::text;
 use crate::roots::{names, numbered};
-use crate::{Instrument, ObserveError, Readings, metric};
+use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
+use vtax_core::counter;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 /// Time by processor and idle state.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ impl IdleStates {
                 }
                 let mut name = KernelFile::open_one_piece(state.join("name"))?;
                 let name = String::from_utf8_lossy(name.read()?);
-                let name = metric::cpu_idle_in(cpu, name.trim());
+                let name = counter::cpu_idle_in(cpu, name.trim());
                 states.push(State {
                     time: KernelFile::open_one_piece(time)?,
                     column: GuardedColumn::new("host", name, Rule::TIME),
@@ -68,7 +69,7 @@ impl Instrument for IdleStates {
             let wrong = state.time.unexpected("expected a time in microseconds");
             let time = text::fields(state.time.read()?).next();
             let Some(microseconds) = time.and_then(text::number) else {
-                return Err(wrong);
+                return Err(wrong.into());
             };
             let nanoseconds = microseconds.saturating_mul(1000);
             let change = state.column.record(nanoseconds, into);
@@ -106,7 +107,7 @@ mod tests {
             (0, "C1_ACPI", 2.5e9),
             (10, "C1_ACPI", 1e9),
         ] {
-            let found = snapshot.get("host", &metric::cpu_idle_in(cpu, name));
+            let found = snapshot.get("host", &counter::cpu_idle_in(cpu, name));
             assert!((found.unwrap().value - nanoseconds).abs() < 1.0, "{name}");
         }
     }

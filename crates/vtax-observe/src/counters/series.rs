@@ -3,26 +3,7 @@
 
 use super::counter::{Change, Counter, Rule};
 use crate::{Kind, Readings, Series, SeriesId};
-use vtax_core::{Base, Source, Unit};
-
-/// The unit that a metric's name says: `_ns`, `_bytes`, or what is counted.
-fn unit_of(metric: &str) -> Unit {
-    let base = match metric {
-        _ if metric.ends_with("_ns") => Base::Nanosecond,
-        _ if metric.ends_with("_bytes") => Base::Byte,
-        _ if metric.ends_with("_packets") => Base::Packet,
-        _ if metric.ends_with("_requests") => Base::Request,
-        _ if metric.ends_with("_percent") => Base::Percent,
-        _ if metric.starts_with("interrupts.") => Base::Interrupt,
-        _ if metric.starts_with("kvm.") => Base::Exit,
-        _ if metric.starts_with("xen.pages_") => Base::Page,
-        crate::metric::HW_CYCLES => Base::Cycle,
-        crate::metric::HW_INSTRUCTIONS => Base::Instruction,
-        crate::metric::HW_LLC_REFERENCES | crate::metric::HW_LLC_MISSES => Base::CacheEvent,
-        _ => Base::One,
-    };
-    Unit::of(base)
-}
+use vtax_core::{Source, counter};
 
 /// A column of readings, registered at its first value.
 #[derive(Debug)]
@@ -45,7 +26,7 @@ impl Column {
     fn new(owner: &str, metric: String, kind: Kind) -> Self {
         Self {
             series: Series {
-                unit: unit_of(&metric),
+                unit: counter::unit(&metric),
                 owner: owner.to_owned(),
                 metric,
                 kind,
