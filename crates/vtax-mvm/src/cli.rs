@@ -6,7 +6,7 @@ use crate::image::{DiskFormat, Image, write_disk};
 use crate::jail;
 use crate::machine::kvm::Host;
 use crate::population::capacity::Capacity;
-use crate::population::memory::give_back_large_pieces;
+use crate::population::memory::return_large_allocations;
 use crate::population::share::Share;
 use crate::population::worker::{Addresses, Listeners, Workers};
 use crate::population::{Holding, Plan, Population};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_log::Verbosity;
 
-/// What to do with micro VMs.
+/// The commands of micro VMs.
 #[derive(Debug, Subcommand)]
 pub enum MvmCommand {
     /// Build a 512-byte boot sector from assembly or from a CPU profile
@@ -46,7 +46,7 @@ pub struct BuildArguments {
     format: DiskFormat,
 }
 
-/// What runs the guests.
+/// The accelerators of guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Accel {
     /// KVM, in this monitor
@@ -67,7 +67,7 @@ pub struct RunArguments {
     /// Keep every guest's KVM objects, instead of parking halted guests
     #[arg(long)]
     live: bool,
-    /// What runs the guests
+    /// What runs the guests: KVM, or an emulating QEMU for each
     #[arg(long, value_enum, default_value = "kvm")]
     accel: Accel,
     /// Serve HTTP here; other than loopback is your decision: guests answer anybody
@@ -105,16 +105,16 @@ pub struct ShardArguments {
     /// How processor time is shared with other shards
     #[arg(long, requires = "place")]
     share: Option<PathBuf>,
-    /// This one's place among them
+    /// This shard's index among them
     #[arg(long)]
     place: Option<u32>,
 }
 
-/// Runs a command. `words` are what starts this command line again, without the subcommand: empty
-/// for `vtax-mvm`, `["mvm"]` for `vtax mvm`.
+/// Runs a command. `words` are the words before a subcommand on this command line: none for `vtax-mvm`, `["mvm"]` for
+/// `vtax mvm`.
 ///
 /// # Errors
-/// Whatever the command meets.
+/// When the command fails.
 pub fn execute(command: MvmCommand, words: &[&str]) -> Result<()> {
     match command {
         MvmCommand::Build(arguments) => build(&arguments),
@@ -148,7 +148,7 @@ fn build(arguments: &BuildArguments) -> Result<()> {
     })
 }
 
-/// Prints a line for whoever still reads it: guests do not end because nobody does.
+/// Prints a line, and ignores failures: guests do not end because nobody reads.
 macro_rules! say {
     ($($words:tt)*) => {{
         let _ = writeln!(io::stdout(), $($words)*);
@@ -200,7 +200,7 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
     if arguments.live {
         let capacity = Capacity::of_this_process();
         let in_one = match arguments.socket {
-            // One socket leads to one process, however slow.
+            // One socket leads to one process.
             Some(_) => capacity.guests,
             None => capacity.guests.min(GUESTS_PER_PROCESS),
         };
@@ -209,7 +209,7 @@ fn run(arguments: &RunArguments, words: &[&str]) -> Result<()> {
         }
     }
     let started = Instant::now();
-    give_back_large_pieces();
+    return_large_allocations();
     let population = Arc::new(match &arguments.load {
         Some(path) => Population::load(path)?,
         None => Population::new(Plan {
@@ -310,7 +310,7 @@ fn serve(address: SocketAddr, route: Arc<dyn Route>, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The processor time of the fastest boot of a live guest on any machine seen so far.
+/// The least processor time of a live guest's boot on any known machine.
 const FASTEST_BOOT: Duration = Duration::from_micros(100);
 
 fn shard(arguments: &ShardArguments) -> Result<()> {
@@ -348,12 +348,12 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         if workers.stopped() {
             return workers.stop();
         }
-        // No guest boots faster; to look more often would cost what boots could use.
+        // No guest boots faster, and more checks would take processor time from boots.
         std::thread::sleep(FASTEST_BOOT * missing);
     }
     say!("ready");
     let _ = std::io::stdout().flush();
-    // The parent holds the other end: when it ends, however it ends, so do we.
+    // The parent has the other end: the shard ends with it.
     let _ = std::io::stdin().read(&mut [0]);
     workers.stop()
 }

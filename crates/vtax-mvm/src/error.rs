@@ -1,4 +1,4 @@
-//! What can go wrong, said with what was tried, on what, why it failed and what to do.
+//! The errors of this crate: what was tried, on what, why it failed and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ pub enum Error {
     Program {
         /// The program's name.
         program: String,
-        /// Why it failed, with its own words when it said any.
+        /// Why it failed, with its own message if there is one.
         problem: String,
         /// What to do.
         remedy: String,
@@ -34,12 +34,12 @@ pub enum Error {
     File {
         /// What was tried.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
         /// Why it failed.
         cause: io::Error,
     },
-    /// An address cannot be listened on.
+    /// It cannot listen on an address.
     #[error(transparent)]
     Listen(#[from] vtax_http::ListenError),
     /// KVM cannot be used on this host.
@@ -72,7 +72,7 @@ pub enum Error {
         /// Why it failed.
         cause: io::Error,
     },
-    /// A population snapshot that will not be loaded.
+    /// An invalid snapshot of a population.
     #[error("snapshot {path}: {problem}; nothing was loaded")]
     Snapshot {
         /// The snapshot file.
@@ -80,7 +80,7 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// A guest's stored state that cannot be its state.
+    /// An invalid stored state of a guest.
     #[error("stored guest state: {0}")]
     State(&'static str),
     /// A request that this configuration cannot serve.
@@ -88,13 +88,13 @@ pub enum Error {
     Configuration {
         /// What was asked for.
         asked: String,
-        /// Why it cannot be, and what to do instead.
+        /// Why it cannot be served, and what to do instead.
         problem: String,
     },
 }
 
 impl Error {
-    /// Names the limit behind a failed KVM or memory call where the kernel's code tells it.
+    /// The error of a failed KVM or memory call: [`Error::Exhausted`] where the kernel's code shows the limit.
     pub fn of_limit(tried: impl Into<String>, cause: io::Error) -> Self {
         let tried = tried.into();
         let (limit, remedy) = match cause.raw_os_error() {

@@ -21,7 +21,7 @@ pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     for path in [snapshot, socket].into_iter().flatten() {
         check_writable(folder(path))?;
     }
-    keep_predictions_apart();
+    isolate_branch_predictor();
     restrict_files(snapshot, socket)?;
     calls().and_then(Calls::enforce).map_err(system)
 }
@@ -36,7 +36,7 @@ fn system(error: JailError) -> Error {
 /// Makes the kernel flush the branch predictor between this process and others, whose guests may have other owners. It
 /// cannot be undone.
 #[allow(unsafe_code, reason = "a request that no library has")]
-pub fn keep_predictions_apart() {
+pub fn isolate_branch_predictor() {
     // SAFETY: the request takes numbers only.
     let result = unsafe {
         libc::prctl(
@@ -85,7 +85,7 @@ fn folder(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// What workers, snapshots and the end of the program call.
+/// The system calls of workers, snapshots and the end of the program.
 fn calls() -> std::result::Result<Calls, JailError> {
     let mut calls = Calls::of_a_server()?;
     calls.allow(&[
@@ -99,7 +99,7 @@ fn calls() -> std::result::Result<Calls, JailError> {
         libc::SYS_timer_settime,
         libc::SYS_timer_delete,
         libc::SYS_nanosleep,
-        // Files, which Landlock guards.
+        // Files, which Landlock restricts.
         libc::SYS_openat,
         libc::SYS_stat,
         libc::SYS_lstat,
@@ -113,9 +113,9 @@ fn calls() -> std::result::Result<Calls, JailError> {
         libc::SYS_unlink,
         libc::SYS_unlinkat,
     ]);
-    // Nobody's limits but its own: that of processor time ends a process.
+    // Only its own resource limits, because the limit of processor time can end another process.
     calls.allow_where(libc::SYS_prlimit64, &[Argument::is(0, 0)])?;
-    // Flags and copies of descriptors, but no signals about them, which could go to anybody.
+    // Flags and copies of descriptors, but no signals about them, which could go to other processes.
     for command in [
         libc::F_GETFL,
         libc::F_GETFD,
@@ -129,7 +129,7 @@ fn calls() -> std::result::Result<Calls, JailError> {
         libc::SYS_fcntl,
         &[Argument::is(1, libc::F_SETFL), no_signals],
     )?;
-    // KVM's own requests (KVMIO), and whether to wait.
+    // KVM's own requests (KVMIO), and FIONBIO.
     #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
     let nonblocking = (libc::FIONBIO as u32).cast_signed();
     calls.allow_where(libc::SYS_ioctl, &[Argument::has(1, 0xFF00, 0xAE00)])?;

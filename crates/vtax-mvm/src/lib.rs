@@ -1,9 +1,9 @@
 //! Micro VMs: guests that are one 512-byte boot sector, and a monitor that holds a million of them.
 //!
-//! An [`image::Image`] is the whole guest. [`machine::run`] runs one on KVM, with interrupt
-//! controller, timer and serial port in user space, so that a halted guest needs no thread. A
-//! [`population::Population`] holds many: parked ones as some hundred bytes each, live ones with
-//! their KVM objects, and [`population::worker::Workers`] run them and serve their addresses.
+//! An [`image::Image`] is the whole guest. [`machine::run`] runs one on KVM, with interrupt controller, timer and
+//! serial port in this process, so that a halted guest needs no thread. A [`population::Population`] holds many:
+//! parked ones as some hundred bytes each, live ones with their KVM objects, and [`population::worker::Workers`] run
+//! them and serve their addresses.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,20 +1,21 @@
-//! What a population costs and how fast it answers, by the host's own accounts.
+//! Measures a population's costs and response times by the host's counters.
 
 use crate::error::{Error, Result};
 use crate::front::router::http_answer;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use vtax_core::SplitMix64;
+use vtax_core::{Bytes, SplitMix64};
+use vtax_kernel::{MemInfo, Process};
 
 /// The host's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostMemory {
     /// All of it.
     pub total: u64,
-    /// What could still be allocated.
+    /// Memory that can be allocated.
     pub available: u64,
     /// Kernel objects.
     pub slab: u64,
@@ -34,7 +35,7 @@ impl HostMemory {
     }
 }
 
-/// /proc/meminfo, open: it can be read also where no file can be opened any more.
+/// The open file /proc/meminfo, which can be read in the sandbox too.
 #[derive(Debug)]
 pub struct MemoryFile(File);
 
@@ -51,7 +52,7 @@ impl MemoryFile {
             .map_err(|cause| Self::failed("open", cause))
     }
 
-    /// What it says now.
+    /// Reads the host's memory.
     ///
     /// # Errors
     /// [`Error::File`] when it cannot be read.
@@ -62,21 +63,14 @@ impl MemoryFile {
             .0
             .read_at(&mut text, 0)
             .map_err(|cause| Self::failed("read", cause))?;
-        let text = String::from_utf8_lossy(text.get(..length).unwrap_or_default());
-        let field = |name: &str| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-                .unwrap_or(0)
-                * 1024
-        };
+        let info = MemInfo::parse(text.get(..length).unwrap_or_default());
+        let bytes = |value: Option<Bytes>| value.unwrap_or_default().0;
         Ok(HostMemory {
-            total: field("MemTotal"),
-            available: field("MemAvailable"),
-            slab: field("Slab"),
-            page_tables: field("PageTables") + field("SecPageTables"),
-            anonymous: field("AnonPages"),
+            total: bytes(info.total),
+            available: bytes(info.available),
+            slab: bytes(info.slab),
+            page_tables: bytes(info.page_tables),
+            anonymous: bytes(info.anonymous),
         })
     }
 
@@ -93,26 +87,16 @@ impl MemoryFile {
 /// still run.
 #[must_use]
 pub fn processor_time(children: &[u32]) -> Duration {
-    let of = |pid: &str| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name may contain anything but ends with the last bracket.
-        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let ticks: u64 = fields
-            .split_whitespace()
-            .skip(11)
-            .take(2)
-            .filter_map(|f| f.parse::<u64>().ok())
-            .sum();
-        Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-    };
-    children
+    let own = Process::of_host(std::process::id());
+    let own = own.stat(|stat| Some([stat.cpu_time()?, stat.cpu_time_of_children()?]));
+    let running = children
         .iter()
-        .map(|pid| of(&pid.to_string()))
-        .sum::<Duration>()
-        + of("self")
+        .filter_map(|pid| Process::of_host(*pid).cpu_time());
+    let all = own.into_iter().flatten().chain(running);
+    Duration::from_nanos(all.map(|time| time.0).sum())
 }
 
-/// Response times under an open load, in order.
+/// Response times under an open load, sorted.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     sorted: Vec<Duration>,
@@ -121,7 +105,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// The time that share `q` of the responses were within; zero when there were none.
+    /// The quantile `q` of the response times; zero without responses.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Duration {
         let last = self.sorted.len().saturating_sub(1);
@@ -193,8 +177,7 @@ pub fn load(
     Ok(all)
 }
 
-/// What chooses the guests that a client asks: each client has its own sequence, so that no guest is asked by
-/// several clients in turn.
+/// The random sequence of guests for a client. Sequences of clients are unrelated.
 fn guest_choices(client: u32) -> SplitMix64 {
     SplitMix64::new(SplitMix64::new(client.into()).bits())
 }
@@ -208,7 +191,7 @@ fn one_client(
     duration: Duration,
     mut random: SplitMix64,
 ) -> io::Result<Latencies> {
-    // Linux lets a thread sleep 50 µs longer than asked, to save timers; that is not the guest's.
+    // Linux lets a thread sleep 50 µs longer than asked by default, which is not the guest's time.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -256,5 +239,15 @@ mod tests {
         let first: Vec<usize> = asked(0).collect();
         let both = asked(1).filter(|guest| first.contains(guest)).count();
         assert!(both < 3, "{both} of 64 guests are asked by both clients");
+    }
+
+    #[test]
+    fn processor_time_includes_children_that_were_waited_for() {
+        let before = processor_time(&[]);
+        let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done";
+        let status = std::process::Command::new("sh").args(["-c", burn]).status();
+        assert!(status.unwrap().success());
+        let spent = processor_time(&[]).saturating_sub(before);
+        assert!(spent >= Duration::from_millis(50), "{spent:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! Live guests over several processes, because a process may hold only so many descriptors and
-//! mappings, and holds few faster than many.
+//! Live guests in several processes, because the descriptors and mappings of a process are limited, and many guests in
+//! one slow each other.
 //!
-//! Each shard is this program run again with the arguments of [`Shard::arguments`]. It serves its
-//! guests on a UNIX socket, and dies with its parent.
+//! Each shard is this program run again with the arguments of [`Shard::arguments`]. It serves its guests on a UNIX
+//! socket, and ends with its parent.
 
 use crate::error::{Error, Result};
 use crate::front::router::ShardRoute;
@@ -17,9 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use tempfile::TempDir;
 
-/// Live guests that one process should hold. The kernel takes every lock of the process's address
-/// space to make a VM, and tells every VM in it of changes: one in a process of a thousand takes
-/// three times as long to make as one in a process of a hundred.
+/// The most live guests of a shard. To make a VM, the kernel takes every lock of the process's address space and
+/// notifies every VM in it: a VM in a process with a thousand takes three times as long as in one with a hundred.
 pub const GUESTS_PER_PROCESS: u32 = 64;
 
 /// A process that holds a range of guests.
@@ -32,12 +31,12 @@ pub struct Shard {
     pub first: u32,
     /// Number of guests.
     pub count: u32,
-    /// Where it serves.
+    /// The socket that it serves on.
     pub socket: PathBuf,
 }
 
 impl Shard {
-    /// The arguments that make this program a shard, behind its subcommand's name.
+    /// The arguments of a shard, after its subcommand.
     #[must_use]
     pub fn arguments(
         image: &Path,
@@ -144,20 +143,20 @@ fn failed(first: u32, count: u32, problem: String) -> Error {
     }
 }
 
-/// How a shard is started: a program, and the words before a shard's arguments.
+/// The command line of a shard without its arguments.
 #[derive(Clone, Debug)]
 pub struct ShardCommand {
     /// The program: `vtax-mvm` or one that includes its command line.
     pub program: PathBuf,
-    /// For `vtax-mvm`: `shard`.
+    /// The words before the arguments: `shard` for `vtax-mvm`.
     pub words: Vec<String>,
 }
 
 impl ShardCommand {
-    /// The running program again.
+    /// The running program.
     ///
     /// # Errors
-    /// [`Error::Program`] when its path cannot be found out.
+    /// [`Error::Program`] when its path cannot be read.
     pub fn of_this_program(words: &[String]) -> Result<Self> {
         let program = std::env::current_exe().map_err(|cause| Error::Program {
             program: "this program".to_owned(),
@@ -209,11 +208,11 @@ impl Shards {
             .map_or(0, |shard| shard.first + shard.count)
     }
 
-    /// Adds booted guests until there are `count`, or `go_on` says no. `progress` is told how many
-    /// there are, from time to time.
+    /// Adds booted guests until there are `count`, or `go_on` returns false. `progress` gets their number from time to
+    /// time.
     ///
     /// # Errors
-    /// What starting a shard meets; the guests that there were stay.
+    /// When a shard cannot be started. Earlier guests stay.
     pub fn grow(
         &mut self,
         count: u32,
@@ -251,7 +250,7 @@ impl Shards {
         }
     }
 
-    /// How to reach the guests.
+    /// The route to the guests.
     #[must_use]
     pub fn route(&self) -> ShardRoute {
         ShardRoute {
@@ -271,7 +270,7 @@ impl Shards {
 
 impl Drop for Shards {
     fn drop(&mut self) {
-        // All at once: the kernel takes its time to end each.
+        // All are killed before the first is waited for, because ending each takes time.
         for shard in &mut self.shards {
             let _ = shard.child.kill();
         }

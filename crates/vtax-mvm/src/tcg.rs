@@ -1,4 +1,4 @@
-//! Without KVM: one QEMU per guest, emulated. For a few guests.
+//! Guests in one QEMU each, for a few guests or hosts without KVM.
 
 use crate::error::{Error, Result};
 use crate::front::http::line_as_answer;
@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// More emulated guests than this would only fight for the processor.
+/// The most emulated guests.
 pub const MAX_GUESTS: u32 = 64;
 
 /// How QEMU runs guests.
@@ -23,12 +23,12 @@ pub enum Accelerator {
     Kvm,
 }
 
-/// What machine a QEMU shows.
+/// The machine of a QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// QEMU's default, with 128 MB of memory and all that it comes with.
+    /// QEMU's default, with 128 MB of memory and its default devices.
     Stock,
-    /// No more than a micro VM needs: 1 MB of memory, a disk, a serial port.
+    /// The least machine for a micro VM: 1 MB of memory, a disk, a serial port.
     Tuned,
 }
 
@@ -107,7 +107,7 @@ impl Qemus {
         Ok(())
     }
 
-    /// How to reach the guests.
+    /// The route to the guests.
     #[must_use]
     pub fn route(&self) -> QemuRoute {
         QemuRoute {

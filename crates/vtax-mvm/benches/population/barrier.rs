@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 use vtax_mvm::Result;
-use vtax_mvm::jail::keep_predictions_apart;
+use vtax_mvm::jail::isolate_branch_predictor;
 
 const TURNS: u32 = 100_000;
 const ROUNDS: usize = 9;
@@ -21,7 +21,7 @@ fn stay_on_one_processor() {
 pub fn other(apart: bool) -> Result<()> {
     stay_on_one_processor();
     if apart {
-        keep_predictions_apart();
+        isolate_branch_predictor();
     }
     let (mut input, mut output) = (std::io::stdin(), std::io::stdout());
     let mut byte = [0];

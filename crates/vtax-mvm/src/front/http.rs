@@ -1,23 +1,23 @@
-//! `GET /vm/N/path` in, a guest's line out.
+//! HTTP requests to guests: `GET /vm/N/path` is answered with a guest's line.
 
 use vtax_http::{Method, Request};
 
-/// The `Content-Type` of what guests say.
+/// The `Content-Type` of guests' answers.
 pub const PLAIN: &str = "text/plain";
 
-/// What a request asks for.
+/// The target of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Target {
     /// A guest, by number, and the line to send it.
     Guest(u32, Vec<u8>),
     /// Counts of guests.
     Status,
-    /// Nothing that exists here: a status, and a line that says so.
+    /// No target: the status and the line of the answer.
     Refused(u16, &'static str),
 }
 
 impl Target {
-    /// What `request` asks for.
+    /// The target of `request`.
     #[must_use]
     pub fn of(request: &Request<'_>) -> Self {
         match request.method {
@@ -46,8 +46,8 @@ fn target(path: &str) -> Target {
     }
 }
 
-/// A guest's line as status and body: `200 text` says its status, any other line is a 200. So is one
-/// with a status that has no body (1xx, 204, 205, 304): a client would take the line for the next answer.
+/// The status and body of a guest's line. A line such as `404 text` has its own status, any other is a 200. Statuses
+/// without a body (1xx, 204, 205, 304) are not taken, because a client would read the line as the next answer.
 #[must_use]
 pub fn line_as_answer(line: &[u8]) -> (u16, &[u8]) {
     if let Some((head, body)) = line.split_at_checked(4)

@@ -1,4 +1,4 @@
-//! Addresses for guests: HTTP, and one multiplexed UNIX socket.
+//! The ways to reach guests: HTTP, and one multiplexed UNIX socket.
 
 pub mod http;
 pub mod router;

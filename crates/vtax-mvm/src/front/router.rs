@@ -1,4 +1,4 @@
-//! One HTTP address for guests that live in other processes: shards, or QEMUs.
+//! One HTTP address for the guests of other processes: shards, or QEMUs.
 
 use super::http::{PLAIN, Target};
 use crate::error::Result;
@@ -12,19 +12,19 @@ use std::time::Duration;
 use vtax_http::unix::Users;
 use vtax_http::{Address, Limits, Listeners, Request, Response, Server};
 
-/// How long another process may take for an answer. Longer than a guest may, so that its own
-/// error arrives.
-const PATIENCE: Duration = Duration::from_secs(7);
+/// How long another process may take for an answer. It is longer than a guest's limit, so that the process's own error
+/// arrives.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
 /// Finds the process of a guest.
 pub trait Route: Send + Sync + 'static {
-    /// The UNIX socket behind which the guest is, if there is such a guest.
+    /// The UNIX socket of the guest's process, if there is such a guest.
     fn socket(&self, guest: u32) -> Option<PathBuf>;
 
-    /// The request as the socket wants it.
+    /// The request in the protocol of the socket.
     fn request(&self, guest: u32, line: &[u8]) -> Vec<u8>;
 
-    /// The whole answer as status and body, once `received` holds it.
+    /// The status and body of the answer, once `received` has all of it.
     fn answer(&self, received: &[u8]) -> Option<(u16, Vec<u8>)>;
 
     /// Counts of guests, as JSON.
@@ -60,7 +60,7 @@ impl Route for ShardRoute {
     }
 }
 
-/// Status and body of a whole HTTP answer.
+/// The status and body of an HTTP answer, once `received` has all of it.
 #[must_use]
 pub fn http_answer(received: &[u8]) -> Option<(u16, Vec<u8>)> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
@@ -79,7 +79,7 @@ pub fn http_answer(received: &[u8]) -> Option<(u16, Vec<u8>)> {
     Some((response.code?, body.to_vec()))
 }
 
-/// Clients wait for guests, a thread each. They keep their connections for a minute of silence.
+/// The limits of clients, which have a thread each and keep an idle connection for a minute.
 const LIMITS: Limits = Limits {
     connections: 256,
     patience: Duration::from_secs(10),
@@ -115,7 +115,7 @@ impl Router {
         })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -138,7 +138,7 @@ fn respond(route: &dyn Route, upstreams: &Upstreams, request: &Request<'_>) -> R
     }
 }
 
-/// Of these to each process: there may be hundreds of processes, and few descriptors.
+/// The most idle connections to a process, because there may be hundreds of processes and few descriptors.
 const MOST_IDLE: usize = 4;
 
 /// Connections to other processes that no request uses at the moment.
@@ -169,7 +169,7 @@ fn forward(
             answer
         }
         Err(cause) => {
-            // The process may be gone, and with it what its other connections lead to.
+            // The process may have ended, and with it its other connections.
             lock().remove(socket);
             match cause.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -183,8 +183,8 @@ fn forward(
 
 fn connect(socket: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     Ok(stream)
 }
 

@@ -1,4 +1,4 @@
-//! Assembly source → boot sector, with nasm.
+//! Assembles a boot sector with nasm.
 
 use super::{Image, ORIGIN, SECTOR};
 use crate::error::{Error, Result};
@@ -20,7 +20,7 @@ pub fn assemble(path: &Path) -> Result<Image> {
     assemble_source(&path.to_string_lossy(), &source)
 }
 
-/// Assembles source text that claims `name` in errors and in the image.
+/// Assembles source text. `name` is its name in errors and in the image.
 ///
 /// # Errors
 /// [`Error::Program`] when nasm is missing or refuses the source, with its own messages;
@@ -75,7 +75,7 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
     Image::from_bytes(name, &bytes)
 }
 
-/// A flat binary does not say where it expects to be, so the source is asked.
+/// Checks the origin in the source, because a flat binary does not have it.
 fn check_origin(name: &str, source: &str) -> Result<()> {
     let problem = |problem: String| {
         Err(Error::Image {
@@ -113,7 +113,7 @@ fn check_origin(name: &str, source: &str) -> Result<()> {
     problem("it names no origin".to_owned())
 }
 
-/// nasm's ways to write a number.
+/// Reads a number in nasm's syntax.
 fn number(text: &str) -> Option<u32> {
     let text = text.replace('_', "");
     if let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix('$')) {

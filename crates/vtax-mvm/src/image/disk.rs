@@ -1,4 +1,4 @@
-//! A boot sector as a disk that QEMU boots and OpenStack takes.
+//! A boot sector as a disk image for QEMU and OpenStack.
 
 use super::Image;
 use crate::error::{Error, Result};

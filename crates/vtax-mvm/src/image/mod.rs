@@ -1,4 +1,4 @@
-//! A guest's whole disk: one 512-byte boot sector, checked.
+//! A guest's image: one validated 512-byte boot sector.
 
 mod assemble;
 mod disk;
@@ -15,13 +15,13 @@ use std::path::Path;
 /// Bytes of a boot sector.
 pub const SECTOR: usize = 512;
 
-/// Where the firmware loads the boot sector, and where its code must assume to be.
+/// The address where the firmware loads the boot sector, which its code must assume.
 pub const ORIGIN: u16 = 0x7C00;
 
 /// The last two bytes of every boot sector, in order.
 pub const SIGNATURE: [u8; 2] = [0x55, 0xAA];
 
-/// Name, source and bytes of the images that come with this crate.
+/// Names, sources and bytes of the shipped images.
 const SHIPPED: [(&str, &str, &[u8; SECTOR]); 6] = [
     (
         "echo",
@@ -94,7 +94,7 @@ impl Image {
         })
     }
 
-    /// An image that comes with this crate.
+    /// A shipped image.
     #[must_use]
     pub fn shipped(name: &str) -> Option<Self> {
         let (name, _, bytes) = SHIPPED.iter().find(|(known, ..)| *known == name)?;

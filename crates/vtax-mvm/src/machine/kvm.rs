@@ -1,10 +1,9 @@
-//! A slot: the KVM objects and the memory that one guest at a time runs in.
+//! A slot: the KVM objects and the memory of one guest at a time.
 //!
-//! Made for a KVM whose every vCPU ioctl is dear: registers travel in the shared run page
-//! (KVM_CAP_SYNC_REGS), interrupts are injected there, and writes to the serial port and the
-//! interrupt controller are posted (KVM_CAP_COALESCED_PIO), to be read before anything else is done.
-//! A slot is one descriptor and one mapping: the vCPU keeps its VM alive, and the ring of posted
-//! writes is part of the run mapping.
+//! It avoids vCPU ioctls, which are expensive on KVM PVM: registers are transferred in the shared run page
+//! (KVM_CAP_SYNC_REGS), interrupts are injected there, and writes to the serial port and the interrupt controller are
+//! posted (KVM_CAP_COALESCED_PIO), to be read before other work. A slot is one descriptor and one mapping: the vCPU
+//! keeps its VM alive, and the ring of posted writes is part of the run mapping.
 
 use super::slice::Running;
 use super::state::{Fpu, Processor, Reset};
@@ -26,9 +25,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use vm_memory::MmapRegion;
 
-/// Ports whose writes are posted: first port and number. None of them has an effect that a guest
-/// could see before its next exit, but for an interrupt that it just allowed: that one comes with
-/// the exit, or with the end of the slice. The timer is not among them, for its time would be wrong.
+/// Ports whose writes are posted: first port and number. A guest sees no effect of theirs before its next exit, except
+/// an interrupt that it just allowed, which comes with the exit or with the end of the slice. The timer's ports are
+/// not posted, because its time would be wrong.
 const POSTED: [(u64, u32); 2] = [(0x3F8, 8), (0x20, 2)];
 
 const RFLAGS_INTERRUPT: u64 = 1 << 9;
@@ -37,7 +36,7 @@ const CR0_PAGING: u64 = 1 << 31;
 /// `_IOW(KVMIO, 0xE1, struct kvm_device_attr)`; kvm-ioctls has it for other architectures only.
 const KVM_SET_DEVICE_ATTR: libc::Ioctl = 0x4018_AEE1;
 
-/// KVM on this host, checked to have what slots need.
+/// KVM on this host, with the capabilities that slots need.
 #[derive(Debug)]
 pub struct Host {
     kvm: Kvm,
@@ -147,7 +146,7 @@ impl Arena {
     }
 }
 
-/// What the guest did that needs the monitor.
+/// The exits of a guest to the monitor.
 #[derive(Debug)]
 pub enum Exit<'a> {
     /// `hlt`.
@@ -180,7 +179,7 @@ pub enum Exit<'a> {
     Unsupported(u32),
 }
 
-/// Who uses a slot.
+/// The use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tenancy {
     /// One guest, for its whole life.
@@ -193,13 +192,13 @@ pub enum Tenancy {
 /// VM, vCPU and memory.
 #[derive(Debug)]
 pub struct Slot {
-    /// It keeps the VM, whose own descriptor is closed: nothing more is asked of it.
+    /// It keeps the VM, whose own descriptor is closed, because no request to it follows.
     vcpu: VcpuFd,
     arena: Arc<Arena>,
     index: usize,
     halted: bool,
     pending_stop: bool,
-    /// What the vCPU has in the registers that are not in the run page.
+    /// The vCPU's registers that are not in the run page.
     fpu: Fpu,
     debug: [u64; 6],
 }
@@ -333,7 +332,7 @@ impl Slot {
         }
     }
 
-    /// The state at reset, as this KVM has it: what stored guests are compared with.
+    /// The state at reset on this KVM, from which stored guests are a difference.
     ///
     /// # Errors
     /// [`Error::System`] when KVM fails.

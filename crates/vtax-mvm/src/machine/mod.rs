@@ -1,4 +1,4 @@
-//! One guest: its state, and running it on a slot until it halts.
+//! One guest: its state, and its run on a slot until it halts.
 
 pub mod devices;
 pub mod kvm;
@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Guest memory, in bytes: conventional memory's first 64 KiB. What lies above reads as ones.
 pub const MEMORY: usize = 64 << 10;
 
-/// Where a guest's time comes from, in ns.
+/// The clock of a guest, in ns.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// The host's monotonic clock, since an instant, plus an offset.
@@ -25,7 +25,7 @@ pub enum Clock {
         /// What it read then, in ns.
         offset: u64,
     },
-    /// A microsecond for every look: time that depends on nothing but what the guest does.
+    /// A microsecond for each reading, so that time depends only on the guest's actions.
     Counted(u64),
 }
 
@@ -53,7 +53,7 @@ impl Clock {
     }
 }
 
-/// Why a guest stopped for good. It harmed nobody but itself.
+/// Why a guest stopped for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Three faults in a row: the processor shut down.
@@ -86,7 +86,7 @@ pub enum Stop {
     Halted,
     /// The time slice is over.
     Preempted,
-    /// Never to run again.
+    /// The guest has stopped for good.
     Dead(Fault),
 }
 
@@ -168,7 +168,7 @@ pub fn run(
     }
 }
 
-/// The state of a guest that is in no slot: everything that it could ever tell.
+/// The whole state of a guest that is in no slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guest {
     /// The processor.

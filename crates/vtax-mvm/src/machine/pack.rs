@@ -1,9 +1,8 @@
-//! A guest's compact form: only what differs from the state at reset.
+//! A guest's stored state: the difference from the state at reset.
 //!
-//! Processor, devices and memory are looked at as one row of bytes, and each run of bytes that
-//! differ from the guest's first moment is stored as *gap, length, bytes* with both numbers as
-//! variable-length integers. Behind them are the bytes that wait on the serial line. A sleeping
-//! web guest has touched an interrupt vector, a few stack words and a dozen registers: it is
+//! Processor, devices and memory form one sequence of bytes. Each run of bytes that differ from the state at reset is
+//! stored as *gap, length, bytes*, with both numbers as variable-length integers. The bytes that wait on the serial
+//! line follow. A sleeping web guest has touched an interrupt vector, a few stack words and a dozen registers: it is
 //! stored in some hundred bytes.
 
 use super::devices::{Devices, MAX_WIRE};
@@ -43,12 +42,12 @@ pub fn pack(slot: &mut Slot, devices: &Devices, reset: &Reset) -> Result<Box<[u8
     // No run has length 0, so it ends them.
     out.extend([0, 0]);
     out.extend(&devices.uart.received);
-    // A copy of the exact size: shrinking in place would leave holes between a million of them.
+    // A copy of the exact size, because shrinking in place fragments memory.
     Ok(Box::from(out.as_slice()))
 }
 
-/// Puts a stored guest into a slot whose memory is as at reset. An empty store is a guest at reset.
-/// When it fails, the slot's memory is as at reset.
+/// Loads a stored guest into a slot whose memory is as at reset, which it still is on failure. An empty state is a
+/// guest at reset.
 ///
 /// # Errors
 /// [`Error::State`] when `stored` was not made by [`pack`]; [`Error::System`] when KVM fails.

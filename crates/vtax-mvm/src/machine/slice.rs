@@ -24,7 +24,7 @@ extern "C" fn over(_signal: libc::c_int) {
     }
 }
 
-/// Names the running vCPU for the handler as long as it lives.
+/// The vCPU that the handler interrupts, while this lives.
 pub(super) struct Running(());
 
 impl Running {
@@ -86,7 +86,7 @@ impl SliceTimer {
         })
     }
 
-    /// From now on, every slice ends on time.
+    /// Starts the timer, which ends every slice.
     pub fn arm(&mut self) {
         if !self.armed {
             self.set(SLICE_NS);
@@ -94,7 +94,7 @@ impl SliceTimer {
         }
     }
 
-    /// An idle thread needs no timer: it would cost processor time.
+    /// Stops the timer, which would cost an idle thread processor time.
     pub fn disarm(&mut self) {
         if self.armed {
             self.set(0);

@@ -70,7 +70,7 @@ impl Fpu {
     }
 }
 
-/// Everything of the processor that a guest can tell.
+/// The state of the processor that a guest can observe.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
 pub struct Processor {

@@ -2,13 +2,13 @@
 
 /// Descriptors and mappings of one live guest: its vCPU; the run page.
 const PER_GUEST: u64 = 1;
-/// What the process needs for itself.
+/// Descriptors and mappings for the process itself.
 const RESERVE: u64 = 512;
 
-/// More clients than any host has for one worker; who is silent is looked for among all of them.
+/// The most clients of a worker, because all of them are searched for the most silent one.
 const MOST_CLIENTS: u64 = 4096;
 
-/// How many live guests one process can hold, and which limit says so.
+/// The number of live guests that a process can hold, and the limit that binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     /// Guests.
@@ -50,8 +50,8 @@ pub fn raise_descriptors() -> u64 {
     hard
 }
 
-/// How many clients each of `workers` may have at once beside `guests` live guests: half of the
-/// descriptors that these leave, so that no number of clients takes what a guest needs.
+/// The most clients of each of `workers` beside `guests` live guests: half of the remaining descriptors, so that
+/// clients never take those that guests need.
 pub fn clients(guests: u32, workers: usize) -> usize {
     use rustix::process::{Resource, getrlimit};
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
@@ -65,7 +65,7 @@ fn clients_of(descriptors: u64, guests: u32, workers: usize) -> usize {
 }
 
 impl Capacity {
-    /// What this host allows; raises the soft descriptor limit to the hard one.
+    /// The capacity on this host. Raises the soft descriptor limit to the hard one.
     #[must_use]
     pub fn of_this_process() -> Self {
         let hard = raise_descriptors();

@@ -1,14 +1,14 @@
-//! Memory that a population leaves to the rest of the host, so that the kernel never has to kill.
+//! The memory reserve of the host, so that the kernel never has to kill a process.
 
 use super::Holding;
 use crate::error::{Error, Result};
 use crate::measure::MemoryFile;
 use std::io;
 
-/// The host keeps one part in this many of its memory.
-const KEPT: u64 = 32;
+/// The reserve is one part in this many of the host's memory.
+const RESERVED_PART: u64 = 32;
 
-/// What a guest takes at the very least, in bytes: less has been measured on no host.
+/// The least memory of a guest in bytes, as measured.
 fn least(holding: Holding) -> u64 {
     match holding {
         Holding::Live => 128 << 10,
@@ -16,25 +16,24 @@ fn least(holding: Holding) -> u64 {
     }
 }
 
-/// Guests that boot between two looks at the host's memory, which takes 50 µs.
-fn between_looks(holding: Holding) -> u32 {
+/// Boots between two checks of the host's memory, which take 50 µs.
+fn boots_between_checks(holding: Holding) -> u32 {
     match holding {
         Holding::Live => 64,
         Holding::Parked => 8192,
     }
 }
 
-/// Has memory that a guest or a client took in one large piece go back to the host when it is let go.
+/// Makes the allocator return large allocations to the host when they are freed.
 ///
-/// A guest that has written much is stored anew after each turn, by whichever worker had it. glibc would take such
-/// pieces from the workers' heaps, where what is let go lies between others and stays: by default pieces of any size that
-/// it has seen let go once.
+/// A guest that has written much is stored again after each turn, by any worker. By default glibc takes allocations of
+/// a size that was freed once from the workers' heaps, where freed memory between others is not returned.
 #[cfg_attr(
     target_env = "gnu",
     allow(unsafe_code, reason = "a setting of the C library")
 )]
-pub fn give_back_large_pieces() {
-    /// Bytes. A guest that has done little is stored in a hundredth of it.
+pub fn return_large_allocations() {
+    /// Bytes. A guest that has written little is stored in a hundredth of it.
     #[cfg(target_env = "gnu")]
     const LARGE: i32 = 32 << 10;
     // SAFETY: takes numbers only, and locks the allocator itself.
@@ -44,7 +43,7 @@ pub fn give_back_large_pieces() {
     }
 }
 
-/// The memory that is kept.
+/// The memory reserve.
 #[derive(Debug)]
 pub struct Reserve {
     meminfo: MemoryFile,
@@ -53,20 +52,20 @@ pub struct Reserve {
 }
 
 impl Reserve {
-    /// A part of this host's memory.
+    /// The reserve of this host.
     ///
     /// # Errors
-    /// [`Error::File`] when the host does not say how much it has.
+    /// [`Error::File`] when the host's memory cannot be read.
     pub fn of_this_host() -> Result<Self> {
         let meminfo = MemoryFile::open()?;
-        let kept = meminfo.read()?.total / KEPT;
+        let kept = meminfo.read()?.total / RESERVED_PART;
         Ok(Self { meminfo, kept })
     }
 
-    /// Refuses a population that cannot fit, before anything is made for it.
+    /// Refuses a population that cannot fit.
     ///
     /// # Errors
-    /// [`Error::Exhausted`]; [`Error::File`] when the host does not say what is available.
+    /// [`Error::Exhausted`]; [`Error::File`] when the host's memory cannot be read.
     pub fn admit(&self, count: u32, holding: Holding) -> Result<()> {
         let available = self.meminfo.read()?.available;
         self.admit_with(count, holding, available)
@@ -80,12 +79,12 @@ impl Reserve {
         Err(exhausted(count))
     }
 
-    /// Ends a boot that eats into the reserve: guest `offset` is next.
+    /// Refuses a boot that would use the reserve. Guest `offset` is next.
     ///
     /// # Errors
     /// [`Error::Exhausted`]; [`Error::File`] when the host does not say what is available.
     pub fn check(&self, offset: u32, holding: Holding) -> Result<()> {
-        if !offset.is_multiple_of(between_looks(holding)) {
+        if !offset.is_multiple_of(boots_between_checks(holding)) {
             return Ok(());
         }
         self.check_with(offset, self.meminfo.read()?.available)
@@ -99,7 +98,7 @@ impl Reserve {
     }
 }
 
-/// There is no memory for so many guests.
+/// The error of a population that needs more memory than there is.
 pub fn exhausted(count: u32) -> Error {
     Error::Exhausted {
         tried: format!("hold {count} guests"),

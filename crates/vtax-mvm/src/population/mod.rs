@@ -1,8 +1,8 @@
-//! Many guests: who they are, who wants what of them, and whose turn it is.
+//! A population of guests: their states, their requests and their turns.
 //!
-//! An idle guest is a stored state (parked) or a slot with its devices (live): no thread, no
-//! timer, no descriptor of its own beyond what KVM needs. Input makes it active; an active guest
-//! waits for its turn in one queue, ordered by the processor time that guests have had.
+//! An idle guest is a stored state (parked) or a slot with its devices (live): no thread, no timer, no descriptor of
+//! its own beyond what KVM needs. Input makes it active; an active guest waits for its turn in one queue, ordered by
+//! guests' processor time.
 
 pub mod capacity;
 pub(crate) mod memory;
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub const MAX_ANSWER: usize = 4096;
 
 /// Requests that wait for one guest; more are refused.
-const MAX_ASKS: usize = 16;
+const MAX_REQUESTS: usize = 16;
 
 /// How guests are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub enum Holding {
     Parked,
 }
 
-/// Where an answer goes: a worker, its connection, and the request's number there.
+/// The destination of an answer: a worker, its connection, and the request's number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
     worker: usize,
@@ -47,7 +47,7 @@ pub struct ReplyTo {
     request: u64,
 }
 
-/// What became of a request.
+/// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A line that the guest sent.
@@ -60,69 +60,72 @@ pub enum Answer {
     Dead(Fault),
 }
 
-/// Why a request was not taken.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
+/// Why a request is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
     /// No guest has this number.
+    #[error("there is no guest of this number")]
     NoSuchGuest,
     /// The guest has stopped for good.
+    #[error("this guest has stopped: {0}")]
     Dead(Fault),
     /// Too many requests wait for this guest.
+    #[error("too many requests wait for this guest")]
     Busy,
 }
 
 #[derive(Debug)]
-struct Ask {
+struct QueuedRequest {
     request: Vec<u8>,
-    /// Nobody, once the request has expired: its answer must still be told from the next.
+    /// `None` once the request has expired. Its answer must still be distinguished from the next.
     reply: Option<ReplyTo>,
 }
 
-/// What guests come home to after their turn.
+/// The storage of guests between their turns.
 #[derive(Debug)]
-enum Home {
-    /// A slot for each, whose memory is here.
+enum Storage {
+    /// A slot for each, with its memory in the arena.
     Live(Arc<Arena>),
     /// The difference from this state.
     Parked(Box<Reset>),
 }
 
-/// A guest's state, wherever it is.
+/// A guest's state, stored or in a slot.
 #[derive(Debug)]
-enum Body {
+enum GuestState {
     Stored(Box<[u8]>),
-    Held(Box<Held>),
+    LiveGuest(Box<LiveGuest>),
 }
 
 #[derive(Debug)]
-struct Held {
+struct LiveGuest {
     slot: Slot,
     devices: Devices,
 }
 
 #[derive(Debug)]
 enum Guest {
-    Idle(Body),
+    Idle(GuestState),
     Active(Box<Active>),
     Dead(Fault),
 }
 
-/// A guest that somebody waits for, or that has work.
+/// A guest with requests or work.
 #[derive(Debug)]
 struct Active {
     /// None while a worker runs it.
-    body: Option<Body>,
+    body: Option<GuestState>,
     queued: bool,
-    /// Bytes for the serial line.
+    /// Input of the serial line.
     inbox: Vec<u8>,
-    asks: VecDeque<Ask>,
+    asks: VecDeque<QueuedRequest>,
     answer: Vec<u8>,
-    /// Processor time that it has had, in ns, in the queue's terms.
+    /// Its processor time in ns, as the queue counts it.
     runtime: u64,
 }
 
 impl Active {
-    fn new(body: Body) -> Self {
+    fn new(body: GuestState) -> Self {
         Self {
             body: Some(body),
             queued: false,
@@ -134,20 +137,20 @@ impl Active {
     }
 }
 
-/// What a population is made of.
+/// The settings of a population.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What every guest runs.
+    /// The image of every guest.
     pub image: Image,
     /// The number of the first guest.
     pub first: u32,
-    /// How many.
+    /// The number of guests.
     pub count: u32,
     /// Live or parked.
     pub holding: Holding,
 }
 
-/// Guests by state, and what they have done.
+/// Counts of guests by state, and of their work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// All guests.
@@ -169,7 +172,7 @@ pub struct Census {
 pub struct Population {
     plan: Plan,
     host: Host,
-    home: Home,
+    storage: Storage,
     reserve: Reserve,
     clock: Clock,
     guests: Vec<Mutex<Guest>>,
@@ -180,14 +183,14 @@ pub struct Population {
     dead: AtomicU32,
     turns: AtomicU64,
     lost_output: AtomicU64,
-    /// Guests whose timer will fire, with its deadline.
+    /// Guests with a running timer, and its deadline.
     ticking: Mutex<HashMap<u32, u64>>,
     listeners: Mutex<HashMap<u32, ReplyTo>>,
     listening: AtomicU32,
-    /// Workers leave guests alone while a snapshot is written.
+    /// Whether workers pause because a snapshot is written.
     held: AtomicBool,
-    /// Guests that may boot by now. Sequentially consistent, as the workers' sleep is: who admits
-    /// guests and who falls asleep must not miss each other.
+    /// The number of guests that may boot. Sequentially consistent, as the workers' sleep is, so that no wake-up is
+    /// lost.
     admitted: AtomicU32,
 }
 
@@ -209,23 +212,24 @@ impl Population {
         let host = Host::open()?;
         check_capacity(&plan)?;
         Reserve::of_this_host()?.admit(plan.count, plan.holding)?;
-        let home = match plan.holding {
-            Holding::Live => Home::Live(Arena::new(plan.count as usize)?),
-            Holding::Parked => Home::Parked(Box::new(reset_state(&host, &plan.image)?)),
+        let storage = match plan.holding {
+            Holding::Live => Storage::Live(Arena::new(plan.count as usize)?),
+            Holding::Parked => Storage::Parked(Box::new(reset_state(&host, &plan.image)?)),
         };
         let mut guests = Vec::new();
         guests
             .try_reserve_exact(plan.count as usize)
             .map_err(|_| memory::exhausted(plan.count))?;
-        guests
-            .extend((0..plan.count).map(|_| Mutex::new(Guest::Idle(Body::Stored(Box::default())))));
-        Self::assemble(plan, host, home, guests, Clock::host(0), 0)
+        guests.extend(
+            (0..plan.count).map(|_| Mutex::new(Guest::Idle(GuestState::Stored(Box::default())))),
+        );
+        Self::assemble(plan, host, storage, guests, Clock::host(0), 0)
     }
 
     fn assemble(
         plan: Plan,
         host: Host,
-        home: Home,
+        storage: Storage,
         guests: Vec<Mutex<Guest>>,
         clock: Clock,
         booted: u32,
@@ -234,7 +238,7 @@ impl Population {
         Ok(Self {
             plan,
             host,
-            home,
+            storage,
             reserve: Reserve::of_this_host()?,
             clock,
             guests,
@@ -252,7 +256,7 @@ impl Population {
         })
     }
 
-    /// From now on the guests share processor time with those of other processes.
+    /// Shares processor time with the guests of other processes from now on.
     pub fn join(&self, share: Share) {
         lock(&self.queue).join(share);
     }
@@ -263,14 +267,14 @@ impl Population {
         &self.plan
     }
 
-    /// Lets the first `count` guests boot and no further ones, as long as nobody writes to them; all
-    /// may at first. Call [`worker::Workers::admit`] once workers run.
+    /// Limits boots to the first `count` guests. Without it all boot. A guest that gets input boots in any case. Call
+    /// [`worker::Workers::admit`] once workers run.
     pub fn admit(&self, count: u32) {
         self.admitted
             .store(count.min(self.plan.count), Ordering::SeqCst);
     }
 
-    /// Whether some guest is to be booted.
+    /// Whether a guest waits to be booted.
     fn boots_wait(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.admitted.load(Ordering::SeqCst)
     }
@@ -298,14 +302,14 @@ impl Population {
         }
     }
 
-    /// As [`Population::census`], with the stored bytes, which takes a look at every guest.
+    /// As [`Population::census`], with the stored bytes, for which it reads every guest.
     #[must_use]
     pub fn full_census(&self) -> Census {
         let stored_bytes = self
             .guests
             .iter()
             .map(|guest| match &*lock(guest) {
-                Guest::Idle(Body::Stored(stored)) => stored.len() as u64,
+                Guest::Idle(GuestState::Stored(stored)) => stored.len() as u64,
                 _ => 0,
             })
             .sum();
@@ -315,8 +319,8 @@ impl Population {
         }
     }
 
-    /// Processor time that a guest has had since it last became active, as the queue counts it.
-    /// None for a guest that is idle, dead, or not there.
+    /// The processor time of a guest since it last became active, as the queue counts it. `None` for a guest that is
+    /// idle, dead or missing.
     #[must_use]
     pub fn processor_time(&self, number: u32) -> Option<std::time::Duration> {
         match &*lock(self.guest(number)?) {
@@ -336,17 +340,17 @@ impl Population {
         number: u32,
         request: Vec<u8>,
         reply: ReplyTo,
-    ) -> std::result::Result<(), Refused> {
-        let mut guest = lock(self.guest(number).ok_or(Refused::NoSuchGuest)?);
+    ) -> std::result::Result<(), Refusal> {
+        let mut guest = lock(self.guest(number).ok_or(Refusal::NoSuchGuest)?);
         let active = activate(&mut guest)?;
-        if active.asks.len() >= MAX_ASKS {
-            return Err(Refused::Busy);
+        if active.asks.len() >= MAX_REQUESTS {
+            return Err(Refusal::Busy);
         }
         let first = active.asks.is_empty();
         if first {
             active.inbox.extend(&request);
         }
-        active.asks.push_back(Ask {
+        active.asks.push_back(QueuedRequest {
             request,
             reply: Some(reply),
         });
@@ -357,8 +361,8 @@ impl Population {
     }
 
     /// Sends bytes to a guest's serial port; nobody waits for an answer.
-    fn send(&self, number: u32, bytes: &[u8]) -> std::result::Result<(), Refused> {
-        let mut guest = lock(self.guest(number).ok_or(Refused::NoSuchGuest)?);
+    fn send(&self, number: u32, bytes: &[u8]) -> std::result::Result<(), Refusal> {
+        let mut guest = lock(self.guest(number).ok_or(Refusal::NoSuchGuest)?);
         let active = activate(&mut guest)?;
         let room = MAX_WIRE.saturating_sub(active.inbox.len());
         active.inbox.extend(bytes.iter().take(room));
@@ -366,10 +370,10 @@ impl Population {
         Ok(())
     }
 
-    /// From now on `reply` gets all that the guest sends. One listener a guest: the last.
-    fn listen(&self, number: u32, reply: ReplyTo) -> std::result::Result<(), Refused> {
-        match &*lock(self.guest(number).ok_or(Refused::NoSuchGuest)?) {
-            Guest::Dead(fault) => return Err(Refused::Dead(*fault)),
+    /// Sends all output of the guest to `reply` from now on. A guest has one listener, the last.
+    fn listen(&self, number: u32, reply: ReplyTo) -> std::result::Result<(), Refusal> {
+        match &*lock(self.guest(number).ok_or(Refusal::NoSuchGuest)?) {
+            Guest::Dead(fault) => return Err(Refusal::Dead(*fault)),
             _ => lock(&self.listeners).insert(number, reply),
         };
         self.listening.store(1, Ordering::Release);
@@ -385,7 +389,7 @@ impl Population {
             .store(u32::from(!listeners.is_empty()), Ordering::Release);
     }
 
-    /// Nobody waits for `reply` any more.
+    /// Removes `reply` from the guest's requests.
     fn expire(&self, number: u32, reply: ReplyTo) {
         let Some(guest) = self.guest(number) else {
             return;
@@ -428,7 +432,7 @@ impl Population {
         }
     }
 
-    /// Whether there is a turn to give, to a worker that `boots` guests or one that does not.
+    /// Whether there is a turn for a worker, which `boots` guests or does not.
     fn runnable(&self, boots: bool) -> bool {
         !self.held.load(Ordering::Acquire)
             && (boots && self.boots_wait() || !lock(&self.queue).is_empty())
@@ -439,23 +443,23 @@ impl Population {
     }
 }
 
-/// An idle guest becomes active; an active one stays so.
-fn activate(guest: &mut Guest) -> std::result::Result<&mut Active, Refused> {
+/// Makes a guest active.
+fn activate(guest: &mut Guest) -> std::result::Result<&mut Active, Refusal> {
     match guest {
-        Guest::Dead(fault) => Err(Refused::Dead(*fault)),
+        Guest::Dead(fault) => Err(Refusal::Dead(*fault)),
         Guest::Active(active) => Ok(active),
         Guest::Idle(body) => {
-            let body = std::mem::replace(body, Body::Stored(Box::default()));
+            let body = std::mem::replace(body, GuestState::Stored(Box::default()));
             *guest = Guest::Active(Box::new(Active::new(body)));
             match guest {
                 Guest::Active(active) => Ok(active),
-                _ => Err(Refused::NoSuchGuest),
+                _ => Err(Refusal::NoSuchGuest),
             }
         }
     }
 }
 
-/// Refuses a live plan that this process cannot hold, before anything is made for it.
+/// Refuses a live plan that this process cannot hold.
 fn check_capacity(plan: &Plan) -> Result<()> {
     if plan.holding == Holding::Parked {
         return Ok(());

@@ -1,64 +1,63 @@
-//! Whose turn it is: the guest that has had the least processor time.
+//! The queue of turns: the guest with the least processor time is next.
 //!
-//! A guest that wakes starts one slice behind the least served, so that sleepers answer at once
-//! and none can save up time (virtual run time, as in Linux's CFS).
+//! A guest that wakes starts one slice behind the least served, so that it answers at once and cannot save up time
+//! (virtual run time, as in Linux's CFS).
 
 use super::share::Share;
 use crate::machine::slice::SLICE_NS;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What a guest may be ahead of the guests of other processes, in ns.
-const LEAD_NS: u64 = 4 * SLICE_NS.unsigned_abs();
+/// The most run time that a guest may be ahead of those of other processes, in ns.
+const MOST_LEAD_NS: u64 = 4 * SLICE_NS.unsigned_abs();
 
-/// How long another process may hold this one up without a turn of its own, in ns. Beyond, it is
-/// stopped, or the host has much else to do.
-const STUCK_NS: u64 = 200_000_000;
+/// How long this process waits for another one's turn, in ns. After that the other is stopped, or the host is busy.
+const STUCK_TIMEOUT_NS: u64 = 200_000_000;
 
 /// Guests that wait for their turn.
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: BinaryHeap<Reverse<(u64, u64, u32)>>,
-    /// The run time of the guest that was last given a turn.
+    /// The run time of the guest that had the last turn.
     least: u64,
     /// Breaks ties: first come, first served.
     sequence: u64,
     share: Option<Share>,
-    /// Since when, in ns, and at what run time another process holds this one up.
+    /// Since when, in ns, and at what run time this process waits for another.
     held_up: Option<(u64, u64)>,
 }
 
-/// Whose turn it is.
+/// The next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// This guest's.
     Guest(u32),
     /// That of guests in other processes.
     Others,
-    /// Nobody waits.
+    /// No guest waits.
     Nobody,
 }
 
 impl Queue {
-    /// From now on turns are shared with other processes.
+    /// Shares turns with other processes from now on.
     pub fn join(&mut self, share: Share) {
         self.share = Some(share);
     }
 
-    /// Adds a guest that has had `runtime` ns; returns what it counts as.
+    /// Adds a guest with a run time of `runtime` ns. Returns the run time that it gets.
     pub fn push(&mut self, number: u32, runtime: u64) -> u64 {
         let least = self.share.as_ref().map_or(self.least, Share::floor);
         let runtime = runtime.max(least.saturating_sub(SLICE_NS.unsigned_abs()));
         self.sequence += 1;
         self.waiting.push(Reverse((runtime, self.sequence, number)));
-        self.tell();
+        self.publish();
         runtime
     }
 
     /// Takes the guest whose turn it is at `now`, in ns.
     pub fn pop(&mut self, now: u64) -> Next {
         let Some(Reverse((runtime, _, number))) = self.waiting.peek().copied() else {
-            self.tell();
+            self.publish();
             return Next::Nobody;
         };
         if self.must_wait(runtime, now) {
@@ -75,15 +74,15 @@ impl Queue {
         Next::Guest(number)
     }
 
-    /// Whether nobody waits.
+    /// Whether no guest waits.
     pub fn is_empty(&self) -> bool {
-        self.tell();
+        self.publish();
         self.waiting.is_empty()
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         if let Some(share) = &self.share {
-            share.tell(self.waiting.peek().map(|Reverse((runtime, ..))| *runtime));
+            share.publish(self.waiting.peek().map(|Reverse((runtime, ..))| *runtime));
         }
     }
 
@@ -93,14 +92,14 @@ impl Queue {
         };
         let behind = share.least_of_others();
         let Some((process, theirs)) =
-            behind.filter(|(_, theirs)| theirs.saturating_add(LEAD_NS) < runtime)
+            behind.filter(|(_, theirs)| theirs.saturating_add(MOST_LEAD_NS) < runtime)
         else {
             self.held_up = None;
             return false;
         };
         match self.held_up {
             Some((since, at)) if at == theirs => {
-                if now.saturating_sub(since) > STUCK_NS {
+                if now.saturating_sub(since) > STUCK_TIMEOUT_NS {
                     share.forget(process, theirs);
                     self.held_up = None;
                     return false;
@@ -177,7 +176,7 @@ mod tests {
         }
         let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
         assert!(
-            most - least <= LEAD_NS + 2 * SLICE_NS.unsigned_abs(),
+            most - least <= MOST_LEAD_NS + 2 * SLICE_NS.unsigned_abs(),
             "{had:?}"
         );
     }
@@ -188,15 +187,15 @@ mod tests {
         stopped.push(1, 0);
         going.push(2, 50_000_000);
         assert_eq!(going.pop(0), Next::Others);
-        assert_eq!(going.pop(STUCK_NS), Next::Others);
-        assert_eq!(going.pop(STUCK_NS + 1), Next::Guest(2));
+        assert_eq!(going.pop(STUCK_TIMEOUT_NS), Next::Others);
+        assert_eq!(going.pop(STUCK_TIMEOUT_NS + 1), Next::Guest(2));
         going.push(2, 51_000_000);
-        assert_eq!(going.pop(STUCK_NS + 2), Next::Guest(2));
+        assert_eq!(going.pop(STUCK_TIMEOUT_NS + 2), Next::Guest(2));
         // It goes on, and is behind.
         going.push(2, 52_000_000);
         assert_eq!(stopped.pop(0), Next::Guest(1));
         stopped.push(1, 1_000_000);
-        let next = going.pop(STUCK_NS + 3);
+        let next = going.pop(STUCK_TIMEOUT_NS + 3);
         assert_eq!(next, Next::Guest(2), "a guest that wakes saves up no time");
     }
 }

@@ -1,9 +1,9 @@
 //! Fair shares of processor time among the guests of several processes.
 //!
-//! A process gives its next turn to the guest that has had the least processor time. A guest that
-//! is alone in its process would so get as much as all guests of another process together. So the
-//! processes tell each other, in memory that they share, how much their next guest has had, and
-//! one whose next guest is ahead of all others leaves the processor to them for a moment.
+//! A process gives its next turn to the guest that has had the least processor time. A guest that is alone in its
+//! process would so get as much as all guests of another process together. So each process publishes the processor
+//! time of its next guest in shared memory, and a process whose next guest is ahead of all others leaves the processor
+//! to them for a moment.
 
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vm_memory::{FileOffset, MmapRegion};
 
-/// Processes that can share.
+/// The most processes that share.
 const PROCESSES: usize = 65_536;
 
 /// Entries before those of the processes: the floor, and the number of processes.
@@ -19,8 +19,8 @@ const HEAD: usize = 2;
 
 const BYTES: usize = (HEAD + PROCESSES) * size_of::<AtomicU64>();
 
-/// One process's place among those that share. An entry is 0 while no guest of its process waits,
-/// else one more than the processor time of the next, in ns.
+/// One process's entry among those that share. An entry is 0 while no guest of its process waits, else one more than
+/// the processor time of the next, in ns.
 #[derive(Debug)]
 pub struct Share {
     region: MmapRegion,
@@ -38,7 +38,7 @@ impl Share {
         Self::map(path, file, 0)
     }
 
-    /// Takes place `own` among the processes.
+    /// Opens the shared memory for the process with index `own`.
     ///
     /// # Errors
     /// [`Error::File`] when `path` is not what [`Share::create`] made.
@@ -76,13 +76,13 @@ impl Share {
         unsafe { &*self.region.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// Says how many processes there are.
+    /// Sets the number of processes.
     pub fn set_processes(&self, count: u32) {
         self.entry(1).store(u64::from(count), Ordering::Release);
     }
 
-    /// Says how much the own next guest has had, in ns; none when no guest waits.
-    pub fn tell(&self, next: Option<u64>) {
+    /// Publishes the processor time of the own next guest, in ns; `None` when no guest waits.
+    pub fn publish(&self, next: Option<u64>) {
         let entry = self.entry(HEAD + self.own);
         let value = next.map_or(0, |runtime| runtime.saturating_add(1));
         if entry.load(Ordering::Relaxed) != value {
@@ -90,19 +90,19 @@ impl Share {
         }
     }
 
-    /// What the least served guest of all processes has had, in ns: where guests that wake start.
+    /// The processor time of the least served guest of all processes, in ns, from which guests that wake start.
     pub fn floor(&self) -> u64 {
         self.entry(0).load(Ordering::Acquire)
     }
 
-    /// The least served guest of all processes has had `runtime` ns.
+    /// Raises the processor time of the least served guest to `runtime` ns.
     pub fn raise_floor(&self, runtime: u64) {
         if runtime > self.floor() {
             self.entry(0).fetch_max(runtime, Ordering::AcqRel);
         }
     }
 
-    /// The other process whose next guest has had the least, and how much, in ns.
+    /// The other process whose next guest has the least processor time, and that time, in ns.
     pub fn least_of_others(&self) -> Option<(usize, u64)> {
         let count = (self.entry(1).load(Ordering::Acquire) as usize).min(PROCESSES);
         (0..count)
@@ -114,11 +114,11 @@ impl Share {
             .min_by_key(|(_, runtime)| *runtime)
     }
 
-    /// No longer waits for a process that has said `runtime` for too long: it is stopped or gone.
+    /// Removes the entry of a process that has published `runtime` for too long, because it is stopped or has ended.
     pub fn forget(&self, process: usize, runtime: u64) {
         let value = runtime.saturating_add(1);
         let entry = self.entry(HEAD + process);
-        // It has moved on if this fails, which is as good.
+        // If this fails, the process has published another time.
         let _ = entry.compare_exchange(value, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -135,12 +135,12 @@ mod tests {
         let shares: Vec<Share> = (0..3).map(|i| Share::join(&path, i).unwrap()).collect();
         parent.set_processes(3);
         assert_eq!(shares[0].least_of_others(), None);
-        shares[0].tell(Some(5));
-        shares[1].tell(Some(0));
-        shares[2].tell(Some(7));
+        shares[0].publish(Some(5));
+        shares[1].publish(Some(0));
+        shares[2].publish(Some(7));
         assert_eq!(shares[0].least_of_others(), Some((1, 0)));
         assert_eq!(shares[1].least_of_others(), Some((0, 5)));
-        shares[1].tell(None);
+        shares[1].publish(None);
         assert_eq!(shares[0].least_of_others(), Some((2, 7)));
         shares[0].forget(2, 6);
         assert_eq!(shares[0].least_of_others(), Some((2, 7)));

@@ -1,10 +1,10 @@
-//! A parked population in a file: whole or not at all.
+//! The snapshot of a parked population in a file.
 //!
 //! Layout, all numbers little-endian: magic, version, length and bytes of the image's name, the
 //! image, length and bytes of the processor at reset, first number, count, clock in ns; then for
 //! each guest its kind, and its stored state's length and bytes; then SHA-256 of all before.
 
-use super::{Body, Guest, Holding, Home, Plan, Population, lock};
+use super::{Guest, GuestState, Holding, Plan, Population, Storage, lock};
 use crate::error::{Error, Result};
 use crate::image::{Image, SECTOR};
 use crate::machine::kvm::Host;
@@ -28,13 +28,13 @@ const IDLE: u8 = 0;
 const AWAKE: u8 = 1;
 const DEAD: u8 = 2;
 
-/// Writes and digests at once.
-struct Digesting<W> {
+/// A writer that also computes the digest.
+struct DigestWriter<W> {
     to: W,
     digest: Sha256,
 }
 
-impl<W: Write> Write for Digesting<W> {
+impl<W: Write> Write for DigestWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = self.to.write(bytes)?;
         self.digest.update(bytes.get(..written).unwrap_or_default());
@@ -47,12 +47,12 @@ impl<W: Write> Write for Digesting<W> {
 }
 
 impl Population {
-    /// Saves every guest. They pause meanwhile. The file appears whole or not at all.
+    /// Saves every guest while all pause. The file is replaced as a whole.
     ///
     /// # Errors
     /// [`Error::File`] when it cannot be written; [`Error::Configuration`] when guests are live.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let Home::Parked(reset) = &self.home else {
+        let Storage::Parked(reset) = &self.storage else {
             return Err(Error::Configuration {
                 asked: "save a live population".to_owned(),
                 problem: "live guests keep their state in KVM; run them parked".to_owned(),
@@ -74,7 +74,7 @@ impl Population {
             .filter(|p| !p.as_os_str().is_empty())
             .unwrap_or_else(|| Path::new("."));
         let file = tempfile::NamedTempFile::new_in(folder)?;
-        let mut out = Digesting {
+        let mut out = DigestWriter {
             to: BufWriter::with_capacity(1 << 20, file),
             digest: Sha256::new(),
         };
@@ -178,7 +178,7 @@ impl Population {
                                 .map_err(|_| refuse("a guest's number is too large"))?,
                         );
                     }
-                    Guest::Idle(Body::Stored(stored.into()))
+                    Guest::Idle(GuestState::Stored(stored.into()))
                 }
                 DEAD => {
                     dead += 1;
@@ -205,7 +205,7 @@ impl Population {
         let population = Self::assemble(
             plan,
             Host::open()?,
-            Home::Parked(Box::new(reset)),
+            Storage::Parked(Box::new(reset)),
             guests,
             Clock::host(clock),
             count,
@@ -219,11 +219,11 @@ impl Population {
     }
 }
 
-/// A guest's kind and state. Waits for a worker that still runs it: at most a slice.
+/// A guest's kind and state. Waits at most a slice for a worker that runs it.
 fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
     loop {
         match &*lock(guest) {
-            Guest::Idle(Body::Stored(stored)) => {
+            Guest::Idle(GuestState::Stored(stored)) => {
                 // A guest that was never booted is awake: it has its boot sector to run.
                 return (
                     if ticking() || stored.is_empty() {
@@ -236,7 +236,7 @@ fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
             }
             Guest::Dead(fault) => return (DEAD, fault_bytes(*fault)),
             Guest::Active(active) => {
-                if let Some(Body::Stored(stored)) = &active.body {
+                if let Some(GuestState::Stored(stored)) = &active.body {
                     let mut stored = stored.to_vec();
                     if stored.is_empty() && !active.inbox.is_empty() {
                         stored.extend([0, 0]);
@@ -246,7 +246,7 @@ fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
                 }
             }
             // Live populations are refused before.
-            Guest::Idle(Body::Held(_)) => return (AWAKE, Vec::new()),
+            Guest::Idle(GuestState::LiveGuest(_)) => return (AWAKE, Vec::new()),
         }
         std::thread::sleep(Duration::from_micros(200));
     }

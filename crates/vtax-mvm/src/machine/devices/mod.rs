@@ -1,4 +1,4 @@
-//! The devices of a micro VM and the ports they answer on: just those a boot sector needs.
+//! The devices of a micro VM and their ports.
 
 mod pic;
 mod pit;
@@ -75,7 +75,7 @@ impl Devices {
         }
     }
 
-    /// The guest reads a byte from a port. Where there is no device the bus reads as ones.
+    /// The guest reads a byte from a port. Ports without a device read as ones.
     pub fn read(&mut self, port: u16, now: u64) -> u8 {
         match port {
             0x20 | 0x21 | 0xA0 | 0xA1 | 0x4D0 | 0x4D1 => self.pic.read(port),

@@ -5,7 +5,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Where the second controller's output goes on the first.
+/// The input of the first controller that the second one drives.
 const CASCADE: u8 = 2;
 
 /// One 8259A. Flags are bytes so that the whole is plain data.
@@ -17,7 +17,7 @@ struct Chip {
     mask: u8,
     service: u8,
     vector_base: u8,
-    /// 0 idle, then which initialisation command word comes next.
+    /// The next initialisation command word; 0 is none.
     initialising: u8,
     needs_icw4: u8,
     single: u8,

@@ -1,7 +1,7 @@
-//! The 8254 timer: three channels at 1,193,182 Hz, computed from the clock when somebody looks.
+//! The 8254 timer: three channels at 1,193,182 Hz, computed from the clock on access.
 //!
-//! Source: Intel 8254 data sheet. Binary counting only; channel 0 drives IRQ 0. The count is never
-//! stepped: a channel stores when it was loaded, so that time costs nothing.
+//! Source: Intel 8254 data sheet. Binary counting only; channel 0 drives IRQ 0. The count is not stepped: a channel
+//! stores the time of its load, so that elapsed time costs nothing.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 

@@ -1,16 +1,16 @@
-//! One client's connection: what it sent, what it will be sent.
+//! One client's connection: its input and output.
 //!
-//! Events say only that something changed, so what is left unread is remembered here.
+//! Events report only changes, so that the connection records whether there is more to read.
 
 use super::super::ReplyTo;
 use crate::front::http::PLAIN;
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, Read, Write};
 
-/// What is kept of a client's requests; the rest stays in the kernel and holds the client back.
+/// The most bytes of a client's input; the rest stays in the kernel's buffers.
 const MAX_INPUT: usize = 4 * vtax_http::LONGEST_HEAD;
 
-/// Bytes that wait for a slow reader; beyond, serial output for it is dropped and its requests wait.
+/// The most bytes that wait for a slow reader. Beyond them its serial output is dropped and its requests wait.
 const MAX_UNREAD: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub enum Protocol {
 
 /// A request that a guest has not answered.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct PendingRequest {
     pub guest: u32,
     pub reply: ReplyTo,
     pub timer: u64,
@@ -60,16 +60,16 @@ pub struct Connection {
     pub input: Vec<u8>,
     output: Vec<u8>,
     /// The request that has not been answered. The next is read only after it.
-    pub waiting: Option<Waiting>,
-    /// There are requests that wait until the client reads its answers.
+    pub waiting: Option<PendingRequest>,
+    /// Whether requests wait until the client reads its answers.
     pub held_back: bool,
-    /// The client has said that it sends no more, which the next read will find.
+    /// Whether the client has closed its side, which the next read will find.
     pub hung_up: bool,
-    /// When it last said something, by the worker's clock.
-    pub heard: u64,
-    /// All that the client sent is in `input`, and no more will come.
+    /// The time of its last input, by the worker's clock.
+    pub last_input: u64,
+    /// Whether the client has closed its side and `input` has the rest.
     ended: bool,
-    /// There may be more to read, of which no event will tell.
+    /// Whether there may be more to read without an event.
     unread: bool,
     pub open: bool,
 }
@@ -84,7 +84,7 @@ impl Connection {
             waiting: None,
             held_back: false,
             hung_up: false,
-            heard: now,
+            last_input: now,
             ended: false,
             unread: false,
             open: true,
@@ -104,8 +104,7 @@ impl Connection {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     self.input.extend(buffer.iter().take(count));
-                    // Less than was asked for is all: what comes now is a new event. Only the end
-                    // may be behind it already.
+                    // Less than was asked for is all: more input is a new event. Only the end may follow already.
                     if count < buffer.len() && !self.hung_up {
                         return;
                     }
@@ -117,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Whether a read would bring more although no event will say so.
+    /// Whether there may be more to read without an event.
     pub fn readable(&self) -> bool {
         self.unread && self.input.len() < MAX_INPUT
     }
@@ -141,7 +140,7 @@ impl Connection {
         self.output.extend(text.bytes());
     }
 
-    /// Says a last word.
+    /// Sends a text and ends the connection.
     pub fn refuse(&mut self, text: &str) {
         self.say(text);
         self.flush();
@@ -173,7 +172,7 @@ impl Connection {
         self.output.drain(..written);
     }
 
-    /// Whether the client has sent all and got all.
+    /// Whether the client has sent all requests and received all answers.
     pub fn done(&self) -> bool {
         self.ended && self.waiting.is_none() && !self.held_back && self.output.is_empty()
     }

@@ -1,10 +1,10 @@
-//! One worker: events and turns by turns, and sleep when there is neither.
+//! One worker, which alternates between events and turns, and sleeps when there is neither.
 
 use super::super::{Holding, ReplyTo};
 use super::connection::Connection;
 use super::mailbox::{WAKE, look};
 use super::timers::Timers;
-use super::{PATIENCE, Shared};
+use super::{ANSWER_TIMEOUT, Shared};
 use crate::error::{Error, Result};
 use crate::machine::Clock;
 use crate::machine::kvm::{Arena, Slot, Tenancy};
@@ -20,18 +20,17 @@ pub const TCP: Token = Token(1);
 pub const UNIX: Token = Token(2);
 const FIRST_CONNECTION: usize = 3;
 
-/// Processor time of turns, in ns, after which a worker looks at its connections even though more
-/// guests want a turn.
-const LOOK_NS: u64 = 100_000;
+/// Processor time of turns, in ns, after which a worker polls its connections although more guests wait for a turn.
+const POLL_INTERVAL_NS: u64 = 100_000;
 
-/// What a worker's timers do.
+/// The timers of a worker.
 #[derive(Debug)]
 pub enum Timer {
     /// A guest's own timer is due.
     Guest(u32),
     /// A request has waited long enough.
     Request(ReplyTo),
-    /// Accepting failed and may succeed now, or others came first.
+    /// Connections can be accepted again.
     Accept(Token),
 }
 
@@ -42,11 +41,11 @@ pub struct Worker {
     pub tcp: Option<TcpListener>,
     pub unix: Option<UnixListener>,
     pub connections: HashMap<usize, Connection>,
-    /// How many there may be.
+    /// The most connections.
     pub most_connections: usize,
     pub next_connection: usize,
     pub next_request: u64,
-    /// Connections to go on with although no event will name them.
+    /// Connections to continue with, for which there is no event.
     pub unfinished: Vec<usize>,
     pub slice: SliceTimer,
     pub clock: Clock,
@@ -57,7 +56,7 @@ pub struct Worker {
     /// Whether this worker boots guests. Live ones are booted by one worker: the kernel makes only
     /// one VM at a time for a process.
     pub boots: bool,
-    /// Whether it is the turn of guests in other processes.
+    /// Whether the next turn is that of guests in other processes.
     pub ahead: bool,
     /// Whether the next turn is a boot rather than the queue's.
     pub boot_next: bool,
@@ -67,7 +66,7 @@ impl Worker {
     /// Makes a worker on the thread that is to run it.
     ///
     /// # Errors
-    /// What making its slot and watching its listeners meets.
+    /// When its slot cannot be made or its listeners cannot be registered.
     pub fn new(
         shared: Arc<Shared>,
         index: usize,
@@ -126,7 +125,7 @@ impl Worker {
     /// Works until the workers are stopped.
     ///
     /// # Errors
-    /// What KVM or the event queue meets.
+    /// When KVM or the event queue fails.
     pub fn work(mut self) -> Result<()> {
         let mut events = Events::with_capacity(256);
         let shared = Arc::clone(&self.shared);
@@ -149,7 +148,7 @@ impl Worker {
             let mut ran = 0;
             while let Some(time) = self.turn()? {
                 ran += time;
-                if ran > LOOK_NS {
+                if ran > POLL_INTERVAL_NS {
                     break;
                 }
             }
@@ -157,7 +156,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks at the connections; sleeps if there is nothing else to do.
+    /// Polls the connections. Sleeps if there is no other work.
     fn wait(&mut self, events: &mut Events) -> Result<()> {
         let shared = Arc::clone(&self.shared);
         let population = &shared.population;
@@ -168,7 +167,7 @@ impl Worker {
         } else {
             self.slice.disarm();
             let timeout = if ahead || population.held.load(Ordering::Acquire) {
-                // Nobody says when the others have caught up, or a snapshot is done.
+                // There is no event when other processes have caught up, or a snapshot is written.
                 Some(Duration::from_millis(1))
             } else {
                 let now = self.clock.now();
@@ -188,9 +187,9 @@ impl Worker {
         })
     }
 
-    /// When a request that comes now has waited long enough.
-    pub fn patience_ends(&mut self) -> u64 {
-        let patience = u64::try_from(PATIENCE.as_nanos()).unwrap_or(u64::MAX);
+    /// The deadline of a request that comes now.
+    pub fn request_deadline(&mut self) -> u64 {
+        let patience = u64::try_from(ANSWER_TIMEOUT.as_nanos()).unwrap_or(u64::MAX);
         self.clock.now().saturating_add(patience)
     }
 

@@ -1,9 +1,8 @@
-//! Answers between workers, and who sleeps: no work is left to workers that all sleep.
+//! Answers between workers, and their sleep without lost wake-ups.
 //!
-//! A worker that finds nothing to do first says that it sleeps, then looks once more, then waits
-//! for events. Whoever makes work publishes it first and then looks who sleeps. Work is published
-//! and looked for under one lock. If the sleeper's look came first, its word that it sleeps came
-//! before the publisher's, who reads it; if it came second, it finds the work.
+//! A worker without work first sets its flag `asleep`, then checks for work once more, then waits for events. A
+//! publisher first publishes work, then reads the flags. Both the check and the publication take one lock. If the
+//! check came first, the publisher reads the flag and wakes the worker; if it came second, it finds the work.
 
 use super::super::{Answer, ReplyTo, lock};
 use crate::error::{Error, Result};
@@ -24,7 +23,7 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    /// Wakes the worker if it sleeps or is about to. True when it did.
+    /// Wakes the worker if it sleeps or is about to. Returns whether it did.
     fn wake(&self) -> bool {
         let asleep = self.asleep.swap(false, Ordering::SeqCst);
         if asleep {
@@ -57,7 +56,7 @@ impl Mailboxes {
         Ok(Self(mailboxes?))
     }
 
-    /// Wakes a worker that sleeps, if one does. Work was published before.
+    /// Wakes a sleeping worker, if there is one, after work was published.
     pub fn wake_one(&self) {
         let _ = self.0.iter().any(Mailbox::wake);
     }
@@ -85,10 +84,10 @@ impl Mailboxes {
             .unwrap_or_default()
     }
 
-    /// Waits for events until `timeout`, for ever if it is none, but not while `work` finds any.
+    /// Waits for events until `timeout`, or for ever if that is `None`, unless `work` finds some.
     ///
     /// # Errors
-    /// What the kernel says, but for interruptions.
+    /// When the kernel fails, except by interruptions.
     pub fn sleep(
         &self,
         worker: usize,
@@ -112,10 +111,10 @@ impl Mailboxes {
     }
 }
 
-/// Takes the events that there are, or come until `timeout`.
+/// Takes the present events, or those until `timeout`.
 ///
 /// # Errors
-/// What the kernel says, but for interruptions, such as by the slice timer.
+/// When the kernel fails, except by interruptions, such as by the slice timer.
 pub fn look(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
     match poll.poll(events, timeout) {
         Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {

@@ -1,11 +1,10 @@
 //! Workers: identical threads that each serve connections and give guests their turns.
 //!
-//! A request is read, its guest woken, run and parked, and the answer written, by one thread
-//! without a hand-over. A worker without work sleeps in the kernel, without a timer unless some
-//! guest's own timer is due.
+//! One thread reads a request, wakes, runs and parks its guest, and writes the answer. A worker without work sleeps in
+//! the kernel, without a timer unless some guest's own timer is due.
 //!
-//! So HTTP is served here rather than by [`vtax_http::Server`], which has a thread for each client:
-//! an answer would be handed over twice. Requests are read and answers begun as there.
+//! So workers serve HTTP rather than [`vtax_http::Server`], which has a thread for each client and would pass each
+//! answer between threads twice. Both share the syntax.
 
 mod connection;
 mod event_loop;
@@ -30,9 +29,9 @@ use std::time::{Duration, Instant};
 use vtax_http::unix::{self, Users};
 
 /// How long a guest may take for an answer.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a population can be reached.
+/// The addresses of a population.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
     /// HTTP over TCP.
@@ -41,8 +40,8 @@ pub struct Addresses {
     pub unix: Option<PathBuf>,
 }
 
-/// Addresses that are listened on, before anybody is served: what remains to do opens no socket, so that
-/// a jail may be entered in between.
+/// Listening sockets of workers that do not run yet. To run them opens no socket, so that the sandbox may be entered
+/// before.
 #[derive(Debug)]
 pub struct Listeners {
     tcp: Option<TcpListener>,
@@ -53,7 +52,7 @@ impl Listeners {
     /// Listens.
     ///
     /// # Errors
-    /// [`Error::System`] or [`Error::Listen`] when an address cannot be had.
+    /// [`Error::System`] or [`Error::Listen`] when it cannot listen on an address.
     pub fn open(addresses: &Addresses) -> Result<Self> {
         let system = |tried: String| move |cause| Error::System { tried, cause };
         let tcp = |address| {
@@ -92,13 +91,12 @@ struct Shared {
     population: Arc<Population>,
     mailboxes: Mailboxes,
     stopping: AtomicBool,
-    /// The stored bytes of all guests as last counted, and until when that is good enough.
+    /// The last count of stored bytes of all guests, and how long it is valid.
     stored: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Shared {
-    /// Counts of guests. Who asks for them again and again makes nobody look at every guest for more
-    /// than a tenth of the time.
+    /// Counts of guests. Repeated requests take at most a tenth of the time for reading every guest.
     fn census(&self) -> Census {
         let mut stored = lock(&self.stored);
         let began = Instant::now();
@@ -131,7 +129,7 @@ impl Workers {
         Self::serve(population, count, Listeners::open(addresses)?)
     }
 
-    /// As [`Workers::start`], on addresses that are listened on already.
+    /// As [`Workers::start`], on listening sockets.
     ///
     /// # Errors
     /// [`Error::Exhausted`] when descriptors or threads are; then no worker runs.
@@ -179,7 +177,7 @@ impl Workers {
                     let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix, clients)
                         .and_then(Worker::work);
                     if outcome.is_err() {
-                        // One worker that cannot go on must not leave guests waiting for it.
+                        // A worker that fails stops all, so that no guest waits for it.
                         shared.stop();
                     }
                     outcome
@@ -191,25 +189,25 @@ impl Workers {
         Ok(workers)
     }
 
-    /// As [`Population::admit`], and wakes whoever is to boot the guests.
+    /// As [`Population::admit`], and wakes the worker that boots guests.
     pub fn admit(&self, count: u32) {
         self.shared.population.admit(count);
         self.shared.mailboxes.wake_all();
     }
 
-    /// Where HTTP is served, with the port that the kernel chose if 0 was asked for.
+    /// The address of HTTP, with the port that the kernel chose for port 0.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// Whether a worker has stopped by itself, which only an error makes it do.
+    /// Whether a worker has stopped because of an error.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.shared.stopping.load(Ordering::SeqCst)
     }
 
-    /// Stops and says what went wrong, if anything did.
+    /// Stops the workers.
     ///
     /// # Errors
     /// The first worker's error.

@@ -1,19 +1,19 @@
-//! Connections: accepting them, requests to guests, answers from guests.
+//! Connections: accepting them, their requests to guests, and guests' answers.
 
-use super::super::{Answer, Refused, ReplyTo};
-use super::PATIENCE;
-use super::connection::{Connection, Protocol, Stream, Waiting};
+use super::super::{Answer, Refusal, ReplyTo};
+use super::ANSWER_TIMEOUT;
+use super::connection::{Connection, PendingRequest, Protocol, Stream};
 use super::event_loop::{TCP, Timer, Worker};
 use crate::front::http::{self, Target};
 use mio::{Interest, Token};
 use std::io;
 use vtax_http::Parsed;
 
-/// How long after accepting failed it is tried again.
-const ACCEPT_AGAIN_NS: u64 = 20_000_000;
+/// The time between two attempts to accept, in ns.
+const ACCEPT_RETRY_NS: u64 = 20_000_000;
 
 impl Worker {
-    /// Gives an answer to the worker whose connection waits for it.
+    /// Passes an answer to the worker whose connection waits for it.
     pub fn deliver(&mut self, reply: ReplyTo, answer: Answer) {
         if reply.worker == self.index {
             self.answer(reply, answer);
@@ -22,14 +22,14 @@ impl Worker {
         }
     }
 
-    /// Accepts the connections that wait at a listener, but no more at once than leave the last ones
-    /// time to say something.
+    /// Accepts the connections that wait at a listener, up to half of the limit, so that the newest have time to send
+    /// something.
     pub fn accept(&mut self, listener: Token) {
         for _ in 0..self.most_connections.div_ceil(2) {
             let accepted = match listener {
                 TCP => self.tcp.as_ref().map(|listener| {
                     listener.accept().map(|(stream, _)| {
-                        // Answers are small and complete: waiting to fill a segment only costs time.
+                        // Answers are written as a whole: to wait for more only costs time.
                         let _ = stream.set_nodelay(true);
                         (Stream::Tcp(stream), Protocol::Http)
                     })
@@ -44,12 +44,12 @@ impl Worker {
                 Some(Ok((stream, protocol))) => self.connect(stream, protocol),
                 Some(Err(e)) => match e.kind() {
                     io::ErrorKind::WouldBlock => return,
-                    // One client gave up; the next may wait behind it.
+                    // One client has gone; the next may wait behind it.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        // Descriptors or memory are exhausted. Who waits is not announced again.
-                        self.make_room();
-                        let at = self.clock.now().saturating_add(ACCEPT_AGAIN_NS);
+                        // Descriptors or memory are exhausted. There is no further event for waiting clients.
+                        self.disconnect_silent();
+                        let at = self.clock.now().saturating_add(ACCEPT_RETRY_NS);
                         self.timers.set(at, Timer::Accept(listener));
                         return;
                     }
@@ -60,15 +60,18 @@ impl Worker {
         self.timers.set(now, Timer::Accept(listener));
     }
 
-    /// Sends away who has been silent for longest: first of those who do not listen to a guest either,
-    /// and nobody who waits for one's answer.
-    fn make_room(&mut self) -> bool {
+    /// Disconnects the client that has been silent for the longest time. Clients that listen to a guest come last, and
+    /// those that wait for an answer stay.
+    fn disconnect_silent(&mut self) -> bool {
         let silent = self
             .connections
             .iter()
             .filter(|(_, client)| client.waiting.is_none())
             .min_by_key(|(_, client)| {
-                (matches!(client.protocol, Protocol::Guest(_)), client.heard)
+                (
+                    matches!(client.protocol, Protocol::Guest(_)),
+                    client.last_input,
+                )
             });
         let Some(number) = silent.map(|(number, _)| *number) else {
             return false;
@@ -81,7 +84,7 @@ impl Worker {
 
     fn connect(&mut self, mut stream: Stream, protocol: Protocol) {
         let now = self.clock.now();
-        if self.connections.len() >= self.most_connections && !self.make_room() {
+        if self.connections.len() >= self.most_connections && !self.disconnect_silent() {
             let mut refused = Connection::new(stream, protocol, now);
             return refused.respond(503, b"too many clients wait for guests\n", false);
         }
@@ -93,13 +96,13 @@ impl Worker {
             Stream::Unix(s) => self.poll.registry().register(s, Token(number), interest),
         };
         if registered.is_ok() {
-            // What the client has sent already is the first event.
+            // Input that has come already is the first event.
             self.connections
                 .insert(number, Connection::new(stream, protocol, now));
         }
     }
 
-    /// Reads, acts on and writes what a connection has. `hung_up`: the client will send no more.
+    /// Reads and handles a connection's input and writes its output. `hung_up`: the client has closed its side.
     pub fn serve(&mut self, number: usize, hung_up: bool) {
         let Some(mut connection) = self.connections.remove(&number) else {
             return;
@@ -108,13 +111,13 @@ impl Worker {
         let known = connection.input.len();
         connection.read();
         if connection.input.len() > known {
-            connection.heard = self.clock.now();
+            connection.last_input = self.clock.now();
         }
         self.act(number, &mut connection);
         self.settle(number, connection);
     }
 
-    /// Puts a connection back until its next event, unless it is at its end.
+    /// Keeps a connection until its next event, unless it has ended.
     fn settle(&mut self, number: usize, mut connection: Connection) {
         connection.flush();
         if !connection.open || connection.done() {
@@ -153,7 +156,7 @@ impl Worker {
             Protocol::Guest(guest) => {
                 let bytes = std::mem::take(&mut connection.input);
                 if let Err(refused) = self.shared.population.send(guest, &bytes) {
-                    connection.refuse(&format!("\n{}\n", say(&refused)));
+                    connection.refuse(&format!("\n{refused}\n"));
                 }
             }
             Protocol::Http => {
@@ -183,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// The first bytes on the UNIX socket say what is spoken: `CONNECT N`, or HTTP.
+    /// Detects the protocol on the UNIX socket by its first bytes: `CONNECT N`, or HTTP.
     fn first_line(&mut self, number: usize, connection: &mut Connection) {
         if connection.input.starts_with(b"GET ") {
             connection.protocol = Protocol::Http;
@@ -214,7 +217,7 @@ impl Worker {
                     connection.say(&format!("OK {guest}\n"));
                     return;
                 }
-                Err(refused) => say(&refused),
+                Err(refused) => refused.to_string(),
             },
         };
         connection.refuse(&format!("ERROR {refused}\n"));
@@ -248,9 +251,9 @@ impl Worker {
                 };
                 match self.shared.population.ask(guest, line, reply) {
                     Ok(()) => {
-                        let at = self.patience_ends();
+                        let at = self.request_deadline();
                         let timer = self.timers.set(at, Timer::Request(reply));
-                        connection.waiting = Some(Waiting {
+                        connection.waiting = Some(PendingRequest {
                             guest,
                             reply,
                             timer,
@@ -259,15 +262,11 @@ impl Worker {
                     }
                     Err(refused) => {
                         let status = match refused {
-                            Refused::NoSuchGuest => 404,
-                            Refused::Dead(_) => 410,
-                            Refused::Busy => 503,
+                            Refusal::NoSuchGuest => 404,
+                            Refusal::Dead(_) => 410,
+                            Refusal::Busy => 503,
                         };
-                        connection.respond(
-                            status,
-                            format!("{}\n", say(&refused)).as_bytes(),
-                            keep_alive,
-                        );
+                        connection.respond(status, format!("{refused}\n").as_bytes(), keep_alive);
                     }
                 }
             }
@@ -296,35 +295,30 @@ impl Worker {
                     );
                 }
                 Answer::Dead(fault) => {
-                    let why = say(&Refused::Dead(fault));
+                    let why = Refusal::Dead(fault);
                     connection.respond(410, format!("{why}\n").as_bytes(), waiting.keep_alive);
                 }
                 Answer::Output(_) => {}
             }
-            // Another request may have come behind this one.
+            // Another request may have come already.
             self.act(reply.connection, &mut connection);
         }
         self.settle(reply.connection, connection);
     }
 
-    /// Nobody waits for a request any longer.
+    /// Answers a request whose time is over.
     pub fn expire(&mut self, reply: ReplyTo) {
         let Some(connection) = self.connections.get_mut(&reply.connection) else {
             return;
         };
         if let Some(waiting) = connection.waiting.take_if(|w| w.reply == reply) {
             self.shared.population.expire(waiting.guest, reply);
-            let text = format!("the guest did not answer within {} s\n", PATIENCE.as_secs());
+            let text = format!(
+                "the guest did not answer within {} s\n",
+                ANSWER_TIMEOUT.as_secs()
+            );
             connection.respond(504, text.as_bytes(), waiting.keep_alive);
             self.serve(reply.connection, false);
         }
-    }
-}
-
-fn say(refused: &Refused) -> String {
-    match refused {
-        Refused::NoSuchGuest => "there is no guest of this number".to_owned(),
-        Refused::Dead(fault) => format!("this guest has stopped: {fault}"),
-        Refused::Busy => "too many requests wait for this guest".to_owned(),
     }
 }

@@ -1,9 +1,9 @@
-//! What a worker must do later, unless it is cancelled before.
+//! A worker's timers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// Deadlines in ns, each with something of `T` to do.
+/// Deadlines in ns, each with a `T`.
 #[derive(Debug)]
 pub struct Timers<T> {
     order: BinaryHeap<Reverse<(u64, u64)>>,
@@ -22,7 +22,7 @@ impl<T> Default for Timers<T> {
 }
 
 impl<T> Timers<T> {
-    /// Sets a timer; the result names it.
+    /// Sets a timer. Returns its number.
     pub fn set(&mut self, at: u64, what: T) -> u64 {
         self.last += 1;
         self.order.push(Reverse((at, self.last)));
@@ -30,12 +30,12 @@ impl<T> Timers<T> {
         self.last
     }
 
-    /// Forgets a timer, if it has not fired.
+    /// Cancels a timer, if it has not fired.
     pub fn cancel(&mut self, timer: u64) {
         self.pending.remove(&timer);
     }
 
-    /// When the next fires. Cancelled ones wake nobody.
+    /// The next deadline, without cancelled timers.
     pub fn next(&mut self) -> Option<u64> {
         while let Some(Reverse((at, timer))) = self.order.peek() {
             if self.pending.contains_key(timer) {

@@ -2,7 +2,8 @@
 
 use super::super::queue::Next;
 use super::super::{
-    Active, Answer, Body, Guest, Held, Holding, Home, MAX_ANSWER, ReplyTo, activate, lock,
+    Active, Answer, Guest, GuestState, Holding, LiveGuest, MAX_ANSWER, ReplyTo, Storage, activate,
+    lock,
 };
 use super::event_loop::{Timer, Worker};
 use crate::error::{Error, Result};
@@ -13,20 +14,18 @@ use crate::machine::{Fault, Stop, run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Serial output of one slice beyond this is dropped: what a line cannot carry in a millisecond.
+/// The most serial output of a slice; more is dropped, as a line cannot carry it in a millisecond.
 const MAX_SLICE_OUTPUT: usize = 64 << 10;
 
 impl Worker {
-    /// Gives one guest its turn. Returns the processor time that it took, in ns; None when no guest
-    /// waits.
+    /// Gives one guest its turn. Returns its processor time in ns; `None` when no guest waits.
     pub fn turn(&mut self) -> Result<Option<u64>> {
         let shared = Arc::clone(&self.shared);
         let population = &shared.population;
         if population.held.load(Ordering::Acquire) {
             return Ok(None);
         }
-        // Boots and turns alternate, so that neither guests that spin nor a million boots keep the
-        // other waiting.
+        // Boots and turns alternate, so that neither spinning guests nor a million boots delay the others.
         let boots = self.boots && population.boots_wait();
         self.boot_next = !self.boot_next && boots;
         let offset = if self.boot_next || boots && lock(&population.queue).is_empty() {
@@ -52,7 +51,7 @@ impl Worker {
                 }
             }
         };
-        // Of live guests this worker boots the rest.
+        // One worker boots all live guests.
         if population.runnable(population.plan.holding == Holding::Parked) {
             shared.mailboxes.wake_one();
         }
@@ -62,7 +61,7 @@ impl Worker {
         let (body, inbox) = {
             let mut guest = lock(cell);
             let taken = match activate(&mut guest) {
-                // Somebody wrote to it before its boot: it waits in the queue and boots from there.
+                // It got input before its boot: it is in the queue and boots from there.
                 Ok(active) if booting && active.queued => None,
                 Ok(active) => {
                     active.queued = false;
@@ -101,9 +100,9 @@ impl Worker {
             let mut guest = lock(cell);
             if let Guest::Active(active) = &mut *guest {
                 active.runtime = active.runtime.saturating_add(ran);
-                heard(active, &output, &mut answers);
+                pass_output(active, &output, &mut answers);
                 active.body = Some(body);
-                // Before the guest is let go: another worker's next deadline must come after.
+                // While the guest is locked, so that another worker's next deadline comes later.
                 if let (Some(deadline), Stop::Halted) = (deadline, stop)
                     && lock(&population.ticking).insert(number, deadline) != Some(deadline)
                 {
@@ -136,13 +135,18 @@ impl Worker {
     }
 
     /// Runs a guest for a slice. Its output is in `self.output`; the last result is its timer.
-    fn run(&mut self, number: u32, body: Body, inbox: &[u8]) -> Result<(Stop, Body, Option<u64>)> {
+    fn run(
+        &mut self,
+        number: u32,
+        body: GuestState,
+        inbox: &[u8],
+    ) -> Result<(Stop, GuestState, Option<u64>)> {
         let shared = Arc::clone(&self.shared);
         let population = &shared.population;
         let mut held = match body {
-            Body::Held(held) => held,
-            Body::Stored(stored) => match (&population.home, &mut self.slot) {
-                (Home::Parked(reset), Some((slot, arena))) => {
+            GuestState::LiveGuest(held) => held,
+            GuestState::Stored(stored) => match (&population.storage, &mut self.slot) {
+                (Storage::Parked(reset), Some((slot, arena))) => {
                     let mut devices = unpack(&stored, slot, reset)?;
                     devices.receive(inbox);
                     let (mut stop, lost) = run(
@@ -158,35 +162,35 @@ impl Worker {
                         stop = Stop::Dead(Fault::Paging);
                     }
                     if let Stop::Dead(_) = stop {
-                        // What a dead guest left in the vCPU is not worth reasoning about.
+                        // The vCPU of a dead guest is not reused.
                         slot.memory_mut().fill(0);
                         self.slice.disarm();
                         let image = &population.plan.image;
                         *slot = Slot::new(&population.host, arena, 0, image, Tenancy::Turns)?;
-                        return Ok((stop, Body::Stored(Box::default()), None));
+                        return Ok((stop, GuestState::Stored(Box::default()), None));
                     }
                     let deadline = devices.deadline();
                     let stored = pack(slot, &devices, reset)?;
-                    return Ok((stop, Body::Stored(stored), deadline));
+                    return Ok((stop, GuestState::Stored(stored), deadline));
                 }
-                (Home::Live(arena), _) => {
+                (Storage::Live(arena), _) => {
                     let index = (number - population.plan.first) as usize;
                     let image = &population.plan.image;
                     // The kernel gives up making a VM when a signal comes.
                     self.slice.disarm();
                     let slot = Slot::new(&population.host, arena, index, image, Tenancy::One)?;
                     self.slice.arm();
-                    Box::new(Held {
+                    Box::new(LiveGuest {
                         slot,
                         devices: Devices::default(),
                     })
                 }
-                (Home::Parked(_), None) => {
+                (Storage::Parked(_), None) => {
                     return Err(Error::State("a worker of parked guests has no slot"));
                 }
             },
         };
-        let Held { slot, devices } = &mut *held;
+        let LiveGuest { slot, devices } = &mut *held;
         devices.receive(inbox);
         let (stop, lost) = run(
             slot,
@@ -198,7 +202,7 @@ impl Worker {
         )?;
         population.lost_output.fetch_add(lost, Ordering::Relaxed);
         let deadline = devices.deadline();
-        Ok((stop, Body::Held(held), deadline))
+        Ok((stop, GuestState::LiveGuest(held), deadline))
     }
 }
 
@@ -208,8 +212,8 @@ fn thread_time() -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Takes a guest's output to the requests that wait for it.
-fn heard(active: &mut Active, output: &[u8], answers: &mut Vec<(ReplyTo, Answer)>) {
+/// Passes a guest's output to the requests that wait for it.
+fn pass_output(active: &mut Active, output: &[u8], answers: &mut Vec<(ReplyTo, Answer)>) {
     let mut rest = output;
     while !active.asks.is_empty() && !rest.is_empty() {
         let end = rest.iter().position(|b| *b == b'\n').map(|i| i + 1);
