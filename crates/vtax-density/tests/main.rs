@@ -12,6 +12,7 @@ extern crate vtax_testkit;
 
 mod climb;
 mod plans;
+mod report;
 
 fn main() {
     vtax_testkit::main();

@@ -14,6 +14,7 @@ mod directory;
 mod history;
 mod large;
 mod machines;
+mod markup;
 mod report;
 mod simulations;
 mod statistics;

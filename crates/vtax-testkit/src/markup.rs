@@ -1,25 +1,79 @@
-//! What text can change of a page of HTML: for tests that text never becomes markup.
+//! The tags and the text of a page of HTML, for tests that text never becomes markup.
 
 use std::fmt::Write;
+
+/// Parts of text that are markup where nothing escapes them, or have a meaning in prose.
+pub const FRAGMENTS: [&str; 14] = [
+    "</script>",
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<!--",
+    "-->",
+    "]]>",
+    "\" onload=\"x",
+    "' x='",
+    "&lt;",
+    "&#60;",
+    "`",
+    "</pre></td></table></div></section>",
+    "\u{2028}",
+    "\u{1b}[31m\u{0}",
+];
+
+/// A tag, with the text before it.
+struct Part<'a> {
+    text: &'a str,
+    name: String,
+    attributes: Vec<&'a str>,
+}
+
+/// The parts of a page in order.
+fn parts(page: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut rest = page;
+    while let Some((text, behind)) = rest.split_once('<') {
+        let (name, attributes, after) = tag(behind);
+        // Within these elements nothing but their end is markup.
+        rest = match name.as_str() {
+            "script" | "style" => after
+                .find(&format!("</{name}"))
+                .map_or("", |at| &after[at..]),
+            _ => after,
+        };
+        parts.push(Part {
+            text,
+            name,
+            attributes,
+        });
+    }
+    parts
+}
 
 /// The tags of a page in order, each with the names of its attributes. Pages that differ in text alone have the same.
 /// `b` and `code` without attributes are left out: they depend on the words of a sentence.
 pub fn skeleton(page: &str) -> String {
     let mut found = String::new();
-    let mut rest = page;
-    while let Some((_, behind)) = rest.split_once('<') {
-        let (name, attributes, after) = tag(behind);
-        rest = after;
-        // Within these elements nothing but their end is markup.
-        if let "script" | "style" = name.as_str() {
-            rest = rest.find(&format!("</{name}")).map_or("", |at| &rest[at..]);
-        }
-        let is_emphasis = ["b", "/b", "code", "/code"].contains(&name.as_str());
-        if !is_emphasis || !attributes.is_empty() {
-            let _ = writeln!(found, "{name} {}", attributes.join(" "));
+    for part in parts(page) {
+        let is_emphasis = ["b", "/b", "code", "/code"].contains(&part.name.as_str());
+        if !is_emphasis || !part.attributes.is_empty() {
+            let _ = writeln!(found, "{} {}", part.name, part.attributes.join(" "));
         }
     }
     found
+}
+
+/// What a reader sees of a page, as far as it is text.
+pub fn text_of(page: &str) -> String {
+    let text: String = parts(page).iter().map(|part| part.text).collect();
+    let escapes = [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&amp;", "&"),
+    ];
+    escapes
+        .iter()
+        .fold(text, |text, (escape, c)| text.replace(escape, c))
 }
 
 /// The name of a tag and the names of its attributes, and what follows it. `text` begins behind `<`.
@@ -68,6 +122,12 @@ mod tests {
         for harmless in ["&lt;i&gt;", "a > b", "' =", ""] {
             assert_eq!(with(harmless), with("plain"), "{harmless}");
         }
+    }
+
+    #[test]
+    fn a_reader_sees_text_as_it_was() {
+        let page = PAGE.replace("NAME", "&lt;i&gt; &amp;lt;");
+        assert_eq!(text_of(&page), "<i> &lt; x");
     }
 
     #[test]
