@@ -1,6 +1,6 @@
 //! Who spent the host's CPU time: the stages that it is split into, in metrics, tables and figures.
 
-use crate::Nanoseconds;
+use crate::{Nanoseconds, metric};
 
 /// One share of the CPU time of a window. All shares of a window sum to what the host did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -87,7 +87,7 @@ impl Stage {
 
     /// Its metric, in cores.
     pub fn metric(self) -> String {
-        format!("cpu.stage.{}", self.name())
+        metric::CPU_STAGE.of(self.name())
     }
 
     /// Who that is, in words that follow "by".

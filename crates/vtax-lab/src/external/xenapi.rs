@@ -11,6 +11,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+use vtax_core::counter;
 use vtax_core::{Base, Nanoseconds, Source, Unit};
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
@@ -19,7 +20,7 @@ use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, Vm};
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::{Subject, metric};
+use vtax_observe::{Subject};
 
 /// The platform `xenapi`.
 #[derive(Debug)]
@@ -427,10 +428,10 @@ fn exchanged(name: &str) -> Option<&'static str> {
     let is_one = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_alphanumeric());
     match (kind, way) {
         _ if !is_one => None,
-        ("vif", "tx") => Some(metric::NET_RX_BYTES),
-        ("vif", "rx") => Some(metric::NET_TX_BYTES),
-        ("vbd", "read") => Some(metric::BLOCK_READ_BYTES),
-        ("vbd", "write") => Some(metric::BLOCK_WRITE_BYTES),
+        ("vif", "tx") => Some(counter::NET_RX_BYTES),
+        ("vif", "rx") => Some(counter::NET_TX_BYTES),
+        ("vbd", "read") => Some(counter::BLOCK_READ_BYTES),
+        ("vbd", "write") => Some(counter::BLOCK_WRITE_BYTES),
         _ => None,
     }
 }
@@ -482,17 +483,17 @@ fn counters(
     };
     let (time, measured) = (Base::Nanosecond, Source::Measured);
     let mut columns = vec![
-        column("host", metric::CPU_IDLE, time, measured),
-        column(DOM0, metric::CPU_TOTAL, time, measured),
-        column(TARGET, metric::CPU_VCPU, time, measured),
-        column(TARGET, metric::CPU_BACKEND, time, Source::Modelled),
-        column(TARGET, metric::CPU_TOTAL, time, Source::Modelled),
+        column("host", counter::CPU_IDLE, time, measured),
+        column(DOM0, counter::CPU_TOTAL, time, measured),
+        column(TARGET, counter::CPU_VCPU, time, measured),
+        column(TARGET, counter::CPU_BACKEND, time, Source::Modelled),
+        column(TARGET, counter::CPU_TOTAL, time, Source::Modelled),
     ];
     let bytes = [
-        metric::NET_RX_BYTES,
-        metric::NET_TX_BYTES,
-        metric::BLOCK_READ_BYTES,
-        metric::BLOCK_WRITE_BYTES,
+        counter::NET_RX_BYTES,
+        counter::NET_TX_BYTES,
+        counter::BLOCK_READ_BYTES,
+        counter::BLOCK_WRITE_BYTES,
     ];
     columns.extend(bytes.map(|name| column(TARGET, name, Base::Byte, measured)));
     for (at, values) in &updates.rows {
@@ -587,13 +588,13 @@ mod tests {
         let (columns, processors) =
             counters(&updates(&[(100, ROW), (105, ROW)]), "web", "zero", "h").unwrap();
         assert_eq!(processors, 2);
-        assert_eq!(of(&columns, TARGET, metric::CPU_VCPU), [0.0, 3.75, 7.5]);
-        assert_eq!(of(&columns, DOM0, metric::CPU_TOTAL), [0.0, 2.0, 4.0]);
+        assert_eq!(of(&columns, TARGET, counter::CPU_VCPU), [0.0, 3.75, 7.5]);
+        assert_eq!(of(&columns, DOM0, counter::CPU_TOTAL), [0.0, 2.0, 4.0]);
         // 400 of 1600 bytes.
-        assert_eq!(of(&columns, TARGET, metric::CPU_BACKEND), [0.0, 0.5, 1.0]);
-        assert_eq!(of(&columns, TARGET, metric::CPU_TOTAL), [0.0, 4.25, 8.5]);
-        assert_eq!(of(&columns, "host", metric::CPU_IDLE), [0.0, 3.75, 7.5]);
-        let sent = of(&columns, TARGET, metric::NET_RX_BYTES);
+        assert_eq!(of(&columns, TARGET, counter::CPU_BACKEND), [0.0, 0.5, 1.0]);
+        assert_eq!(of(&columns, TARGET, counter::CPU_TOTAL), [0.0, 4.25, 8.5]);
+        assert_eq!(of(&columns, "host", counter::CPU_IDLE), [0.0, 3.75, 7.5]);
+        let sent = of(&columns, TARGET, counter::NET_RX_BYTES);
         assert!((sent[2] * 1e9 - 3000.0).abs() < 1e-6, "{sent:?}");
         assert_eq!(columns[0].at, [95, 100, 105].map(moment));
     }
@@ -611,7 +612,7 @@ mod tests {
             quiet[column] = f64::NAN;
         }
         let (columns, _) = counters(&updates(&[(100, &quiet)]), "web", "zero", "h").unwrap();
-        assert_eq!(of(&columns, TARGET, metric::CPU_BACKEND), [0.0, 0.0]);
+        assert_eq!(of(&columns, TARGET, counter::CPU_BACKEND), [0.0, 0.0]);
         for (vm, dom0, host, said) in [
             ("gone", "zero", "h", "the VM"),
             ("web", "gone", "h", "Domain 0"),

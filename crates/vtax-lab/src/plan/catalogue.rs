@@ -7,10 +7,10 @@ use vtax_host::cell;
 use vtax_host::host_settings;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{self, Workload};
-use vtax_report::analysis::charge::metric;
+use vtax_report::analysis::charge;
 
 /// The setting that has the guests of a trial charged.
-pub const CHARGE: &str = metric::CHARGE;
+pub const CHARGE: &str = charge::CHARGE;
 
 /// What can be set of what is read.
 const OBSERVED: [Parameter; 1] = [Parameter::new(

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use vtax_host::cell::OuterNetwork;
 use vtax_host::settings::{Level, Settings};
-use vtax_report::analysis::charge::metric;
+use vtax_report::analysis::charge;
 
 /// A validated plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -90,7 +90,7 @@ pub struct Entry {
 }
 
 /// The factor that chooses neighbours by name.
-pub const NEIGHBOURS: &str = metric::NEIGHBOURS;
+pub const NEIGHBOURS: &str = charge::NEIGHBOURS;
 
 /// Settings that each guest has for itself: as a neighbour's table has them, and in full.
 const GUESTS_OWN: [(&str, &str); 4] = [

@@ -3,8 +3,8 @@
 
 use super::output::SECONDS;
 use std::time::Duration;
+use vtax_core::counter;
 use vtax_core::{Base, Quantity, Unit};
-use vtax_observe::metric;
 
 /// The two accounts may differ by this share of the smaller one.
 const SHARE: f64 = 0.1;
@@ -41,12 +41,12 @@ impl Account {
     pub const fn series(self) -> &'static [&'static str] {
         // A host receives what its guest sends.
         match self {
-            Self::BytesToTarget => &[metric::NET_TX_BYTES],
-            Self::BytesFromTarget => &[metric::NET_RX_BYTES],
-            Self::BytesBothWays => &[metric::NET_TX_BYTES, metric::NET_RX_BYTES],
-            Self::FramesToTarget => &[metric::NET_TX_PACKETS],
-            Self::FramesFromTarget => &[metric::NET_RX_PACKETS],
-            Self::BytesRead => &[metric::BLOCK_READ_BYTES],
+            Self::BytesToTarget => &[counter::NET_TX_BYTES],
+            Self::BytesFromTarget => &[counter::NET_RX_BYTES],
+            Self::BytesBothWays => &[counter::NET_TX_BYTES, counter::NET_RX_BYTES],
+            Self::FramesToTarget => &[counter::NET_TX_PACKETS],
+            Self::FramesFromTarget => &[counter::NET_RX_PACKETS],
+            Self::BytesRead => &[counter::BLOCK_READ_BYTES],
             Self::Clock => &[],
         }
     }
@@ -332,8 +332,8 @@ mod tests {
 
     #[test]
     fn what_a_guest_sends_is_what_its_host_receives() {
-        assert_eq!(Account::BytesFromTarget.series(), [metric::NET_RX_BYTES]);
-        assert_eq!(Account::FramesToTarget.series(), [metric::NET_TX_PACKETS]);
+        assert_eq!(Account::BytesFromTarget.series(), [counter::NET_RX_BYTES]);
+        assert_eq!(Account::FramesToTarget.series(), [counter::NET_TX_PACKETS]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
+use vtax_core::metric;
 use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_observe::meter;
@@ -438,7 +439,7 @@ impl Reader<'_, &Catalogue> {
                 Some(StopRule::Precision {
                     metric: self
                         .string(table, "metric")
-                        .unwrap_or_else(|| "cpu.per_work".to_owned()),
+                        .unwrap_or_else(|| metric::CPU_PER_WORK.name.to_owned()),
                     width: self.number(table, "width", 0.001, 1.0).unwrap_or(0.05),
                     minimum,
                     time_cap: self

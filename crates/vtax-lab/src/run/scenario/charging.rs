@@ -5,13 +5,13 @@ use crate::LabError;
 use crate::plan::CHARGE;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
+use vtax_core::metric::{self, Family};
+use vtax_core::{Base, Nanoseconds, Source, Unit};
 use vtax_host::settings::Settings;
-use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Pass, Stage};
+use vtax_observe::ObserveError;
+use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Pass, Roster, Stage};
 use vtax_observe::clock::SystemClock;
-use vtax_observe::{ObserveError, Subject};
-use vtax_report::analysis::charge::metric;
-use vtax_report::results::{Better, Metric, Work};
+use vtax_report::results::{Metric, Work};
 
 /// Passes before the load: the methods learn of the guests' devices in them.
 const PASSES_TO_SETTLE: u32 = 3;
@@ -30,12 +30,13 @@ pub(super) fn chosen(settings: &Settings) -> Option<MethodChoice> {
 
 /// Why soft interrupts cannot be traced here, if they cannot.
 pub fn why_not_traced() -> Option<String> {
-    let failed = open(MethodChoice::Traced).err();
+    let failed = open(MethodChoice::Traced, Roster::Discovered).err();
     failed.map(|error| error.to_string())
 }
 
-fn open(method: MethodChoice) -> Result<Charger, ObserveError> {
+fn open(method: MethodChoice, roster: Roster) -> Result<Charger, ObserveError> {
     Charger::open(ChargerOptions {
+        roster,
         method,
         ..ChargerOptions::default()
     })
@@ -68,24 +69,30 @@ impl Charging {
             return Ok(None);
         };
         let mut not_traced = None;
-        let opened = open(choice).or_else(|error| {
+        let subjects = guests.iter().map(|guest| guest.target.subject());
+        let roster = Roster::Given(subjects.collect());
+        let opened = open(choice, roster.clone()).or_else(|error| {
             if choice != MethodChoice::Both {
                 return Err(error);
             }
             not_traced = Some(error.to_string());
-            open(MethodChoice::Counted)
+            open(MethodChoice::Counted, roster)
         });
         let mut charger = opened.map_err(unreadable)?;
         for _ in 0..PASSES_TO_SETTLE {
             charger.pass(&SystemClock).map_err(unreadable)?;
             std::thread::sleep(SETTLE);
         }
-        let numbers = guests.iter().map(|guest| number(&charger, guest));
         Ok(Some(Self {
-            numbers: numbers.collect::<Result<_, _>>()?,
+            numbers: charger.numbers().map_err(unreadable)?,
             charger,
             not_traced,
         }))
+    }
+
+    /// The charger, whose BPF programs serve the trial's counters as well.
+    pub(super) fn charger(&self) -> &Charger {
+        &self.charger
     }
 
     /// Ends an interval and begins the next.
@@ -98,39 +105,6 @@ impl Charging {
             numbers: self.numbers.clone(),
         })
     }
-}
-
-/// The charger's number of a guest.
-fn number(charger: &Charger, guest: &Guest<'_>) -> Result<u32, LabError> {
-    let subject = guest.target.subject();
-    let mut seen = charger.guests();
-    let found = seen.find(|found| is_same(found, &subject));
-    found.map(|found| found.number).ok_or_else(|| {
-        let seen: Vec<&str> = charger.guests().map(|guest| guest.name.as_str()).collect();
-        LabError::other(format!(
-            "charge-back does not see the guest {} ({}); it sees: {}",
-            guest.spec.name,
-            guest.spec.platform.kind(),
-            seen.join(", ")
-        ))
-    })
-}
-
-fn is_same(found: &vtax_observe::guests::Guest, subject: &Subject) -> bool {
-    if let Some(domain) = subject.domain {
-        return found.domain.is_some_and(|(id, _)| id == domain);
-    }
-    if subject.vmm.is_some() {
-        return found.platform.is_vm() && found.process == subject.vmm;
-    }
-    // The container's own group is in the target's.
-    let Some(group) = &found.group else {
-        return false;
-    };
-    let mut parts = group
-        .ancestors()
-        .filter(|part| !part.as_os_str().is_empty());
-    parts.any(|part| subject.cgroups.iter().any(|folder| folder.ends_with(part)))
 }
 
 /// What was charged in an interval.
@@ -158,51 +132,31 @@ impl Charged {
         };
         if let Some((work, seconds)) = work.filter(|(_, seconds)| *seconds > 0.0) {
             let unit = Unit::per(work.unit.base, Base::Second);
-            rates.add(metric::WORK, work.amount / seconds, unit, "work done");
+            rates.add(metric::CHARGE_WORK, work.amount / seconds, unit);
         }
         for (method, ledger) in &self.pass.ledgers {
             let Some(row) = ledger.row(*number) else {
                 continue;
             };
             for stage in Stage::CHARGED {
-                let name = metric::stage(method, stage.name());
-                let title = format!("charged for {} ({method})", stage.name());
-                rates.time(&name, row.stages.get(stage), &title);
+                let name = metric::CHARGE_STAGE.name(&[method, stage.name()]);
+                let about = format!("{} ({method})", stage.name());
+                let time = row.stages.get(stage);
+                rates.time_of(metric::CHARGE_STAGE, name, &about, time);
             }
             if let Some(modelled) = row.modelled {
-                let title = format!("how far that may be off ({method})");
-                rates.time(&metric::error(method), modelled.total(), &title);
+                rates.method(metric::CHARGE_ERROR, method, modelled.total());
             }
-            let title = "booked by the kernel on the guest's threads";
-            rates.time(metric::BOOKED, row.booked, title);
+            rates.time(metric::CHARGE_BOOKED, row.booked);
         }
         let exchanged = self.pass.exchanges.guests.get(number).copied();
         let exchanged = exchanged.unwrap_or_default();
-        for (name, count, base, title) in [
-            (
-                metric::RECEIVED,
-                exchanged.received,
-                Base::Packet,
-                "packets received",
-            ),
-            (metric::SENT, exchanged.sent, Base::Packet, "packets sent"),
-            (
-                metric::BYTES,
-                exchanged.bytes,
-                Base::Byte,
-                "bytes exchanged",
-            ),
-            (
-                metric::BLOCK_REQUESTS,
-                exchanged.block_requests,
-                Base::Request,
-                "block requests",
-            ),
-        ] {
-            rates.count(name, count, base, title);
-        }
+        rates.count(metric::CHARGE_RECEIVED, exchanged.received);
+        rates.count(metric::CHARGE_SENT, exchanged.sent);
+        rates.count(metric::CHARGE_BYTES, exchanged.bytes);
+        rates.count(metric::CHARGE_BLOCK_REQUESTS, exchanged.block_requests);
         if let Some(pages) = exchanged.pages {
-            rates.count(metric::PAGES, pages, Base::Page, "pages exchanged");
+            rates.count(metric::CHARGE_PAGES, pages);
         }
         if guest == 0 {
             self.add_host(&mut rates);
@@ -212,50 +166,22 @@ impl Charged {
 
     fn add_host(&self, rates: &mut Rates) {
         for (method, ledger) in &self.pass.ledgers {
-            for (name, time, title) in [
-                (metric::host(method), ledger.host, "the host's own tasks"),
-                (
-                    metric::host_softirq(method),
-                    ledger.host_softirq,
-                    "soft interrupts for no guest",
-                ),
-                (
-                    metric::unattributed(method),
-                    ledger.unattributed,
-                    "unattributed",
-                ),
-            ] {
-                rates.time(&name, time, &format!("{title} ({method})"));
-            }
+            rates.method(metric::CHARGE_HOST, method, ledger.host);
+            rates.method(metric::CHARGE_HOST_SOFTIRQ, method, ledger.host_softirq);
+            rates.method(metric::CHARGE_UNATTRIBUTED, method, ledger.unattributed);
             // The counted method hands out all soft interrupt time there was, by the kernel's account or by samples.
             if *method == "counted" {
                 let of_guests: u64 = (ledger.rows.iter())
                     .map(|row| row.stages.get(Stage::Softirq).0)
                     .sum();
                 let all = Nanoseconds(of_guests.saturating_add(ledger.host_softirq.0));
-                rates.time(
-                    metric::SOFTIRQ,
-                    all,
-                    "soft interrupts by the kernel's account",
-                );
+                rates.time(metric::CHARGE_SOFTIRQ, all);
             }
-            rates.time(metric::TOTAL, ledger.total, "all that the processors did");
+            rates.time(metric::CHARGE_TOTAL, ledger.total);
         }
         let exchanges = &self.pass.exchanges;
-        let title = "packets of no guest";
-        rates.count(
-            metric::HOST_PACKETS,
-            exchanges.host_packets,
-            Base::Packet,
-            title,
-        );
-        let title = "soft interrupts for no I/O";
-        rates.count(
-            metric::OTHER_SOFTIRQS,
-            exchanges.other_softirqs,
-            Base::One,
-            title,
-        );
+        rates.count(metric::CHARGE_HOST_PACKETS, exchanges.host_packets);
+        rates.count(metric::CHARGE_OTHER_SOFTIRQS, exchanges.other_softirqs);
     }
 }
 
@@ -267,33 +193,38 @@ struct Rates {
 }
 
 impl Rates {
-    fn time(&mut self, name: &str, time: Nanoseconds, title: &str) {
+    fn time(&mut self, metric: &metric::Metric, time: Nanoseconds) {
         let cores = time.as_secs_f64() / self.seconds;
-        self.add(name, cores, Unit::of(Base::Core), title);
+        self.add(metric, cores, Unit::of(Base::One));
+    }
+
+    fn method(&mut self, family: &Family, method: &str, time: Nanoseconds) {
+        self.time_of(family, family.of(method), method, time);
+    }
+
+    /// One of a family of metrics; `about` is for its title.
+    fn time_of(&mut self, family: &Family, name: String, about: &str, time: Nanoseconds) {
+        let cores = time.as_secs_f64() / self.seconds;
+        if cores.is_finite() {
+            let unit = Unit::of(Base::One);
+            let found = Metric::of(family.metric(), about, unit, cores, self.source);
+            self.metrics.insert(name, found);
+        }
     }
 
     #[allow(
         clippy::cast_precision_loss,
         reason = "an interval's counts are below 2^53"
     )]
-    fn count(&mut self, name: &str, count: u64, of: Base, title: &str) {
-        let rate = count as f64 / self.seconds;
-        self.add(name, rate, Unit::per(of, Base::Second), title);
+    fn count(&mut self, metric: &metric::Metric, count: u64) {
+        self.add(metric, count as f64 / self.seconds, Unit::of(Base::One));
     }
 
-    fn add(&mut self, name: &str, value: f64, unit: Unit, title: &str) {
-        if !value.is_finite() {
-            return;
+    fn add(&mut self, metric: &metric::Metric, value: f64, given: Unit) {
+        if value.is_finite() {
+            let found = Metric::of(metric, "", given, value, self.source);
+            self.metrics.insert(metric.name.to_owned(), found);
         }
-        let metric = Metric {
-            quantity: Quantity::new(value, unit),
-            source: self.source,
-            model: None,
-            better: Better::Neither,
-            headline: false,
-            title: title.to_owned(),
-        };
-        self.metrics.insert(name.to_owned(), metric);
     }
 }
 
@@ -355,15 +286,21 @@ mod tests {
         let value = |name: &str| found[name].quantity.value;
         assert!((value("charge.traced.vcpu") - 0.5).abs() < 1e-9);
         assert!(
-            (value(metric::SOFTIRQ) - 0.2).abs() < 1e-9,
+            (value(metric::CHARGE_SOFTIRQ.name) - 0.2).abs() < 1e-9,
             "the guest's and the host's"
         );
-        assert!((value(metric::TOTAL) - 1.5).abs() < 1e-9);
-        assert!((value(metric::RECEIVED) - 15.0).abs() < 1e-9);
-        assert_eq!(found[metric::PAGES].quantity.to_string(), "45.0 page/s");
+        assert!((value(metric::CHARGE_TOTAL.name) - 1.5).abs() < 1e-9);
+        assert!((value(metric::CHARGE_RECEIVED.name) - 15.0).abs() < 1e-9);
+        assert_eq!(
+            found[metric::CHARGE_PAGES.name].quantity.to_string(),
+            "45.0 page/s"
+        );
         // Work is of the interval between the marks, which is the load generator's.
-        assert_eq!(found[metric::WORK].quantity.to_string(), "200 request/s");
-        assert_eq!(found[metric::WORK].source, Source::Emulated);
+        assert_eq!(
+            found[metric::CHARGE_WORK.name].quantity.to_string(),
+            "200 request/s"
+        );
+        assert_eq!(found[metric::CHARGE_WORK.name].source, Source::Emulated);
     }
 
     #[test]
@@ -371,10 +308,10 @@ mod tests {
         let found = charged().metrics(1, None, Source::Measured);
         assert_eq!(found["charge.counted.softirq"].quantity.value, 0.0);
         for absent in [
-            metric::WORK,
-            metric::TOTAL,
-            metric::HOST_PACKETS,
-            metric::PAGES,
+            metric::CHARGE_WORK.name,
+            metric::CHARGE_TOTAL.name,
+            metric::CHARGE_HOST_PACKETS.name,
+            metric::CHARGE_PAGES.name,
         ] {
             assert!(!found.contains_key(absent), "{absent}");
         }

@@ -12,12 +12,12 @@ use crate::suspect::{self, OwnWork};
 use std::collections::BTreeMap;
 use std::time::Instant;
 use vtax_core::account::OBSERVER;
-use vtax_core::{Nanoseconds, Source};
+use vtax_core::{Nanoseconds, Source, counter, metric};
 use vtax_host::cell::SWITCH;
 use vtax_host::host_settings;
 use vtax_load::workload::{Lateness, WorkloadResult};
-use vtax_observe::{ObserverReport, Snapshot, metric};
-use vtax_report::results::{Actor, Better, HistogramRecord, Metric, ObservationCost, Phase, Role};
+use vtax_observe::{ObserverReport, Snapshot};
+use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role};
 
 /// The guests' own counters, and the time of the reading.
 pub struct InnerReadings {
@@ -292,11 +292,11 @@ impl Findings<'_, '_> {
         };
         let target = self.guests.first();
         OwnWork {
-            target: sum(|guest| &guest.owner, metric::CPU_TOTAL),
-            client: sum(|guest| &guest.client, metric::CPU_TOTAL),
-            vtax: spent(OBSERVER, metric::CPU_TOTAL),
-            switch: spent(SWITCH, metric::CPU_TOTAL),
-            domains: sum(|guest| &guest.owner, metric::CPU_DOMAIN),
+            target: sum(|guest| &guest.owner, counter::CPU_TOTAL),
+            client: sum(|guest| &guest.client, counter::CPU_TOTAL),
+            vtax: spent(OBSERVER, counter::CPU_TOTAL),
+            switch: spent(SWITCH, counter::CPU_TOTAL),
+            domains: sum(|guest| &guest.owner, counter::CPU_DOMAIN),
             period: self.period,
             observer: self.report.clone(),
             is_alone: self.metering.host == Source::Emulated,
@@ -309,15 +309,10 @@ impl Findings<'_, '_> {
 /// The knee as a metric, where a level kept the objective.
 fn knee(measured: &Measurement, source: Source) -> Option<(String, Metric)> {
     let (outcome, level) = (measured.objective.as_ref()?, measured.level?);
-    let metric = Metric {
-        quantity: outcome.knee?,
-        source,
-        model: None,
-        better: Better::Higher,
-        headline: true,
-        title: format!("highest load ({}) that kept {}", level.title, outcome.text),
-    };
-    Some(("knee".to_owned(), metric))
+    let knee = outcome.knee?;
+    let about = format!("({}) that kept {}", level.title, outcome.text);
+    let metric = Metric::of(metric::KNEE, &about, knee.unit, knee.value, source);
+    Some((metric::KNEE.name.to_owned(), metric))
 }
 
 /// The distributions that the loads report, by client and window.

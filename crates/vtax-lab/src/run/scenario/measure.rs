@@ -1,26 +1,25 @@
 //! From what was observed of a guest and a load generator's result to a trial's metrics.
 
 use super::observation::{CpuShares, Inner, Observation};
-use super::residency::{self, ResidencyMetric};
+use super::residency;
 use crate::external::xenapi::DOM0;
 use std::collections::BTreeMap;
-use vtax_core::{Base, Quantity, Source, Unit};
+use vtax_core::{Base, Pattern, Quantity, Source, Unit, counter, metric};
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};
 use vtax_observe::counters::Rule;
-use vtax_observe::metric;
-use vtax_report::results::{Better, Metric, Stage, Work};
+use vtax_report::results::{Metric, Stage, Work};
 
 /// What a guest's frames must amount to before notifications are divided by them.
 const ENOUGH_BYTES: f64 = 1e6;
 
 /// What a summary leads with where the guest has the vtax NIC, beside the workload's own.
-const HOLDING: &[&str] = &[
-    "cpu.outside_guest.per_work",
-    "guest.interrupts.per_gb",
-    "nic.kicks.per_gb",
-    "rtt.mean",
-    "download.p50",
+const HOLDING: [&metric::Metric; 5] = [
+    metric::CPU_OUTSIDE_GUEST_PER_WORK,
+    metric::GUEST_INTERRUPTS_PER_GB,
+    metric::NIC_KICKS_PER_GB,
+    metric::RTT_MEAN,
+    metric::DOWNLOAD_P50,
 ];
 
 /// Metrics as they are added, with the flag of the guest's platform.
@@ -30,187 +29,109 @@ struct MetricSet {
 }
 
 impl MetricSet {
-    fn add(&mut self, name: &str, title: &str, value: f64, unit: Unit, better: Better) {
-        let metric = Metric {
-            quantity: Quantity::new(value, unit),
-            source: self.source,
-            model: None,
-            better,
-            headline: false,
-            title: title.to_owned(),
-        };
-        self.metrics.insert(name.to_owned(), metric);
+    fn add(&mut self, metric: &metric::Metric, value: f64) {
+        self.add_part(metric, "", "", value);
     }
 
-    fn lead(&mut self, name: &str) {
-        if let Some(metric) = self.metrics.get_mut(name) {
+    /// One of a family of metrics; `about` is for its title.
+    fn add_part(&mut self, metric: &metric::Metric, part: &str, about: &str, value: f64) {
+        let found = Metric::of(metric, about, Unit::of(Base::One), value, self.source);
+        self.metrics.insert(Pattern(metric.name).of(part), found);
+    }
+
+    /// A cost of the window, for each unit of work.
+    fn add_per_work(&mut self, metric: &metric::Metric, cost: f64, work: &Work) {
+        let value = cost / work.amount;
+        let found = Metric::of(metric, &work.phrase, work.unit, value, self.source);
+        self.metrics.insert(metric.name.to_owned(), found);
+    }
+
+    fn lead(&mut self, metric: &metric::Metric) {
+        if let Some(metric) = self.metrics.get_mut(metric.name) {
             metric.headline = true;
         }
     }
 }
 
-/// Counters of the host that become rates: metric, series, title, what is counted.
-const HOST_RATES: [(&str, &str, &str, Base); 8] = [
+/// Counters of the host that become rates: metric, series.
+const HOST_RATES: [(&metric::Metric, &str); 8] = [
+    (metric::INTERRUPTS_PER_SECOND, counter::INTERRUPTS_TOTAL),
     (
-        "interrupts.per_second",
-        metric::INTERRUPTS_TOTAL,
-        "interrupts of the host",
-        Base::Interrupt,
+        metric::CONTEXT_SWITCHES_PER_SECOND,
+        counter::CONTEXT_SWITCHES,
     ),
+    (metric::KVM_EXITS_PER_SECOND, counter::KVM_EXITS),
+    (metric::CYCLES_PER_SECOND, counter::HW_CYCLES),
+    (metric::INSTRUCTIONS_PER_SECOND, counter::HW_INSTRUCTIONS),
     (
-        "context_switches.per_second",
-        metric::CONTEXT_SWITCHES,
-        "context switches of the host",
-        Base::One,
+        metric::LLC_REFERENCES_PER_SECOND,
+        counter::HW_LLC_REFERENCES,
     ),
+    (metric::LLC_MISSES_PER_SECOND, counter::HW_LLC_MISSES),
     (
-        "kvm.exits.per_second",
-        metric::KVM_EXITS,
-        "VM exits",
-        Base::Exit,
-    ),
-    (
-        "cycles.per_second",
-        metric::HW_CYCLES,
-        "cycles of the host",
-        Base::Cycle,
-    ),
-    (
-        "instructions.per_second",
-        metric::HW_INSTRUCTIONS,
-        "instructions of the host",
-        Base::Instruction,
-    ),
-    (
-        "llc.references_per_second",
-        metric::HW_LLC_REFERENCES,
-        "last level cache references",
-        Base::CacheEvent,
-    ),
-    (
-        "llc.misses_per_second",
-        metric::HW_LLC_MISSES,
-        "last level cache misses",
-        Base::CacheEvent,
-    ),
-    (
-        "xen.machine.pages_exchanged_per_second",
-        metric::XEN_PAGES_EXCHANGED,
-        "pages exchanged with all domains",
-        Base::Page,
+        metric::XEN_MACHINE_PAGES_EXCHANGED_PER_SECOND,
+        counter::XEN_PAGES_EXCHANGED,
     ),
 ];
 
 /// Counters of a guest that become rates.
-const GUEST_RATES: [(&str, &str, &str, Base); 7] = [
+const GUEST_RATES: [(&metric::Metric, &str); 7] = [
+    (metric::NET_RX_PACKETS_PER_SECOND, counter::NET_RX_PACKETS),
+    (metric::NET_TX_PACKETS_PER_SECOND, counter::NET_TX_PACKETS),
+    (metric::NET_RX_BYTES_PER_SECOND, counter::NET_RX_BYTES),
+    (metric::NET_TX_BYTES_PER_SECOND, counter::NET_TX_BYTES),
     (
-        "net.rx_packets_per_second",
-        metric::NET_RX_PACKETS,
-        "frames from the target's device",
-        Base::Packet,
+        metric::XEN_PAGES_EXCHANGED_PER_SECOND,
+        counter::XEN_PAGES_EXCHANGED,
     ),
     (
-        "net.tx_packets_per_second",
-        metric::NET_TX_PACKETS,
-        "frames to the target's device",
-        Base::Packet,
+        metric::XEN_PAGES_COPIED_PER_SECOND,
+        counter::XEN_PAGES_COPIED,
     ),
     (
-        "net.rx_bytes_per_second",
-        metric::NET_RX_BYTES,
-        "bytes from the target's device",
-        Base::Byte,
-    ),
-    (
-        "net.tx_bytes_per_second",
-        metric::NET_TX_BYTES,
-        "bytes to the target's device",
-        Base::Byte,
-    ),
-    (
-        "xen.pages_exchanged_per_second",
-        metric::XEN_PAGES_EXCHANGED,
-        "pages exchanged with the target's domain",
-        Base::Page,
-    ),
-    (
-        "xen.pages_copied_per_second",
-        metric::XEN_PAGES_COPIED,
-        "pages copied by grant operations for it",
-        Base::Page,
-    ),
-    (
-        "xen.pages_mapped_per_second",
-        metric::XEN_PAGES_MAPPED,
-        "pages mapped by grant operations for it",
-        Base::Page,
+        metric::XEN_PAGES_MAPPED_PER_SECOND,
+        counter::XEN_PAGES_MAPPED,
     ),
 ];
 
 /// What a guest's devices carried, for whoever watches.
 const CARRIED: [(&str, &str, Base); 6] = [
-    (metric::NET_TX_BYTES, "to its network device", Base::Byte),
-    (metric::NET_RX_BYTES, "from its network device", Base::Byte),
-    (metric::NET_TX_PACKETS, "frames to it", Base::Packet),
-    (metric::NET_RX_PACKETS, "frames from it", Base::Packet),
-    (metric::BLOCK_READ_BYTES, "read from its disks", Base::Byte),
+    (counter::NET_TX_BYTES, "to its network device", Base::Byte),
+    (counter::NET_RX_BYTES, "from its network device", Base::Byte),
+    (counter::NET_TX_PACKETS, "frames to it", Base::Packet),
+    (counter::NET_RX_PACKETS, "frames from it", Base::Packet),
+    (counter::BLOCK_READ_BYTES, "read from its disks", Base::Byte),
     (
-        metric::BLOCK_WRITE_BYTES,
+        counter::BLOCK_WRITE_BYTES,
         "written to its disks",
         Base::Byte,
     ),
 ];
 
-/// The guest's own counters that become rates: metric, key, title.
-const INNER_RATES: [(&str, &str, &str); 3] = [
+/// The guest's own counters that become rates: metric, key.
+const INNER_RATES: [(&metric::Metric, &str); 3] = [
     (
-        "guest.interrupts.per_second",
-        "interrupts.total",
-        "interrupts inside the guest",
+        metric::GUEST_INTERRUPTS_PER_SECOND,
+        counter::INTERRUPTS_TOTAL,
     ),
-    (
-        "nic.calls.per_second",
-        "nic.calls",
-        "interrupts that the NIC raised",
-    ),
-    (
-        "nic.kicks.per_second",
-        "nic.kicks",
-        "notifications that the guest sent to the NIC",
-    ),
+    (metric::NIC_CALLS_PER_SECOND, counter::NIC_CALLS),
+    (metric::NIC_KICKS_PER_SECOND, counter::NIC_KICKS),
 ];
 
-/// The guest's own times that become processors: metric, key, title.
-const INNER_TIMES: [(&str, &str, &str); 2] = [
-    (
-        "guest.cpu.cores",
-        "cpu.busy_ns",
-        "processors busy as the guest sees them",
-    ),
-    (
-        "guest.cpu.steal",
-        "cpu.steal_ns",
-        "processors that the guest was ready for and did not get",
-    ),
+/// The guest's own times that become processors: metric, key.
+const INNER_TIMES: [(&metric::Metric, &str); 2] = [
+    (metric::GUEST_CPU_CORES, counter::CPU_BUSY),
+    (metric::GUEST_CPU_STEAL, counter::CPU_STEAL),
 ];
 
 /// Notifications of the same frames that they are divided by: both were read together.
-const PER_GB: [(&str, &str, &str); 3] = [
+const PER_GB: [(&metric::Metric, &str); 3] = [
     (
-        "guest.interrupts.per_gb",
-        "interrupts.paravirtual",
-        "interrupts of the guest's paravirtual devices for 1 GB of frames",
+        metric::GUEST_INTERRUPTS_PER_GB,
+        counter::INTERRUPTS_PARAVIRTUAL,
     ),
-    (
-        "nic.calls.per_gb",
-        "nic.calls",
-        "interrupts that the NIC raised for 1 GB of frames",
-    ),
-    (
-        "nic.kicks.per_gb",
-        "nic.kicks",
-        "notifications to the NIC for 1 GB of frames",
-    ),
+    (metric::NIC_CALLS_PER_GB, counter::NIC_CALLS),
+    (metric::NIC_KICKS_PER_GB, counter::NIC_KICKS),
 ];
 
 impl Observation<'_> {
@@ -257,7 +178,7 @@ impl Observation<'_> {
     pub(super) fn energy(&self) -> Option<(f64, Source)> {
         let mut sum = None;
         let mut guests = self.guests.iter().map(|guest| &guest.owner);
-        let in_a_domain = guests.any(|guest| self.delta(guest, metric::CPU_DOMAIN).is_some());
+        let in_a_domain = guests.any(|guest| self.delta(guest, counter::CPU_DOMAIN).is_some());
         for (name, source) in self.energy {
             // The model turns this kernel's CPU time into joules, and a Xen domain's is not in it:
             // no number is better than one that leaves the guest out.
@@ -290,7 +211,7 @@ impl Observation<'_> {
         let work = work.filter(|work| work.amount > 0.0);
         self.add_cpu(&mut set, seconds, work.as_ref());
         if result.work.is_none() {
-            set.lead("cpu.cores");
+            set.lead(metric::CPU_CORES);
         }
         // What this host did is the target's cost only where the target is on it.
         let is_here = self
@@ -300,27 +221,19 @@ impl Observation<'_> {
         if self.guest == 0 && is_here {
             self.add_energy(&mut set, seconds, work.as_ref());
             if result.work.is_none() {
-                set.lead("power.mean");
+                set.lead(metric::POWER_MEAN);
             }
             self.add_rates(&mut set, seconds, "host", &HOST_RATES);
             for found in residency::between(self.begin, self.end, seconds) {
-                let ResidencyMetric {
-                    name,
-                    title,
-                    value,
-                    unit,
-                } = found;
-                set.add(&name, &title, value, unit, Better::Neither);
+                let part = found.part.as_str();
+                set.add_part(found.metric, part, part, found.value);
             }
         }
         if let Some(guest) = self.guests.get(self.guest) {
             self.add_rates(&mut set, seconds, &guest.owner, &GUEST_RATES);
-            let pages = self.delta(&guest.owner, metric::XEN_PAGES_EXCHANGED);
+            let pages = self.delta(&guest.owner, counter::XEN_PAGES_EXCHANGED);
             if let Some((pages, work)) = pages.zip(work.as_ref()) {
-                let name = "xen.pages_exchanged.per_work";
-                let title = format!("pages exchanged to {}", work.phrase);
-                let unit = Unit::per(Base::Page, work.unit.base);
-                set.add(name, &title, pages / work.amount, unit, Better::Lower);
+                set.add_per_work(metric::XEN_PAGES_EXCHANGED_PER_WORK, pages, work);
             }
         }
         if self.guest == 0 {
@@ -334,7 +247,6 @@ impl Observation<'_> {
 
     fn add_cpu(&self, set: &mut MetricSet, seconds: f64, work: Option<&Work>) {
         let Some(cpu) = self.cpu() else { return };
-        let cores = Unit::of(Base::Core);
         let spent = cpu.for_target();
         let of_platform = set.source;
         // Where Domain 0's part is charged, all that it is in is no better than the method.
@@ -342,24 +254,14 @@ impl Observation<'_> {
             .guests
             .get(self.guest)
             .map_or("", |guest| guest.owner.as_str());
-        let of_backend = self.end.source(guest, metric::CPU_BACKEND);
+        let of_backend = self.end.source(guest, counter::CPU_BACKEND);
         let charged = of_backend.map_or(of_platform, |source| source.combine(of_platform));
         set.source = charged;
-        let title = "processors kept busy for the target";
-        set.add("cpu.cores", title, spent / seconds, cores, Better::Lower);
+        set.add(metric::CPU_CORES, spent / seconds);
         if self.guest == 0 {
-            let title = "processors kept busy in all";
-            set.add(
-                "cpu.machine",
-                title,
-                cpu.busy / seconds,
-                cores,
-                Better::Lower,
-            );
-            if let Some(stolen) = self.delta("host", metric::CPU_STEAL) {
-                let title = "processors that this host's hypervisor gave to others";
-                let stolen = stolen / 1e9 / seconds;
-                set.add("cpu.steal", title, stolen, cores, Better::Lower);
+            set.add(metric::CPU_MACHINE, cpu.busy / seconds);
+            if let Some(stolen) = self.delta("host", counter::CPU_STEAL) {
+                set.add(metric::CPU_STEAL, stolen / 1e9 / seconds);
             }
         }
         for (stage, value) in &cpu.stages {
@@ -372,9 +274,8 @@ impl Observation<'_> {
                 Stage::Vcpu => of_platform,
                 _ => charged,
             };
-            let title = format!("processors kept busy by {}", stage.words());
-            let name = stage.metric();
-            set.add(&name, &title, value / seconds, cores, Better::Neither);
+            let family = metric::CPU_STAGE.metric();
+            set.add_part(family, stage.name(), stage.words(), value / seconds);
         }
         set.source = charged;
         if let Some(work) = work {
@@ -382,42 +283,22 @@ impl Observation<'_> {
         }
         set.source = of_platform;
         if let Some(dom0) = self
-            .delta(DOM0, metric::CPU_TOTAL)
+            .delta(DOM0, counter::CPU_TOTAL)
             .filter(|_| self.guest == 0)
         {
-            let title = "processors kept busy by Domain 0, counted by the pool";
-            let busy = dom0 / 1e9 / seconds;
-            set.add("cpu.dom0", title, busy, cores, Better::Neither);
+            set.add(metric::CPU_DOM0, dom0 / 1e9 / seconds);
         }
     }
 
     fn add_cpu_per_work(&self, set: &mut MetricSet, cpu: &CpuShares, work: &Work) {
         let spent = cpu.for_target();
-        let unit = Unit::per(Base::Second, work.unit.base);
-        let title = format!("CPU time to {}", work.phrase);
-        set.add(
-            "cpu.per_work",
-            &title,
-            spent / work.amount,
-            unit,
-            Better::Lower,
-        );
-        set.lead("cpu.per_work");
+        set.add_per_work(metric::CPU_PER_WORK, spent, work);
         if self.guest == 0 {
-            let title = format!("CPU time of all of this host to {}", work.phrase);
-            let name = "cpu.machine.per_work";
-            set.add(name, &title, cpu.busy / work.amount, unit, Better::Lower);
+            set.add_per_work(metric::CPU_MACHINE_PER_WORK, cpu.busy, work);
         }
         if let Some(guest) = cpu.stages.get(&Stage::Vcpu) {
-            let title = format!("CPU time outside guest code to {}", work.phrase);
-            let outside = (spent - guest).max(0.0) / work.amount;
-            set.add(
-                "cpu.outside_guest.per_work",
-                &title,
-                outside,
-                unit,
-                Better::Lower,
-            );
+            let outside = (spent - guest).max(0.0);
+            set.add_per_work(metric::CPU_OUTSIDE_GUEST_PER_WORK, outside, work);
         }
     }
 
@@ -427,22 +308,10 @@ impl Observation<'_> {
         };
         let of_platform = set.source;
         set.source = of_meter.combine(of_platform);
-        let (watt, joule) = (Unit::of(Base::Watt), Unit::of(Base::Joule));
-        let title = "mean power of the host";
-        set.add("power.mean", title, joules / seconds, watt, Better::Lower);
-        let title = "energy of the host in the window";
-        set.add("energy.total", title, joules, joule, Better::Lower);
+        set.add(metric::POWER_MEAN, joules / seconds);
+        set.add(metric::ENERGY_TOTAL, joules);
         if let Some(work) = work {
-            let unit = Unit::per(Base::Joule, work.unit.base);
-            let title = format!("host energy to {}", work.phrase);
-            set.add(
-                "energy.per_work",
-                &title,
-                joules / work.amount,
-                unit,
-                Better::Lower,
-            );
-            set.lead("energy.per_work");
+            set.add_per_work(metric::ENERGY_PER_WORK, joules, work);
         }
         set.source = of_platform;
     }
@@ -452,12 +321,11 @@ impl Observation<'_> {
         set: &mut MetricSet,
         seconds: f64,
         owner: &str,
-        rates: &[(&str, &str, &str, Base)],
+        rates: &[(&metric::Metric, &str)],
     ) {
-        for (name, series, title, base) in rates {
+        for (metric, series) in rates {
             if let Some(count) = self.delta(owner, series) {
-                let unit = Unit::per(*base, Base::Second);
-                set.add(name, title, count / seconds, unit, Better::Neither);
+                set.add(metric, count / seconds);
             }
         }
     }
@@ -465,7 +333,7 @@ impl Observation<'_> {
     /// What crossed the devices of all guests, both ways: the machine's network as a driver domain
     /// has it, neighbours included.
     fn add_network_of_all(&self, set: &mut MetricSet, seconds: f64) {
-        let both = [metric::NET_RX_BYTES, metric::NET_TX_BYTES];
+        let both = [counter::NET_RX_BYTES, counter::NET_TX_BYTES];
         let devices = self
             .guests
             .iter()
@@ -474,13 +342,8 @@ impl Observation<'_> {
         if known.is_empty() {
             return;
         }
-        set.add(
-            "net.machine_bytes_per_second",
-            "bytes from and to the devices of all guests",
-            known.iter().sum::<f64>() / seconds,
-            Unit::per(Base::Byte, Base::Second),
-            Better::Neither,
-        );
+        let rate = known.iter().sum::<f64>() / seconds;
+        set.add(metric::NET_MACHINE_BYTES_PER_SECOND, rate);
     }
 
     /// The work done in the window.
@@ -517,30 +380,27 @@ fn add_inner(set: &mut MetricSet, inner: Inner<'_>) {
         between,
     } = inner;
     let advanced = |key: &str| advanced(key, *before.get(key)?, *after.get(key)?);
-    for (name, key, title) in INNER_RATES {
+    for (metric, key) in INNER_RATES {
         if let Some(count) = advanced(key) {
-            let unit = Unit::per(Base::Interrupt, Base::Second);
-            set.add(name, title, count / between, unit, Better::Lower);
+            set.add(metric, count / between);
         }
     }
-    if let Some(bytes) = advanced("net.bytes").filter(|bytes| *bytes >= ENOUGH_BYTES) {
-        for (name, key, title) in PER_GB {
+    if let Some(bytes) = advanced(counter::NET_BYTES).filter(|bytes| *bytes >= ENOUGH_BYTES) {
+        for (metric, key) in PER_GB {
             if let Some(count) = advanced(key) {
-                let unit = Unit::per(Base::Interrupt, Base::Gigabyte);
-                set.add(name, title, count / (bytes / 1e9), unit, Better::Lower);
+                set.add(metric, count / (bytes / 1e9));
             }
         }
     }
-    for (name, key, title) in INNER_TIMES {
+    for (metric, key) in INNER_TIMES {
         if let Some(nanoseconds) = advanced(key) {
-            let value = nanoseconds / 1e9 / between;
-            set.add(name, title, value, Unit::of(Base::Core), Better::Neither);
+            set.add(metric, nanoseconds / 1e9 / between);
         }
     }
     // Who chooses a NIC that holds notifications asks what that gives and what it costs.
-    if advanced("nic.kicks").is_some() {
-        for name in HOLDING {
-            set.lead(name);
+    if advanced(counter::NIC_KICKS).is_some() {
+        for metric in HOLDING {
+            set.lead(metric);
         }
     }
 }
@@ -576,8 +436,8 @@ mod tests {
         // The helper takes seconds of CPU time, 10^9 a second: a gigabyte to the target, a tenth of it back.
         let counters = |at: f64| {
             [
-                ("target", metric::NET_TX_BYTES, 0.1 * at),
-                ("target", metric::NET_RX_BYTES, 0.01 * at),
+                ("target", counter::NET_TX_BYTES, 0.1 * at),
+                ("target", counter::NET_RX_BYTES, 0.01 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
@@ -617,10 +477,10 @@ mod tests {
         // The helper takes seconds of CPU time, 10^9 a second.
         let counters = |at: f64| {
             [
-                ("host", metric::XEN_PAGES_EXCHANGED, 5e-8 * at),
-                ("target", metric::XEN_PAGES_EXCHANGED, 3e-8 * at),
-                ("target", metric::XEN_PAGES_COPIED, 1e-8 * at),
-                ("pi", metric::XEN_PAGES_EXCHANGED, 2e-8 * at),
+                ("host", counter::XEN_PAGES_EXCHANGED, 5e-8 * at),
+                ("target", counter::XEN_PAGES_EXCHANGED, 3e-8 * at),
+                ("target", counter::XEN_PAGES_COPIED, 1e-8 * at),
+                ("pi", counter::XEN_PAGES_EXCHANGED, 2e-8 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));

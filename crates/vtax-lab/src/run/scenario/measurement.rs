@@ -3,7 +3,7 @@
 use super::charging::Charging;
 use super::findings::{self, Findings, InnerReadings, RemoteTarget};
 use super::guest::Guest;
-use super::instruments::{self, SampleSink};
+use super::instruments::SampleSink;
 use super::live::LiveSampler;
 use super::load::{DrivenGuests, TrialContext};
 use super::metering::{Metering, observed};
@@ -19,10 +19,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_core::{Hertz, Nanoseconds};
 use vtax_host::roots::Roots;
+use vtax_kernel::stat::HostStat;
 use vtax_load::workload::LOAD_SEED;
+use vtax_observe::charge;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, Subject};
-use vtax_report::analysis::charge::metric::NOT_TRACED;
+use vtax_report::analysis::charge::NOT_TRACED;
 use vtax_report::results::TrialWriter;
 
 /// The measurement of one trial.
@@ -72,7 +74,7 @@ impl Measuring<'_> {
         let watch = HostWatch::new(lab.roots, self.writer.path());
         let remotes = Remotes::begin(self.actor, guests.first(), hz)?;
         let samples = SampleSink::new(self.writer.samples()?);
-        let observer = self.observe(guests, charging.is_some(), &samples, log)?;
+        let observer = self.observe(guests, charging.as_ref(), &samples, log)?;
 
         let trial = TrialContext {
             plan: lab.plan,
@@ -147,13 +149,14 @@ impl Measuring<'_> {
     fn observe(
         &self,
         guests: &[Guest<'_>],
-        is_charged: bool,
+        charging: Option<&Charging>,
         samples: &SampleSink,
         log: &mut Log<'_>,
     ) -> Result<Observer, LabError> {
         let lab = self.scenarios;
         let subjects: Vec<Subject> = guests.iter().flat_map(Guest::subjects).collect();
-        let (mut observed, absent) = instruments::all(lab.roots, &subjects, is_charged);
+        let charger = charging.map(Charging::charger);
+        let (mut observed, absent) = charge::instruments(&subjects, charger, lab.roots);
         observed.extend(lab.meters.instruments());
         observed.extend(lab.own.into_iter().flat_map(OwnInstruments::open));
         for reason in absent {
@@ -201,12 +204,7 @@ fn remote_target(
     })
 }
 
-/// Processors that `/proc/stat` counts; an affinity of our own must not lower the number.
+/// Processors that are online; an affinity of our own must not lower the number.
 fn online_processors(roots: &Roots) -> usize {
-    let stat = roots.proc_text("stat").unwrap_or_default();
-    let is_processor = |line: &&str| {
-        line.strip_prefix("cpu")
-            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    stat.lines().filter(is_processor).count().max(1)
+    HostStat::read(&roots.proc).map_or(1, |stat| stat.processors.max(1) as usize)
 }

@@ -7,10 +7,9 @@
 
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
-use vtax_core::Source;
-use vtax_core::account::{HOST, OBSERVER, Window};
-use vtax_host::cell::SWITCH;
-use vtax_observe::{Snapshot, metric};
+use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
+use vtax_core::{Nanoseconds, Source, counter};
+use vtax_observe::Snapshot;
 use vtax_report::results::Stage;
 
 /// A guest of a trial and its client, as their series name them.
@@ -104,19 +103,13 @@ impl Observation<'_> {
     pub(super) fn cpu(&self) -> Option<CpuShares> {
         let guest = self.guests.get(self.guest).filter(|guest| guest.is_here)?;
         let owner = guest.owner.as_str();
-        let mut others = vec![(guest.client.as_str(), Stage::Client)];
-        // With more guests on it, it is nobody's alone, and in the rest.
-        let is_alone = self.guests.len() == 1;
-        if is_alone && self.delta(SWITCH, metric::CPU_TOTAL).is_some() {
-            others.push((SWITCH, Stage::Switch));
-        }
-        for (index, other) in self.guests.iter().enumerate() {
-            if index != self.guest {
-                let both = [other.owner.as_str(), other.client.as_str()];
-                others.extend(both.map(|name| (name, Stage::Neighbours)));
-            }
-        }
-        let account = Window {
+        let neighbours = self.guests.iter().enumerate();
+        let neighbours = neighbours.filter(|(index, _)| *index != self.guest);
+        let neighbours =
+            neighbours.flat_map(|(_, other)| [other.owner.as_str(), other.client.as_str()]);
+        let has_switch = self.delta(SWITCH, counter::CPU_TOTAL).is_some();
+        let others = beside_target([guest.client.as_str()], neighbours, has_switch);
+        let parts = Window {
             span: self.end.at.saturating_since(self.begin.at),
             processors: self.processors,
             target: owner,
@@ -124,38 +117,27 @@ impl Observation<'_> {
             others: &others,
             advance: &|owner, name| self.delta(owner, name).map(nanoseconds),
         }
-        .account()?;
+        .parts()?;
 
-        let owners = others.iter().map(|(_, stage)| *stage);
-        let owners = owners.chain([Stage::Observer]);
-        let mut stages = BTreeMap::new();
-        let mut add = |stage, seconds| *stages.entry(stage).or_insert(0.0) += seconds;
-        add(Stage::Rest, account.rest.as_secs_f64());
-        let of_target = match (self.delta(owner, metric::CPU_DOMAIN), guest.is_vm) {
+        let of_target = match (self.delta(owner, counter::CPU_DOMAIN), guest.is_vm) {
             (Some(domain), _) if domain > 0.0 => Stage::Backend,
             (_, true) => Stage::Emulator,
             (_, false) => Stage::Service,
         };
-        add(of_target, 0.0);
-        let mut charges = account.charges.iter();
-        for (stage, time) in charges
-            .next()
-            .iter()
-            .flat_map(|charge| charge.stages.iter())
-        {
-            add(stage, time.as_secs_f64());
+        let mut stages = BTreeMap::from([(of_target, 0.0)]);
+        for part in &parts {
+            *stages.entry(part.stage).or_insert(0.0) += part.time.as_secs_f64();
         }
-        for (charge, stage) in charges.zip(owners) {
-            add(stage, charge.stages.total().as_secs_f64());
-        }
-        let is_traced = self.delta(owner, metric::CPU_SOFTIRQ).is_some();
-        let is_charged = self.end.source(owner, metric::CPU_BACKEND).is_some();
+        let busy = parts.iter().map(|part| part.time.0);
+        let busy = Nanoseconds(busy.fold(0, u64::saturating_add));
+        let is_traced = self.delta(owner, counter::CPU_SOFTIRQ).is_some();
+        let is_charged = self.end.source(owner, counter::CPU_BACKEND).is_some();
         Some(CpuShares {
             // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
             // idle window the parts may exceed the whole, and the parts are the better reading.
-            busy: account.sum().as_secs_f64(),
+            busy: busy.as_secs_f64(),
             stages,
-            owns_rest: !is_traced && !is_charged && is_alone,
+            owns_rest: !is_traced && !is_charged && self.guests.len() == 1,
         })
     }
 
@@ -181,7 +163,7 @@ impl Observation<'_> {
                     Stage::Observer | Stage::Rest | Stage::Neighbours => continue,
                     _ => guest.owner.as_str(),
                 };
-                if stage == Stage::Client && self.end.get(actor, metric::CPU_TOTAL).is_none() {
+                if stage == Stage::Client && self.end.get(actor, counter::CPU_TOTAL).is_none() {
                     continue;
                 }
                 let stages = actors.entry(actor.to_owned()).or_default();
@@ -225,14 +207,14 @@ pub(super) mod tests {
     fn traced(stolen: f64) -> CpuShares {
         let counters = |at: f64| {
             [
-                ("host", metric::CPU_IDLE, at),
-                ("host", metric::CPU_STEAL, stolen * at),
-                ("target", metric::CPU_TOTAL, 0.2 * at),
-                ("client", metric::CPU_TOTAL, 0.6 * at),
-                ("target", metric::CPU_SOFTIRQ, 0.3 * at),
-                ("client", metric::CPU_SOFTIRQ, 0.05 * at),
-                ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1 * at),
-                ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
+                ("host", counter::CPU_IDLE, at),
+                ("host", counter::CPU_STEAL, stolen * at),
+                ("target", counter::CPU_TOTAL, 0.2 * at),
+                ("client", counter::CPU_TOTAL, 0.6 * at),
+                ("target", counter::CPU_SOFTIRQ, 0.3 * at),
+                ("client", counter::CPU_SOFTIRQ, 0.05 * at),
+                ("target", counter::CPU_SOFTIRQ_CONTEXT, 0.1 * at),
+                ("client", counter::CPU_SOFTIRQ_CONTEXT, 0.2 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
@@ -283,14 +265,14 @@ pub(super) mod tests {
     fn what_neighbours_do_is_neither_the_targets_nor_the_rest() {
         let counters = |at: f64| {
             [
-                ("host", metric::CPU_IDLE, at),
-                ("target", metric::CPU_TOTAL, 0.2 * at),
-                ("target", metric::NET_RX_BYTES, 3.0 * at),
-                ("target", metric::NET_TX_BYTES, 1.0 * at),
-                ("client", metric::CPU_TOTAL, 0.1 * at),
-                ("pi", metric::CPU_TOTAL, 0.5 * at),
-                ("pi", metric::NET_TX_BYTES, 0.5 * at),
-                ("pi.client", metric::CPU_TOTAL, 0.1 * at),
+                ("host", counter::CPU_IDLE, at),
+                ("target", counter::CPU_TOTAL, 0.2 * at),
+                ("target", counter::NET_RX_BYTES, 3.0 * at),
+                ("target", counter::NET_TX_BYTES, 1.0 * at),
+                ("client", counter::CPU_TOTAL, 0.1 * at),
+                ("pi", counter::CPU_TOTAL, 0.5 * at),
+                ("pi", counter::NET_TX_BYTES, 0.5 * at),
+                ("pi.client", counter::CPU_TOTAL, 0.1 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
@@ -336,12 +318,12 @@ pub(super) mod tests {
     fn whoever_watches_sees_every_actor_and_all_that_the_host_did() {
         let counters = |at: f64| {
             [
-                ("host", metric::CPU_IDLE, at),
-                ("target", metric::CPU_TOTAL, 0.2 * at),
-                ("target", metric::NET_TX_BYTES, 3.0 * at),
-                ("client", metric::CPU_TOTAL, 0.1 * at),
-                ("pi", metric::CPU_TOTAL, 0.4 * at),
-                ("vtax", metric::CPU_TOTAL, 0.1 * at),
+                ("host", counter::CPU_IDLE, at),
+                ("target", counter::CPU_TOTAL, 0.2 * at),
+                ("target", counter::NET_TX_BYTES, 3.0 * at),
+                ("client", counter::CPU_TOTAL, 0.1 * at),
+                ("pi", counter::CPU_TOTAL, 0.4 * at),
+                ("vtax", counter::CPU_TOTAL, 0.1 * at),
             ]
         };
         let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(2, &counters(2.0)));
@@ -386,21 +368,21 @@ pub(super) mod tests {
         let begin = snapshot(
             5,
             &[
-                ("host", metric::CPU_IDLE, 1.0),
-                ("target", metric::CPU_TOTAL, 1.0),
-                ("client", metric::CPU_TOTAL, 1.0),
-                ("target", metric::CPU_VCPU, 0.0),
-                ("vtax", metric::CPU_TOTAL, 0.0),
+                ("host", counter::CPU_IDLE, 1.0),
+                ("target", counter::CPU_TOTAL, 1.0),
+                ("client", counter::CPU_TOTAL, 1.0),
+                ("target", counter::CPU_VCPU, 0.0),
+                ("vtax", counter::CPU_TOTAL, 0.0),
             ],
         );
         let end = snapshot(
             15,
             &[
-                ("host", metric::CPU_IDLE, 1.0 + idle),
-                ("target", metric::CPU_TOTAL, 1.0 + target),
-                ("client", metric::CPU_TOTAL, 1.0 + client),
-                ("target", metric::CPU_VCPU, target / 2.0),
-                ("vtax", metric::CPU_TOTAL, 0.1),
+                ("host", counter::CPU_IDLE, 1.0 + idle),
+                ("target", counter::CPU_TOTAL, 1.0 + target),
+                ("client", counter::CPU_TOTAL, 1.0 + client),
+                ("target", counter::CPU_VCPU, target / 2.0),
+                ("vtax", counter::CPU_TOTAL, 0.1),
             ],
         );
         let observation = Observation {
@@ -456,12 +438,12 @@ pub(super) mod tests {
             snapshot(
                 seconds,
                 &[
-                    ("host", metric::CPU_IDLE, 0.0),
-                    ("host", metric::CPU_STEAL, stolen),
-                    ("host", metric::CPU_DOM0, dom0),
-                    ("target", metric::CPU_DOMAIN, domain),
-                    ("target", metric::CPU_TOTAL, backend),
-                    ("client", metric::CPU_TOTAL, backend),
+                    ("host", counter::CPU_IDLE, 0.0),
+                    ("host", counter::CPU_STEAL, stolen),
+                    ("host", counter::CPU_DOM0, dom0),
+                    ("target", counter::CPU_DOMAIN, domain),
+                    ("target", counter::CPU_TOTAL, backend),
+                    ("client", counter::CPU_TOTAL, backend),
                 ],
             )
         };

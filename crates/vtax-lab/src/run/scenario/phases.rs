@@ -13,7 +13,7 @@ use crate::suspect::{HostReading, HostWatch};
 use course::Course;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use vtax_core::{Nanoseconds, Quantity, Source};
+use vtax_core::{Nanoseconds, Quantity, Source, metric};
 use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{LoadLevel, Timing, WorkloadResult};
@@ -33,7 +33,13 @@ const START_INTERVAL: Duration = Duration::from_secs(2);
 /// Neighbours are loaded this long beyond the target's last window.
 const NEIGHBOURS_TAIL: Duration = Duration::from_millis(100);
 /// The metrics of a level in events, beside the headlines.
-const LEVEL_METRICS: [&str; 5] = ["cpu.cores", "errors", "latency.p99", "rate", "throughput"];
+const LEVEL_METRICS: [&metric::Metric; 5] = [
+    metric::CPU_CORES,
+    metric::ERRORS,
+    metric::LATENCY_P99,
+    metric::RATE,
+    metric::THROUGHPUT,
+];
 /// A level settles for at most this long before its window, and for a quarter of its time.
 const SETTLE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -242,7 +248,9 @@ impl PhaseRunner<'_, '_, '_> {
         let metrics = window.map(|window| self.metrics(window));
         let metrics = metrics.into_iter().flatten();
         let readings = metrics
-            .filter(|(name, metric)| metric.headline || LEVEL_METRICS.contains(&name.as_str()))
+            .filter(|(name, metric)| {
+                metric.headline || LEVEL_METRICS.iter().any(|metric| metric.is(name))
+            })
             .map(|(_, metric)| {
                 let name = match metric.source {
                     Source::Measured => metric.title,

@@ -1,66 +1,47 @@
 //! How long processors were at which frequency and in which idle state in a window, as metrics.
 
 use std::collections::BTreeMap;
-use vtax_core::{Base, Unit};
-use vtax_observe::{Snapshot, metric};
+use vtax_core::metric::{self, Metric};
+use vtax_core::{Pattern, counter};
+use vtax_observe::Snapshot;
 
-/// A metric of a window.
+/// A metric of a window, of a family where it has a part.
 #[derive(Debug, PartialEq)]
 pub(super) struct ResidencyMetric {
-    pub name: String,
-    pub title: String,
+    pub metric: &'static Metric,
+    pub part: String,
     pub value: f64,
-    pub unit: Unit,
-}
-
-/// `frequency.<MHz>_mhz`: processors set to that frequency, at work or not.
-fn set_to(mhz: u64) -> String {
-    format!("frequency.{mhz}_mhz")
-}
-
-/// `frequency.<MHz>_mhz.busy`: processors at work at that frequency.
-fn busy_at(mhz: u64) -> String {
-    format!("{}.busy", set_to(mhz))
 }
 
 /// The frequency in MHz that a metric `frequency.<MHz>_mhz.busy` is about; `None` for any other.
 pub fn busy_mhz(name: &str) -> Option<u64> {
-    let rest = name.strip_prefix("frequency.")?;
-    rest.strip_suffix("_mhz.busy")?.parse().ok()
+    metric::FREQUENCY_BUSY.part(name)?.parse().ok()
 }
 
 /// What two marks say of frequencies: nothing on a host that does not count them.
 pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<ResidencyMetric> {
-    let cores = |name, title, value| ResidencyMetric {
-        name,
-        title,
-        value,
-        unit: Unit::of(Base::Core),
-    };
-    let set = processors(begin, end, seconds, metric::CPU_AT);
-    let busy = processors(begin, end, seconds, metric::CPU_BUSY_AT);
     let mut found = Vec::new();
+    let mut add = |metric, part, value| {
+        found.push(ResidencyMetric {
+            metric,
+            part,
+            value,
+        });
+    };
+    let set = processors(begin, end, seconds, counter::CPU_AT);
     for (mhz, value) in &set {
-        let title = format!("processors set to {mhz} MHz");
-        found.push(cores(set_to(*mhz), title, *value));
+        add(metric::FREQUENCY_SET.metric(), mhz.to_string(), *value);
     }
-    for (mhz, value) in &busy {
-        let title = format!("processors kept busy at {mhz} MHz");
-        found.push(cores(busy_at(*mhz), title, *value));
+    for (mhz, value) in processors(begin, end, seconds, counter::CPU_BUSY_AT) {
+        add(metric::FREQUENCY_BUSY.metric(), mhz.to_string(), value);
     }
     let whole: f64 = set.values().sum();
     if whole > 0.0 {
         let sum: f64 = set.iter().map(|(mhz, value)| *mhz as f64 * value).sum();
-        found.push(ResidencyMetric {
-            name: "frequency.mean".to_owned(),
-            title: "mean frequency that processors were set to".to_owned(),
-            value: sum / whole * 1e6,
-            unit: Unit::per(Base::Cycle, Base::Second),
-        });
+        add(metric::FREQUENCY_MEAN, String::new(), sum / whole * 1e6);
     }
     for (state, value) in asleep(begin, end, seconds) {
-        let title = format!("processors in the idle state {state}");
-        found.push(cores(format!("idle.{state}"), title, value));
+        add(metric::IDLE_STATE.metric(), state, value);
     }
     found
 }
@@ -69,7 +50,7 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Res
 fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f64> {
     let mut asleep = BTreeMap::new();
     for (series, _) in end.iter().filter(|(series, _)| series.owner == "host") {
-        let Some(state) = metric::idle_state(&series.metric) else {
+        let Some(state) = counter::idle_state(&series.metric) else {
             continue;
         };
         if let Some(advanced) = end.since(begin, &series.owner, &series.metric) {
@@ -79,10 +60,15 @@ fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f6
     asleep
 }
 
-/// By frequency in MHz, what the host's counters with this prefix advanced by for each second.
-fn processors(begin: &Snapshot, end: &Snapshot, seconds: f64, prefix: &str) -> BTreeMap<u64, f64> {
+/// By frequency in MHz, what the host's counters of this family advanced by for each second.
+fn processors(
+    begin: &Snapshot,
+    end: &Snapshot,
+    seconds: f64,
+    family: Pattern,
+) -> BTreeMap<u64, f64> {
     let counters = end.iter().filter_map(|(series, _)| {
-        let khz = series.metric.strip_prefix(prefix)?.strip_suffix("_ns")?;
+        let khz = family.part(&series.metric)?;
         let advanced = end.since(begin, &series.owner, &series.metric)?.value;
         let mhz = khz.parse::<u64>().ok()? / 1000;
         (series.owner == "host").then_some((mhz, advanced / 1e9 / seconds))
@@ -93,7 +79,7 @@ fn processors(begin: &Snapshot, end: &Snapshot, seconds: f64, prefix: &str) -> B
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_core::{Nanoseconds, Source};
+    use vtax_core::{Base, Nanoseconds, Source, Unit};
     use vtax_observe::{Kind, Readings, Series};
 
     fn snapshot(seconds: u64, counters: &[(String, f64)]) -> Snapshot {
@@ -113,13 +99,13 @@ mod tests {
 
     #[test]
     fn times_become_processors_and_a_mean_frequency() {
-        let at = metric::cpu_at;
+        let at = |part| counter::CPU_AT.of(part);
         let begin = snapshot(
             0,
             &[
                 (at(2_000_000), 5.0),
                 (at(1_000_000), 1.0),
-                (metric::cpu_busy_at(1_000_000), 0.5),
+                (counter::CPU_BUSY_AT.of(1_000_000), 0.5),
             ],
         );
         let end = snapshot(
@@ -127,12 +113,12 @@ mod tests {
             &[
                 (at(2_000_000), 6.0),
                 (at(1_000_000), 4.0),
-                (metric::cpu_busy_at(1_000_000), 2.5),
+                (counter::CPU_BUSY_AT.of(1_000_000), 2.5),
             ],
         );
         let found: BTreeMap<String, f64> = between(&begin, &end, 4.0)
             .into_iter()
-            .map(|found| (found.name, found.value))
+            .map(|found| (Pattern(found.metric.name).of(found.part), found.value))
             .collect();
         let expected = [
             ("frequency.1000_mhz", 0.75),
@@ -146,7 +132,7 @@ mod tests {
 
     #[test]
     fn times_in_idle_states_are_summed_over_processors() {
-        let at = metric::cpu_idle_in;
+        let at = counter::cpu_idle_in;
         let begin = snapshot(
             0,
             &[(at(0, "C1"), 5.0), (at(1, "C1"), 1.0), (at(1, "C6"), 0.0)],
@@ -157,7 +143,7 @@ mod tests {
         );
         let found: Vec<(String, f64)> = between(&begin, &end, 4.0)
             .into_iter()
-            .map(|found| (found.name, found.value))
+            .map(|found| (Pattern(found.metric.name).of(found.part), found.value))
             .collect();
         let expected = [("idle.C1".to_owned(), 1.0), ("idle.C6".to_owned(), 0.5)];
         assert_eq!(found, expected);
@@ -171,8 +157,8 @@ mod tests {
 
     #[test]
     fn the_name_of_a_metric_says_its_frequency() {
-        assert_eq!(busy_mhz(&busy_at(1867)), Some(1867));
-        assert_eq!(busy_mhz(&set_to(1867)), None);
+        assert_eq!(busy_mhz("frequency.1867_mhz.busy"), Some(1867));
+        assert_eq!(busy_mhz("frequency.1867_mhz"), None);
         assert_eq!(busy_mhz("frequency.mean"), None);
     }
 }

@@ -2,7 +2,6 @@
 //! where all that the host does for guests is for this one; and the weights of the counted method,
 //! fitted to loads that are none of the two.
 
-pub mod metric;
 mod study;
 mod table;
 
@@ -10,6 +9,15 @@ pub use study::{GuestCharge, Measurement, MonitorCost, PlatformStudy, Study, Stu
 pub use table::of as table;
 
 use crate::stats::mean;
+
+/// The ways to charge.
+const METHODS: [&str; 2] = ["traced", "counted"];
+/// The fact of a trial's environment that says why soft interrupts were not traced.
+pub const NOT_TRACED: &str = "charge.not_traced";
+/// The setting that chooses the methods; as a factor of a treatment it tells what tracing costs.
+pub const CHARGE: &str = "observe.charge";
+/// The factor that names the load of the second guest.
+pub const NEIGHBOURS: &str = "neighbours";
 
 /// What an exchange costs in soft interrupts, in nanoseconds. Only ratios count.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,12 +1,13 @@
 //! A study of charge-back: what was charged in each measurement, taken from the trials of a results
 //! directory. Everything else is computed from it, so that other weights need no other run.
 
-use super::metric;
+use super::{CHARGE, METHODS, NEIGHBOURS, NOT_TRACED};
 use crate::results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use vtax_core::metric::{self, Family};
 use vtax_core::{Nanoseconds, Source};
 
 /// The file of a study by a vtax that kept no trials of it.
@@ -247,7 +248,7 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
     });
     let reasons: BTreeSet<&String> = trials
         .iter()
-        .filter_map(|trial| trial.environment.get(metric::NOT_TRACED))
+        .filter_map(|trial| trial.environment.get(NOT_TRACED))
         .collect();
     notes.extend(
         reasons
@@ -259,7 +260,7 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
 
 /// What the trials of one platform say; `None` without a pair that was measured.
 fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<PlatformStudy> {
-    let beside = |treatment: &Treatment| treatment.factors.get(metric::NEIGHBOURS).cloned();
+    let beside = |treatment: &Treatment| treatment.factors.get(NEIGHBOURS).cloned();
     let of_platform = treatments.iter().filter(|of| of.platform == name);
     let pairs = of_platform.filter_map(|of| Some([of.workload.clone(), beside(of)?]));
     let mut pairs: BTreeSet<[String; 2]> = pairs.collect();
@@ -269,7 +270,7 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
     let mut monitor: Option<MonitorCost> = None;
     for trial in trials.iter().filter(|of| of.treatment.platform == name) {
         let treatment = &trial.treatment;
-        let Some(method) = treatment.factors.get(metric::CHARGE) else {
+        let Some(method) = treatment.factors.get(CHARGE) else {
             measurements.extend(of_trial(trial, beside(treatment).as_deref()));
             continue;
         };
@@ -325,12 +326,12 @@ fn measurement(
     guests: &[(&str, &Metrics)],
 ) -> Option<Measurement> {
     let span = window.1.saturating_since(window.0);
-    let by_method = |name: fn(&str) -> String| {
-        metric::METHODS
-            .into_iter()
-            .filter_map(move |method| Some((method.to_owned(), time(host, &name(method), span)?)))
+    let by_method = |family: &'static Family| {
+        METHODS.into_iter().filter_map(move |method| {
+            Some((method.to_owned(), time(host, &family.of(method), span)?))
+        })
     };
-    let softirqs: BTreeMap<String, Nanoseconds> = by_method(metric::host_softirq).collect();
+    let softirqs: BTreeMap<String, Nanoseconds> = by_method(metric::CHARGE_HOST_SOFTIRQ).collect();
     Some(Measurement {
         block,
         guests: guests
@@ -338,46 +339,46 @@ fn measurement(
             .map(|(load, metrics)| guest(load, metrics, span))
             .collect(),
         span,
-        total: time(host, metric::TOTAL, span)?,
-        softirq: time(host, metric::SOFTIRQ, span).unwrap_or_default(),
-        host_packets: count(host, metric::HOST_PACKETS, span),
-        other_softirqs: count(host, metric::OTHER_SOFTIRQS, span),
-        host: by_method(metric::host)
+        total: time(host, metric::CHARGE_TOTAL.name, span)?,
+        softirq: time(host, metric::CHARGE_SOFTIRQ.name, span).unwrap_or_default(),
+        host_packets: count(host, metric::CHARGE_HOST_PACKETS.name, span),
+        other_softirqs: count(host, metric::CHARGE_OTHER_SOFTIRQS.name, span),
+        host: by_method(metric::CHARGE_HOST)
             .map(|(method, tasks)| {
                 let softirq = softirqs.get(&method).copied().unwrap_or_default();
                 (method, [tasks, softirq])
             })
             .collect(),
-        unattributed: by_method(metric::unattributed).collect(),
+        unattributed: by_method(metric::CHARGE_UNATTRIBUTED).collect(),
     })
 }
 
 fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
-    let charged = metric::METHODS.into_iter().filter_map(|method| {
+    let charged = METHODS.into_iter().filter_map(|method| {
         let stages: BTreeMap<String, Nanoseconds> = Stage::CHARGED
             .into_iter()
             .map(Stage::name)
             .filter_map(|stage| {
-                let spent = time(metrics, &metric::stage(method, stage), span)?;
+                let spent = time(metrics, &metric::CHARGE_STAGE.name(&[method, stage]), span)?;
                 Some((stage.to_owned(), spent))
             })
             .collect();
         (!stages.is_empty()).then(|| (method.to_owned(), stages))
     });
-    let work = metrics.get(metric::WORK);
+    let work = metrics.get(metric::CHARGE_WORK.name);
     GuestCharge {
         load: load.to_owned(),
         work: work.map(|work| work.quantity.value),
-        received: count(metrics, metric::RECEIVED, span),
-        sent: count(metrics, metric::SENT, span),
-        bytes: count(metrics, metric::BYTES, span),
-        block_requests: count(metrics, metric::BLOCK_REQUESTS, span),
-        booked: time(metrics, metric::BOOKED, span).unwrap_or_default(),
+        received: count(metrics, metric::CHARGE_RECEIVED.name, span),
+        sent: count(metrics, metric::CHARGE_SENT.name, span),
+        bytes: count(metrics, metric::CHARGE_BYTES.name, span),
+        block_requests: count(metrics, metric::CHARGE_BLOCK_REQUESTS.name, span),
+        booked: time(metrics, metric::CHARGE_BOOKED.name, span).unwrap_or_default(),
         charged: charged.collect(),
-        errors: metric::METHODS
+        errors: METHODS
             .into_iter()
             .filter_map(|method| {
-                let error = time(metrics, &metric::error(method), span)?;
+                let error = time(metrics, &metric::CHARGE_ERROR.of(method), span)?;
                 Some((method.to_owned(), error))
             })
             .collect(),
@@ -434,13 +435,13 @@ mod tests {
             ("charge.traced.host", 0.01),
             ("charge.traced.host_softirq", 0.02),
             ("charge.traced.unattributed", 0.03),
-            (metric::BOOKED, rate * 0.0015),
-            (metric::RECEIVED, rate * 3.0),
-            (metric::SENT, rate * 2.0),
-            (metric::TOTAL, rate * 0.002),
+            (metric::CHARGE_BOOKED.name, rate * 0.0015),
+            (metric::CHARGE_RECEIVED.name, rate * 3.0),
+            (metric::CHARGE_SENT.name, rate * 2.0),
+            (metric::CHARGE_TOTAL.name, rate * 0.002),
         ]);
         if let Some(work) = work {
-            found.extend(metrics(&[(metric::WORK, work)]));
+            found.extend(metrics(&[(metric::CHARGE_WORK.name, work)]));
         }
         found
     }
@@ -497,7 +498,7 @@ mod tests {
             others: BTreeMap::from([("neighbour".to_owned(), charged(neighbour))]),
             kept: None,
         });
-        let beside = treatment("small", Some((metric::NEIGHBOURS, "large")));
+        let beside = treatment("small", Some((NEIGHBOURS, "large")));
         Trial {
             phases: phases.into(),
             ..trial(&beside, metrics(&[("cpu.cores", 0.1)]))
@@ -506,8 +507,8 @@ mod tests {
 
     fn monitored(method: &str, cores: f64) -> Trial {
         let mut found = charged(Some(50.0));
-        found.extend(metrics(&[(metric::TOTAL, cores)]));
-        let treatment = treatment("middle", Some((metric::CHARGE, method)));
+        found.extend(metrics(&[(metric::CHARGE_TOTAL.name, cores)]));
+        let treatment = treatment("middle", Some((CHARGE, method)));
         trial(&treatment, found)
     }
 
@@ -606,9 +607,7 @@ mod tests {
         failed.outcome = TrialOutcome::Failed("it broke".to_owned());
         let mut doubtful = doubted(pair(100.0, 10.0));
         let why = "no BTF".to_owned();
-        doubtful
-            .environment
-            .insert(metric::NOT_TRACED.to_owned(), why);
+        doubtful.environment.insert(NOT_TRACED.to_owned(), why);
         let poor = read(vec![failed, doubtful]);
         assert_eq!(poor.platforms[0].measurements.len(), 3);
         for said in ["1 of 2 trials", "other programs", "no BTF"] {

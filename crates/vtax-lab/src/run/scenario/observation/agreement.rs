@@ -3,6 +3,7 @@
 use super::tests::{observed, snapshot};
 use super::*;
 use crate::place::actor::Column;
+use vtax_core::counter;
 use vtax_core::{Base, Nanoseconds, Unit};
 use vtax_load::workload::WorkloadResult;
 use vtax_report::analysis::analyse;
@@ -185,18 +186,18 @@ fn assert_agree([table, figure]: &[BTreeMap<Stage, f64>; 2]) {
 #[test]
 fn a_vm_on_a_host_with_stolen_time() {
     let counters = [
-        ("host", metric::CPU_IDLE, 0.9),
-        ("host", metric::CPU_IOWAIT, 0.05),
-        ("host", metric::CPU_STEAL, 0.5),
-        ("target", metric::CPU_TOTAL, 1.2),
-        ("target", metric::CPU_VCPU, 0.7),
-        ("target", metric::CPU_VHOST, 0.2),
-        ("target", metric::CPU_SOFTIRQ, 0.25),
-        ("target", metric::CPU_SOFTIRQ_CONTEXT, 0.1),
-        ("client", metric::CPU_TOTAL, 0.4),
-        ("client", metric::CPU_SOFTIRQ, 0.1),
-        ("client", metric::CPU_SOFTIRQ_CONTEXT, 0.15),
-        ("vtax", metric::CPU_TOTAL, 0.02),
+        ("host", counter::CPU_IDLE, 0.9),
+        ("host", counter::CPU_IOWAIT, 0.05),
+        ("host", counter::CPU_STEAL, 0.5),
+        ("target", counter::CPU_TOTAL, 1.2),
+        ("target", counter::CPU_VCPU, 0.7),
+        ("target", counter::CPU_VHOST, 0.2),
+        ("target", counter::CPU_SOFTIRQ, 0.25),
+        ("target", counter::CPU_SOFTIRQ_CONTEXT, 0.1),
+        ("client", counter::CPU_TOTAL, 0.4),
+        ("client", counter::CPU_SOFTIRQ, 0.1),
+        ("client", counter::CPU_SOFTIRQ_CONTEXT, 0.15),
+        ("vtax", counter::CPU_TOTAL, 0.02),
     ];
     let found = both(
         &counters,
@@ -213,15 +214,15 @@ fn a_vm_on_a_host_with_stolen_time() {
 #[test]
 fn neighbours_are_together_what_the_figure_shows_one_by_one() {
     let counters = [
-        ("host", metric::CPU_IDLE, 0.5),
-        ("host", metric::CPU_STEAL, 0.25),
-        ("target", metric::CPU_TOTAL, 0.3),
-        ("client", metric::CPU_TOTAL, 0.2),
-        ("pi", metric::CPU_TOTAL, 0.4),
-        ("pi", metric::CPU_SOFTIRQ, 0.1),
-        ("pi.client", metric::CPU_TOTAL, 0.05),
-        ("switch", metric::CPU_TOTAL, 0.03),
-        ("vtax", metric::CPU_TOTAL, 0.01),
+        ("host", counter::CPU_IDLE, 0.5),
+        ("host", counter::CPU_STEAL, 0.25),
+        ("target", counter::CPU_TOTAL, 0.3),
+        ("client", counter::CPU_TOTAL, 0.2),
+        ("pi", counter::CPU_TOTAL, 0.4),
+        ("pi", counter::CPU_SOFTIRQ, 0.1),
+        ("pi.client", counter::CPU_TOTAL, 0.05),
+        ("switch", counter::CPU_TOTAL, 0.03),
+        ("vtax", counter::CPU_TOTAL, 0.01),
     ];
     let guests = [
         observed("target", "client", false),
@@ -233,14 +234,14 @@ fn neighbours_are_together_what_the_figure_shows_one_by_one() {
 #[test]
 fn a_domain_beside_its_dom0() {
     let counters = [
-        ("host", metric::CPU_IDLE, 0.1),
-        ("host", metric::CPU_STEAL, 0.2),
-        ("host", metric::CPU_DOM0, 0.7),
-        ("target", metric::CPU_DOMAIN, 0.8),
-        ("target", metric::CPU_TOTAL, 0.3),
-        ("client", metric::CPU_TOTAL, 0.2),
-        ("switch", metric::CPU_TOTAL, 0.05),
-        ("vtax", metric::CPU_TOTAL, 0.02),
+        ("host", counter::CPU_IDLE, 0.1),
+        ("host", counter::CPU_STEAL, 0.2),
+        ("host", counter::CPU_DOM0, 0.7),
+        ("target", counter::CPU_DOMAIN, 0.8),
+        ("target", counter::CPU_TOTAL, 0.3),
+        ("client", counter::CPU_TOTAL, 0.2),
+        ("switch", counter::CPU_TOTAL, 0.05),
+        ("vtax", counter::CPU_TOTAL, 0.02),
     ];
     assert_agree(&both(
         &counters,
@@ -254,16 +255,16 @@ fn a_domain_beside_its_dom0() {
 #[test]
 fn a_vm_whose_host_a_pool_counts() {
     let there = [
-        ("host", metric::CPU_IDLE, 2.5),
-        (crate::external::xenapi::DOM0, metric::CPU_TOTAL, 0.4),
-        ("target", metric::CPU_VCPU, 0.75),
-        ("target", metric::CPU_BACKEND, 0.1),
-        ("target", metric::CPU_TOTAL, 0.85),
+        ("host", counter::CPU_IDLE, 2.5),
+        (crate::external::xenapi::DOM0, counter::CPU_TOTAL, 0.4),
+        ("target", counter::CPU_VCPU, 0.75),
+        ("target", counter::CPU_BACKEND, 0.1),
+        ("target", counter::CPU_TOTAL, 0.85),
     ];
     let here = [
-        ("host", metric::CPU_IDLE, 0.2),
-        ("client", metric::CPU_TOTAL, 0.9),
-        ("vtax", metric::CPU_TOTAL, 0.02),
+        ("host", counter::CPU_IDLE, 0.2),
+        ("client", counter::CPU_TOTAL, 0.9),
+        ("vtax", counter::CPU_TOTAL, 0.02),
     ];
     let found = both(
         &there,
