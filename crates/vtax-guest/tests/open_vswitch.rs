@@ -78,13 +78,13 @@ fn guests_reach_each_other_over_open_vswitch_and_its_work_is_counted_apart() {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !seats[0]
         .client()
-        .can_connect(neighbour.address(), 7000)
+        .can_connect(neighbour.about().address, 7000)
         .unwrap()
     {
         assert!(Instant::now() < deadline, "nobody listens");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let other = neighbour.address();
+    let other = neighbour.about().address;
     shell(target.as_mut(), &format!("ping -c 3 -s 8000 {other}"));
 
     let ports = in_switch(&cell, &["ip", "-o", "link", "show", "master", "ovs-system"]);

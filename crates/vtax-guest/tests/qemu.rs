@@ -73,10 +73,10 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     Qemu.check(&plan).unwrap();
     let seat = cell.target().unwrap();
     let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
-    eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
+    eprintln!("booted in {} s", vm.about().environment["vm.boot_seconds"]);
 
     // The numbers are the host's, though QEMU counts in the cell's PID namespace.
-    let subject = vm.subject();
+    let subject = vm.about().subject.clone();
     let vmm = subject.vmm.unwrap();
     let status = |thread: u32| fs::read_to_string(format!("/proc/{vmm}/task/{thread}/status"));
     assert!(status(vmm).unwrap().contains("Name:\tqemu-system"));
@@ -102,7 +102,7 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     );
 
     // The scratch disk, raw and as a file system.
-    let (device, directory) = vm.scratch();
+    let (device, directory) = vm.about().scratch.clone();
     let data = directory.join(scratch::DATA_FILE);
     let size = vm
         .run(&line(&["stat", "-c", "%s", data.to_str().unwrap()]), LIMIT)
@@ -123,7 +123,7 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     assert_eq!(mtu.stdout, b"9000\n");
     serve_iperf(&mut vm);
     let before = vm.inner_counters().unwrap();
-    let address = vm.address().to_string();
+    let address = vm.about().address.to_string();
     let report = from_client(
         &seat,
         &["iperf3", "--client", &address, "--time", "1", "--json"],
@@ -162,9 +162,9 @@ fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
     let seat = cell.target().unwrap();
     let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
     serve_iperf(&mut vm);
-    let address = vm.address().to_string();
+    let address = vm.about().address.to_string();
     from_client(&seat, &["iperf3", "--client", &address, "--bytes", "1M"]);
-    let vmm = vm.subject().vmm.unwrap();
+    let vmm = vm.about().subject.vmm.unwrap();
     // As when a trial fails: nobody calls stop.
     drop(vm);
     let deadline = Instant::now() + LIMIT;
@@ -232,7 +232,7 @@ fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
     let seat = cell.target().unwrap();
     let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
     serve_iperf(&mut vm);
-    let address = vm.address().to_string();
+    let address = vm.about().address.to_string();
     from_client(&seat, &["iperf3", "--client", &address, "--bytes", "8M"]);
     let tap = from_client(&seat, &["ip", "-o", "address", "show", "tap0"]);
     assert!(tap.contains("10.91.0.1/24"), "{tap}");
@@ -241,7 +241,7 @@ fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
     let left = String::from_utf8(left.unwrap().stdout).unwrap();
     assert_eq!(left.lines().count(), 1, "only a loopback: {left}");
     // What the guest received, the tap sent; not all, since iperf3 ends when it has written all.
-    let device = &vm.subject().net_devices[0];
+    let device = &vm.about().subject.net_devices[0];
     let seen = fs::read_to_string(format!("/proc/{}/net/dev", device.namespace_of)).unwrap();
     let seen = seen.lines().find(|line| line.contains("tap0:")).unwrap();
     let sent: Vec<&str> = seen.split_whitespace().collect();
@@ -289,7 +289,10 @@ fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
         .map(|(seat, (platform, plan))| platform.boot(&seat, &guest, plan).unwrap())
         .collect();
 
-    let subjects: Vec<_> = guests.iter().map(|guest| guest.subject()).collect();
+    let subjects: Vec<_> = guests
+        .iter()
+        .map(|guest| guest.about().subject.clone())
+        .collect();
     assert_eq!(subjects[1].net_devices[0].name, "tap1");
     assert_ne!(subjects[1].vmm, subjects[2].vmm);
     for (seat, subject) in cell.seats().zip(&subjects) {
@@ -302,7 +305,7 @@ fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
             }
         }
     }
-    let data = guests[1].scratch().1.join(scratch::DATA_FILE);
+    let data = guests[1].about().scratch.1.join(scratch::DATA_FILE);
     let size = line(&["stat", "-c", "%s", data.to_str().unwrap()]);
     assert_eq!(guests[1].run(&size, LIMIT).unwrap().stdout, b"8388608\n");
     assert_ne!(guests[2].run(&size, LIMIT).unwrap().code, 0);
@@ -312,7 +315,7 @@ fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
     }
     let addresses: Vec<String> = guests
         .iter()
-        .map(|guest| guest.address().to_string())
+        .map(|guest| guest.about().address.to_string())
         .collect();
     assert_eq!(addresses, ["10.91.0.2", "10.91.0.4", "10.91.0.6"]);
     let send = |address: &str| line(&["iperf3", "--client", address, "--bytes", "64K"]);
@@ -329,7 +332,7 @@ fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
     while !left.is_empty() {
         left.remove(0).1.stop().unwrap();
         for (seat, guest) in &left {
-            let address = guest.address().to_string();
+            let address = guest.about().address.to_string();
             from_client(seat, &["iperf3", "--client", &address, "--bytes", "64K"]);
         }
     }

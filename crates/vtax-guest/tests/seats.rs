@@ -91,7 +91,7 @@ fn every_guest_reaches_the_others_and_every_client() {
         let names: Vec<&str> = cell.seats().map(|seat| seat.owner()).collect();
         let addresses: Vec<String> = guests
             .iter()
-            .map(|guest| guest.address().to_string())
+            .map(|guest| guest.about().address.to_string())
             .collect();
         let clients = cell.seats().map(|seat| seat.client_address().to_string());
         let clients: Vec<String> = clients.collect();
@@ -129,7 +129,10 @@ fn nothing_that_is_read_of_one_guest_or_client_is_read_of_another() {
     together(|bench, platforms| {
         let cell = bench.cell(seated("subjects", platforms.len()));
         let mut guests = boot(bench, &cell, platforms);
-        let mut subjects: Vec<Subject> = guests.iter().map(|guest| guest.subject()).collect();
+        let mut subjects: Vec<Subject> = guests
+            .iter()
+            .map(|guest| guest.about().subject.clone())
+            .collect();
         subjects.extend(cell.seats().map(|seat| seat.client().subject()));
         let count = subjects.len();
         assert_eq!(different(subjects.iter().map(|of| &of.owner)), count);
@@ -204,7 +207,7 @@ fn the_end_of_one_guest_does_not_touch_the_others() {
         let mut left: Vec<_> = cell.seats().zip(guests).zip(sleepers).collect();
         while !left.is_empty() {
             let ((_, ended), _) = left.remove(0);
-            let groups = ended.subject().cgroups;
+            let groups = ended.about().subject.cgroups.clone();
             ended.stop().unwrap();
             for folder in groups {
                 let inside = fs::read_to_string(folder.join("cgroup.procs")).unwrap();
@@ -213,7 +216,7 @@ fn the_end_of_one_guest_does_not_touch_the_others() {
             for ((seat, guest), sleeper) in &mut left {
                 assert!(guest.poll(*sleeper).unwrap().is_none());
                 shell(&mut **guest, "cat /proc/uptime");
-                let address = guest.address();
+                let address = guest.about().address;
                 ask_client(seat, &format!("busybox ping -c 1 -W 2 {address}"));
             }
         }
@@ -240,7 +243,7 @@ fn each_guest_has_the_scratch_disk_of_its_seat() {
         let cell = bench.cell(config);
         let mut guests = boot(bench, &cell, platforms);
         for ((seat, guest), disk) in cell.seats().zip(&mut guests).zip(&disks) {
-            let (_, directory) = guest.scratch();
+            let (_, directory) = guest.about().scratch.clone();
             let owner = seat.owner();
             let script = format!("cd {}; echo > {owner}; ls", directory.display());
             let listed = shell(&mut **guest, &script);
@@ -248,7 +251,7 @@ fn each_guest_has_the_scratch_disk_of_its_seat() {
             let mut expected = vec![owner, "lost+found", scratch::DATA_FILE];
             expected.sort_unstable();
             assert_eq!(files, expected);
-            let devices = guest.subject().block_devices;
+            let devices = guest.about().subject.block_devices.clone();
             assert_eq!(devices.len(), 1);
             assert_eq!(devices, loop_device::attached_to(disk));
         }

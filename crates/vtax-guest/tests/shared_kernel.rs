@@ -43,7 +43,7 @@ fn a_target_sees_the_shared_root_and_writes_to_none_of_it() {
             &mut *target,
             "echo changed > /etc/mark; echo new > /tmp/file; cat /etc/mark /tmp/file",
         );
-        assert_eq!(target.source(), Source::Measured);
+        assert_eq!(target.about().source, Source::Measured);
         target.stop().unwrap();
         assert_eq!(
             fs::read_to_string(bench.guest.root.join("etc/mark")).unwrap(),
@@ -64,7 +64,7 @@ fn a_target_serves_the_client_at_its_address() {
         let client = cell.target().unwrap().client();
         let fetched = (0..200).find_map(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            let address = target.address().to_string();
+            let address = target.about().address.to_string();
             let output = client
                 .start(&line(&["busybox", "nc", &address, "7000"]))
                 .unwrap()
@@ -141,7 +141,7 @@ fn ten_megabytes_of_output_arrive_whole() {
 fn the_work_of_a_target_is_counted_in_its_control_groups() {
     on_each(|bench, platform| {
         let (cell, mut target) = boot(bench, platform, config("count"));
-        let subject = target.subject();
+        let subject = target.about().subject.clone();
         assert_eq!(subject.owner, "target");
         let used = || cpu_micros(&subject);
         let before = used();
@@ -168,7 +168,7 @@ fn stopping_a_target_ends_all_that_it_started() {
         let (cell, mut target) = boot(bench, platform, config("stop"));
         target.start(&line(&["sleep", "1000"])).unwrap();
         shell(&mut *target, "sh -c 'sleep 1000 & sleep 1000 &'");
-        let groups = target.subject().cgroups;
+        let groups = target.about().subject.cgroups.clone();
         target.stop().unwrap();
         for folder in groups {
             assert_eq!(
@@ -188,7 +188,7 @@ fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
         let image = scratch::image(&bench.folder.path().join("cache"), 4)
             .unwrap_or_else(|error| skip!("{error}"));
         let (cell, mut target) = boot(bench, platform, with_scratch("scratch", image.clone()));
-        let (device, directory) = target.scratch();
+        let (device, directory) = target.about().scratch.clone();
         let size = shell(
             &mut *target,
             &format!("wc -c < {}/{}", directory.display(), scratch::DATA_FILE),
@@ -209,9 +209,9 @@ fn the_scratch_disk_is_there_raw_and_as_files_and_is_released() {
         );
         assert_eq!(
             loop_device::attached_to(&image),
-            target.subject().block_devices
+            target.about().subject.block_devices
         );
-        assert!(target.environment().contains_key("scratch.backing"));
+        assert!(target.about().environment.contains_key("scratch.backing"));
         target.stop().unwrap();
         cell.destroy().unwrap();
         assert_eq!(loop_device::attached_to(&image), Vec::<String>::new());
@@ -235,7 +235,7 @@ fn a_container_is_more_isolated_than_native() {
         )
         .unwrap();
     assert_ne!(denied.code, 0);
-    let facts = target.environment();
+    let facts = &target.about().environment;
     assert!(facts["container.runtime"].contains("version"), "{facts:?}");
     target.stop().unwrap();
     cell.destroy().unwrap();
@@ -259,7 +259,7 @@ fn a_container_of_nspawn_has_its_own_namespaces_and_less_than_all_capabilities()
     assert_eq!(command, init);
     // Modules and raw I/O are the host's: CAP_SYS_MODULE and CAP_SYS_RAWIO.
     assert_eq!(command & (1 << 16 | 1 << 17), 0, "{command:x}");
-    let facts = target.environment();
+    let facts = &target.about().environment;
     assert!(facts["nspawn.version"].contains("systemd"), "{facts:?}");
     target.stop().unwrap();
     cell.destroy().unwrap();
@@ -358,7 +358,7 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
         let cell = bench.cell(config(name));
         let seat = cell.target().unwrap();
         let mut target = Container.boot(&seat, &bench.guest, &settings).unwrap();
-        assert!(target.environment()["container.runtime"].contains(name));
+        assert!(target.about().environment["container.runtime"].contains(name));
         assert_eq!(shell(&mut *target, "cat /etc/mark"), "the shared root\n");
         let ended = target
             .run(
@@ -389,7 +389,7 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
         let client = seat.client();
         let fetched = (0..400).find_map(|_| {
             std::thread::sleep(Duration::from_millis(20));
-            let address = target.address().to_string();
+            let address = target.about().address.to_string();
             let output = client
                 .start(&line(&["busybox", "nc", &address, "7000"]))
                 .unwrap()
@@ -402,12 +402,15 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
             std::thread::sleep(Duration::from_millis(5));
         }
         // What it computes is the target's.
-        let before = cpu_micros(&target.subject());
+        let before = cpu_micros(&target.about().subject);
         shell(
             &mut *target,
             "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done",
         );
-        assert!(cpu_micros(&target.subject()) - before > 20_000, "{name}");
+        assert!(
+            cpu_micros(&target.about().subject) - before > 20_000,
+            "{name}"
+        );
         target.stop().unwrap();
         let name_of_cell = cell.name().to_owned();
         cell.destroy().unwrap();

@@ -54,7 +54,7 @@ fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
         vmm.check(&plan).unwrap();
         let seat = cell.target().unwrap();
         let mut vm = vmm.boot(&seat, &guest, &plan).unwrap();
-        let facts = vm.environment();
+        let facts = &vm.about().environment;
         eprintln!(
             "{}: booted in {} s",
             vmm.program(),
@@ -62,7 +62,7 @@ fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
         );
         assert!(facts["vmm.version"].starts_with(['F', 'c']), "{facts:?}");
 
-        let subject = vm.subject();
+        let subject = vm.about().subject.clone();
         let process = subject.vmm.unwrap();
         let names = ["fc_vcpu 0\n", "fc_vcpu 1\n", "vcpu0\n", "vcpu1\n"];
         assert_eq!(subject.vcpu_threads.len(), 2);
@@ -109,7 +109,7 @@ fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
         let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
         vm.run(&line(&["sh", "-c", listens]), LIMIT).unwrap();
         let before = vm.inner_counters().unwrap();
-        let address = vm.address().to_string();
+        let address = vm.about().address.to_string();
         let sent = line(&["iperf3", "--client", &address, "--bytes", "8M"]);
         assert_eq!(seat.client().start(&sent).unwrap().wait().unwrap().code, 0);
         let after = vm.inner_counters().unwrap();

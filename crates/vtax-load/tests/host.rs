@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use vtax_core::Source;
-use vtax_guest::platform::{CommandLine, Finished, Job, Target};
+use vtax_guest::platform::{About, CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
 use vtax_host::settings::{Level, Settings};
@@ -26,6 +25,7 @@ pub struct Host {
     pub jobs: HashMap<u64, Child>,
     /// So many times more, a job that is over looks as if it ran.
     pub late: u32,
+    about: About,
 }
 
 impl Host {
@@ -63,6 +63,15 @@ impl Host {
             inside: inside.trim().to_owned(),
             jobs: HashMap::new(),
             late: 0,
+            about: About {
+                address: Ipv4Addr::LOCALHOST.into(),
+                subject: Subject::default(),
+                source: Source::Measured,
+                environment: BTreeMap::new(),
+                // A file stands for the device: fio reads both alike, and neither needs a mount.
+                scratch: ("/tmp/vtax-disk-read".into(), "/tmp".into()),
+                is_shared: false,
+            },
         }
     }
 
@@ -101,25 +110,8 @@ pub fn spawn_inside(
 }
 
 impl Target for Host {
-    fn address(&self) -> IpAddr {
-        Ipv4Addr::LOCALHOST.into()
-    }
-
-    fn subject(&self) -> Subject {
-        unimplemented!("no workload asks for it")
-    }
-
-    fn source(&self) -> Source {
-        Source::Measured
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        // A file stands for the device: fio reads both alike, and neither needs a mount.
-        ("/tmp/vtax-disk-read".into(), "/tmp".into())
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

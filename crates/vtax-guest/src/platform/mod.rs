@@ -15,7 +15,7 @@ pub mod xen;
 
 pub use crate::image::GuestFiles;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 use vtax_core::Source;
@@ -23,6 +23,7 @@ use vtax_host::HostError;
 use vtax_host::cell::{Seat, link};
 pub use vtax_host::command::{CommandLine, Finished, Job};
 use vtax_host::journal::Change;
+use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Parameter, Settings};
 use vtax_observe::Subject;
 
@@ -142,27 +143,47 @@ pub trait Platform: Sync {
     ) -> Result<Box<dyn Target>, HostError>;
 }
 
+/// The properties of a booted target.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// The address at which clients in the cell reach it.
+    pub address: IpAddr,
+    /// The subject of the counters.
+    pub subject: Subject,
+    /// `Emulated` where guest code is not run by the processor itself.
+    pub source: Source,
+    /// Facts for the record: accelerator, versions, the exact command line.
+    pub environment: BTreeMap<String, String>,
+    /// The block device (raw) and directory (file system) of the scratch disk inside the target.
+    pub scratch: (PathBuf, PathBuf),
+    /// Whether others may have servers of their own in it.
+    pub is_shared: bool,
+}
+
+impl About {
+    /// Of a VM of the shared image, whose scratch disk is `device`.
+    fn of_vm(
+        address: Ipv4Addr,
+        subject: Subject,
+        source: Source,
+        environment: BTreeMap<String, String>,
+        device: &str,
+    ) -> Self {
+        Self {
+            address: IpAddr::V4(address),
+            subject,
+            source,
+            environment,
+            scratch: (PathBuf::from(device), PathBuf::from(MOUNT_POINT)),
+            is_shared: false,
+        }
+    }
+}
+
 /// A booted platform that can run commands.
 pub trait Target {
-    /// The address at which clients in the cell reach it.
-    fn address(&self) -> IpAddr;
-
-    /// Whom the counters are to watch.
-    fn subject(&self) -> Subject;
-
-    /// `Emulated` where guest code is not run by the processor itself.
-    fn source(&self) -> Source;
-
-    /// Facts for the record: accelerator, versions, the exact command line.
-    fn environment(&self) -> BTreeMap<String, String>;
-
-    /// The block device (raw) and directory (file system) of the scratch disk inside the target.
-    fn scratch(&self) -> (PathBuf, PathBuf);
-
-    /// Whether others may have servers of their own in it.
-    fn is_shared(&self) -> bool {
-        false
-    }
+    /// Its properties, which stay the same from its boot to its end.
+    fn about(&self) -> &About;
 
     /// Starts a command inside and returns at once.
     ///

@@ -3,7 +3,7 @@
 
 use super::jobs::Jobs;
 use super::root::Root;
-use super::{CommandLine, Finished, Job, Target, backing, release};
+use super::{About, CommandLine, Finished, Job, Target, backing, release};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -33,10 +33,7 @@ pub(super) struct SharedKernelTarget {
     entry: Arc<Entry>,
     jobs: Jobs,
     way: Way,
-    address: IpAddr,
-    subject: Subject,
-    environment: BTreeMap<String, String>,
-    scratch: (PathBuf, PathBuf),
+    about: About,
 }
 
 impl SharedKernelTarget {
@@ -68,44 +65,32 @@ impl SharedKernelTarget {
             entry: seat.entry(),
             jobs: Jobs::new(seat.outside(&seat.run_dir().join("jobs")))?,
             way,
-            address: IpAddr::V4(seat.address().0),
-            subject: Subject {
-                owner: seat.owner().to_owned(),
-                cgroups: seat.cgroups(),
-                net_devices: vec![NetDevice {
-                    namespace_of: seat.holder_pid(),
-                    name: network_device.to_owned(),
-                }],
-                block_devices: scratch.iter().map(|one| one.kernel_name()).collect(),
-                ..Subject::default()
+            about: About {
+                address: IpAddr::V4(seat.address().0),
+                subject: Subject {
+                    owner: seat.owner().to_owned(),
+                    cgroups: seat.cgroups(),
+                    net_devices: vec![NetDevice {
+                        namespace_of: seat.holder_pid(),
+                        name: network_device.to_owned(),
+                    }],
+                    block_devices: scratch.iter().map(|one| one.kernel_name()).collect(),
+                    ..Subject::default()
+                },
+                source: Source::Measured,
+                environment,
+                scratch: scratch
+                    .map(|scratch| (scratch.device.clone(), PathBuf::from(MOUNT_POINT)))
+                    .unwrap_or_default(),
+                is_shared: false,
             },
-            environment,
-            scratch: scratch
-                .map(|scratch| (scratch.device.clone(), PathBuf::from(MOUNT_POINT)))
-                .unwrap_or_default(),
         })
     }
 }
 
 impl Target for SharedKernelTarget {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn source(&self) -> Source {
-        Source::Measured
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        self.scratch.clone()
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

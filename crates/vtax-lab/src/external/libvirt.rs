@@ -164,7 +164,7 @@ impl Platform for Libvirt {
         let on_host = on_host::find(None, &identity, seat.owner())?;
         let mut machine = ssh::machine(&existing.settings, on_host)?;
         let facts = existing.facts.map(|(key, value)| (key.to_owned(), value));
-        machine.environment.extend(facts);
+        machine.about.environment.extend(facts);
         Ok(Box::new(machine))
     }
 }

@@ -6,13 +6,13 @@ use crate::place::actor::{GuestQuery, Login, RemoteActor};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use vtax_core::Source;
 use vtax_guest::platform::vm::inner;
-use vtax_guest::platform::{CommandLine, Finished, GuestFiles, Job, Platform, Target};
+use vtax_guest::platform::{About, CommandLine, Finished, GuestFiles, Job, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{self, LinkConfig, Seat};
 use vtax_host::settings::{Domain, Parameter, Settings};
@@ -208,13 +208,17 @@ pub(super) fn machine(settings: &Settings, on_host: LocalGuest) -> Result<Machin
         ("ssh.address", address.to_string()),
     ];
     let own = own.map(|(name, fact)| (name.to_owned(), fact));
-    let mut environment: BTreeMap<String, String> = facts.chain(own).collect();
-    environment.extend(on_host.facts.clone());
+    let environment = facts.chain(own).chain(on_host.facts).collect();
     Ok(Machine {
         actor,
-        address,
-        on_host,
-        environment,
+        about: About {
+            address,
+            subject: on_host.subject,
+            source: on_host.source,
+            environment,
+            scratch: Default::default(),
+            is_shared: true,
+        },
         jobs: BTreeMap::new(),
         next_job: 0,
         end: None,
@@ -313,10 +317,7 @@ fn output_of(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
 /// An external machine, or a clone made for the trial.
 pub(super) struct Machine {
     actor: RemoteActor,
-    address: IpAddr,
-    on_host: LocalGuest,
-    /// Facts for the record.
-    pub environment: BTreeMap<String, String>,
+    pub about: About,
     /// Dropping a job kills it.
     jobs: BTreeMap<u64, Box<dyn Running>>,
     next_job: u64,
@@ -328,28 +329,8 @@ pub(super) struct Machine {
 pub(super) type End = Box<dyn FnOnce() -> Result<(), HostError>>;
 
 impl Target for Machine {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.on_host.subject.clone()
-    }
-
-    fn source(&self) -> Source {
-        self.on_host.source
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        Default::default()
-    }
-
-    fn is_shared(&self) -> bool {
-        true
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

@@ -130,7 +130,7 @@ pub fn start_service(
     port: u16,
     programs: &[Program],
 ) -> Outcome<Service> {
-    let answers = |target: &mut dyn Target| client.can_connect(target.address(), port);
+    let answers = |target: &mut dyn Target| client.can_connect(target.about().address, port);
     start_until(target, client, name, line, port, programs, answers)
 }
 
@@ -173,9 +173,9 @@ fn start_until(
     programs: &[Program],
     mut is_up: impl FnMut(&mut dyn Target) -> Outcome<bool>,
 ) -> Outcome<Service> {
-    let address = target.address();
+    let address = target.about().address;
     // Whoever answers there now is not ours: neither to be loaded nor to be measured.
-    if target.is_shared() && client.can_connect(address, port)? {
+    if target.about().is_shared && client.can_connect(address, port)? {
         return Err(HostError::Busy {
             what: format!("port {port} of {address} has a server already, which is not vtax's"),
             remedy: format!(

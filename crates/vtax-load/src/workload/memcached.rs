@@ -80,7 +80,7 @@ impl Workload for Memcached {
         );
         let line = command(line.split_whitespace());
         let service = start_service(target, client, "memcached", &line, PORT, PROGRAMS)?;
-        let common = generator::Arguments::new((target.address(), PORT).into());
+        let common = generator::Arguments::new((target.about().address, PORT).into());
         let flags = arguments(settings, common, true).to_flags();
         let fill = open_loop::generator("memcached", flags)?;
         prepare_client(client, &fill, &[])?;

@@ -231,7 +231,7 @@ pub struct Scratch {
 impl Scratch {
     /// A target's.
     pub fn of(target: &dyn Target) -> Self {
-        let (device, directory) = target.scratch();
+        let (device, directory) = target.about().scratch.clone();
         Self { device, directory }
     }
 }
@@ -387,7 +387,12 @@ pub trait Workload: Sync {
         settings: &Settings,
         timing: Timing,
     ) -> Outcome<Box<dyn Load>> {
-        let command = self.load(target.address(), &Scratch::of(target), settings, timing)?;
+        let command = self.load(
+            target.about().address,
+            &Scratch::of(target),
+            settings,
+            timing,
+        )?;
         let programs = command
             .runs
             .pick(self.about().client_programs, self.about().target_programs);
@@ -434,7 +439,7 @@ pub trait Workload: Sync {
         settle: Duration,
     ) -> Outcome<Option<Box<dyn Load>>> {
         let command = match client.tells_lines() {
-            true => self.ramp(target.address(), levels, first, settle)?,
+            true => self.ramp(target.about().address, levels, first, settle)?,
             false => None,
         };
         let Some(command) = command else {

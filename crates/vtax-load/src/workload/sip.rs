@@ -180,7 +180,7 @@ impl Workload for Sip {
         client: &dyn LoadClient,
         _settings: &Settings,
     ) -> Outcome<Service> {
-        let line = script("sh", SERVICE, &[&target.address().to_string()]);
+        let line = script("sh", SERVICE, &[&target.about().address.to_string()]);
         start_service(target, client, "kamailio", &line, PORT, SERVER)
     }
 

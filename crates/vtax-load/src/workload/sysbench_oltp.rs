@@ -66,7 +66,7 @@ impl Workload for SysbenchOltp {
         let directory = Scratch::of(target).directory;
         let line = script("sh", SERVICE, &[&directory.to_string_lossy()]);
         let service = start_service(target, client, "mariadbd", &line, PORT, SERVER)?;
-        let line = sysbench(target.address(), settings, "prepare");
+        let line = sysbench(target.about().address, settings, "prepare");
         prepare_client(client, &line, CLIENT)?;
         Ok(service)
     }

@@ -11,22 +11,19 @@ use crate::platform::vm::process::console_text;
 use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::vm::wire::Wire;
 use crate::platform::vm::{inner, size};
-use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target};
+use crate::platform::{About, CommandLine, Finished, GuestFiles, Job, Target};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
-use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Seat};
 use vtax_host::journal::Change;
 use vtax_host::roots::Roots;
-use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::virsh::{PREFIX, Virsh};
 use vtax_observe::guests::{Guests, Identity};
@@ -135,14 +132,11 @@ impl Drop for Domained {
     }
 }
 
-/// A domain that runs.
-struct Booted {
+/// A booted domain.
+struct LibvirtGuest {
     domain: Domained,
     agent: Agent,
-    address: IpAddr,
-    source: Source,
-    subject: Subject,
-    environment: BTreeMap<String, String>,
+    about: About,
     console: PathBuf,
 }
 
@@ -240,15 +234,15 @@ pub fn boot(
             format!("{:.3}", started.elapsed().as_secs_f64()),
         ),
     ];
-    Ok(Box::new(Booted {
+    Ok(Box::new(LibvirtGuest {
         agent,
-        address: IpAddr::V4(seat.address().0),
-        source: match machine.accel {
-            Accel::Kvm => Source::Measured,
-            _ => Source::Emulated,
-        },
-        subject,
-        environment: facts.map(|(key, value)| (key.to_owned(), value)).into(),
+        about: About::of_vm(
+            seat.address().0,
+            subject,
+            machine.accel.source(),
+            facts.map(|(key, value)| (key.to_owned(), value)).into(),
+            "/dev/vdb",
+        ),
         console,
         domain,
     }))
@@ -472,25 +466,9 @@ fn escaped(text: &str) -> String {
     })
 }
 
-impl Target for Booted {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn source(&self) -> Source {
-        self.source
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::from("/dev/vdb"), PathBuf::from(MOUNT_POINT))
+impl Target for LibvirtGuest {
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

@@ -2,6 +2,7 @@
 
 use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
+use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
 use vtax_host::settings::{Domain, Parameter, Settings};
@@ -83,12 +84,22 @@ pub(super) enum Kind {
     Pc,
 }
 
-/// Who runs guest code.
+/// What runs guest code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accel {
     Auto,
     Kvm,
     Tcg,
+}
+
+impl Accel {
+    /// The flag of numbers from such a guest.
+    pub(super) fn source(self) -> Source {
+        match self {
+            Self::Kvm => Source::Measured,
+            Self::Auto | Self::Tcg => Source::Emulated,
+        }
+    }
 }
 
 /// What is behind the guest's NIC.

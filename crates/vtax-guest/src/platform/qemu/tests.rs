@@ -132,9 +132,9 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
         ("vm.iothread", Level::Bool(true)),
     ]);
     let mut vm: Box<dyn Target> = Box::new(boot(machine, &guest, &place).unwrap());
-    eprintln!("booted in {} s", vm.environment()["vm.boot_seconds"]);
-    assert_eq!(vm.source(), vtax_core::Source::Emulated);
-    assert_eq!(vm.environment()["accel"], "tcg");
+    eprintln!("booted in {} s", vm.about().environment["vm.boot_seconds"]);
+    assert_eq!(vm.about().source, vtax_core::Source::Emulated);
+    assert_eq!(vm.about().environment["accel"], "tcg");
 
     let kernel = vm.run(&words(&["uname", "-r"]), LIMIT).unwrap();
     assert_eq!(kernel.code, 0);
@@ -197,7 +197,7 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
     }
     assert!(after["cpu.busy_ns"] >= before["cpu.busy_ns"]);
 
-    let subject = vm.subject();
+    let subject = vm.about().subject.clone();
     let process = subject.vmm.unwrap();
     assert_eq!(subject.vcpu_threads.len(), 2);
     assert_eq!(subject.iothreads.len(), 1);
@@ -267,7 +267,7 @@ fn a_qemu_that_is_killed_is_told_from_a_silent_agent() {
     let Some(guest) = guest() else { return };
     let place = Plain::new();
     let mut vm = boot(machine(&[]), &guest, &place).unwrap();
-    let process = i32::try_from(vm.subject().vmm.unwrap()).unwrap();
+    let process = i32::try_from(vm.about().subject.vmm.unwrap()).unwrap();
     let process = rustix::process::Pid::from_raw(process).unwrap();
     rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
     let error = vm.run(&words(&["true"]), LIMIT).unwrap_err();

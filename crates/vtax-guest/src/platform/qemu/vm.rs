@@ -12,16 +12,13 @@ use crate::platform::vm::inner;
 use crate::platform::vm::process::{Process, QUIT_LIMIT, pin_each};
 use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::vm::wire::Wire;
-use crate::platform::{CommandLine, Finished, GuestFiles, Job, Target, backing};
+use crate::platform::{About, CommandLine, Finished, GuestFiles, Job, Target, backing};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::kernel_file;
-use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 
 /// QEMU opens its monitor before it does anything slow.
@@ -34,10 +31,7 @@ pub(super) struct Vm {
     nic: Option<Nic>,
     qmp: Qmp,
     agent: Agent,
-    address: IpAddr,
-    source: Source,
-    subject: Subject,
-    environment: BTreeMap<String, String>,
+    about: About,
 }
 
 impl Vm {
@@ -105,7 +99,6 @@ impl Vm {
         process.wait_for_agent(&mut agent, false)?;
         let boot = started.elapsed();
 
-        let kvm = machine.accel == Accel::Kvm;
         let subject = Subject {
             owner: place.owner().into(),
             cgroups: place.cgroups(),
@@ -134,14 +127,13 @@ impl Vm {
             nic,
             qmp,
             agent,
-            address: IpAddr::V4(network.address),
-            source: if kvm {
-                Source::Measured
-            } else {
-                Source::Emulated
-            },
-            subject,
-            environment,
+            about: About::of_vm(
+                network.address,
+                subject,
+                machine.accel.source(),
+                environment,
+                "/dev/vdb",
+            ),
         })
     }
 }
@@ -250,24 +242,8 @@ fn connected(process: &mut Process, path: &Path) -> Result<Wire, HostError> {
 }
 
 impl Target for Vm {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn source(&self) -> Source {
-        self.source
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::from("/dev/vdb"), PathBuf::from(MOUNT_POINT))
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

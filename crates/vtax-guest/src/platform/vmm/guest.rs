@@ -9,19 +9,17 @@ use crate::platform::vm::inner;
 use crate::platform::vm::process::{Process, pin_each};
 use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::{
-    CommandLine, Finished, GuestFiles, Job, Target, backing, switch_offloads_off,
+    About, CommandLine, Finished, GuestFiles, Job, Target, backing, switch_offloads_off,
 };
 use rustix::fs::{SeekFrom, seek};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, link};
-use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::Settings;
 use vtax_observe::{NetDevice, Subject};
 
@@ -37,9 +35,7 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 reboot=k panic=-1
 pub(super) struct Guest {
     process: Process,
     agent: Agent,
-    address: IpAddr,
-    subject: Subject,
-    environment: BTreeMap<String, String>,
+    about: About,
 }
 
 impl Guest {
@@ -94,19 +90,23 @@ impl Guest {
         let mut booted = Self {
             process,
             agent,
-            address: IpAddr::V4(network.address),
-            subject: Subject {
-                owner: seat.owner().into(),
-                cgroups: seat.cgroups(),
-                vmm: Some(pid),
-                vcpu_threads,
-                net_devices: vec![NetDevice {
-                    namespace_of: pid,
-                    name: network.tap.clone(),
-                }],
-                ..Subject::default()
-            },
-            environment: facts.into_iter().chain(scratch).collect(),
+            about: About::of_vm(
+                network.address,
+                Subject {
+                    owner: seat.owner().into(),
+                    cgroups: seat.cgroups(),
+                    vmm: Some(pid),
+                    vcpu_threads,
+                    net_devices: vec![NetDevice {
+                        namespace_of: pid,
+                        name: network.tap.clone(),
+                    }],
+                    ..Subject::default()
+                },
+                Source::Measured,
+                facts.into_iter().chain(scratch).collect(),
+                "/dev/vdb",
+            ),
         };
         if !network.offloads {
             switch_offloads_off(&mut booted)?;
@@ -254,24 +254,8 @@ fn with_kvm(error: HostError) -> HostError {
 }
 
 impl Target for Guest {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn source(&self) -> Source {
-        Source::Measured
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::from("/dev/vdb"), PathBuf::from(MOUNT_POINT))
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

@@ -5,12 +5,11 @@ use super::domain::{Domain, Files, Network};
 use crate::platform::vm::agent::Agent;
 use crate::platform::vm::inner;
 use crate::platform::{
-    CommandLine, Finished, GuestFiles, Job, Target, backing, release, switch_offloads_off,
+    About, CommandLine, Finished, GuestFiles, Job, Target, backing, release, switch_offloads_off,
 };
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,7 +18,6 @@ use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::command::plain;
 use vtax_host::loop_device::Loop;
-use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
 
@@ -51,9 +49,7 @@ pub(super) struct Guest {
     name: String,
     id: u32,
     agent: Option<Agent>,
-    address: IpAddr,
-    subject: Subject,
-    environment: BTreeMap<String, String>,
+    about: About,
     console: Console,
     destroyed: bool,
 }
@@ -97,16 +93,16 @@ impl Guest {
             // netback offers what it can, and no setting of the domain keeps a guest from taking it.
             switch_offloads_off(&mut guest)?;
         }
-        guest.subject.net_devices = vec![NetDevice {
+        guest.about.subject.net_devices = vec![NetDevice {
             namespace_of: seat.holder_pid(),
             name: device,
         }];
         if let Some(scratch) = scratch {
-            guest.subject.block_devices = vec![scratch.kernel_name()];
+            guest.about.subject.block_devices = vec![scratch.kernel_name()];
             let fact = backing(scratch.direct, "Dom0's");
-            guest.environment.extend([fact]);
+            guest.about.environment.extend([fact]);
         }
-        guest.environment.insert(
+        guest.about.environment.insert(
             "vm.boot_seconds".into(),
             format!("{:.3}", started.elapsed().as_secs_f64()),
         );
@@ -152,13 +148,17 @@ impl Guest {
         let mut guest = Self {
             id: u32::MAX,
             agent: None,
-            address: IpAddr::V4(network.address.0),
-            subject: Subject {
-                owner: seat.owner().into(),
-                cgroups: seat.cgroups(),
-                ..Subject::default()
-            },
-            environment: environment(Path::new("/sys"), domain, &text),
+            about: About::of_vm(
+                network.address.0,
+                Subject {
+                    owner: seat.owner().into(),
+                    cgroups: seat.cgroups(),
+                    ..Subject::default()
+                },
+                Source::Measured,
+                environment(Path::new("/sys"), domain, &text),
+                "/dev/xvdb",
+            ),
             console: Console::default(),
             destroyed: false,
             name,
@@ -170,7 +170,7 @@ impl Guest {
                 detail: format!("it made no domain {}; see /var/log/xen", guest.name),
             })?
             .id;
-        guest.subject.domain = Some(guest.id);
+        guest.about.subject.domain = Some(guest.id);
         guest.agent = Some(Agent::connect(&xl::channel(guest.id)?)?);
         Ok(guest)
     }
@@ -338,24 +338,8 @@ impl Console {
 }
 
 impl Target for Guest {
-    fn address(&self) -> IpAddr {
-        self.address
-    }
-
-    fn subject(&self) -> Subject {
-        self.subject.clone()
-    }
-
-    fn source(&self) -> Source {
-        Source::Measured
-    }
-
-    fn environment(&self) -> BTreeMap<String, String> {
-        self.environment.clone()
-    }
-
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::from("/dev/xvdb"), PathBuf::from(MOUNT_POINT))
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {

@@ -170,7 +170,7 @@ impl Findings<'_, '_> {
 
     /// A guest and its client.
     fn actors(&self, guest: &Guest<'_>, metrics: BTreeMap<String, Metric>) -> [Actor; 2] {
-        let owner = guest.target.subject().owner;
+        let owner = guest.target.about().subject.owner.clone();
         let is_target = guest.spec.is_target();
         [
             Actor {
@@ -186,7 +186,7 @@ impl Findings<'_, '_> {
                 metrics,
                 environment: match is_target {
                     true => BTreeMap::new(),
-                    false => guest.target.environment(),
+                    false => guest.target.about().environment.clone(),
                 },
             },
             Actor {
@@ -212,7 +212,7 @@ impl Findings<'_, '_> {
             metrics
         };
         let mut guests = (0..).zip(self.guests).map(|(index, guest)| {
-            let owner = guest.target.subject().owner;
+            let owner = guest.target.about().subject.owner.clone();
             (owner, metrics(index, guest.spec.name))
         });
         let target = guests.next();

@@ -121,7 +121,11 @@ impl Guest<'_> {
     /// The subjects on this host: the guest, its client, and the switch.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> {
         let client = (self.client_place == LOCAL).then(|| self.client_subject.clone());
-        let all = [Some(self.target.subject()), client, self.switch.clone()];
+        let all = [
+            Some(self.target.about().subject.clone()),
+            client,
+            self.switch.clone(),
+        ];
         all.into_iter().flatten().filter(Subject::is_here)
     }
 

@@ -20,13 +20,14 @@ pub(super) struct Metering<'a> {
 /// The names of guests in samples.
 pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
     let observed = guests.iter().map(|guest| {
-        let subject = guest.target.subject();
+        let about = guest.target.about();
+        let subject = &about.subject;
         ObservedGuest {
-            is_here: subject.is_here(),
-            owner: subject.owner,
+            owner: subject.owner.clone(),
             client: guest.client_subject.owner.clone(),
             is_vm: subject.vmm.is_some(),
-            source: guest.target.source(),
+            is_here: subject.is_here(),
+            source: about.source,
         }
     });
     observed.collect()

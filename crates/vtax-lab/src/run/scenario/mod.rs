@@ -177,7 +177,7 @@ impl Experiment for Scenarios<'_> {
         attempt.times.boot = clock.elapsed().into();
         let done = booted.and_then(|()| {
             if let Some(target) = guests.first() {
-                attempt.environment = target.target.environment();
+                attempt.environment = target.target.about().environment.clone();
             }
             let measurement = measurement::Measuring {
                 scenarios: self,

@@ -12,19 +12,18 @@ use crate::run::trial::Watchers;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use vtax_core::{Base, Hertz, Unit};
 use vtax_guest::platform::native::Native;
-use vtax_guest::platform::{CommandLine, Finished, Job, Target};
+use vtax_guest::platform::{self, CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::{
-    About, LOAD_SEED, Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch, Service,
-    Workload,
+    About, LOAD_SEED, Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch,
+    Service, Workload,
 };
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{ObserverConfig, Roots, Series, SeriesId, Sink, Subject};
@@ -175,23 +174,11 @@ impl Workload for Fake {
     }
 }
 
-struct Nothing;
+struct Nothing(platform::About);
 
 impl Target for Nothing {
-    fn address(&self) -> IpAddr {
-        Ipv4Addr::LOCALHOST.into()
-    }
-    fn subject(&self) -> Subject {
-        Subject::default()
-    }
-    fn source(&self) -> Source {
-        Source::Measured
-    }
-    fn environment(&self) -> BTreeMap<String, String> {
-        BTreeMap::new()
-    }
-    fn scratch(&self) -> (PathBuf, PathBuf) {
-        (PathBuf::new(), PathBuf::new())
+    fn about(&self) -> &platform::About {
+        &self.0
     }
     fn start(&mut self, _: &CommandLine) -> Outcome<Job> {
         Err(HostError::Interrupted)
@@ -300,7 +287,14 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
         client_place: "local".to_owned(),
         switch: None,
         client_environment: BTreeMap::new(),
-        target: Box::new(Nothing),
+        target: Box::new(Nothing(platform::About {
+            address: Ipv4Addr::LOCALHOST.into(),
+            subject: Subject::default(),
+            source: Source::Measured,
+            environment: BTreeMap::new(),
+            scratch: Default::default(),
+            is_shared: false,
+        })),
         service: Service::default(),
     }];
     let metering = Metering {

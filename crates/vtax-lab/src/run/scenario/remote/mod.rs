@@ -67,8 +67,8 @@ impl Remotes {
             let counters = ActorCounters::begin(there.actor, TARGET, hz, Some(there.guest))?;
             return Ok(Some(boxed(counters)));
         }
-        let facts = target.target.environment();
-        let pool = external::xenapi::HostStatistics::begin(target.spec.settings, &facts)?;
+        let facts = &target.target.about().environment;
+        let pool = external::xenapi::HostStatistics::begin(target.spec.settings, facts)?;
         let counters = pool.map(PoolCounters::begin).transpose()?;
         Ok(counters.map(boxed))
     }
