@@ -32,9 +32,9 @@ impl Membership<'_> {
 
     /// The directory of the group and of those around it, the innermost first, where the hierarchy's root is mounted
     /// at `mounted`.
-    pub fn directories(&self, mounted: &Path) -> impl Iterator<Item = PathBuf> {
+    pub fn directories(&self, mounted: &Path) -> Vec<PathBuf> {
         let below = self.path.strip_prefix("/").unwrap_or(self.path);
-        below.ancestors().map(move |group| mounted.join(group))
+        below.ancestors().map(|group| mounted.join(group)).collect()
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
         assert!(found[0].has("cpu") && found[0].has("cpuacct") && !found[0].has("cp"));
         assert_eq!(found[1].path, Path::new("/x:y"));
         assert!(found[2].is_v2() && !found[0].is_v2());
-        let around: Vec<PathBuf> = found[0].directories(Path::new("/m")).collect();
+        let around = found[0].directories(Path::new("/m"));
         assert_eq!(around, ["/m/a/b", "/m/a", "/m/"].map(PathBuf::from));
     }
 
@@ -402,7 +402,7 @@ mod tests {
         #[test]
         fn any_text_is_read_without_a_panic(text in "([a-z:,/. =-]|max|[0-9]{1,22}|\n){0,60}") {
             let text = text.as_bytes();
-            memberships(text).for_each(|group| assert!(group.directories(Path::new("/")).count() > 0));
+            memberships(text).for_each(|group| assert!(!group.directories(Path::new("/")).is_empty()));
             let limit = CpuLimit::parse(text);
             prop_assert!(limit.processors().is_none_or(|processors| processors > 0.0));
         }

@@ -18,7 +18,7 @@ pub mod text;
 pub use error::KernelError;
 pub use file::{KernelFile, read};
 pub use memory::MemInfo;
-pub use process::{Process, ProcessStat, numbered};
+pub use process::{Process, ProcessStat, namespace_numbers, numbered};
 
 use vtax_core::Nanoseconds;
 

@@ -197,7 +197,7 @@ impl<'a> Process<'a> {
 
     /// Its numbers in the PID namespaces that it is in, the innermost last; empty when it is gone.
     pub fn namespace_numbers(&self) -> Vec<u32> {
-        namespace_numbers(&self.path("status"))
+        namespace_numbers(&self.path(""))
     }
 
     /// Whether it holds a virtual machine of KVM's.
@@ -270,10 +270,10 @@ impl<'a> Process<'a> {
     }
 }
 
-/// The numbers of a process or thread in the PID namespaces that it is in, the innermost last, from its `status`
+/// The numbers of a process or thread in the PID namespaces that it is in, the innermost last, from the `status` in its directory
 /// (proc_pid_status(5)); empty when it is gone.
-pub(crate) fn namespace_numbers(status: &Path) -> Vec<u32> {
-    let status = std::fs::read(status).unwrap_or_default();
+pub fn namespace_numbers(directory: &Path) -> Vec<u32> {
+    let status = std::fs::read(directory.join("status")).unwrap_or_default();
     let line = text::lines(&status).find_map(|line| line.strip_prefix(b"NSpid:"));
     text::fields(line.unwrap_or_default())
         .filter_map(text::small)

@@ -82,3 +82,12 @@ impl ObserveError {
         }
     }
 }
+
+impl From<vtax_kernel::KernelError> for ObserveError {
+    fn from(error: vtax_kernel::KernelError) -> Self {
+        match error {
+            vtax_kernel::KernelError::Read { path, cause } => Self::Read { path, cause },
+            vtax_kernel::KernelError::Format { path, detail } => Self::Format { path, detail },
+        }
+    }
+}

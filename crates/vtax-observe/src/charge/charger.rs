@@ -12,7 +12,6 @@ use super::usage::UsageReader;
 use super::weights::Weights;
 use crate::Roots;
 use crate::clock::{Clock, process_cpu};
-use crate::counters::file;
 use crate::guests::{Guest, Guests};
 use crate::meter::{HostEnergy, Meter, PowerModel, host_energy, joules_metric};
 use crate::{ObserveError, Readings, Snapshot};
@@ -22,6 +21,7 @@ use std::fmt;
 use std::str::FromStr;
 use vtax_core::account::HOST;
 use vtax_core::{Joules, Nanoseconds, Source};
+use vtax_kernel::file;
 
 /// How soft interrupts are charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,11 +4,11 @@
 //! all of them.
 
 use crate::Roots;
-use crate::counters::file::KernelFile;
-use crate::counters::{Change, Counter, GrantProbe, Pages, Rule, text};
+use crate::counters::{Change, Counter, GrantProbe, Pages, Rule};
 use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use vtax_kernel::{KernelFile, text};
 
 /// Block requests of this many guests are read in each pass, the others' in the next ones.
 const GROUPS_A_PASS: usize = 64;

@@ -3,10 +3,8 @@
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
 use crate::clock::Clock;
-use crate::counters::file::KernelFile;
 use crate::counters::{
-    Change, Counter, GroupClock, HostCpu, HostTimes, ProcessClock, Rule, VmmThreads, process_clock,
-    text,
+    Change, Counter, HostCpu, HostTimes, ProcessClock, Rule, VmmThreads, process_clock,
 };
 use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
 use crate::{ObserveError, Roots};
@@ -14,6 +12,8 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_kernel::cgroup::GroupClock;
+use vtax_kernel::{KernelFile, text};
 
 /// How far a guest's sources may run ahead of an interval's length: Xen shows tenths of a second, the
 /// kernel brings a running task's account up to date once a tick.

@@ -9,9 +9,7 @@
 //! perf must be allowed to sample kernels (CAP_PERFMON), and `/proc/kallsyms` to show addresses (kptr_restrict).
 
 use super::event_group::{check, explain};
-use super::text;
 use crate::ObserveError;
-use crate::counters::file::KernelFile;
 use perf_event_open_sys as perf;
 use perf_event_open_sys::bindings as abi;
 use std::collections::HashMap;
@@ -23,6 +21,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use vtax_core::Nanoseconds;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 const WHAT: &str = "sampling of soft interrupts (perf)";
 

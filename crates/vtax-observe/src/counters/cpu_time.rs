@@ -5,79 +5,14 @@
 //! does: then the samples decide for that stretch, and where they failed as well, nothing is known.
 
 use super::counter::{Change, Counter, Findings, Rule, most_cpu_time};
-use super::text;
 use std::path::Path;
 use vtax_core::Nanoseconds;
-
-/// The columns of a `cpu` line, in the kernel's order (proc_stat(5)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Time {
-    User,
-    Nice,
-    System,
-    Idle,
-    Iowait,
-    Irq,
-    Softirq,
-    Steal,
-    Guest,
-}
-
-impl Time {
-    const ALL: [(Self, &'static str); TIMES] = [
-        (Self::User, "user time"),
-        (Self::Nice, "nice time"),
-        (Self::System, "system time"),
-        (Self::Idle, "idle time"),
-        (Self::Iowait, "iowait time"),
-        (Self::Irq, "irq time"),
-        (Self::Softirq, "softirq time"),
-        (Self::Steal, "stolen time"),
-        (Self::Guest, "guest time"),
-    ];
-
-    /// Guest time lies inside user time.
-    pub(crate) const BUSY: [Self; 5] = [
-        Self::User,
-        Self::Nice,
-        Self::System,
-        Self::Irq,
-        Self::Softirq,
-    ];
-}
-
-pub(crate) const TIMES: usize = 9;
-
-/// The times of one line, in nanoseconds or ticks.
-pub(crate) type Times = [u64; TIMES];
-
-/// The times of a `cpu` line after its name; old kernels print fewer, which count as zero.
-pub(crate) fn parse<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Option<Times> {
-    let mut times = [0; TIMES];
-    let mut found = 0;
-    for (time, field) in times.iter_mut().zip(fields) {
-        *time = text::number(field)?;
-        found += 1;
-    }
-    (found >= 4).then_some(times)
-}
-
-/// One time of a line.
-pub(crate) fn of(times: &Times, time: Time) -> u64 {
-    times.get(time as usize).copied().unwrap_or(0)
-}
-
-/// Several times of a line together.
-pub(crate) fn sum(times: &Times, which: &[Time]) -> u64 {
-    which
-        .iter()
-        .fold(0, |sum, time| sum.saturating_add(of(times, *time)))
-}
+use vtax_kernel::stat::{CpuState, CpuTimes, STATES};
 
 /// Totals of the whole host that never fall.
 #[derive(Debug)]
 pub(crate) struct CpuTime {
-    counters: [Counter; TIMES],
+    counters: [Counter; STATES],
     /// Idle and iowait together. A pause of a processor counts as either, by whether something waits for a
     /// device at the moment of the reading; the sum is steady.
     unused: Counter,
@@ -107,12 +42,12 @@ impl CpuTime {
         }
     }
 
-    /// Takes the first line of `/proc/stat`, in nanoseconds, and how many processors have a line of
+    /// Takes the first line of `/proc/stat`, and how many processors have a line of
     /// their own. What columns did that left something uncounted is noted for `path`.
     pub(crate) fn advance(
         &mut self,
         now: Nanoseconds,
-        raw: &Times,
+        raw: &CpuTimes,
         processors: u32,
         path: &Path,
         findings: &mut Findings,
@@ -120,7 +55,7 @@ impl CpuTime {
         let before = self.mark;
         let span = now.saturating_since(before.at);
         let most = most_cpu_time(span, processors.max(before.processors));
-        let pair = sum(raw, &[Time::Idle, Time::Iowait]);
+        let pair = raw.sum(&[CpuState::Idle, CpuState::Iowait]).0;
         let pair = self.unused.advance_within(pair, most);
         findings.note(path, "idle and iowait time", pair);
         let mut mark = CpuMark {
@@ -132,36 +67,32 @@ impl CpuTime {
         let came_or_went = before.passes > 0 && processors != before.processors;
         let mut unused_is_exact = pair.is_exact() && !came_or_went;
         let mut busy_is_exact = true;
-        for (counter, (time, name)) in self.counters.iter_mut().zip(Time::ALL) {
-            let raw = of(raw, time);
+        for (counter, (time, name)) in self.counters.iter_mut().zip(CpuState::ALL) {
+            let raw = raw.of(time).0;
             let change = match time {
-                Time::Idle | Time::Iowait => shift(counter, raw, pair),
+                CpuState::Idle | CpuState::Iowait => shift(counter, raw, pair),
                 _ => counter.advance_within(raw, most),
             };
             findings.note(path, name, change);
             match time {
-                Time::Steal => unused_is_exact &= change.is_exact(),
-                _ if Time::BUSY.contains(&time) => busy_is_exact &= change.is_exact(),
+                CpuState::Steal => unused_is_exact &= change.is_exact(),
+                _ if CpuState::BUSY.contains(&time) => busy_is_exact &= change.is_exact(),
                 _ => {}
             }
         }
         let totals = self.totals();
-        mark.busy = sum(&totals, &Time::BUSY);
-        mark.softirq = of(&totals, Time::Softirq);
-        mark.stolen = of(&totals, Time::Steal);
+        mark.busy = totals.sum(&CpuState::BUSY).0;
+        mark.softirq = totals.of(CpuState::Softirq).0;
+        mark.stolen = totals.of(CpuState::Steal).0;
         mark.unused = self.unused.total().saturating_add(mark.stolen);
         mark.unused_faults += u64::from(before.passes > 0 && !unused_is_exact);
         mark.busy_faults += u64::from(before.passes > 0 && !busy_is_exact);
         self.mark = mark;
     }
 
-    /// All times since boot, in nanoseconds.
-    pub(crate) fn totals(&self) -> Times {
-        let mut totals = [0; TIMES];
-        for (total, counter) in totals.iter_mut().zip(&self.counters) {
-            *total = counter.total();
-        }
-        totals
+    /// All times since boot.
+    pub(crate) fn totals(&self) -> CpuTimes {
+        self.counters.each_ref().map(Counter::total).into()
     }
 
     /// Where it is now.
@@ -220,13 +151,13 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn line(user: u64, idle: u64, iowait: u64, steal: u64) -> Times {
-        let mut times = [0; TIMES];
+    fn line(user: u64, idle: u64, iowait: u64, steal: u64) -> [u64; STATES] {
+        let mut times = [0; STATES];
         for (time, value) in [
-            (Time::User, user),
-            (Time::Idle, idle),
-            (Time::Iowait, iowait),
-            (Time::Steal, steal),
+            (CpuState::User, user),
+            (CpuState::Idle, idle),
+            (CpuState::Iowait, iowait),
+            (CpuState::Steal, steal),
         ] {
             times[time as usize] = value;
         }
@@ -234,12 +165,18 @@ mod tests {
     }
 
     /// Reads one line a second of four processors; what they were busy for in each second.
-    fn busy(lines: &[Times]) -> Vec<Option<u64>> {
+    fn busy(lines: &[[u64; STATES]]) -> Vec<Option<u64>> {
         let mut time = CpuTime::new();
         let mut marks = Vec::new();
         for (line, second) in lines.iter().zip(0..) {
             let now = Nanoseconds(second * SECOND);
-            time.advance(now, line, 4, Path::new("stat"), &mut Findings::default());
+            time.advance(
+                now,
+                &(*line).into(),
+                4,
+                Path::new("stat"),
+                &mut Findings::default(),
+            );
             marks.push(time.mark());
         }
         let pairs = marks.windows(2);
@@ -274,7 +211,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_second_is_busier_than_its_processors_whatever_the_file_shows(
-            lines in prop::collection::vec(any::<[u64; TIMES]>(), 2..20),
+            lines in prop::collection::vec(any::<[u64; STATES]>(), 2..20),
         ) {
             for busy in busy(&lines) {
                 prop_assert!(busy.is_none_or(|busy| busy <= 4 * SECOND));
@@ -284,13 +221,13 @@ mod tests {
         /// Four processors that are half busy, and one column that is shifted once by any amount.
         #[test]
         fn one_bad_column_costs_at_most_one_second(
-            column in 0usize..TIMES, at in 1usize..9, shift in any::<i64>(),
+            column in 0usize..STATES, at in 1usize..9, shift in any::<i64>(),
         ) {
             let mut raw = line(1 << 61, 1 << 61, 1 << 61, 1 << 61);
             let mut lines = Vec::new();
             for second in 0..10 {
-                raw[Time::User as usize] += 2 * SECOND;
-                raw[Time::Idle as usize] += 2 * SECOND;
+                raw[CpuState::User as usize] += 2 * SECOND;
+                raw[CpuState::Idle as usize] += 2 * SECOND;
                 if second == at {
                     raw[column] = raw[column].saturating_add_signed(shift / 8);
                 }

@@ -5,10 +5,10 @@
 //! added its present pause, so this is exact only on a host with one processor, where the reader
 //! keeps it from idling: an emulated one, or a small guest.
 
-use super::file::KernelFile;
-use super::text;
 use crate::ObserveError;
 use std::path::Path;
+use vtax_kernel::stat::HostStat;
+use vtax_kernel::{KernelFile, text};
 
 #[derive(Debug)]
 pub(super) struct IdleSleep {
@@ -25,11 +25,7 @@ pub(super) struct IdleTime {
 impl IdleSleep {
     /// `None` where the host has several processors, or the file is not to be had.
     pub(super) fn open(proc: &Path) -> Option<Self> {
-        let mut stat = KernelFile::open_one_piece(proc.join("stat")).ok()?;
-        let processors = text::lines(stat.read().ok()?)
-            .filter_map(|line| text::fields(line).next()?.strip_prefix(b"cpu"))
-            .filter(|number| !number.is_empty())
-            .count();
+        let processors = HostStat::read(proc).ok()?.processors;
         let mut sleep = Self {
             file: KernelFile::open(proc.join("timer_list")).ok()?,
         };

@@ -1,12 +1,12 @@
 //! `/proc/interrupts` and `/proc/softirqs`: one row for each source, one column for each CPU.
 
 use super::counter::{Counter, Findings, Rule};
-use super::file::KernelFile;
 use super::series::Column;
-use super::text;
 use crate::{ObserveError, Readings};
 use std::path::PathBuf;
 use vtax_core::Nanoseconds;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 /// One row of the table, as the kernel printed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +124,8 @@ impl CpuTable {
         let Some(columns) = columns(table) else {
             return Err(self
                 .file
-                .unexpected("expected a first line that names the CPUs"));
+                .unexpected("expected a first line that names the CPUs")
+                .into());
         };
         // A CPU that goes off- or online takes its counts out of the sums or brings them back:
         // such a step says nothing about interrupts.
@@ -210,7 +211,7 @@ fn distinct(metric: String, label: &[u8], known: &[KnownRow]) -> String {
     if known.iter().all(|other| other.metric != metric) {
         return metric;
     }
-    let base = format!("{metric}.{}", text::metric_part(label));
+    let base = format!("{metric}.{}", metric_part(label));
     (0..=known.len())
         .map(|attempt| match attempt {
             0 => base.clone(),
@@ -218,4 +219,16 @@ fn distinct(metric: String, label: &[u8], known: &[KnownRow]) -> String {
         })
         .find(|candidate| known.iter().all(|other| other.metric != *candidate))
         .unwrap_or(base)
+}
+/// A name from the kernel as one part of a metric's name: what is not a letter, a digit, `-`,
+/// `_` or `:` becomes `_` (a dot would split the name), and no more than 64 bytes of it are kept.
+pub(crate) fn metric_part(name: &[u8]) -> String {
+    name.trim_ascii()
+        .iter()
+        .take(64)
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b':' => char::from(*byte),
+            _ => '_',
+        })
+        .collect()
 }

@@ -1,7 +1,6 @@
 //! What container engines and plain OCI runtimes keep of their containers: names, and states that say which
 //! control group is whose.
 
-use super::process::Process;
 use super::runtimes::{Container, NameIn};
 use super::{Platform, options};
 use crate::Roots;
@@ -11,6 +10,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use vtax_kernel::Process;
 
 /// Larger than any state or configuration file of a container.
 const LARGEST_FILE: u64 = 4 << 20;

@@ -5,12 +5,12 @@
 //! pairs, Xen's by name, in whichever namespace they are. Disks are the block devices that a VMM
 //! holds open.
 
-use super::process::Process;
-use crate::counters::text;
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
+use vtax_kernel::Process;
+use vtax_kernel::text;
 
 /// A network device as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,9 +1,9 @@
 //! Which of this host's guests somebody is who speaks to us from within: by what a guest knows of
 //! itself and its monitor was told.
 
-use super::process::Process;
 use super::{Guest, Guests};
 use crate::{NetDevice, Subject};
+use vtax_kernel::Process;
 
 /// What a guest knows of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -17,7 +17,6 @@ mod nic;
 mod options;
 mod platform;
 mod pod;
-pub(crate) mod process;
 mod qemu;
 mod runtimes;
 mod xen;
@@ -28,11 +27,12 @@ pub use platform::Platform;
 pub use pod::pod_of;
 
 use crate::Roots;
-use crate::counters::text;
+use vtax_kernel::text;
 use container::OciStates;
 use device::HostLinks;
 use groups::{Added, Groups};
-use process::Process;
+use vtax_kernel::Process;
+pub use vtax_kernel::cgroup::Hierarchy;
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -154,32 +154,6 @@ struct Found {
     number: Option<Vec<u8>>,
     uuid: Option<String>,
     cpus: Option<u32>,
-}
-
-/// The control group hierarchy that accounts CPU time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hierarchy {
-    /// Where it is mounted.
-    pub mounted: PathBuf,
-    /// Whether it is v1's `cpuacct`, as opposed to v2.
-    pub v1: bool,
-}
-
-impl Hierarchy {
-    /// v1's `cpuacct` where it is mounted (hybrid hosts included), else v2.
-    pub fn find(sys: &Path) -> Option<Self> {
-        let groups = sys.join("fs/cgroup");
-        for name in ["cpuacct", "cpu,cpuacct"] {
-            let mounted = groups.join(name);
-            if mounted.join("cpuacct.usage").exists() {
-                return Some(Self { mounted, v1: true });
-            }
-        }
-        groups.join("cgroup.controllers").exists().then_some(Self {
-            mounted: groups,
-            v1: false,
-        })
-    }
 }
 
 /// A guest's changing parts (devices, disks) are looked at again this often, in passes: devices are

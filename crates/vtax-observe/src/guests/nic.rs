@@ -1,8 +1,8 @@
 //! Our own virtual NIC beside a monitor, which works for the guests whose memory it maps.
 
-use super::process::Process;
-use crate::counters::text;
 use std::collections::HashSet;
+use vtax_kernel::Process;
+use vtax_kernel::text;
 
 /// A file that is mapped: its device, as the kernel writes it, and its inode.
 pub(super) type File = (Vec<u8>, u64);

@@ -4,12 +4,13 @@
 //! libxenstat where that is installed, says it in nanoseconds); `xl list -l`, asked when a domain is
 //! new, gives its UUID. Dom0 itself is this host.
 
-use crate::counters::{XenClock, text};
+use crate::counters::XenClock;
 use crate::{ObserveError, Roots};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use vtax_core::Nanoseconds;
+use vtax_kernel::text;
 
 /// One domain.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,14 +4,13 @@ use super::power_model::{Fit, PowerModel};
 use super::series::MeterSeries;
 use super::sysfs::text;
 use super::{Absent, Domain, Meter, Part};
-use crate::counters::cpu_time::{CpuMark, CpuTime, parse};
-use crate::counters::text::{fields, lines};
-use crate::counters::{Findings, nanoseconds_per_tick};
+use crate::counters::Findings;
+use crate::counters::cpu_time::{CpuMark, CpuTime};
 use crate::{Instrument, ObserveError, Readings};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_core::{Joules, Nanoseconds, Source, Watts};
+use vtax_kernel::stat::HostStat;
 
 pub(super) const NAME: &str = "model";
 
@@ -116,25 +115,16 @@ impl Utilization {
     /// # Errors
     /// When it cannot be read or is none.
     pub fn read(&mut self, now: Nanoseconds) -> Result<(CpuMark, Findings), ObserveError> {
-        let stat = fs::read(&self.path).map_err(|cause| ObserveError::Read {
-            path: self.path.clone(),
-            cause,
-        })?;
-        let mut lines = lines(&stat)
-            .map(fields)
-            .map_while(|mut fields| fields.next()?.starts_with(b"cpu").then_some(fields));
-        let whole = lines.next().and_then(|mut fields| parse(&mut fields));
-        let processors = u32::try_from(lines.count()).unwrap_or(0);
-        let Some(whole) = whole.filter(|_| processors > 0) else {
+        let stat = HostStat::parse(&vtax_kernel::read(&self.path)?);
+        let Some(stat) = stat.filter(|stat| stat.processors > 0) else {
             return Err(ObserveError::Format {
                 path: self.path.clone(),
                 detail: "expected a line `cpu` and one for each processor".to_owned(),
             });
         };
-        let whole = whole.map(|ticks| ticks.saturating_mul(nanoseconds_per_tick()));
         let mut findings = Findings::default();
         self.time
-            .advance(now, &whole, processors, &self.path, &mut findings);
+            .advance(now, &stat.times, stat.processors, &self.path, &mut findings);
         Ok((self.time.mark(), findings))
     }
 }
@@ -314,6 +304,7 @@ mod tests {
     use crate::Snapshot;
     use crate::meter::host_energy;
     use proptest::prelude::*;
+    use std::fs;
     use tempfile::TempDir;
 
     /// `/proc/stat` of a machine with 24 processors after so many busy and idle ticks.

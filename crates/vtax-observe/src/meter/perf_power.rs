@@ -4,12 +4,12 @@ use super::series::MeterSeries;
 use super::sysfs::{entries, text};
 use super::{Absent, Domain, EnergyCounter, Meter, Part};
 use crate::counters::event_group::{Event as PerfEvent, EventGroup, Scope};
-use crate::counters::text::cpu_list;
 use crate::{Instrument, ObserveError, Readings};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use vtax_core::{Joules, Nanoseconds, Source};
+use vtax_kernel::text::cpu_list;
 
 pub(super) const NAME: &str = "perf";
 
