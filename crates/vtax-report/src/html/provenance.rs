@@ -9,6 +9,7 @@ use maud::{Markup, html};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::fmt::Write;
+use vtax_core::{Base, Quantity, Unit};
 
 /// What a report shows beside the analysis.
 #[derive(Debug, Clone, Default)]
@@ -79,14 +80,7 @@ pub(super) fn provenance(analysis: &Analysis, provenance: &Provenance) -> Markup
 /// Facts about the host, the plan and each platform: name and value.
 fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
     let host = host.as_object().into_iter().flatten();
-    let host = host.filter(|(_, value)| !value.is_object() && !value.is_array());
-    let host = host.map(|(name, value)| {
-        let text = value.as_str().map(str::to_owned);
-        (
-            name.replace('_', " "),
-            text.unwrap_or_else(|| value.to_string()),
-        )
-    });
+    let host = host.filter_map(|(name, value)| fact(name, value));
     let models = analysis.power_models().into_iter();
     let models = models.map(|model| ("power model".to_owned(), model));
     let run = [
@@ -105,6 +99,20 @@ fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
         (summary.treatment.platform.clone(), facts.join("; "))
     });
     host.chain(models).chain(run).chain(platforms).collect()
+}
+
+/// A fact of `host.json` in words; `None` where its value is unknown, or a list of its own.
+fn fact(name: &str, value: &Value) -> Option<(String, String)> {
+    let (name, value) = match (name.strip_suffix("_bytes"), value) {
+        (_, Value::Null | Value::Array(_) | Value::Object(_)) => return None,
+        (_, Value::String(text)) => (name, text.clone()),
+        (Some(what), Value::Number(bytes)) => {
+            let bytes = Quantity::new(bytes.as_f64()?, Unit::of(Base::Byte));
+            (what, bytes.to_string())
+        }
+        _ => (name, value.to_string()),
+    };
+    Some((name.replace('_', " "), value))
 }
 
 /// The rules of method, each with its reference.
@@ -148,6 +156,31 @@ fn methods(analysis: &Analysis) -> Markup {
             li {
                 b { "Suspect trials" } " are kept and listed, never deleted, and left out of every mean and ratio; so is every attempt at a trial that was run again."
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn facts_about_the_host_have_units_and_unknown_ones_are_left_out() {
+        for (name, value, shown) in [
+            (
+                "memory_bytes",
+                json!(25_276_510_208_u64),
+                Some("memory: 25.3 GB"),
+            ),
+            ("cpu_quota", json!(null), None),
+            ("versions", json!({"qemu": "7.2"}), None),
+            ("kernel", json!("6.18"), Some("kernel: 6.18")),
+            ("clock_ticks", json!(100), Some("clock ticks: 100")),
+            ("is_virtual", json!(true), Some("is virtual: true")),
+        ] {
+            let found = fact(name, &value).map(|(name, value)| format!("{name}: {value}"));
+            assert_eq!(found.as_deref(), shown);
         }
     }
 }
