@@ -11,7 +11,7 @@ help:
 	@echo "make testbed        the published tables on an emulated host"
 	@echo "make test           run the tests that need what make demo installs"
 	@echo "make test-all       run every test, and install what they need"
-	@echo "make lint           formatting, lints, and no circle of imports"
+	@echo "make lint           formatting, lints, no circle of imports, and no metric named by a string"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-density  what the scalability test costs"
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
@@ -46,6 +46,7 @@ test-all:
 lint:
 	@./scripts/setup lint
 	@./scripts/circles
+	@./scripts/metric-names
 	@without=$$(grep -L 'deny(clippy::disallowed_methods)' crates/*/src/lib.rs crates/*/src/main.rs crates/*/src/bin/*.rs); \
 	test -z "$$without" || { echo "these do not deny clippy::disallowed_methods, see clippy.toml: $$without"; false; }
 	$(CARGO) fmt --all --check

@@ -5,7 +5,7 @@ use crate::catalogue::{Catalogue, Key};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use vtax_core::{Source, Unit};
+use vtax_core::{Source, Unit, metric};
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
 use vtax_report::export::field;
@@ -392,7 +392,9 @@ impl<'a> OfTrials<'a> {
             .collect();
         levels.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let (_, any) = levels.first()?;
-        let knees = summary.metric("knee").map(|knee| knee.values.as_slice());
+        let knees = summary
+            .metric(metric::KNEE.name)
+            .map(|knee| knee.values.as_slice());
         let mut values = BTreeMap::new();
         for (level, metric) in &levels {
             for (trial, value) in &metric.values {

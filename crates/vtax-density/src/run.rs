@@ -9,7 +9,7 @@ use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
+use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit, counter, metric};
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
 use vtax_host::{Roots, host_settings};
@@ -20,7 +20,7 @@ use vtax_lab::run::{
     run_experiment,
 };
 use vtax_report::results::{
-    Better, Metric, ObservationCost, ResultsDir, SampleKind, SampleSeries, SampleWriter, Treatment,
+    Metric, ObservationCost, ResultsDir, SampleKind, SampleSeries, SampleWriter, Treatment,
     TrialWriter,
 };
 
@@ -269,8 +269,6 @@ fn suspicions(climb: &Climb) -> Vec<String> {
 
 /// The metrics of a climb.
 fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
-    use Base::{Byte, Joule, One, Percent, Second};
-    use Better::{Higher, Lower, Neither};
     let guests = f64::from(climb.guests());
     let top = climb.top();
     let per_guest = |of: fn(&Memory) -> f64| {
@@ -300,104 +298,47 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
             .then(|| f64::from(cloud.turned_away) / f64::from(cloud.arrivals) * 100.0)
     };
     let all = [
-        ("guests", One, Higher, Some(guests)),
-        ("held", One, Higher, held),
-        ("memory.each", Byte, Lower, climb.bytes_each()),
-        ("memory.charged.each", Byte, Lower, climb.charged_each()),
-        ("memory.user.each", Byte, Lower, per_guest(user)),
-        ("memory.kernel.each", Byte, Lower, per_guest(Memory::kernel)),
-        ("cpu.top", Percent, Lower, cpu),
-        ("cpu.idle", Percent, Lower, idle),
-        ("boot.first", Second, Lower, boot(climb.climb.get(1))),
-        ("boot.last", Second, Lower, boot(top)),
-        ("probe.p50", Second, Lower, probe(|probe| probe.p50_us)),
-        ("probe.p99", Second, Lower, probe(|probe| probe.p99_us)),
-        ("joules.each", Joule, Lower, joules()),
-        ("returned", Percent, Higher, climb.returned_percent()),
-        ("overhead", Percent, Lower, Some(climb.overhead_percent())),
-        ("binding", Percent, Neither, binding),
+        (metric::GUESTS, Some(guests)),
+        (metric::HELD, held),
+        (metric::MEMORY_EACH, climb.bytes_each()),
+        (metric::MEMORY_CHARGED_EACH, climb.charged_each()),
+        (metric::MEMORY_USER_EACH, per_guest(user)),
+        (metric::MEMORY_KERNEL_EACH, per_guest(Memory::kernel)),
+        (metric::CPU_TOP, cpu),
+        (metric::CPU_IDLE, idle),
+        (metric::BOOT_FIRST, boot(climb.climb.get(1))),
+        (metric::BOOT_LAST, boot(top)),
+        (metric::PROBE_P50, probe(|probe| probe.p50_us)),
+        (metric::PROBE_P99, probe(|probe| probe.p99_us)),
+        (metric::JOULES_EACH, joules()),
+        (metric::RETURNED, climb.returned_percent()),
+        (metric::OVERHEAD, Some(climb.overhead_percent())),
+        (metric::BINDING, binding),
         (
-            "cloud.guests",
-            One,
-            Neither,
+            metric::CLOUD_GUESTS,
             of_cloud(|cloud| Some(cloud.mean_population)),
         ),
-        ("cloud.turned_away", Percent, Neither, of_cloud(turned_away)),
+        (metric::CLOUD_TURNED_AWAY, of_cloud(turned_away)),
         (
-            "cloud.boot.p99",
-            Second,
-            Lower,
+            metric::CLOUD_BOOT_P99,
             of_cloud(|cloud| Some(cloud.boot?.p99_us / 1e6)),
         ),
         (
-            "cloud.probe.p99",
-            Second,
-            Lower,
+            metric::CLOUD_PROBE_P99,
             of_cloud(|cloud| Some(cloud.probe.p99_us / 1e6)),
         ),
+        (metric::CLOUD_LATE, of_cloud(|cloud| Some(cloud.late))),
         (
-            "cloud.late",
-            Second,
-            Lower,
-            of_cloud(|cloud| Some(cloud.late)),
-        ),
-        (
-            "cloud.cpu",
-            Percent,
-            Lower,
+            metric::CLOUD_CPU,
             of_cloud(|cloud| Some(cloud.core_percent)),
         ),
     ];
-    let known = all.into_iter().filter_map(|(name, base, better, value)| {
-        let metric = Metric {
-            quantity: Quantity::new(value.filter(|value| value.is_finite())?, Unit::of(base)),
-            source,
-            model: None,
-            better,
-            headline: HEADLINES.contains(&name),
-            title: title(name).to_owned(),
-        };
-        Some((name.to_owned(), metric))
+    let known = all.into_iter().filter_map(|(declared, value)| {
+        let value = value.filter(|value| value.is_finite())?;
+        let metric = Metric::of(declared, "", Unit::of(Base::One), value, source);
+        Some((declared.name.to_owned(), metric))
     });
     known.collect()
-}
-
-/// The headline metrics.
-const HEADLINES: [&str; 5] = [
-    "guests",
-    "memory.each",
-    "cpu.idle",
-    "boot.last",
-    "probe.p99",
-];
-
-/// The title of a metric.
-fn title(name: &str) -> &str {
-    match name {
-        "guests" => "guests at the top",
-        "held" => "guests that the host holds, where a climb found its end",
-        "memory.each" => "memory of a guest, all in",
-        "memory.charged.each" => "memory of a guest that its control group is charged for",
-        "memory.user.each" => "of which processes' pages",
-        "memory.kernel.each" => "of which kernel",
-        "cpu.top" => "CPU of the sleeping population at the top",
-        "cpu.idle" => "CPU of the idle population, of one processor",
-        "boot.first" => "time to a booted guest, first interval",
-        "boot.last" => "time to a booted guest, last interval",
-        "probe.p50" => "response time at the top, median",
-        "probe.p99" => "response time at the top, 99th percentile",
-        "joules.each" => "energy of an idle guest in a second, host's share included",
-        "returned" => "memory that came back",
-        "overhead" => "CPU of the climb itself, of one processor",
-        "binding" => "share of the binding resource",
-        "cloud.guests" => "guests that were there while others came and went, mean",
-        "cloud.turned_away" => "guests that came when all places were taken",
-        "cloud.boot.p99" => "time to a booted guest while others come and go, 99th percentile",
-        "cloud.probe.p99" => "response time while guests come and go, 99th percentile",
-        "cloud.late" => "how late a guest came or went, at most",
-        "cloud.cpu" => "CPU of guests that come and go, of one processor",
-        other => other,
-    }
 }
 
 /// Writes all samples in the format of any trial.
@@ -411,12 +352,12 @@ fn samples(climb: &Climb, mut writer: SampleWriter) -> Result<(), LabError> {
             source: Source::Measured,
         })
     };
-    let population = register("target", "guests", Base::One);
-    let own = register("target", "share.cpu", Base::Percent);
+    let population = register("target", metric::GUESTS.name, Base::One);
+    let own = register("target", &counter::SHARE.of("cpu"), Base::Percent);
     let shares: BTreeMap<Resource, _> = Resource::ALL
         .into_iter()
         .map(|resource| {
-            let metric = format!("share.{}", resource.name().replace(' ', "_").to_lowercase());
+            let metric = counter::SHARE.of(resource.name().replace(' ', "_").to_lowercase());
             (resource, register("host", &metric, Base::Percent))
         })
         .collect();

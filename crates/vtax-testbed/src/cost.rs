@@ -10,10 +10,10 @@ use frequency::{AtFrequency, Slowdown};
 use serde::Deserialize;
 use std::fs;
 use std::path::Path;
-use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit};
+use vtax_core::{Base, Nanoseconds, Source, Unit, metric};
 use vtax_host::HostError;
 use vtax_lab::LabError;
-use vtax_report::results::{Better, Metric, ResultsDir, Trial, TrialOutcome, emulated};
+use vtax_report::results::{Metric, ResultsDir, Trial, TrialOutcome, emulated};
 
 /// The models that vtax ships: the default, then the others by age.
 const SHIPPED: [&str; 7] = [
@@ -33,8 +33,13 @@ const NOT_COUNTED_FACT: &str = "cost.not_counted";
 /// The events that no emulated host counts, since it has no caches.
 const NOT_EMULATED: &str = "references to the last-level cache (not emulated)";
 
-/// The prefix of a model's metrics.
-const METRICS: &str = "model.";
+/// The metrics of a model.
+const METRICS: [&metric::Metric; 4] = [
+    metric::MODEL_CYCLES_PER_SECOND,
+    metric::MODEL_POWER,
+    metric::MODEL_CYCLES_PER_WORK,
+    metric::MODEL_ENERGY_PER_WORK,
+];
 
 /// A cost model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -198,21 +203,24 @@ impl CostModel {
         instruction: Nanoseconds,
         slowdown: &Slowdown,
     ) -> Option<(f64, Vec<String>)> {
-        let counted = |name: &str| trial.metrics.get(name).map(|metric| metric.quantity.value);
-        let instructions = counted("cpu.cores")? * slowdown.pace / instruction.as_secs_f64();
+        let counted = |of: &metric::Metric| Some(trial.metrics.get(of.name)?.quantity.value);
+        let instructions = counted(metric::CPU_CORES)? * slowdown.pace / instruction.as_secs_f64();
         let mut cycles = instructions * self.cycles.instruction;
         let unknown = slowdown.unknown.iter();
         let mut left_out: Vec<_> = unknown.map(|mhz| format!("watts at {mhz} MHz")).collect();
-        for (name, cost) in [
-            ("kvm.exits.per_second", self.cycles.vm_exit),
-            ("interrupts.per_second", self.cycles.interrupt),
-            ("context_switches.per_second", self.cycles.context_switch),
-            ("net.rx_bytes_per_second", self.cycles.copied_byte),
-            ("net.tx_bytes_per_second", self.cycles.copied_byte),
+        for (event, cost) in [
+            (metric::KVM_EXITS_PER_SECOND, self.cycles.vm_exit),
+            (metric::INTERRUPTS_PER_SECOND, self.cycles.interrupt),
+            (
+                metric::CONTEXT_SWITCHES_PER_SECOND,
+                self.cycles.context_switch,
+            ),
+            (metric::NET_RX_BYTES_PER_SECOND, self.cycles.copied_byte),
+            (metric::NET_TX_BYTES_PER_SECOND, self.cycles.copied_byte),
         ] {
-            match counted(name) {
+            match counted(event) {
                 Some(count) => cycles += count * cost,
-                None => left_out.push(name.to_owned()),
+                None => left_out.push(event.name.to_owned()),
             }
         }
         Some((cycles, left_out))
@@ -266,7 +274,9 @@ pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabErr
 /// `model.cycles_per_second`, `model.power` and, where there is work, `model.cycles_per_work` and
 /// `model.energy_per_work`; and the facts of it.
 pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
-    trial.metrics.retain(|name, _| !name.starts_with(METRICS));
+    for metric in METRICS {
+        trial.metrics.remove(metric.name);
+    }
     trial.environment.remove(MODEL_FACT);
     trial.environment.remove(NOT_COUNTED_FACT);
     let length = instruction.0.to_string();
@@ -279,49 +289,26 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         return;
     };
     let watts = model.watts.idle + model.watts.per_gigahertz * slowdown.price * cycles / 1e9;
-    let mut add = |name: &str, title: String, value: f64, unit: Unit| {
-        let metric = Metric {
-            quantity: Quantity::new(value, unit),
-            source: Source::Emulated,
-            model: None,
-            better: Better::Lower,
-            headline: false,
-            title: format!("{title} (cost model {})", model.name),
-        };
-        trial.metrics.insert(name.to_owned(), metric);
-    };
-    let per_second = Unit::per(Base::Cycle, Base::Second);
-    add(
-        "model.cycles_per_second",
-        "cycles spent for the target".into(),
-        cycles,
-        per_second,
-    );
-    add(
-        "model.power",
-        "power of a host that does only this".into(),
-        watts,
-        Unit::of(Base::Watt),
-    );
     let seconds = trial
         .window
         .1
         .saturating_since(trial.window.0)
         .as_secs_f64();
+    let mut add = |declared: &metric::Metric, about: &str, given: Unit, value: f64| {
+        let mut metric = Metric::of(declared, about, given, value, Source::Emulated);
+        metric
+            .title
+            .push_str(&format!(" (cost model {})", model.name));
+        trial.metrics.insert(declared.name.to_owned(), metric);
+    };
+    let none = Unit::of(Base::One);
+    add(metric::MODEL_CYCLES_PER_SECOND, "", none, cycles);
+    add(metric::MODEL_POWER, "", none, watts);
     if let Some(work) = trial.work.as_ref().filter(|work| work.amount > 0.0) {
         let each = seconds / work.amount;
-        add(
-            "model.cycles_per_work",
-            format!("cycles to {}", work.phrase),
-            cycles * each,
-            Unit::per(Base::Cycle, work.unit.base),
-        );
-        add(
-            "model.energy_per_work",
-            format!("energy to {}", work.phrase),
-            watts * each,
-            Unit::per(Base::Joule, work.unit.base),
-        );
+        let mut add = |declared, value| add(declared, &work.phrase, work.unit, value);
+        add(metric::MODEL_CYCLES_PER_WORK, cycles * each);
+        add(metric::MODEL_ENERGY_PER_WORK, watts * each);
     }
     left_out.push(NOT_EMULATED.to_owned());
     for (key, value) in [

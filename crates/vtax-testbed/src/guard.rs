@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use vtax_core::metric;
 use vtax_host::HostError;
 use vtax_lab::LabError;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
@@ -14,10 +15,10 @@ use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 /// readings; the guest's interrupts, whose window is that of the guest agent's answers; the host's interrupts, which are
 /// timers (17 %); and acknowledgements, which are few.
 const COUNTED: [&str; 4] = [
-    "context_switches.per_second",
-    "kvm.exits.per_second",
-    "net.rx_packets_per_second",
-    "throughput",
+    metric::CONTEXT_SWITCHES_PER_SECOND.name,
+    metric::KVM_EXITS_PER_SECOND.name,
+    metric::NET_RX_PACKETS_PER_SECOND.name,
+    metric::THROUGHPUT.name,
 ];
 
 /// The largest relative change of a count. One build counts the same every time; other builds (profile, linker, debug

@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use vtax_core::counter;
 use vtax_core::{Base, Nanoseconds, Source, Unit};
 use vtax_host::HostError;
 use vtax_host::facts::{cpu_directories, frequency_policies};
 use vtax_host::roots::{Roots, numbered, text};
 use vtax_lab::run::OwnInstruments;
-use vtax_observe::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, metric};
+use vtax_observe::{Instrument, Kind, ObserveError, Readings, Series, SeriesId};
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");
@@ -223,7 +224,7 @@ impl Instrument for BusyByFrequency {
             let id = *self.columns.entry(khz).or_insert_with(|| {
                 into.register(Series {
                     owner: "host".to_owned(),
-                    metric: metric::cpu_busy_at(khz),
+                    metric: counter::CPU_BUSY_AT.of(khz),
                     unit: Unit::of(Base::Nanosecond),
                     kind: Kind::Counter,
                     source: Source::Emulated,

@@ -1,57 +1,57 @@
-//! Curves of runs that have some: what each load level of a ramp showed, and each population of a climb;
-//! of several runs on top of each other.
+//! Curves of runs over the load levels of ramps and the populations of climbs, several runs in one panel.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::Source;
+use vtax_core::metric::{self, Metric};
 use vtax_density::report::{Summary, TreatmentClimbs};
 use vtax_density::resources::Resource;
 use vtax_report::analysis::{Analysis, TreatmentSummary};
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::describe;
 
-/// Of load levels, what is drawn beside headline metrics.
-const DRAWN: [&str; 5] = [
-    "latency.p50",
-    "latency.p99",
-    "errors",
-    "cpu.cores",
-    "power.mean",
+/// The metrics of load levels that are drawn beside headline metrics.
+const DRAWN: [&Metric; 5] = [
+    metric::LATENCY_P50,
+    metric::LATENCY_P99,
+    metric::ERRORS,
+    metric::CPU_CORES,
+    metric::POWER_MEAN,
 ];
 
-/// One metric of one treatment, over what was raised.
+/// One metric of one treatment over the level.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Panel {
     /// The treatment's label.
     pub treatment: String,
-    /// The metric's name and words.
+    /// The metric's name and title.
     pub metric: String,
     title: String,
-    /// What was raised, and its unit.
+    /// The quantity of the level, and the metric's unit.
     across: String,
     unit: String,
     /// One for each run that has it.
     pub lines: Vec<Line>,
 }
 
-/// Of one run.
+/// The curve of one run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Line {
-    /// Which of the runs.
+    /// The number of the run.
     pub run: usize,
     source: Source,
-    /// Level, mean, and the interval's ends where there is one.
+    /// Level, mean, and the bounds of the interval where it has one.
     pub points: Vec<(f64, f64, Option<f64>, Option<f64>)>,
 }
 
-/// Curves of runs, gathered one after the other.
+/// Curves of runs, added one after the other.
 #[derive(Debug, Default)]
 pub struct Curves {
     panels: Vec<Panel>,
 }
 
 impl Curves {
-    /// Those of the runs so far.
+    /// The panels of the runs so far.
     pub fn panels(self) -> Vec<Panel> {
         self.panels
     }
@@ -68,7 +68,8 @@ impl Curves {
 
     fn add_treatment(&mut self, run: usize, summary: &TreatmentSummary) {
         let of_levels = summary.levels.iter().flat_map(|level| &level.metrics);
-        let drawn = of_levels.filter(|one| one.headline || DRAWN.contains(&one.name.as_str()));
+        let drawn =
+            of_levels.filter(|one| one.headline || DRAWN.iter().any(|drawn| drawn.is(&one.name)));
         let mut names: Vec<&str> = drawn.map(|one| one.name.as_str()).collect();
         names.sort_unstable();
         names.dedup();
@@ -122,7 +123,7 @@ impl Curves {
             }
             let answers = seen.points(|interval| Some(interval.probe?.p99_us / 1e6));
             let title = "99th percentile of a guest’s answer";
-            self.add_climb(run, seen, "probe.p99", title, "s", answers);
+            self.add_climb(run, seen, metric::PROBE_P99.name, title, "s", answers);
         }
     }
 
@@ -135,11 +136,11 @@ impl Curves {
         unit: &str,
         points: Vec<(f64, f64)>,
     ) {
-        // What stays at nothing is no curve.
+        // A metric that is always 0 is not drawn.
         if !points.iter().any(|(_, value)| *value > 0.0) {
             return;
         }
-        // Climbs go by the same steps: the median of what they saw at each.
+        // All climbs have the same steps: the median at each.
         let mut steps: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for (population, value) in points {
             steps.entry(population.to_bits()).or_default().push(value);

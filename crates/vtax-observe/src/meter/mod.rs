@@ -45,7 +45,7 @@ pub use probe::{Bench, Probe, keep_moving, probe_under_load};
 pub use wall::{Volts, WallConfig, WallMeter};
 
 use crate::Instrument;
-use vtax_core::Source;
+use vtax_core::{Source, counter};
 
 /// A source of joules. [`Instrument::name`] is the meter's short name, such as `powercap`.
 pub trait Meter: Instrument {
@@ -107,10 +107,10 @@ impl Absent {
 
 /// The metric of a domain's joules.
 pub fn joules_metric(meter: &str, domain: &str) -> String {
-    format!("energy.{meter}.{domain}_joules")
+    counter::ENERGY.name(&[meter, domain])
 }
 
 /// The metric of a domain's watts.
 pub fn watts_metric(meter: &str, domain: &str) -> String {
-    format!("power.{meter}.{domain}_watts")
+    counter::POWER.name(&[meter, domain])
 }

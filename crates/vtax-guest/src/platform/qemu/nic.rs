@@ -11,6 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
+use vtax_core::counter;
 use vtax_host::HostError;
 
 /// How long the NIC may take to listen, and to answer.
@@ -161,13 +162,13 @@ fn parse(answer: &Value) -> Option<BTreeMap<String, f64>> {
     let count = |name: &str| totals[name].as_f64();
     let drops = totals["drops"].as_object()?.values();
     Some(BTreeMap::from([
-        ("nic.kicks".to_owned(), count("kicks")?),
+        (counter::NIC_KICKS.to_owned(), count("kicks")?),
         (
-            "nic.calls".to_owned(),
+            counter::NIC_CALLS.to_owned(),
             count("rx_calls")? + count("tx_calls")?,
         ),
         (
-            "nic.drops".to_owned(),
+            counter::NIC_DROPS.to_owned(),
             drops.filter_map(Value::as_f64).sum(),
         ),
     ]))

@@ -3,10 +3,9 @@
 
 use super::agent::Agent;
 use std::collections::BTreeMap;
+use vtax_core::counter;
 use vtax_host::HostError;
-
-/// Nanoseconds of one tick of `/proc/stat`: `USER_HZ` is 100 on every x86 kernel.
-const TICK_NS: f64 = 1e7;
+use vtax_kernel::stat::{self, CpuState, Line};
 
 /// What the guest's own files say, read by its agent.
 pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
@@ -39,36 +38,25 @@ fn network_bytes(net_dev: &str) -> Option<f64> {
 /// are left out.
 pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
-    counters.extend(network_bytes(net_dev).map(|bytes| ("net.bytes".to_owned(), bytes)));
+    counters.extend(network_bytes(net_dev).map(|bytes| (counter::NET_BYTES.to_owned(), bytes)));
     for source in interrupt_sources(interrupts) {
-        let mut add = |name: &str| {
-            *counters.entry(format!("interrupts.{name}")).or_insert(0.0) += source.count;
-        };
-        add(&source.name);
+        let mut add = |name: String| *counters.entry(name).or_insert(0.0) += source.count;
+        add(counter::INTERRUPTS.of(&source.name));
         if source.is_paravirtual {
-            add("paravirtual");
+            add(counter::INTERRUPTS_PARAVIRTUAL.to_owned());
         }
     }
-    for line in stat.lines() {
-        let mut words = line.split_whitespace();
-        let name = words.next().unwrap_or_default();
-        let numbers: Vec<f64> = words.map_while(|word| word.parse().ok()).collect();
-        match (name, numbers.as_slice()) {
-            ("cpu", [user, nice, system, _idle, _iowait, irq, softirq, steal, ..]) => {
+    for line in stat::lines(stat.as_bytes()) {
+        let mut put = |name: &str, value: u64| counters.insert(name.to_owned(), value as f64);
+        match line {
+            Line::All(times) => {
                 // Guest time is part of user time; stolen time is work of others.
-                counters.insert(
-                    "cpu.busy_ns".into(),
-                    (user + nice + system + irq + softirq) * TICK_NS,
-                );
-                counters.insert("cpu.steal_ns".into(), steal * TICK_NS);
+                put(counter::CPU_BUSY, times.sum(&CpuState::BUSY).0);
+                put(counter::CPU_STEAL, times.of(CpuState::Steal).0);
             }
-            ("intr", [total, ..]) => {
-                counters.insert("interrupts.total".into(), *total);
-            }
-            ("ctxt", [total]) => {
-                counters.insert("context_switches".into(), *total);
-            }
-            _ => {}
+            Line::Interrupts(total) => drop(put(counter::INTERRUPTS_TOTAL, total)),
+            Line::ContextSwitches(count) => drop(put(counter::CONTEXT_SWITCHES, count)),
+            Line::Processor(..) => {}
         }
     }
     counters

@@ -2,6 +2,7 @@
 
 use crate::run::Attempt;
 use std::collections::BTreeMap;
+use vtax_core::metric;
 use vtax_observe::meter::{Fit, PowerModel};
 use vtax_report::results::{Metric, power_model};
 
@@ -15,11 +16,17 @@ pub(super) fn record(model: &PowerModel, attempt: &mut Attempt) {
     }
 }
 
-/// Host energy and power are the only numbers that meters, and so the model, are the source of.
+/// The only numbers that meters, and so the model, are the source of.
+const OF_METERS: [&metric::Metric; 3] = [
+    metric::POWER_MEAN,
+    metric::ENERGY_TOTAL,
+    metric::ENERGY_PER_WORK,
+];
+
 fn mark(model: &PowerModel, metrics: &mut BTreeMap<String, Metric>) -> usize {
     let of_model = metrics
         .iter_mut()
-        .filter(|(name, _)| name.starts_with("energy.") || name.starts_with("power."));
+        .filter(|(name, _)| OF_METERS.iter().any(|of| of.is(name)));
     of_model
         .map(|(_, metric)| metric.model = Some(model.name.clone()))
         .count()
