@@ -171,7 +171,7 @@ impl ProtocolFeatures {
     /// Memory regions come one by one.
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
 
-    /// Everything that a port offers.
+    /// All features that a port offers.
     pub const OFFERED: Self = Self(
         Self::MQ.0
             | Self::LOG_SHMFD.0
@@ -184,13 +184,13 @@ impl ProtocolFeatures {
             | Self::CONFIGURE_MEM_SLOTS.0,
     );
 
-    /// What is in the one and not in the other.
+    /// The features that `other` lacks.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Whether all of `other` is among them.
+    /// Whether it has all features of `other`.
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }

@@ -39,55 +39,39 @@ pub fn is_control(frame: &[u8]) -> bool {
 
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Operation {
     /// Hold for up to T_buf (or not at all, where not enabled) until the lease ends.
-    Ask,
+    Ask = 1,
     /// Give the lease back.
-    Release,
+    Release = 2,
     /// Report the hold in force.
-    Query,
+    Query = 3,
 }
 
 impl Operation {
-    fn code(self) -> u8 {
-        match self {
-            Self::Ask => 1,
-            Self::Release => 2,
-            Self::Query => 3,
-        }
-    }
-
     fn from_code(code: u8) -> Option<Self> {
-        [Self::Ask, Self::Release, Self::Query]
-            .into_iter()
-            .find(|op| op.code() == code)
+        let all = [Self::Ask, Self::Release, Self::Query];
+        all.into_iter().find(|operation| *operation as u8 == code)
     }
 }
 
 /// The status of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Status {
     /// In force as asked.
-    Granted,
+    Granted = 0,
     /// In force, but shorter than asked, in T_buf or lease: the operator's cap.
-    Clamped,
+    Clamped = 1,
     /// Not in force: the operator has fixed the hold of this port.
-    Overridden,
+    Overridden = 2,
 }
 
 impl Status {
-    fn code(self) -> u8 {
-        match self {
-            Self::Granted => 0,
-            Self::Clamped => 1,
-            Self::Overridden => 2,
-        }
-    }
-
     fn from_code(code: u8) -> Option<Self> {
-        [Self::Granted, Self::Clamped, Self::Overridden]
-            .into_iter()
-            .find(|s| s.code() == code)
+        let all = [Self::Granted, Self::Clamped, Self::Overridden];
+        all.into_iter().find(|status| *status as u8 == code)
     }
 }
 
@@ -223,7 +207,7 @@ impl Request {
     /// The frame to send.
     pub fn to_frame(&self) -> [u8; FRAME_LEN] {
         Body {
-            operation: self.operation.code(),
+            operation: self.operation as u8,
             enable: u8::from(self.enable),
             status: 0,
             hold_us: self.hold_us,
@@ -282,9 +266,9 @@ impl Reply {
         let mut source = DESTINATION;
         source[0] &= !1;
         Body {
-            operation: self.operation.code() | ANSWER_BIT,
+            operation: self.operation as u8 | ANSWER_BIT,
             enable: u8::from(self.enable),
-            status: self.status.code(),
+            status: self.status as u8,
             hold_us: self.hold_us,
             lease_s: self.lease_s,
             nonce: self.nonce,

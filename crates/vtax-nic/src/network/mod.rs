@@ -4,6 +4,8 @@
 //! is copied straight from one guest's memory to another's, without a lock or a queue.
 
 mod control_queue;
+#[cfg(test)]
+mod control_queue_tests;
 #[allow(unsafe_code, reason = "an address that no library has")]
 mod control_socket;
 mod deadlines;
@@ -18,6 +20,8 @@ mod kernel_tests;
 mod packet;
 mod pair;
 mod queue;
+#[cfg(test)]
+mod session_tests;
 mod source;
 mod statistics;
 mod switch;
