@@ -360,6 +360,7 @@ mod tests {
     use crate::catalogue::Key;
     use crate::ours::Ours;
     use crate::{Folders, compare, gather, whole_page};
+    use vtax_testkit::markup::{FRAGMENTS, skeleton};
 
     #[test]
     fn the_page_of_what_was_kept_has_every_figure_and_needs_nothing_else() {
@@ -470,6 +471,37 @@ mod tests {
             "&lt;host&gt;",
         ] {
             assert!(page.contains(shown), "{shown}");
+        }
+    }
+
+    #[test]
+    fn text_of_the_catalogue_never_becomes_markup() {
+        let with = |words: &str| {
+            let (_, mut ours) = made_up(1.0, 1.6);
+            ours.origins
+                .values_mut()
+                .for_each(|origin| origin.host = words.to_owned());
+            let quoted = toml::Value::from(words).to_string();
+            let texts = [
+                "A <b>& B",
+                "T",
+                "Figure 1",
+                "W",
+                "<i>W</i>",
+                "\\\"<img src=x>\\\"",
+            ];
+            let atlas = texts.iter().fold(ATLAS.to_owned(), |atlas, text| {
+                atlas.replace(&format!("\"{text}\""), &quoted)
+            });
+            let catalogue = Catalogue::of(&atlas, FIGURES).unwrap();
+            let figures = catalogue.select(None).unwrap();
+            skeleton(&page(
+                &catalogue,
+                &compare(&catalogue, &figures, &ours).unwrap(),
+            ))
+        };
+        for words in FRAGMENTS {
+            assert_eq!(with(words), with("plain"), "{words}");
         }
     }
 
