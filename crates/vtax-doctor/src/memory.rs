@@ -1,8 +1,10 @@
 //! Memory and disk: how much there is, and what the kernel does behind a trial's back.
 
 use super::{Answer, Finding, Options, Topic};
+use vtax_core::Bytes;
 use vtax_host::Roots;
-use vtax_host::facts::{chosen, kib_of};
+use vtax_host::facts::chosen;
+use vtax_kernel::MemInfo;
 
 /// A guest with 1 GiB, the client, and room for the page cache.
 const MEMORY_WANTED: u64 = 3 << 30;
@@ -24,12 +26,9 @@ fn finding(name: &str, answer: Answer, evidence: impl Into<String>) -> Finding {
 }
 
 fn memory(roots: &Roots) -> Finding {
-    let meminfo = roots.proc_text("meminfo").unwrap_or_default();
-    match (
-        kib_of(&meminfo, "MemAvailable"),
-        kib_of(&meminfo, "MemTotal"),
-    ) {
-        (Some(free), Some(total)) => {
+    let memory = MemInfo::read(&roots.proc).unwrap_or_default();
+    match (memory.available, memory.total) {
+        (Some(Bytes(free)), Some(Bytes(total))) => {
             let seen = format!("{} available of {}", gib(free), gib(total));
             if free >= MEMORY_WANTED {
                 finding("free memory", Answer::Yes, seen)
@@ -78,13 +77,14 @@ fn swap(roots: &Roots) -> Finding {
     if devices == 0 {
         finding("no swap", Answer::Yes, "swap is off")
     } else {
-        let meminfo = roots.proc_text("meminfo").unwrap_or_default();
+        let memory = MemInfo::read(&roots.proc).unwrap_or_default();
+        let total = memory.swap_total;
         finding(
             "no swap",
             Answer::Partly,
             format!(
                 "{} of swap",
-                kib_of(&meminfo, "SwapTotal").map_or("some".to_owned(), gib)
+                total.map_or("some".to_owned(), |Bytes(total)| gib(total))
             ),
         )
         .remedy("a trial during which the host swaps is marked suspect; to be sure: swapoff -a")

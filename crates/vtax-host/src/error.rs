@@ -98,6 +98,9 @@ pub enum HostError {
     /// An instrument or the sampling thread failed.
     #[error(transparent)]
     Observe(#[from] vtax_observe::ObserveError),
+    /// A file of the kernel could not be read.
+    #[error(transparent)]
+    Kernel(#[from] vtax_kernel::KernelError),
     /// The user asked to stop (SIGINT, SIGTERM).
     #[error("interrupted")]
     Interrupted,

@@ -2,7 +2,6 @@
 //! machine or its owner: no host name, no machine id, no address.
 
 use crate::Roots;
-use crate::mounts;
 use crate::roots::{names, numbered, text};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +9,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use vtax_kernel::cgroup::{CpuLimit, memberships};
+use vtax_kernel::{MemInfo, mounts};
 
 /// `host.json`. Every fact that the host does not give is absent, never guessed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -270,15 +271,15 @@ const PROGRAMS: [(&str, &str); 9] = [
 /// Gathers the facts. `kvm_boots`: whether a VM booted a kernel on KVM, where that was tried;
 /// the mere device says nothing.
 pub fn facts(roots: &Roots, kvm_boots: Option<bool>) -> HostFacts {
-    let meminfo = roots.proc_text("meminfo").unwrap_or_default();
+    let memory = MemInfo::read(&roots.proc).unwrap_or_default();
     let kvm_backend = KvmBackend::detect(roots);
     let emulator = roots.program("qemu-system-x86_64").is_some();
     let kvm_usable = kvm_boots.unwrap_or_else(|| roots.dev.join("kvm").exists());
     HostFacts {
         vtax: env!("CARGO_PKG_VERSION").to_owned(),
         cpu: cpu(roots),
-        memory_bytes: kib_of(&meminfo, "MemTotal"),
-        swap_bytes: kib_of(&meminfo, "SwapTotal"),
+        memory_bytes: memory.total.map(|bytes| bytes.0),
+        swap_bytes: memory.swap_total.map(|bytes| bytes.0),
         kernel: roots.proc_text("sys/kernel/osrelease"),
         kernel_command_line: roots.proc_text("cmdline"),
         distribution: distribution(roots),
@@ -467,15 +468,6 @@ pub fn hypervisor(roots: &Roots) -> Option<String> {
     Some(name.to_owned())
 }
 
-/// A `Name: N kB` line of `/proc/meminfo`, in bytes.
-pub fn kib_of(meminfo: &str, name: &str) -> Option<u64> {
-    meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-        .map(|kib| kib.saturating_mul(1024))
-}
-
 fn distribution(roots: &Roots) -> Option<String> {
     let release = text(&roots.etc.join("os-release"))?;
     let value = release
@@ -487,56 +479,21 @@ fn distribution(roots: &Roots) -> Option<String> {
 /// The tightest CPU limit of this process's control groups and their parents, in CPUs.
 pub fn cpu_quota(roots: &Roots) -> Option<f64> {
     let layout = CgroupLayout::detect(roots);
-    let membership = roots.proc_text("self/cgroup").unwrap_or_default();
-    let mut tightest: Option<f64> = None;
-    for line in membership.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(group)) =
-            (fields.next(), fields.next(), fields.next())
-        else {
-            continue;
+    let membership = vtax_kernel::read(roots.proc.join("self/cgroup")).unwrap_or_default();
+    let quotas = memberships(&membership).flat_map(|group| {
+        let v1 = !group.is_v2();
+        let mount = match v1 {
+            false => layout.v2.as_ref(),
+            true if group.has("cpu") => layout.v1.get("cpu"),
+            true => None,
         };
-        let (mount, read): (_, fn(&Path) -> Option<f64>) = if controllers.is_empty() {
-            (layout.v2.as_ref(), quota_v2)
-        } else if controllers.split(',').any(|controller| controller == "cpu") {
-            (layout.v1.get("cpu"), quota_v1)
-        } else {
-            continue;
-        };
-        let Some(mount) = mount.map(|mount| roots.resolve(mount)) else {
-            continue;
-        };
-        let mut directory = mount.join(group.trim_start_matches('/'));
-        while directory.starts_with(&mount) {
-            if let Some(quota) = read(&directory) {
-                tightest = Some(tightest.map_or(quota, |so_far| so_far.min(quota)));
-            }
-            if !directory.pop() {
-                break;
-            }
-        }
-    }
-    tightest
-}
-
-fn quota_v2(directory: &Path) -> Option<f64> {
-    let limit = text(&directory.join("cpu.max"))?;
-    let (quota, period) = limit.split_once(' ')?;
-    ratio(quota, period)
-}
-
-fn quota_v1(directory: &Path) -> Option<f64> {
-    ratio(
-        &text(&directory.join("cpu.cfs_quota_us"))?,
-        &text(&directory.join("cpu.cfs_period_us"))?,
-    )
-}
-
-// `max` (v2) and `-1` (v1) mean no limit.
-fn ratio(quota: &str, period: &str) -> Option<f64> {
-    let quota: f64 = quota.parse().ok()?;
-    let period: f64 = period.parse().ok()?;
-    (quota > 0.0 && period > 0.0).then(|| quota / period)
+        let mount = mount.map(|mount| roots.resolve(mount));
+        let directories = mount
+            .into_iter()
+            .flat_map(move |mount| group.directories(&mount));
+        directories.filter_map(move |directory| CpuLimit::read(&directory, v1).ok()?.processors())
+    });
+    quotas.reduce(f64::min)
 }
 
 /// The version that a program prints: the first word of its output that looks like one.

@@ -19,7 +19,6 @@ pub mod kernel_file;
 pub mod lock;
 pub mod loop_device;
 pub mod meters;
-pub mod mounts;
 pub mod scratch;
 pub mod settings;
 pub mod signals;

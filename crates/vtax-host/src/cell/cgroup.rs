@@ -18,11 +18,12 @@ use crate::HostError;
 use crate::facts::CgroupVersion;
 use crate::journal::{Change, Journal};
 use crate::kernel_file;
-use crate::mounts::{self, Mount};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use vtax_kernel::cgroup::memberships;
+use vtax_kernel::mounts::{self, Mount};
 
 /// Controllers of v2 whose counters or limits a trial uses.
 const WANTED: &[&str] = &["cpu", "cpuset", "io", "memory", "pids"];
@@ -65,8 +66,7 @@ impl Hierarchies {
 
     fn read(mountinfo: &Path, cgroup: &Path) -> Result<Self, HostError> {
         let read = |path: &Path| fs::read(path).map_err(HostError::file("read", path));
-        let cgroup = read(cgroup)?;
-        let found = Self::parse(&read(mountinfo)?, &String::from_utf8_lossy(&cgroup));
+        let found = Self::parse(&read(mountinfo)?, &read(cgroup)?);
         if found.0.is_empty() {
             return Err(HostError::Missing {
                 what: "a control group hierarchy with a CPU controller".to_owned(),
@@ -78,7 +78,7 @@ impl Hierarchies {
         Ok(found)
     }
 
-    fn parse(mountinfo: &[u8], cgroup: &str) -> Self {
+    fn parse(mountinfo: &[u8], cgroup: &[u8]) -> Self {
         let mut found: Vec<Hierarchy> = Vec::new();
         for hierarchy in mounts::parse(mountinfo).filter_map(|mount| hierarchy(mount, cgroup)) {
             // A hierarchy may be mounted more than once.
@@ -120,30 +120,21 @@ impl Hierarchies {
 }
 
 /// A mount as a hierarchy, if it is one that we want.
-fn hierarchy(mount: Mount, cgroup: &str) -> Option<Hierarchy> {
+fn hierarchy(mount: Mount, cgroup: &[u8]) -> Option<Hierarchy> {
     let version = match mount.kind.as_str() {
         "cgroup" => Version::V1,
         "cgroup2" => Version::V2,
         _ => return None,
     };
-    // `5:cpu,cpuacct:/path`, `9:name=systemd:/path`; the v2 hierarchy is `0::/path`.
-    let (names, path) = cgroup.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, names, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let ours = match version {
-            Version::V2 => names.is_empty(),
-            Version::V1 => {
-                !names.is_empty()
-                    && names
-                        .split(',')
-                        .all(|name| mount.options.iter().any(|option| option == name))
-            }
-        };
-        ours.then_some((names, path))
+    let has = |name: &[u8]| mount.options.iter().any(|option| option.as_bytes() == name);
+    let group = memberships(cgroup).find(|group| match version {
+        Version::V2 => group.is_v2(),
+        Version::V1 => !group.is_v2() && group.controllers.split(|byte| *byte == b',').all(has),
     })?;
-    let controllers = names.to_owned();
+    let controllers = String::from_utf8_lossy(group.controllers).into_owned();
     // A path outside the mount's root (another cgroup namespace) cannot be named: use the top.
-    let below = Path::new(path)
+    let below = group
+        .path
         .strip_prefix(&mount.root)
         .unwrap_or(Path::new(""));
     let below = if below.components().any(|part| part.as_os_str() == "..") {
@@ -517,7 +508,7 @@ mod tests {
 
     #[test]
     fn a_hybrid_host_gives_each_controller_its_own_path() {
-        let found = Hierarchies::parse(HYBRID_MOUNTS.as_bytes(), HYBRID_OWN);
+        let found = Hierarchies::parse(HYBRID_MOUNTS.as_bytes(), HYBRID_OWN.as_bytes());
         assert_eq!(found.layout(), CgroupVersion::Hybrid);
         assert_eq!(
             own(&found),
@@ -540,7 +531,7 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect();
         assert_eq!(
-            Hierarchies::parse(mounts.as_bytes(), HYBRID_OWN).layout(),
+            Hierarchies::parse(mounts.as_bytes(), HYBRID_OWN.as_bytes()).layout(),
             CgroupVersion::V1
         );
     }
@@ -550,7 +541,7 @@ mod tests {
         let mounts = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
         let found = Hierarchies::parse(
             mounts.as_bytes(),
-            "0::/user.slice/user-0.slice/session-1.scope\n",
+            b"0::/user.slice/user-0.slice/session-1.scope\n",
         );
         assert_eq!(found.layout(), CgroupVersion::V2);
         assert_eq!(
@@ -565,16 +556,16 @@ mod tests {
         assert_eq!(
             own(&Hierarchies::parse(
                 mounts.as_bytes(),
-                "0::/docker/abc/shell\n"
+                b"0::/docker/abc/shell\n"
             )),
             ["/sys/fs/cgroup/shell"]
         );
         assert_eq!(
-            own(&Hierarchies::parse(mounts.as_bytes(), "0::/docker/abc\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), b"0::/docker/abc\n")),
             ["/sys/fs/cgroup"]
         );
         assert_eq!(
-            own(&Hierarchies::parse(mounts.as_bytes(), "0::/../other\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), b"0::/../other\n")),
             ["/sys/fs/cgroup"]
         );
     }
@@ -583,7 +574,7 @@ mod tests {
     fn a_mount_point_with_a_space_is_unescaped() {
         let mounts = "30 23 0:26 / /mnt/control\\040groups rw - cgroup2 cgroup2 rw\n";
         assert_eq!(
-            own(&Hierarchies::parse(mounts.as_bytes(), "0::/\n")),
+            own(&Hierarchies::parse(mounts.as_bytes(), b"0::/\n")),
             ["/mnt/control groups"]
         );
     }
@@ -612,7 +603,7 @@ mod tests {
             "30 23 0:26 / {} rw - cgroup2 cgroup2 rw\n",
             mount.path().display()
         );
-        let found = Hierarchies::parse(mountinfo.as_bytes(), "0::/user.slice/session.scope\n");
+        let found = Hierarchies::parse(mountinfo.as_bytes(), b"0::/user.slice/session.scope\n");
         (mount, found)
     }
 

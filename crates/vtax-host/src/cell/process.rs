@@ -2,43 +2,16 @@
 
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 use std::collections::BTreeMap;
-use std::fs;
+use vtax_kernel::{Process, namespace_numbers};
 
 /// The children of a process.
 pub fn children(pid: u32) -> Vec<u32> {
-    // Needs CONFIG_PROC_CHILDREN, which every distribution sets; without it, look at everyone.
-    if let Ok(list) = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
-        return list
-            .split_whitespace()
-            .filter_map(|child| child.parse().ok())
-            .collect();
-    }
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|candidate| parent(*candidate) == Some(pid))
-        .collect()
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    status_field(pid, "PPid:")?.trim().parse().ok()
-}
-
-fn status_field(pid: u32, name: &str) -> Option<String> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .map(str::to_owned)
+    Process::of_host(pid).children()
 }
 
 /// Whether a process is there and has not ended (a zombie has).
 pub fn is_alive(pid: u32) -> bool {
-    status_field(pid, "State:")
-        .is_some_and(|state| !matches!(state.trim().chars().next(), Some('Z' | 'X')))
+    Process::of_host(pid).is_alive()
 }
 
 /// Makes this process the parent of what its children leave behind. A waiter that is killed
@@ -57,8 +30,7 @@ pub fn adopt_orphans() -> std::io::Result<()> {
 /// one is an adopted one, and nobody else waits for it.
 pub fn reap_adopted() {
     for child in children(std::process::id()) {
-        let nested = status_field(child, "NSpid:")
-            .is_some_and(|ids| ids.split_whitespace().count() > depth());
+        let nested = Process::of_host(child).namespace_numbers().len() > depth();
         if nested && let Some(pid) = i32::try_from(child).ok().and_then(Pid::from_raw) {
             // Another thread may have been faster.
             let _ = waitpid(Some(pid), WaitOptions::NOHANG);
@@ -68,32 +40,24 @@ pub fn reap_adopted() {
 
 /// How many PID namespaces this process is in, as far as its /proc shows.
 fn depth() -> usize {
-    status_field(std::process::id(), "NSpid:").map_or(1, |ids| ids.split_whitespace().count())
+    let own = Process::of_host(std::process::id()).namespace_numbers();
+    own.len().max(1)
 }
 
 /// The name of a process, for messages.
 pub fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .map_or_else(|_| "gone".to_owned(), |name| name.trim().to_owned())
+    let name = Process::of_host(pid).command_name();
+    name.map_or_else(
+        || "gone".to_owned(),
+        |name| String::from_utf8_lossy(&name).into_owned(),
+    )
 }
 
 /// The threads of process `pid` (a host PID): thread id inside the cell → thread id on the host.
 /// QMP and the like report the former; `/proc` outside wants the latter.
 pub fn threads(pid: u32) -> BTreeMap<u32, u32> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return BTreeMap::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let status = fs::read_to_string(entry.path().join("status")).ok()?;
-            // Outermost namespace first, innermost last (proc_pid_status(5)).
-            let ids = status
-                .lines()
-                .find_map(|line| line.strip_prefix("NSpid:"))?;
-            let inside = ids.split_whitespace().next_back()?.parse().ok()?;
-            let outside = entry.file_name().to_str()?.parse().ok()?;
-            Some((inside, outside))
-        })
+    let threads = Process::of_host(pid).threads().into_iter();
+    threads
+        .filter_map(|(outside, directory)| Some((namespace_numbers(&directory).pop()?, outside)))
         .collect()
 }

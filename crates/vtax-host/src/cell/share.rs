@@ -5,6 +5,7 @@ use crate::HostError;
 use crate::kernel_file;
 use crate::settings::{Domain, Parameter, Settings};
 use std::path::PathBuf;
+use vtax_kernel::cgroup::CpuLimit;
 
 pub(super) const WEIGHT: Parameter = Parameter::unset(
     "target.cpu_weight",
@@ -19,9 +20,6 @@ pub(super) const CAP: Parameter = Parameter::unset("target.cpu_cap", Domain::Num
         "processors that the target may use at most, VMM and vhost included. Under Xen the domain, and as many those in Dom0 \
          that work for it",
     );
-
-/// The kernel's own period of a quota, in microseconds.
-const PERIOD_US: f64 = 100_000.0;
 
 /// What a guest may have.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -93,14 +91,15 @@ impl Share {
         let Some(cap) = self.cap else {
             return Ok(());
         };
-        let quota = (cap * PERIOD_US).round();
+        let period_us = CpuLimit::PERIOD_US;
+        let limit = CpuLimit {
+            quota_us: Some((cap * period_us as f64).round() as u64),
+            period_us,
+        };
         write(
             CAP.key,
             &guest.folders(),
-            [
-                ("cpu.max", format!("{quota} {PERIOD_US}")),
-                ("cpu.cfs_quota_us", quota.to_string()),
-            ],
+            [false, true].map(|v1| (CpuLimit::file(v1), limit.setting(v1))),
         )
     }
 }

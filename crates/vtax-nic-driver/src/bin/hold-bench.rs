@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use vtax_files::FileError;
+use vtax_kernel::stat::{CpuState, HostStat};
 use vtax_nic::hold::{Mode, Nanos};
 use vtax_nic_driver::arrivals::Arrivals;
 use vtax_nic_driver::backend::{Backend, BackendError, Usage};
@@ -473,12 +474,8 @@ impl Bench {
 
 /// The steal time of all processors so far; zero where the kernel does not report it.
 fn stolen() -> Duration {
-    let ticks = std::fs::read_to_string("/proc/stat").ok().and_then(|text| {
-        let all = text.lines().next()?;
-        all.split_whitespace().nth(8)?.parse::<u64>().ok()
-    });
-    // USER_HZ is 100 on every architecture that Linux runs vtax on.
-    Duration::from_millis(10 * ticks.unwrap_or(0))
+    let stat = HostStat::read(Path::new("/proc")).unwrap_or_default();
+    Duration::from_nanos(stat.times.of(CpuState::Steal).0)
 }
 
 fn micros(nanos: u64) -> String {

@@ -1,6 +1,7 @@
 //! The memory that this program may use, and the default limits that follow for a port.
 
 use std::path::Path;
+use vtax_kernel::cgroup::{memberships, memory_limit};
 
 /// Bytes of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ impl Room {
         let host = rustix::system::sysinfo();
         let unit = u64::from(host.mem_unit.max(1));
         let [ram, swap] = [host.totalram, host.totalswap].map(|units| units.saturating_mul(unit));
-        let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let groups = vtax_kernel::read("/proc/self/cgroup").unwrap_or_default();
         let limit = limit_of(&groups, Path::new("/sys/fs/cgroup"));
         Self {
             host: ram.saturating_add(swap),
@@ -37,29 +38,19 @@ impl Room {
 }
 
 /// The lowest limit of the groups in `/proc/self/cgroup` and their parents.
-fn limit_of(groups: &str, root: &Path) -> Option<u64> {
-    let mut limits = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
+fn limit_of(groups: &[u8], root: &Path) -> Option<u64> {
+    let limits = memberships(groups).flat_map(|group| {
+        let hierarchies: &[&str] = match group.is_v2() {
+            true => &["", "unified"],
+            false if group.has("memory") => &["memory"],
+            false => &[],
         };
-        let (hierarchies, file): (&[&str], _) = if controllers.is_empty() {
-            (&["", "unified"], "memory.max")
-        } else if controllers.split(',').any(|name| name == "memory") {
-            (&["memory"], "memory.limit_in_bytes")
-        } else {
-            continue;
-        };
-        let groups = Path::new(path.trim_start_matches('/')).ancestors();
-        for (group, hierarchy) in
-            groups.flat_map(|group| hierarchies.iter().map(move |at| (group, at)))
-        {
-            let text = std::fs::read_to_string(root.join(hierarchy).join(group).join(file));
-            limits.extend(text.ok().and_then(|text| text.trim().parse::<u64>().ok()));
-        }
-    }
-    limits.into_iter().min()
+        let directories = hierarchies
+            .iter()
+            .flat_map(move |at| group.directories(&root.join(at)));
+        directories.filter_map(move |directory| memory_limit(&directory, !group.is_v2()))
+    });
+    limits.min().map(|limit| limit.0)
 }
 
 #[cfg(test)]
@@ -98,7 +89,7 @@ mod tests {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, limit).unwrap();
         }
-        let limit = |groups| limit_of(groups, root.path());
+        let limit = |groups: &str| limit_of(groups.as_bytes(), root.path());
         assert_eq!(limit("5:cpu,memory:/a/b\n1:name=systemd:/a/b\n"), Some(500));
         assert_eq!(limit("0::/c/d\n"), Some(700));
         assert_eq!(limit("0::/e\n"), Some(300));
