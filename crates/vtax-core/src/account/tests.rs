@@ -1,6 +1,7 @@
 //! What holds of every account.
 
 use super::*;
+use crate::counter;
 use proptest::prelude::*;
 
 fn tasks(stage: Stage, time: u64) -> Owner {
@@ -85,6 +86,48 @@ fn soft_interrupts_in_a_domains_back_ends_are_not_taken_off_its_own_processors()
         (900, 60)
     );
     assert_eq!(account.charges[0].booked.0, 1000);
+}
+
+/// A window in which every counter of every owner advanced by 10 ns.
+fn parts(neighbours: &[&str]) -> Vec<(String, Stage, u64)> {
+    let neighbours = neighbours.iter().copied();
+    let others = beside_target(["client"], neighbours, true);
+    let window = Window {
+        span: Nanoseconds(1000),
+        processors: 1,
+        target: "target",
+        is_vm: false,
+        others: &others,
+        advance: &|_, name| {
+            let is_read = [counter::CPU_TOTAL, counter::CPU_IDLE].contains(&name);
+            is_read.then_some(Nanoseconds(10))
+        },
+    };
+    let parts = window.parts().unwrap().into_iter();
+    parts
+        .map(|part| (part.owner.to_owned(), part.stage, part.time.0))
+        .collect()
+}
+
+#[test]
+fn the_switch_works_for_the_only_guest_and_with_neighbours_is_in_the_rest() {
+    let named = |(owner, stage, time): (&str, _, _)| (owner.to_owned(), stage, time);
+    let alone = [
+        ("target", Stage::Service, 10),
+        ("client", Stage::Client, 10),
+        ("switch", Stage::Switch, 10),
+        ("vtax", Stage::Observer, 10),
+        ("host", Stage::Rest, 950),
+    ];
+    assert_eq!(parts(&[]), alone.map(named));
+    let among = [
+        ("target", Stage::Service, 10),
+        ("client", Stage::Client, 10),
+        ("pi", Stage::Neighbours, 10),
+        ("vtax", Stage::Observer, 10),
+        ("host", Stage::Rest, 950),
+    ];
+    assert_eq!(parts(&["pi"]), among.map(named));
 }
 
 /// Ten windows last at most some hours.

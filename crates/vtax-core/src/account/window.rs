@@ -7,6 +7,8 @@ use crate::{Nanoseconds, counter};
 pub const HOST: &str = "host";
 /// The owner of what sampling costs.
 pub const OBSERVER: &str = "vtax";
+/// The owner of what the processes of a switch use.
+pub const SWITCH: &str = "switch";
 
 /// A window of a trial, or one second of it.
 pub struct Window<'a> {
@@ -24,10 +26,56 @@ pub struct Window<'a> {
     pub advance: &'a dyn Fn(&str, &str) -> Option<Nanoseconds>,
 }
 
-impl Window<'_> {
-    /// The target's charge, those of `others` and that of [`OBSERVER`], in this order; `None` where it is not known
-    /// how long the host was busy.
-    pub fn account(&self) -> Option<Account> {
+/// A share of a window's time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Whose it is; of the rest, [`HOST`].
+    pub owner: &'a str,
+    /// As what.
+    pub stage: Stage,
+    /// How much.
+    pub time: Nanoseconds,
+}
+
+/// Who is beside a target on its host, each with the stage that all of its time is. A switch works for the only guest;
+/// with `neighbours` it is nobody's alone, and in the rest.
+pub fn beside_target<'a>(
+    clients: impl IntoIterator<Item = &'a str>,
+    neighbours: impl IntoIterator<Item = &'a str>,
+    has_switch: bool,
+) -> Vec<(&'a str, Stage)> {
+    let clients = clients.into_iter().map(|owner| (owner, Stage::Client));
+    let mut others: Vec<_> = clients.collect();
+    let clients = others.len();
+    let neighbours = neighbours.into_iter();
+    others.extend(neighbours.map(|owner| (owner, Stage::Neighbours)));
+    if has_switch && others.len() == clients {
+        others.push((SWITCH, Stage::Switch));
+    }
+    others
+}
+
+impl<'a> Window<'a> {
+    /// All that the host did, by owner and stage: the target's stages that have any time, `others` in their order, what
+    /// sampling cost, and the rest. `None` where it is not known how long the host was busy.
+    pub fn parts(&self) -> Option<Vec<Part<'a>>> {
+        let account = self.account()?;
+        let mut charges = account.charges.iter();
+        let of_target = charges.next().map(|charge| charge.stages);
+        let of_target = of_target.unwrap_or_default();
+        let part = |owner, stage, time| Part { owner, stage, time };
+        let own = of_target.iter();
+        let own = own.map(|(stage, time)| part(self.target, stage, time));
+        let observer = [(OBSERVER, Stage::Observer)];
+        let others = self.others.iter().copied().chain(observer).zip(charges);
+        let others =
+            others.map(|((owner, stage), charge)| part(owner, stage, charge.stages.total()));
+        let rest = part(HOST, Stage::Rest, account.rest);
+        Some(own.chain(others).chain([rest]).collect())
+    }
+
+    /// The target's charge, those of `others` and that of [`OBSERVER`], in this order.
+    fn account(&self) -> Option<Account> {
         let others = self
             .others
             .iter()

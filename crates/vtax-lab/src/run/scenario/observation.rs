@@ -19,9 +19,9 @@ pub(super) struct ObservedGuest {
     pub owner: String,
     /// The owner of its client's series.
     pub client: String,
-    /// Whether its stages are told apart; plain processes have one.
+    /// Whether it is a VM, which has several stages; other guests have one.
     pub is_vm: bool,
-    /// Whether it is on this host: of one that is elsewhere nothing is known of its costs.
+    /// Whether it is on this host; the costs of a guest on another host are unknown.
     pub is_here: bool,
     /// `Emulated` where guest code is not run by the processor itself.
     pub source: Source,
@@ -37,7 +37,7 @@ pub(super) struct Observation<'a> {
     pub processors: usize,
     /// All guests of the trial, the target first.
     pub guests: &'a [ObservedGuest],
-    /// Which of them this is about.
+    /// The index of the observed guest.
     pub guest: usize,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
@@ -56,20 +56,20 @@ pub(super) struct Inner<'a> {
     pub between: f64,
 }
 
-/// The CPU seconds of a window, by whom they were spent.
+/// The CPU seconds of a window, by stage.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CpuShares {
-    /// All that the host did.
+    /// The host's CPU time.
     pub busy: f64,
     /// By stage, in seconds; sums to `busy` up to clock granularity.
     pub stages: BTreeMap<Stage, f64>,
-    /// Whether the rest is a cost of this guest: soft interrupts are in it where they cannot be
-    /// traced, and nobody else is there for whose sake the host works.
+    /// Whether the rest is a cost of this guest: the rest contains soft interrupts where they cannot be traced,
+    /// and the guest is alone.
     pub owns_rest: bool,
 }
 
 impl CpuShares {
-    /// What was done for the guest: its stages, and the rest where that is its own.
+    /// The guest's share: its stages, and the rest where that is a cost of it.
     pub(super) fn for_target(&self) -> f64 {
         self.stages
             .iter()
@@ -85,14 +85,14 @@ impl Observation<'_> {
         self.end.at.saturating_since(self.begin.at).as_secs_f64()
     }
 
-    /// The flag of what is found of this guest.
+    /// The source flag of the guest's numbers.
     pub(super) fn source(&self) -> Source {
         self.guests
             .get(self.guest)
             .map_or(self.host, |guest| guest.source.combine(self.host))
     }
 
-    /// What a counter advanced by in the window.
+    /// The increase of a counter in the window.
     pub(super) fn delta(&self, owner: &str, name: &str) -> Option<f64> {
         self.end
             .since(self.begin, owner, name)
@@ -109,15 +109,16 @@ impl Observation<'_> {
             neighbours.flat_map(|(_, other)| [other.owner.as_str(), other.client.as_str()]);
         let has_switch = self.delta(SWITCH, counter::CPU_TOTAL).is_some();
         let others = beside_target([guest.client.as_str()], neighbours, has_switch);
-        let parts = Window {
+        let advance = |owner: &str, name: &str| self.delta(owner, name).map(nanoseconds);
+        let window = Window {
             span: self.end.at.saturating_since(self.begin.at),
             processors: self.processors,
             target: owner,
             is_vm: guest.is_vm,
             others: &others,
-            advance: &|owner, name| self.delta(owner, name).map(nanoseconds),
-        }
-        .parts()?;
+            advance: &advance,
+        };
+        let parts = window.parts()?;
 
         let of_target = match (self.delta(owner, counter::CPU_DOMAIN), guest.is_vm) {
             (Some(domain), _) if domain > 0.0 => Stage::Backend,

@@ -1,9 +1,9 @@
 //! One trial over time: whose CPU time each second was, by the rule of its table, and the host's power.
 
-use crate::results::{Role, SampleKind, Samples, Stage, Trial};
+use crate::results::{Actor, Role, SampleKind, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::account::{HOST, OBSERVER, Window};
+use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
 use vtax_core::{Base, Nanoseconds, Quantity, Source, counter, metric};
 
 /// One trial over time: one value for each second of its window.
@@ -117,8 +117,12 @@ pub(in crate::analysis) fn timeline(trial: &Trial, samples: &[Samples]) -> Timel
 /// end are left out.
 fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
     let counted = Counted::of(trial, samples);
-    let parties = Parties::of(trial, &counted);
-    let target = parties.target;
+    let (target, others) = owners(trial, &counted);
+    let beside = others.iter().map(|(owner, _)| *owner);
+    let named: Vec<&str> = std::iter::once(target)
+        .chain(beside)
+        .chain([OBSERVER, HOST])
+        .collect();
     let mut layers: BTreeMap<(usize, Stage), Vec<f64>> = BTreeMap::new();
     let mut known = 0;
     for second in 0..counted.seconds {
@@ -133,38 +137,23 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
             processors: counted.processors,
             target,
             is_vm: counted.has(target, counter::CPU_VCPU),
-            others: &parties.others,
+            others: &others,
             advance: &advance,
         };
-        let Some(account) = window.account() else {
+        let Some(parts) = window.parts() else {
             continue;
         };
         known = second + 1;
-        let mut add = |actor, stage, time: Nanoseconds| {
+        for part in parts {
+            let place = named.iter().position(|owner| *owner == part.owner);
             let cores = layers
-                .entry((actor, stage))
+                .entry((place.unwrap_or_default(), part.stage))
                 .or_insert_with(|| vec![0.0; counted.seconds]);
             if let Some(cores) = cores.get_mut(second) {
-                *cores = time.as_secs_f64();
+                *cores = part.time.as_secs_f64();
             }
-        };
-        let mut charges = account.charges.iter();
-        for (stage, time) in charges
-            .next()
-            .iter()
-            .flat_map(|charge| charge.stages.iter())
-        {
-            add(0, stage, time);
         }
-        for (place, (charge, (_, stage))) in charges.zip(parties.beside_target()).enumerate() {
-            add(place + 1, stage, charge.stages.total());
-        }
-        add(parties.others.len() + 2, Stage::Rest, account.rest);
     }
-    let named: Vec<&str> = std::iter::once(target)
-        .chain(parties.beside_target().map(|(name, _)| name))
-        .chain([HOST])
-        .collect();
     layers
         .into_iter()
         .filter(|(_, cores)| cores.iter().any(|cores| *cores > 0.001))
@@ -181,41 +170,24 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
         .collect()
 }
 
-/// Who is on the host of the target.
-struct Parties<'a> {
-    target: &'a str,
-    others: Vec<(&'a str, Stage)>,
-}
-
-impl<'a> Parties<'a> {
-    fn of(trial: &'a Trial, counted: &Counted<'_>) -> Self {
-        let target = trial.actors.iter().find(|actor| actor.role == Role::Target);
-        let target = target.map_or("target", |actor| actor.name.as_str());
-        let mut others = Vec::new();
-        if trial.actors.is_empty() {
-            others.push(("client", Stage::Client));
-        }
-        for actor in trial.actors.iter().filter(|actor| actor.place == "local") {
-            let stage = match (actor.role, actor.drives.as_deref()) {
-                (Role::Target, _) => continue,
-                (Role::Client, Some(guest)) if guest == target => Stage::Client,
-                (Role::Client, None) => Stage::Client,
-                _ => Stage::Neighbours,
-            };
-            others.push((actor.name.as_str(), stage));
-        }
-        let is_alone = others.iter().all(|(_, stage)| *stage == Stage::Client);
-        if is_alone && counted.has("switch", counter::CPU_TOTAL) {
-            others.push(("switch", Stage::Switch));
-        }
-        Self { target, others }
-    }
-
-    /// In the order of an account's charges.
-    fn beside_target(&self) -> impl Iterator<Item = (&'a str, Stage)> {
-        let observer = [(OBSERVER, Stage::Observer)];
-        self.others.iter().copied().chain(observer)
-    }
+/// The target, and who is beside it on its host.
+fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str, Stage)>) {
+    let target = trial.actors.iter().find(|actor| actor.role == Role::Target);
+    let target = target.map_or("target", |actor| actor.name.as_str());
+    let here = trial.actors.iter().filter(|actor| actor.place == "local");
+    let beside = here.filter(|actor| actor.role != Role::Target);
+    let is_its_client = |actor: &&Actor| {
+        let drives = actor.drives.as_deref();
+        actor.role == Role::Client && drives.is_none_or(|guest| guest == target)
+    };
+    let (clients, neighbours): (Vec<&Actor>, Vec<&Actor>) = beside.partition(is_its_client);
+    let names = |actors: Vec<&'a Actor>| actors.into_iter().map(|actor| actor.name.as_str());
+    // A trial that names no actors has one client.
+    let unnamed = trial.actors.is_empty().then_some("client");
+    let clients = unnamed.into_iter().chain(names(clients));
+    let has_switch = counted.has(SWITCH, counter::CPU_TOTAL);
+    let others = beside_target(clients, names(neighbours), has_switch);
+    (target, others)
 }
 
 /// A counter, and what it advanced by in each second.

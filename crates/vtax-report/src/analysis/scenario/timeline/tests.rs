@@ -109,7 +109,7 @@ fn table(
         let found = all.find(|(of, counter, _)| *of == owner && *counter == name);
         found.map(|(_, _, rate)| Nanoseconds((rate * 10.0 * 1e9).round() as u64))
     };
-    let account = Window {
+    let window = Window {
         span: WINDOW.1.saturating_since(WINDOW.0),
         processors,
         target: "target",
@@ -117,13 +117,11 @@ fn table(
         others,
         advance: &advance,
     };
-    let account = account.account().unwrap();
-    let mut sums = BTreeMap::from([(Stage::Rest, account.rest.as_secs_f64())]);
-    for charge in &account.charges {
-        for (stage, time) in charge.stages.iter() {
-            *sums.entry(stage).or_insert(0.0) += time.as_secs_f64();
-        }
+    let mut sums = BTreeMap::new();
+    for part in window.parts().unwrap() {
+        *sums.entry(part.stage).or_insert(0.0) += part.time.as_secs_f64();
     }
+    sums.retain(|_, seconds| *seconds > 0.0);
     sums
 }
 
