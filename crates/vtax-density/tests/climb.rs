@@ -11,11 +11,15 @@ use vtax_density::record::Climb;
 use vtax_mvm::machine::kvm::Host;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_testkit::stand_in::{FAILS, STAND_IN, program};
-use vtax_testkit::{alone, needs::Need, skip, skip_in_part};
+use vtax_testkit::{alone, beside_others, needs::Need, skip, skip_in_part};
 
-/// This test's turn. Climbs follow one another: each has its own state directory, so that the lab's lock would not keep
-/// them apart.
+/// A turn beside other climbs. Each has its own state directory, so that the lab's lock would not keep them apart.
 fn turn() -> File {
+    beside_others("climb")
+}
+
+/// The turn of a test that judges what its guests took of the host.
+fn turn_alone() -> File {
     alone("climb")
 }
 
@@ -186,7 +190,7 @@ fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
 
 #[test(needs = [root()])]
 fn some_processes_work_and_the_others_answer() {
-    let _turn = turn();
+    let _turn = turn_alone();
     let asleep = half_works("process", "none", 20).idle.unwrap();
     let computing = half_works("process", "cpu", 20).idle.unwrap();
     // Ten of them, some 10 ms each second; an idle one wakes for nothing.
@@ -224,7 +228,7 @@ fn written_bytes() -> f64 {
 
 #[test(needs = [root()])]
 fn some_containers_and_vms_work_and_the_others_answer() {
-    let _turn = turn();
+    let _turn = turn_alone();
     for work in ["cpu", "disk", "network"] {
         let working = half_works("container", work, 4).idle.unwrap();
         assert!(
@@ -255,6 +259,7 @@ fn guests_come_and_go_and_those_that_are_there_answer() {
     ] {
         let plan = format!("kind = {platform:?}\nmaximum = {places}");
         let bench = Bench::new(cloudy, &plan);
+        bench.change("intervals = 4", "intervals = 2");
         let climb = bench.climb();
         let cloud = climb.cloud.unwrap();
         assert_eq!(
@@ -598,6 +603,7 @@ fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
     let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
+    bench.change("intervals = 4", "intervals = 2");
     bench.change("[density]", "again.share = 1\n[density]");
     let (mut child, said) = long_climb(&bench);
     let supervisor = supervisor_in(&bench.groups()).expect("a supervisor");

@@ -8,6 +8,7 @@ use crate::support::{
 use std::path::Path;
 use vtax_nic::control::api::{PortInfo, Request};
 use vtax_nic::control::client::Client;
+use vtax_testkit::needs::{Need, test_all};
 
 /// Bytes of the files whose checksums are compared.
 const FILE: u32 = 24 << 20;
@@ -82,6 +83,11 @@ fn try_machine(image: &Image, settings: &Machine, mode: &str) {
 }
 
 /// A guest with one pair, an MTU of 1500, offloads and split rings.
+/// What differs from a test that `make test` runs in one setting.
+fn variant() -> Need {
+    test_all("a quarter of a minute: another variant boots")
+}
+
 fn usual() -> Machine {
     Machine::new(std::path::PathBuf::new())
 }
@@ -102,7 +108,7 @@ fn traffic_passes_over_packed_rings() {
     try_machine(&image, &machine, "adaptive");
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [guests(), variant()])]
 fn traffic_passes_over_packed_rings_without_offloads() {
     let image = image();
     let machine = Machine {
@@ -113,7 +119,7 @@ fn traffic_passes_over_packed_rings_without_offloads() {
     try_machine(&image, &machine, "off");
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [guests(), variant()])]
 fn traffic_passes_without_offloads_in_jumbo_frames() {
     let image = image();
     let machine = Machine {
@@ -124,7 +130,7 @@ fn traffic_passes_without_offloads_in_jumbo_frames() {
     try_machine(&image, &machine, "off");
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [guests(), variant()])]
 fn traffic_passes_over_four_queue_pairs() {
     let image = image();
     let machine = Machine {
@@ -158,7 +164,7 @@ fn progress(namespace: &Namespace) -> u64 {
         .unwrap()
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [guests(), variant()])]
 fn a_connection_survives_the_back_ends_death() {
     survive(false);
 }
@@ -305,7 +311,7 @@ fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {
     disk
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [guests(), variant()])]
 fn a_guest_migrates_under_load_with_no_byte_changed() {
     migrate(false);
 }

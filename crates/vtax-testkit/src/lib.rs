@@ -38,7 +38,7 @@ pub mod stand_in;
 
 pub use harness::{Test, child_of_a_test, main};
 pub use inventory;
-pub use needs::alone;
+pub use needs::{alone, beside_others};
 pub use skipping::{skip_in_part, skip_with};
 pub use vtax_testkit_macros::test;
 

@@ -1,5 +1,6 @@
 //! What tests need of the machine that they run on, and how they keep out of each other's way.
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -129,6 +130,16 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 /// see what another does to the host.
 #[must_use]
 pub fn alone(name: &str) -> File {
+    locked(name, FlockOperation::LockExclusive)
+}
+
+/// As [`alone`], but beside other tests that do not need to be alone.
+#[must_use]
+pub fn beside_others(name: &str) -> File {
+    locked(name, FlockOperation::LockShared)
+}
+
+fn locked(name: &str, how: FlockOperation) -> File {
     let folder = std::env::temp_dir().join(format!("vtax-tests-{}", geteuid().as_raw()));
     let _ = std::fs::create_dir(&folder);
     let file = folder.join(name);
@@ -141,6 +152,6 @@ pub fn alone(name: &str) -> File {
         .append(true)
         .open(file)
         .unwrap();
-    rustix::fs::flock(file.as_fd(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+    flock(file.as_fd(), how).unwrap();
     file
 }

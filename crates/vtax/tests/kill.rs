@@ -1,6 +1,8 @@
 //! `kill -9` at ten random moments: nothing is lost, nothing is doubled, the host is restored.
 
-use crate::support::{HostState, can_run_trials, finish, recorded, run, vtax};
+use crate::support::{
+    HostState, can_run_trials, finish, note, record, recorded, run, the_host, vtax,
+};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -34,14 +36,14 @@ kind = "iperf3-receive"
 rate_mbit = 10
 "#;
 
-/// The finished trials: each with the bytes of its record.
+/// The finished trials that count, each with the bytes of its record: not those that were set aside, whose names have a dot.
 fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(results.join("trials"))
         .into_iter()
         .flatten()
         .flatten();
     entries
-        .filter(|entry| !entry.file_name().to_string_lossy().starts_with('.'))
+        .filter(|entry| !entry.file_name().to_string_lossy().contains('.'))
         .map(|entry| {
             let record =
                 fs::read(entry.path().join("trial.json")).expect("a trial in place is whole");
@@ -82,6 +84,18 @@ fn a_process_and_a_control_group_that_a_run_leaves_are_seen() {
     before.assert_nothing_new("after both have gone");
 }
 
+#[test]
+fn what_was_there_before_is_not_taken_for_a_runs_though_a_run_gets_the_pid_in_its_name() {
+    let pid = rustix::process::getpid();
+    let left = format!("/var/tmp/vtax-trial-{}-left", pid.as_raw_nonzero());
+    fs::create_dir(&left).unwrap();
+    let before = HostState::read();
+    note(record(), pid).unwrap();
+    let news = before.news();
+    fs::remove_dir(&left).unwrap();
+    assert_eq!(news, [""; 0]);
+}
+
 /// What the plan sets, as it is now.
 fn huge_pages() -> Option<String> {
     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()
@@ -89,6 +103,8 @@ fn huge_pages() -> Option<String> {
 
 #[test(needs = [can_run_trials()])]
 fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
+    // Others' runs set what this one compares.
+    let _host = the_host();
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");
     let results = work.path().join("results");

@@ -1,7 +1,7 @@
 //! Plans whose guests are Firecracker's and Cloud Hypervisor's, with a stand-in for the VMM that lets
 //! QEMU boot them: a run from its beginning to its end, with `kill -9` in between.
 
-use crate::support::{HostState, can_run_trials, finish, run, vtax};
+use crate::support::{HostState, can_run_trials, finish, run, the_host, vtax};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -46,8 +46,9 @@ kind = "disk-read"
     )
 }
 
-#[test(needs = [can_run_trials(), kvm()])]
+#[test(needs = [can_run_trials(), kvm(), test_all("a minute: guests of two VMMs, emulated")])]
 fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
+    let _host = the_host();
     let programs = ["firecracker", "cloud-hypervisor"].map(|name| program(name, STAND_IN));
     for folder in &programs {
         name_threads(folder.path());

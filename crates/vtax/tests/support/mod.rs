@@ -65,8 +65,8 @@ pub fn the_host() -> File {
     alone("host")
 }
 
-/// What runs of this test have on the host, to compare before and after. What others on this machine do at
-/// the same time is not in it: they log in, run vtax, make networks.
+/// What vtax has on the host, to compare before and after. Of what came since, only what runs of this test made counts:
+/// others on this machine log in, run vtax, make networks at the same time.
 #[derive(Debug)]
 pub struct HostState(BTreeSet<String>);
 
@@ -91,7 +91,7 @@ impl HostState {
         }
         let groups = directories(Path::new("/sys/fs/cgroup")).into_iter();
         let groups = groups.map(|path| path.display().to_string());
-        found.extend(groups.filter(|path| path.contains("/vtax-") && is_own(path)));
+        found.extend(groups.filter(|path| path.contains("/vtax-")));
         let names = |path: &str| -> Vec<String> {
             let entries = fs::read_dir(path).into_iter().flatten().flatten();
             let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -108,19 +108,22 @@ impl HostState {
         found.extend(
             names("/var/tmp")
                 .into_iter()
-                .filter(|name| name.starts_with("vtax-") && is_own(name)),
+                .filter(|name| name.starts_with("vtax-")),
         );
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        let mounts = mounts
-            .lines()
-            .filter(|line| line.contains("vtax-") && is_own(line));
+        let mounts = mounts.lines().filter(|line| line.contains("vtax-"));
         found.extend(mounts.map(str::to_owned));
         Self(found)
     }
 
-    /// What came since.
+    /// What runs of this test made since. What was there before is theirs whose PID a run of this test got again.
     pub fn news(&self) -> Vec<String> {
-        Self::read().0.difference(&self.0).cloned().collect()
+        let now = Self::read().0;
+        let came = now.difference(&self.0);
+        // A process or a port was looked up among the descendants of this test.
+        let is_found = |name: &str| !name.contains("vtax-") || name.starts_with("process ");
+        let own = came.filter(|name| is_found(name) || is_own(name));
+        own.cloned().collect()
     }
 
     /// Waits until nothing is left of what came since.
@@ -172,19 +175,21 @@ fn ended_daemons() -> Vec<Pid> {
 }
 
 /// The PIDs of the runs that [`recorded`] saw start.
-fn record() -> &'static File {
+pub fn record() -> &'static File {
     static RECORD: OnceLock<File> = OnceLock::new();
     RECORD.get_or_init(|| tempfile::tempfile().unwrap())
+}
+
+/// Adds a PID to a record, whole, at the file's end: the offset is shared.
+pub fn note(record: &File, pid: Pid) -> std::io::Result<()> {
+    rustix::io::write(record, &pid.as_raw_nonzero().get().to_ne_bytes())?;
+    Ok(())
 }
 
 /// Notes the PID of what this command starts: what a run makes on the host is named by it.
 pub fn recorded(command: &mut Command) -> &mut Command {
     let record = record();
-    let note = move || {
-        // Each a whole record at the file's end: the offset is shared.
-        rustix::io::write(record, &getpid().as_raw_nonzero().get().to_ne_bytes())?;
-        Ok(())
-    };
+    let note = move || note(record, getpid());
     // SAFETY: the closure makes two system calls and allocates nothing.
     unsafe { command.pre_exec(note) }
 }

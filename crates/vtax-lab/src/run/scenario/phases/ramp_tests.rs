@@ -339,13 +339,23 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
     };
     let measured = runner.run(&mut PhaseTimes::default()).unwrap();
     let to_wall = SystemClock.wall().as_secs_f64() - SystemClock.now().as_secs_f64();
-    for window in &measured.windows {
+    // What a level's marks enclose is the time of its own requests, however late a busy machine makes both.
+    let by_marks = |window: &MeasuredWindow| {
+        [&window.begin, &window.end].map(|mark| mark.at.as_secs_f64() + to_wall)
+    };
+    let by_generator = |window: &MeasuredWindow| {
         let found = &window.of_target().unwrap().metrics;
-        for (mark, moment) in [(&window.begin, "opened"), (&window.end, "closed")] {
-            let off = mark.at.as_secs_f64() + to_wall - found[moment].quantity.value;
-            let name = &window.name;
-            assert!(off.abs() < 0.12, "{name} {moment} {off} s before its mark");
-        }
+        ["opened", "closed"].map(|moment| found[moment].quantity.value)
+    };
+    for window in &measured.windows {
+        let [begin, end] = by_marks(window);
+        let shared = |other: &MeasuredWindow| {
+            let [opened, closed] = by_generator(other);
+            end.min(closed) - begin.max(opened)
+        };
+        let most = measured.windows.iter();
+        let most = most.max_by(|one, other| shared(one).total_cmp(&shared(other)));
+        assert_eq!(most.unwrap().name, window.name, "{begin} to {end}");
     }
     let text = String::from_utf8(measured.raw).unwrap();
     let rates: Vec<&str> = text
