@@ -111,8 +111,9 @@ fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
     let before = programs();
     let (mut instruments, absent) = instruments(&subjects, Some(&charger), &roots);
     assert_eq!(programs(), before, "none is attached twice: {absent:?}");
+    let mut readings = Readings::default();
     let mut softirqs = || {
-        let mut readings = Readings::default();
+        readings.clear_values();
         for instrument in &mut instruments {
             let _ = instrument.read(Nanoseconds(0), &mut readings);
         }

@@ -7,14 +7,17 @@ use super::energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 use super::exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{IoCharge, Ledger, Stages, Usage};
+use super::probe::Programs;
+use super::subjects::{SubjectSoftirqs, boxed};
 use super::traced::Traced;
 use super::usage::UsageReader;
 use super::weights::Weights;
 use crate::Roots;
 use crate::clock::{Clock, process_cpu};
+use crate::counters::Grants;
 use crate::guests::{Guest, Guests};
 use crate::meter::{HostEnergy, Meter, PowerModel, host_energy, joules_metric};
-use crate::{ObserveError, Readings, Snapshot};
+use crate::{Instrument, ObserveError, Readings, Snapshot, Subject};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,9 +55,21 @@ impl FromStr for MethodChoice {
     }
 }
 
+/// Who is charged.
+#[derive(Debug, Clone, Default)]
+pub enum Roster {
+    /// Every guest of this host.
+    #[default]
+    Discovered,
+    /// The guests that these subjects are. Others are charged beside them: their time is not the host's.
+    Given(Vec<Subject>),
+}
+
 /// How to charge.
 #[derive(Default)]
 pub struct ChargerOptions {
+    /// Who is charged.
+    pub roster: Roster,
     /// Where the kernel's files are.
     pub roots: Roots,
     /// How soft interrupts are charged.
@@ -142,7 +157,10 @@ impl Pass {
 
 /// Charges a host's time and energy to its guests.
 pub struct Charger {
+    roster: Roster,
     guests: Guests,
+    /// Those that trace, where soft interrupts are traced.
+    programs: Option<Programs>,
     usage: UsageReader,
     accounting: IrqAccounting,
     exchanges: Exchanges,
@@ -165,15 +183,18 @@ impl Charger {
         let guests = Guests::new(roots.clone());
         let mut notes = options.notes;
         let accounting = IrqAccounting::detect(&roots);
+        let mut programs = None;
         let counted =
             || Box::new(Counted::open(options.weights, accounting, &roots)) as Box<dyn Method>;
-        let traced = || {
+        let mut traced = || {
             let open = if options.traces_all {
                 Traced::open_for_all
             } else {
                 Traced::open
             };
-            open(&roots.sys, guests.hierarchy()).map(|traced| Box::new(traced) as Box<dyn Method>)
+            let traced = open(&roots.sys, guests.hierarchy())?;
+            programs = Some(traced.programs());
+            Ok(Box::new(traced) as Box<dyn Method>)
         };
         let methods = match options.method {
             MethodChoice::Counted => vec![counted()],
@@ -201,6 +222,8 @@ impl Charger {
         notes.extend(exchanges.note().map(str::to_owned));
         share_descriptors();
         Ok(Self {
+            roster: options.roster,
+            programs,
             accounting,
             usage: UsageReader::open(&roots, accounting)?,
             exchanges,
@@ -243,6 +266,52 @@ impl Charger {
     pub fn energy_source(&self) -> Option<(&str, Source)> {
         let energy = self.energy.current()?;
         Some((energy.covers.as_str(), energy.source))
+    }
+
+    /// The numbers of the roster's guests in the last pass, in its order.
+    ///
+    /// # Errors
+    /// When one that was given is not among the guests of this host.
+    pub fn numbers(&self) -> Result<Vec<u32>, ObserveError> {
+        let Roster::Given(subjects) = &self.roster else {
+            return Ok(self.guests().map(|guest| guest.number).collect());
+        };
+        let number = |subject: &Subject| {
+            let found = self.guests.of(subject).map(|guest| guest.number);
+            found.ok_or_else(|| {
+                let seen: Vec<&str> = self.guests().map(|guest| guest.name.as_str()).collect();
+                ObserveError::Unavailable {
+                    what: format!("the guest {}", subject.owner),
+                    reason: format!("charge-back does not see it; it sees: {}", seen.join(", ")),
+                }
+            })
+        };
+        subjects.iter().map(number).collect()
+    }
+
+    /// What this charger's BPF programs find of the subjects of a trial: no program is attached twice. Soft interrupts are
+    /// among it where they are traced.
+    pub(super) fn instruments(
+        &self,
+        subjects: &[Subject],
+        roots: &Roots,
+    ) -> Vec<Result<Box<dyn Instrument>, ObserveError>> {
+        let given: &[Subject] = match &self.roster {
+            Roster::Given(given) => given,
+            Roster::Discovered => &[],
+        };
+        let number = |subject: &Subject| {
+            let is_given = given.iter().any(|given| given.owner == subject.owner);
+            let guest = self.guests.of(subject).filter(|_| is_given);
+            guest.map(|guest| guest.number)
+        };
+        let softirqs = self
+            .programs
+            .as_ref()
+            .map(|programs| SubjectSoftirqs::reading(programs.clone(), &number, subjects, roots));
+        let grants = self.exchanges.grants();
+        let grants = grants.and_then(|grants| Grants::reading(grants, subjects));
+        boxed(softirqs, grants.map(Ok))
     }
 
     /// The guests of the last pass.
@@ -520,9 +589,10 @@ fn share_descriptors() {
 
 #[cfg(test)]
 mod tests {
+    use vtax_core::{Series, SeriesKind};
     use super::*;
     use crate::meter::{Absent, Domain, Part, Powercap};
-    use crate::{Instrument, Kind, Series};
+    
     use std::fs;
     use std::path::Path;
     use vtax_core::{Base, Unit, Watts};
@@ -600,7 +670,7 @@ mod tests {
                 owner: "host".to_owned(),
                 metric: joules_metric("ipmi", "host"),
                 unit: Unit::of(Base::Joule),
-                kind: Kind::Counter,
+                kind: SeriesKind::Counter,
                 source: Source::Measured,
             });
             into.record(id, joules);

@@ -4,11 +4,13 @@
 //! all of them.
 
 use crate::Roots;
-use crate::counters::{Change, Counter, GrantProbe, Pages, Rule};
+use crate::counters::{Change, Counter, GrantProbe, Pages, Rule, SharedGrants};
 use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use vtax_kernel::{KernelFile, text};
+use std::sync::PoisonError;
+use vtax_kernel::KernelFile;
+use vtax_kernel::text;
 
 /// Block requests of this many guests are read in each pass, the others' in the next ones.
 const GROUPS_A_PASS: usize = 64;
@@ -61,7 +63,7 @@ pub struct Exchanges {
     processed: Count,
     disks: HashMap<(u32, u32), Count>,
     guests: HashMap<u32, Reader>,
-    grants: Option<GrantProbe>,
+    grants: Option<SharedGrants>,
     note: Option<String>,
     passes: usize,
 }
@@ -160,6 +162,11 @@ impl Exchanges {
         self.note.as_deref()
     }
 
+    /// The programs that count pages exchanged with Xen's domains, where they run.
+    pub(super) fn grants(&self) -> Option<SharedGrants> {
+        self.grants.clone()
+    }
+
     /// What was exchanged since the last call.
     pub fn read(&mut self, guests: &Guests) -> IntervalExchanges {
         let host = guests.host_namespace();
@@ -214,7 +221,8 @@ impl Exchanges {
                 let raw = text::number(std::fs::read(path).ok()?.trim_ascii())?;
                 Some(count.step(raw, guest.is_new))
             });
-            if let (Some(grants), Some((domain, _))) = (&mut self.grants, guest.domain) {
+            if let (Some(grants), Some((domain, _))) = (&self.grants, guest.domain) {
+                let mut grants = grants.lock().unwrap_or_else(PoisonError::into_inner);
                 let (pages, count) = &mut reader.pages;
                 let read = grants.advance(Some(domain), pages);
                 counts.pages = (read.ok()).map(|()| count.step(pages.exchanged, guest.is_new));

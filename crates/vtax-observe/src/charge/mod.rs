@@ -12,18 +12,20 @@ mod energy;
 mod exchanges;
 mod irq_accounting;
 mod ledger;
+mod owners;
+mod probe;
 mod subjects;
 mod traced;
 mod usage;
 mod weights;
 
-pub use charger::{Charger, ChargerOptions, GuestTotals, MethodChoice, Pass, Totals};
+pub use charger::{Charger, ChargerOptions, GuestTotals, MethodChoice, Pass, Roster, Totals};
 pub use counted::Counted;
 pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use irq_accounting::IrqAccounting;
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};
-pub use subjects::SubjectSoftirqs;
+pub use subjects::instruments;
 pub use traced::Traced;
 pub use weights::Weights;
 

@@ -97,6 +97,11 @@ impl Guests {
         }
     }
 
+    /// The guest that a subject is.
+    pub fn of(&self, subject: &Subject) -> Option<&Guest> {
+        self.iter().find(|guest| guest.is(subject))
+    }
+
     /// Whether a processor runs this guest's code itself: its monitor holds a virtual machine of KVM's,
     /// or it is no VM, or Xen's.
     pub fn is_native(&self, guest: &Guest) -> bool {
@@ -104,6 +109,21 @@ impl Guests {
             Some(pid) if guest.platform.is_vm() => Process::new(&self.roots.proc, pid).holds_vm(),
             _ => true,
         }
+    }
+}
+
+impl Guest {
+    fn is(&self, subject: &Subject) -> bool {
+        if let Some(domain) = subject.domain {
+            return self.domain.is_some_and(|(id, _)| id == domain);
+        }
+        if subject.vmm.is_some() {
+            return self.platform.is_vm() && self.process == subject.vmm;
+        }
+        // A container's own group may be in the subject's.
+        let groups = self.group.iter().flat_map(|group| group.ancestors());
+        let mut groups = groups.filter(|group| !group.as_os_str().is_empty());
+        groups.any(|group| subject.cgroups.iter().any(|folder| folder.ends_with(group)))
     }
 }
 
@@ -169,6 +189,10 @@ mod tests {
         let found = guests.named("b").unwrap();
         let subject = guests.subject(found, "target");
         assert_eq!((subject.vmm, subject.is_here()), (Some(12), true));
+        assert_eq!(
+            guests.of(&subject).map(|guest| guest.number),
+            Some(found.number)
+        );
         assert!(subject.cgroups.is_empty() && !guests.is_native(found));
     }
 }

@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -23,11 +22,11 @@ use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
 use vtax_host::untrusted::Lines;
 use vtax_host::{HostError, Roots, facts};
-use vtax_observe::charge::SubjectSoftirqs;
+use vtax_observe::charge;
 use vtax_observe::clock::Clock;
-use vtax_observe::counters::{self, Children, Grants};
+use vtax_observe::counters::Children;
 use vtax_observe::guests::Identity;
-use vtax_observe::{Instrument, ObserveError, Observer, ObserverConfig};
+use vtax_observe::{Observer, ObserverConfig};
 
 /// Between two checks whether commands have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -236,36 +235,22 @@ impl<W: Write> Actor<W> {
         guest: Option<&GuestQuery>,
     ) -> Result<(Vec<String>, Option<GuestView>), HostError> {
         let roots = Roots::host();
-        let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
-        let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
-        let mut own = |instrument: Result<Box<dyn Instrument>, ObserveError>| match instrument {
-            Ok(instrument) => instruments.push(instrument),
-            Err(cause) => absent.push(cause.to_string()),
-        };
-        let view = match guest {
-            Some(query) => {
-                let found = find(query)?;
-                let (proc, sys) = (&roots.proc, &roots.sys);
-                let traced = SubjectSoftirqs::open(&[&found.subject], proc, sys);
-                own(traced.map(|traced| Box::new(traced) as _));
-                let grants = Grants::open(&[&found.subject], sys).transpose();
-                if let Some(grants) = grants {
-                    own(grants.map(|grants| Box::new(grants) as _));
-                }
-                let watched = counters::for_subject(&found.subject, proc, sys);
-                watched.into_iter().for_each(|watched| own(Ok(watched)));
-                Some(GuestView {
-                    is_vm: found.subject.vmm.is_some(),
-                    source: found.source,
-                    facts: found.facts,
-                })
+        let found = guest.map(find).transpose()?;
+        let subject = found.as_ref().map(|found| std::slice::from_ref(&found.subject));
+        let subject = subject.unwrap_or_default();
+        let (mut instruments, mut absent) = charge::instruments(subject, None, &roots);
+        if found.is_none() {
+            match Children::open(CLIENT, &roots.proc) {
+                Ok(children) => instruments.push(Box::new(children)),
+                Err(cause) => absent.push(cause),
             }
-            None => {
-                let children = Children::open(CLIENT, Path::new("/proc"));
-                own(children.map(|children| Box::new(children) as _));
-                None
-            }
-        };
+        }
+        let absent = absent.iter().map(ToString::to_string).collect();
+        let view = found.map(|found| GuestView {
+            is_vm: found.subject.vmm.is_some(),
+            source: found.source,
+            facts: found.facts,
+        });
         let buffer = SampleBuffer::default();
         let rate = ObserverConfig { rate: Hertz(hz) };
         let sink = Box::new(buffer.clone());

@@ -69,7 +69,9 @@ impl Charging {
             return Ok(None);
         };
         let mut not_traced = None;
-        let subjects = guests.iter().map(|guest| guest.target.about().subject.clone());
+        let subjects = guests
+            .iter()
+            .map(|guest| guest.target.about().subject.clone());
         let roster = Roster::Given(subjects.collect());
         let opened = open(choice, roster.clone()).or_else(|error| {
             if choice != MethodChoice::Both {

@@ -1,47 +1,17 @@
-//! What is read during a trial, and where the readings go.
+//! Where the readings of a trial go.
 
+use vtax_core::{Series, SeriesKind};
 use crate::place::actor::RemoteSamples;
 use crate::place::clocks::Alignment;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vtax_core::Nanoseconds;
-use vtax_host::roots::Roots;
-use vtax_observe::charge::SubjectSoftirqs;
-use vtax_observe::counters::{self, Grants};
-use vtax_observe::{Instrument, Kind, Series, SeriesId, Sink, Subject};
-use vtax_report::results::{ResultsError, SampleKind, SampleSeries, SampleSeriesId, SampleWriter};
+use vtax_observe::{SeriesId, Sink};
+use vtax_report::results::{ResultsError, SampleSeriesId, SampleWriter};
 
-/// Every counter of the host and of the actors, and what is not to be had with why. Where guests
-/// are charged, BPF looks on for that or not at all: twice would cost twice.
-pub(super) fn all(
-    roots: &Roots,
-    actors: &[Subject],
-    is_charged: bool,
-) -> (Vec<Box<dyn Instrument>>, Vec<String>) {
-    let (mut instruments, absent) = counters::for_host(&roots.proc, &roots.sys);
-    for subject in actors {
-        instruments.extend(counters::for_subject(subject, &roots.proc, &roots.sys));
-    }
-    let mut absent: Vec<String> = absent.iter().map(ToString::to_string).collect();
-    if is_charged {
-        return (instruments, absent);
-    }
-    let subjects: Vec<&Subject> = actors.iter().collect();
-    match SubjectSoftirqs::open(&subjects, &roots.proc, &roots.sys) {
-        Ok(traced) => instruments.push(Box::new(traced)),
-        Err(error) => absent.push(error.to_string()),
-    }
-    match Grants::open(&subjects, &roots.sys).transpose() {
-        Some(Ok(grants)) => instruments.push(Box::new(grants)),
-        Some(Err(error)) => absent.push(error.to_string()),
-        None => {}
-    }
-    (instruments, absent)
-}
-
-/// Carries readings from the sampling thread into `samples.parquet`. Clones are of the same file, and
-/// the last one finishes it: an actor elsewhere adds its samples when the others are there.
+/// Writes samples into `samples.parquet`. Clones share the file, and the last one finishes it: samples of a
+/// remote actor are added after the others.
 #[derive(Clone)]
 pub(super) struct SampleSink {
     writer: Arc<Mutex<SampleWriter>>,
@@ -56,7 +26,7 @@ impl SampleSink {
         }
     }
 
-    /// Adds what an actor elsewhere gathered for `client`, at these times on our clock.
+    /// Adds the samples of a remote actor for `client`, with its times on our clock.
     pub(super) fn add(
         &self,
         gathered: &RemoteSamples,
@@ -99,13 +69,13 @@ impl Sink for SampleSink {
     ) -> io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let stored = *self.ids.entry(id).or_insert_with(|| {
-            writer.register(&SampleSeries {
+            writer.register(&Series {
                 owner: series.owner.clone(),
                 metric: series.metric.clone(),
                 unit: series.unit,
                 kind: match series.kind {
-                    Kind::Counter => SampleKind::Counter,
-                    Kind::Gauge => SampleKind::Gauge,
+                    SeriesKind::Counter => SeriesKind::Counter,
+                    SeriesKind::Gauge => SeriesKind::Gauge,
                 },
                 source: series.source,
             })

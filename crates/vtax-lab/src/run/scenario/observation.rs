@@ -5,6 +5,7 @@
 //! shown and charged to nobody: it is mostly the rounding of idle time to ticks. Where they are not, it holds
 //! them, and counts as a cost of the target, for whose sake the host works.
 
+use vtax_core::{Series, SeriesKind};
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
 use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
@@ -182,7 +183,7 @@ pub(super) mod tests {
     use super::*;
     use vtax_core::{Base, Nanoseconds, Unit};
     use vtax_load::workload::WorkloadResult;
-    use vtax_observe::{Kind, Readings, Series};
+    use vtax_observe::{Readings};
 
     #[test]
     fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {
@@ -240,7 +241,7 @@ pub(super) mod tests {
                 owner: (*owner).to_owned(),
                 metric: (*metric).to_owned(),
                 unit: Unit::of(Base::Nanosecond),
-                kind: Kind::Counter,
+                kind: SeriesKind::Counter,
                 source: Source::Measured,
             });
             readings.record(id, value * 1e9);
