@@ -1,7 +1,7 @@
 //! The choice of the data path: the kernel (vhost-net) or this process moves a port's frames.
 
 use crate::features::Features;
-use crate::network::{Kernel, NEEDED, TapHandles};
+use crate::network::{DatapathError, Kernel, NEEDED, TapHandles};
 use crate::vhost_net::{Device, PATH, VhostError, VhostNet};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -17,26 +17,6 @@ pub enum Datapath {
     Kernel,
     /// This process.
     User,
-}
-
-/// Why the kernel does not move a port's frames.
-#[derive(Debug, thiserror::Error)]
-pub enum DatapathError {
-    /// The port has [`Datapath::User`].
-    #[error("so configured")]
-    Configured,
-    /// The network has more members than the port and a tap.
-    #[error("it is not alone with a tap")]
-    NotAlone,
-    /// The device lacks features.
-    #[error("{PATH} lacks the features {:#x}", .0.0)]
-    Features(Features),
-    /// No socket for control frames, which [`Datapath::Auto`] needs.
-    #[error("it could not answer control frames: {0} (CAP_NET_RAW)")]
-    Control(std::io::Error),
-    /// The device.
-    #[error(transparent)]
-    Vhost(#[from] VhostError),
 }
 
 impl Datapath {

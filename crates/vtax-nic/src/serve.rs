@@ -3,10 +3,10 @@
 use crate::config::{Config, Members, PortConfig};
 use crate::control::api::{Mailbox, mailbox};
 use crate::control::server::{self, OperatorListeners};
-use crate::datapath::{self, Datapath, DatapathError};
+use crate::datapath::{self, Datapath};
 use crate::front_end::{FrontEnd, SocketError};
 use crate::memory::{self, Room};
-use crate::network::{Guest, Network, Port, Tap, TapError};
+use crate::network::{DatapathError, Guest, Network, Port, Tap, TapError};
 use crate::poller::{self, PortId};
 use crate::sandbox::{self, SandboxError};
 use crate::signal;

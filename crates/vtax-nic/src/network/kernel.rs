@@ -8,7 +8,7 @@ use crate::features::Features;
 use crate::poller::{Poller, PortId, Token};
 use crate::protocol::ProtocolError;
 use crate::telemetry::{CountedBy, Totals};
-use crate::vhost_net::{Device, Half, VhostError};
+use crate::vhost_net::{Device, Half, PATH, VhostError};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,6 +22,26 @@ pub struct TapHandles {
     pub control: io::Result<OwnedFd>,
     /// The kernel's counters of the tap, if it has any.
     pub statistics: Option<Statistics>,
+}
+
+/// Why the kernel does not move a port's frames.
+#[derive(Debug, thiserror::Error)]
+pub enum DatapathError {
+    /// The port's setting is `user`.
+    #[error("so configured")]
+    Configured,
+    /// The network has more members than the port and a tap.
+    #[error("it is not alone with a tap")]
+    NotAlone,
+    /// The device lacks features.
+    #[error("{PATH} lacks the features {:#x}", .0.0)]
+    Features(Features),
+    /// No socket for control frames, which the setting `auto` needs.
+    #[error("it could not answer control frames: {0} (CAP_NET_RAW)")]
+    Control(io::Error),
+    /// The device.
+    #[error(transparent)]
+    Vhost(#[from] VhostError),
 }
 
 /// The kernel's data path of a port.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::control::api::Change;
-use crate::datapath::{Datapath, DatapathError};
+use crate::datapath::Datapath;
 use crate::features::Features;
 use crate::hold::Mode;
 use crate::memory::MappedRegion;

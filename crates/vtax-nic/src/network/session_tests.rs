@@ -1,7 +1,7 @@
 //! Sessions of front ends: rings and memory that start, stop and change.
 
+use super::delivery::BUFFER_TIMEOUT;
 use super::tests::{Bench, NOW, PLAIN, frame};
-use super::*;
 use crate::features::Features;
 use crate::hold::Mode;
 use crate::poller::Poller;

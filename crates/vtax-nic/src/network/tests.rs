@@ -1,5 +1,6 @@
 //! Frames between ports, with valid and invalid drivers.
 
+use super::delivery::BUFFER_TIMEOUT;
 use super::*;
 use crate::features::Features;
 use crate::hold::Mode;

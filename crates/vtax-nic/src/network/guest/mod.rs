@@ -4,14 +4,13 @@ mod holds;
 mod session;
 
 use super::guard::{Guard, Limits};
-use super::kernel::{Kernel, KernelPath};
+use super::kernel::{DatapathError, Kernel, KernelPath};
 use super::packet::{Batch, Frame};
 use super::pair::QueuePair;
 use super::queue::Queue;
 use super::queue::{pair_and_half, ring_number};
 use super::transfer::{self, Delivery};
 use crate::control::{LeaseManager, Policy};
-use crate::datapath::DatapathError;
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
 use crate::hold::{HoldSettings, Nanos, NextDrain, PairHold, Release, TxRound};
