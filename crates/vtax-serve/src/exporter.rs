@@ -1,18 +1,18 @@
-//! `vtax exporter`: passes on this thread, scrapes on the server's, and between them one shared
-//! snapshot. A scrape reads nothing of the host, so no number of scrapers makes it work more. Each thread has no more
-//! rights than it needs.
+//! `vtax exporter`: passes on this thread, scrapes on the server's, and one shared snapshot between them. A scrape reads
+//! nothing of the host, so scrapers add no work. Each thread is sandboxed.
 
 use crate::jail;
 use crate::metrics::{self, Own};
+use crate::problems::Problems;
 use crate::push::{PushError, PushOptions, Pusher};
 use crate::roster::{Listing, Roster};
-use crate::said::Said;
 use crate::share::Shares;
 use crate::snapshot::{Snapshot, Watch};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tracing::{info, warn};
 use vtax_http::metrics::Format;
 use vtax_http::unix::Users;
 use vtax_http::{Address, Limits, ListenError, Listeners, Request, Response, Server, Token};
@@ -26,24 +26,24 @@ const LIMITS: Limits = Limits {
     idle: None,
 };
 
-/// How to export.
+/// The options of `vtax exporter`.
 #[derive(Debug, Clone)]
 pub struct ExporterOptions {
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Vec<Address>,
-    /// What clients must send, except on UNIX sockets. Without it no other host may reach it.
+    /// The token that clients send, except on UNIX sockets. Without it no other host may reach the exporter.
     pub token: Option<Token>,
-    /// Between passes.
+    /// The time between passes.
     pub interval: Duration,
     /// Guests that may have series of their own.
-    pub most_guests: usize,
-    /// Where the sockets are of the ports on which guests are told their own share.
+    pub max_guests: usize,
+    /// The directory of the sockets on which guests get their own share.
     pub share: Option<PathBuf>,
-    /// Who is told without asking.
+    /// The servers to push to.
     pub push: PushOptions,
 }
 
-/// Why it ended.
+/// Why the exporter ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ExporterError {
     /// It cannot listen.
@@ -55,26 +55,26 @@ pub enum ExporterError {
     /// It cannot push.
     #[error(transparent)]
     Push(#[from] PushError),
-    /// It cannot give up what it does not need.
+    /// It cannot be sandboxed.
     #[error(transparent)]
     Jail(#[from] JailError),
 }
 
-/// What scrapes are answered from.
+/// The data of scrapes.
 #[derive(Debug, Default)]
-pub struct Shared(Mutex<Inside>);
+pub struct Shared(Mutex<State>);
 
 #[derive(Debug, Default)]
-struct Inside {
+struct State {
     /// The last pass that succeeded.
-    shown: Option<Arc<Shown>>,
-    /// Passes that failed, and why the last pass did, if it did.
+    last: Option<Arc<Pass>>,
+    /// The number of failed passes, and the error of the last pass, if it failed.
     failed: u64,
     failure: Option<String>,
 }
 
 #[derive(Debug)]
-struct Shown {
+struct Pass {
     snapshot: Snapshot,
     listing: Listing,
     own: Own,
@@ -83,42 +83,42 @@ struct Shown {
 }
 
 impl Shared {
-    /// Shows `snapshot` from now on. It is stale `stale_after` from now.
+    /// Serves `snapshot` from now on. It is stale `stale_after` from now.
     pub fn show(&self, snapshot: Snapshot, listing: Listing, own: Own, stale_after: Duration) {
-        let shown = Shown {
+        let pass = Pass {
             snapshot,
             listing,
             own,
             taken: Instant::now(),
             stale_after,
         };
-        let mut inside = self.lock();
-        inside.shown = Some(Arc::new(shown));
-        inside.failure = None;
+        let mut state = self.lock();
+        state.last = Some(Arc::new(pass));
+        state.failure = None;
     }
 
-    /// A pass failed: what was shown stays, with the number of passes that failed.
+    /// Counts a failed pass; the last snapshot is still served.
     pub fn fail(&self, why: &str) {
-        let mut inside = self.lock();
-        inside.failed += 1;
-        inside.failure = Some(why.to_owned());
+        let mut state = self.lock();
+        state.failed += 1;
+        state.failure = Some(why.to_owned());
     }
 
     fn failed(&self) -> u64 {
         self.lock().failed
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer to a request.
     pub fn answer(&self, request: &Request<'_>) -> Response {
-        let inside = self.lock();
-        let (shown, failed) = (inside.shown.clone(), inside.failed);
-        let failure = inside.failure.clone();
-        drop(inside);
-        let Some(shown) = shown else {
+        let state = self.lock();
+        let (last, failed) = (state.last.clone(), state.failed);
+        let failure = state.failure.clone();
+        drop(state);
+        let Some(pass) = last else {
             return Response::text(503, "the first pass is not over yet");
         };
         match request.path() {
@@ -126,10 +126,10 @@ impl Shared {
                 let format = Format::accepted(request.accept);
                 let own = Own {
                     failed,
-                    since_pass: shown.taken.elapsed(),
-                    ..shown.own.clone()
+                    since_pass: pass.taken.elapsed(),
+                    ..pass.own.clone()
                 };
-                let text = metrics::write(&shown.snapshot, &shown.listing, &own, format);
+                let text = metrics::write(&pass.snapshot, &pass.listing, &own, format);
                 Response {
                     status: 200,
                     content_type: format.content_type(),
@@ -137,10 +137,10 @@ impl Shared {
                 }
             }
             "/healthz" => {
-                let age = shown.taken.elapsed();
+                let age = pass.taken.elapsed();
                 if let Some(why) = failure {
                     Response::text(503, &format!("the last pass failed: {why}"))
-                } else if age > shown.stale_after {
+                } else if age > pass.stale_after {
                     let line = format!("the last pass ended {:.0} s ago", age.as_secs_f64());
                     Response::text(503, &line)
                 } else {
@@ -158,7 +158,7 @@ impl Shared {
     /// Answers on all of `addresses` until the server is dropped.
     ///
     /// # Errors
-    /// When any of them cannot be listened on, or who answers there not be shut in.
+    /// When any of them cannot be listened on, or the server cannot be sandboxed.
     pub fn serve(
         self: &Arc<Self>,
         addresses: &[Address],
@@ -174,79 +174,83 @@ impl Shared {
             })
             .collect();
         let answer = Arc::new(move |request: &Request<'_>| shared.answer(request));
-        let server = jail::within(
-            || jail::of_answers(&sockets),
+        let server = jail::spawn_sandboxed(
+            || jail::enter_server(&sockets),
             || listeners.serve(LIMITS, answer),
         )?;
         Ok(server?)
     }
 }
 
-/// Exports until `stop` is set. `say` gets where it listens, and every new problem once. The thread that calls it
-/// gives up for good what passes do not need ([`crate::jail`]).
+/// Exports until `stop` is set. Its addresses and every new problem are logged. The calling thread is sandboxed for good
+/// ([`crate::jail`]).
 ///
 /// # Errors
-/// When it cannot listen, or not read the host in its first pass. Later passes that fail are
-/// counted, and the last good snapshot stays shown: its age is a metric.
+/// When it cannot listen, or not read the host in its first pass. Later passes that fail are counted, and the last good
+/// snapshot is still served: its age is a metric.
 pub fn run(
     mut watch: Watch,
     options: &ExporterOptions,
     stop: &AtomicBool,
-    say: &mut dyn FnMut(&str),
 ) -> Result<(), ExporterError> {
     let shared = Arc::new(Shared::default());
     let server = shared.serve(&options.listen, options.token.clone())?;
     for address in server.addresses() {
         match address {
-            Address::Tcp(_) => say(&format!("metrics at {address}/metrics")),
-            Address::Unix(_) => say(&format!("metrics at {address}")),
+            Address::Tcp(_) => info!("metrics at {address}/metrics"),
+            Address::Unix(_) => info!("metrics at {address}"),
         }
         if address.leaves_the_host() {
-            say(
-                "there is no encryption: whoever can listen on the way reads the token and the metrics",
+            warn!(
+                "connections are not encrypted: whoever reads the network's traffic reads the token and the metrics"
             );
         }
     }
     let mut pusher = (!options.push.to.is_empty())
         .then(|| Pusher::start(&options.push))
         .transpose()?;
+    let mut log = |problem: &str| warn!("{problem}");
     let mut shares = options.share.as_deref().map(Shares::new);
-    let mut roster = Roster::new(options.most_guests);
+    let mut roster = Roster::new(options.max_guests);
     let mut own = Own {
-        most_guests: options.most_guests,
+        max_guests: options.max_guests,
         ..Own::default()
     };
-    // A slow pass is not a stalled one.
+    // A slow pass is no failure.
     let stale_after = options.interval * 3 + Duration::from_secs(5);
-    let mut said = Said::default();
+    let mut problems = Problems::default();
     for note in watch.notes() {
-        say(note);
+        warn!("{note}");
     }
-    jail::of_passes(pusher.is_some(), shares.is_some())?;
+    jail::enter_reader(pusher.is_some(), shares.is_some())?;
     watch.run(options.interval, stop, |snapshot, took| match snapshot {
         Ok(snapshot) => {
             own.passes += 1;
             own.pass_seconds = took.as_secs_f64();
-            let untold = shares.as_mut().map(|shares| shares.hand_out(&snapshot));
-            said.say_new(snapshot.problems.iter().chain(untold.iter().flatten()), say);
+            let unserved: Vec<String> = shares
+                .iter_mut()
+                .flat_map(|shares| shares.hand_out(&snapshot))
+                .map(|error| error.to_string())
+                .collect();
+            problems.report_new(snapshot.problems.iter().chain(&unserved), &mut log);
             let listing = roster.update(&snapshot);
             own.resident_bytes = resident_bytes();
             own.failed = shared.failed();
             if let Some(pusher) = &mut pusher {
                 own.pushes = pusher.states();
                 pusher.push(&snapshot, &listing, &own);
-                pusher.said().iter().for_each(|line| say(line));
+                pusher.take_messages().iter().for_each(|line| log(line));
             }
             shared.show(snapshot, listing, own.clone(), stale_after);
         }
         Err(error) => {
             let why = error.to_string();
             shared.fail(&why);
-            said.say_new([&why], say);
+            problems.report_new([&why], &mut log);
         }
     })?;
     if let Some(pusher) = pusher {
-        pusher.finish().iter().for_each(|line| say(line));
+        pusher.finish().iter().for_each(|line| warn!("{line}"));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! What the exporter's threads can still do once it runs. Those that speak with clients and servers have no
-//! capability, and of files what they need (Landlock); who reads the host keeps what reading takes, for Landlock would
-//! hide other processes from it. Each has the system calls that it makes, and no others (seccomp).
+//! The sandboxes of the exporter's threads. Those that speak with clients and servers have no capability, and access to
+//! the files that they need (Landlock). The thread that reads the host keeps the capabilities for that, without Landlock,
+//! which would hide other processes from it. Each has the system calls that it makes, and no others (seccomp).
 
 use std::path::Path;
 use vtax_jail::{
@@ -8,31 +8,30 @@ use vtax_jail::{
     keep_capabilities, restrict_access,
 };
 
-/// What makes something with the rights of the thread that calls it, and of those that it starts, in one that has
-/// fewer.
+/// Runs `start` on a thread that has entered a sandbox. The threads that `start` spawns inherit it.
 ///
 /// # Errors
-/// Why the jail cannot be entered; what `make` gives is inside.
-pub fn within<T: Send>(
+/// When the sandbox cannot be entered; the result of `start` is inside.
+pub fn spawn_sandboxed<T: Send>(
     enter: impl FnOnce() -> Result<(), JailError> + Send,
-    make: impl FnOnce() -> T + Send,
+    start: impl FnOnce() -> T + Send,
 ) -> Result<T, JailError> {
     std::thread::scope(|scope| {
-        let thread = scope.spawn(|| enter().map(|()| make()));
+        let thread = scope.spawn(|| enter().map(|()| start()));
         thread.join().unwrap_or_else(|_| {
             Err(JailError {
-                tried: "shut a thread in",
+                tried: "sandbox a thread",
                 cause: "it ended".to_owned(),
             })
         })
     })
 }
 
-/// Shuts in a thread that answers clients. At its end it removes `sockets`.
+/// Sandboxes a thread that answers clients. At its end it removes `sockets`.
 ///
 /// # Errors
-/// When the kernel refuses. A kernel without Landlock shuts no files away, which seccomp does besides.
-pub fn of_answers(sockets: &[&Path]) -> Result<(), JailError> {
+/// When the kernel refuses. Without Landlock in the kernel, seccomp alone denies to open files.
+pub fn enter_server(sockets: &[&Path]) -> Result<(), JailError> {
     drop_capabilities()?;
     let folders = sockets.iter().filter_map(|path| path.parent());
     let open: Vec<_> = folders
@@ -48,25 +47,25 @@ pub fn of_answers(sockets: &[&Path]) -> Result<(), JailError> {
     calls.enforce()
 }
 
-/// Shuts in a thread that pushes from `queue` to a server at `port`.
+/// Sandboxes a thread that pushes from `queue` to a server at `port`.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn of_pushes(queue: &Path, port: u16) -> Result<(), JailError> {
-    /// Where it is written how the names of hosts are looked up. The files there are replaced at any time.
-    const NAMES: [&str; 2] = ["/etc", "/run"];
-    /// By TCP, where an answer is long.
-    const DOMAIN: u16 = 53;
+pub fn enter_pusher(queue: &Path, port: u16) -> Result<(), JailError> {
+    /// The directories of the resolver's configuration, whose files are replaced at any time.
+    const RESOLVER: [&str; 2] = ["/etc", "/run"];
+    /// DNS over TCP, for long answers.
+    const DNS: u16 = 53;
     drop_capabilities()?;
     let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
-    let names = NAMES.map(Path::new);
+    let names = RESOLVER.map(Path::new);
     let mut open: Vec<_> = names
         .into_iter()
         .filter(|path| path.exists())
         .map(|path| (path, read))
         .collect();
     open.push((queue, full_access()));
-    restrict_access(&open, &[port, DOMAIN])?;
+    restrict_access(&open, &[port, DNS])?;
     let mut calls = Calls::of_a_server()?;
     calls.allow(&FILES);
     calls.allow(&REMOVES);
@@ -98,13 +97,13 @@ pub fn of_pushes(queue: &Path, port: u16) -> Result<(), JailError> {
     calls.enforce()
 }
 
-/// Shuts in the thread that reads the host. `queues` says that it queues what is pushed, `shares` that it tells guests
-/// their share: it may write files then, and connect to sockets of any user.
+/// Sandboxes the thread that reads the host. With `queues` it may write the queues of pushes, with `shares` also connect to
+/// sockets of any user, which guests read their shares from.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn of_passes(queues: bool, shares: bool) -> Result<(), JailError> {
-    // Namespaces of guests; other users' processes; their folders; what the kernel counts.
+pub fn enter_reader(queues: bool, shares: bool) -> Result<(), JailError> {
+    // Namespaces of guests, other users' processes, their directories, BPF maps, performance counters.
     let mut kept = CapabilitySet::SYS_ADMIN
         | CapabilitySet::SYS_PTRACE
         | CapabilitySet::DAC_READ_SEARCH
@@ -117,7 +116,7 @@ pub fn of_passes(queues: bool, shares: bool) -> Result<(), JailError> {
     let mut calls = Calls::of_a_server()?;
     calls.allow(&FILES);
     let writes = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC).unsigned_abs();
-    // Where the kernel has it, folders are opened so.
+    // Directories are opened by it where the kernel has it.
     #[cfg(target_arch = "x86_64")]
     calls.allow_where(libc::SYS_open, &[Argument::has(1, writes, 0)])?;
     #[cfg(target_arch = "x86_64")]
@@ -133,7 +132,7 @@ pub fn of_passes(queues: bool, shares: bool) -> Result<(), JailError> {
     } else {
         calls.allow_where(libc::SYS_openat, &[Argument::has(2, writes, 0)])?;
     }
-    // What was loaded is read, and nothing loaded anew.
+    // Loaded maps are read; nothing new is loaded.
     for command in [
         BPF_MAP_LOOKUP_ELEM,
         BPF_MAP_UPDATE_ELEM,
@@ -142,9 +141,9 @@ pub fn of_passes(queues: bool, shares: bool) -> Result<(), JailError> {
     ] {
         calls.allow_where(libc::SYS_bpf, &[Argument::is(0, command)])?;
     }
-    // The C library asks it whether there is a process's clock.
+    // The C library checks by it whether a process has a clock.
     calls.allow(&[libc::SYS_clock_getres]);
-    // A namespace's cookie is asked for in it.
+    // The cookie of a network namespace is read from inside it.
     calls.allow_where(libc::SYS_setns, &[Argument::is(1, libc::CLONE_NEWNET)])?;
     calls.allow_where(libc::SYS_socket, &[Argument::is(0, libc::AF_UNIX)])?;
     if shares {
@@ -153,12 +152,12 @@ pub fn of_passes(queues: bool, shares: bool) -> Result<(), JailError> {
     for command in [libc::F_GETFD, libc::F_SETFD, libc::F_DUPFD_CLOEXEC] {
         calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
     }
-    // Nvidia's library reads its meters so.
+    // NVML reads meters by it.
     calls.allow_where(libc::SYS_ioctl, &[Argument::has(1, 0xFF00, 0x4600)])?;
     calls.enforce()
 }
 
-/// What looking at files takes, but opening them.
+/// Reading files and directories that are open.
 const FILES: [libc::c_long; 11] = [
     libc::SYS_pread64,
     libc::SYS_lseek,

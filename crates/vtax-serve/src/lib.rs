@@ -1,9 +1,7 @@
-//! What charge-back is for, four times the same ledger: `vtax top`, a table for people;
-//! `vtax exporter`, metrics for Prometheus; `vtax charge`, records for billing; `vtax cap`, guests held to
-//! what they may cost.
+//! The commands of charge-back: `vtax top`, a table; `vtax exporter`, metrics for Prometheus; `vtax charge`, records for
+//! billing; `vtax cap`, quotas of guests that include the host's work for them.
 //!
-//! All four are made from a [`Snapshot`], which a [`Watch`] takes once an interval. See
-//! `docs/charge-tools.md`.
+//! All four read [`Snapshot`]s of one ledger, which a [`Watch`] takes once an interval. See `docs/charge-tools.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -15,10 +13,10 @@ mod jail;
 mod metrics;
 mod pace;
 pub mod pods;
+mod problems;
 pub mod push;
 pub mod records;
 pub mod roster;
-mod said;
 pub mod share;
 mod snapshot;
 pub mod top;

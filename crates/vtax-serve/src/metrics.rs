@@ -23,7 +23,7 @@ pub struct Own {
     /// The last pass took so long.
     pub pass_seconds: f64,
     /// How many guests may have series.
-    pub most_guests: usize,
+    pub max_guests: usize,
     /// Memory that it holds now, where the kernel tells.
     pub resident_bytes: Option<u64>,
     /// How pushing goes, for each place that is pushed to.
@@ -375,7 +375,7 @@ fn exporter(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own:
         "vtax_guests_limit",
         None,
         "Guests that may have series.",
-        count(own.most_guests as u64),
+        count(own.max_guests as u64),
     );
     gauge(
         "vtax_exporter_interval_seconds",

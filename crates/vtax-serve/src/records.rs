@@ -3,7 +3,7 @@
 
 use crate::pace::Pace;
 use crate::pods;
-use crate::said::Said;
+use crate::problems::Problems;
 use crate::snapshot::{Snapshot, Watch};
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
@@ -374,7 +374,7 @@ pub fn run(
     watch.pass()?;
     let mut pace = Pace::new(options.interval);
     let mut left = options.count;
-    let mut said = Said::default();
+    let mut problems = Problems::default();
     let outcome = (|| {
         write_header(options.format, out)?;
         out.flush()?;
@@ -382,7 +382,7 @@ pub fn run(
             pace.wait(stop);
             match watch.pass() {
                 Ok(snapshot) => {
-                    said.say_new(&snapshot.problems, say);
+                    problems.report_new(&snapshot.problems, say);
                     let snapshot = match options.by {
                         By::Guest => snapshot,
                         By::Pod => {

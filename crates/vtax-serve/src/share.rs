@@ -1,10 +1,10 @@
-//! A guest's own share inside it: what the host's ledger says of it, a line of JSON an interval, over a
-//! virtio-serial port; `vtax share` reads it there.
+//! A guest's own share, sent to it: its part of the host's ledger, a line of JSON an interval, over a virtio-serial port,
+//! which `vtax share` reads in the guest.
 //!
-//! The host's side of a port is a UNIX socket of the guest's monitor, `NAME.sock` in one directory. Who
-//! listens there must be that guest's monitor, or the libvirt that made it, so that nobody gets another's
-//! share by its name. Nothing is ever read from a port, so that a guest has nothing to say; and nothing is
-//! waited for: a guest that does not read misses lines, and at most one is kept for it.
+//! The host's side of a port is a UNIX socket of the guest's monitor, `NAME.sock` in one directory. The process that
+//! listens there must be that monitor, or libvirt, so that no guest gets another's share by its name. Nothing is read from
+//! a port, so a guest has no influence. A write never waits: a guest that does not read misses lines, and at most one is
+//! kept for it.
 
 use crate::snapshot::{GuestUse, Snapshot};
 use rustix::io::Errno;
@@ -22,27 +22,27 @@ use vtax_core::{Nanoseconds, Source};
 /// The port's name, below `/dev/virtio-ports` in a guest.
 pub const PORT: &str = "vtax.share.0";
 
-/// Longer than any share; a line beyond it is none of ours.
-const LONGEST_LINE: u64 = 4096;
+/// Longer than any share.
+const MAX_LINE_BYTES: u64 = 4096;
 
-/// What a guest is told of itself, and of nobody else.
+/// A guest's own use of the host in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Share {
-    /// Of this format.
+    /// The version of this format.
     pub version: u32,
-    /// The interval's first moment on the host's clock (RFC 3339, UTC).
+    /// The start of the interval on the host's clock (RFC 3339, UTC).
     pub began: String,
-    /// Its last.
+    /// The end of the interval.
     pub ended: String,
-    /// Its length.
+    /// The length of the interval.
     pub interval_seconds: f64,
-    /// Processor time that the guest used in it, what the host did for it included.
+    /// The guest's processor time in the interval, with the host's work for it.
     pub cpu_seconds: f64,
     /// The part that the guest itself cannot see.
     pub hidden_cpu_seconds: f64,
     /// Processor time since charging began.
     pub cpu_seconds_total: f64,
-    /// Its part of the host's energy in the interval, where a meter tells it.
+    /// Its part of the host's energy in the interval, where the host has a meter.
     pub energy_joules: Option<f64>,
     /// The same since charging began.
     pub energy_joules_total: Option<f64>,
@@ -104,6 +104,31 @@ pub struct Shares {
     ports: HashMap<u32, Port>,
 }
 
+/// A guest that has a port but gets no share over it.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The socket cannot be used.
+    #[error("the port of {guest}: {}: {cause}", path.display())]
+    Socket {
+        /// The guest.
+        guest: String,
+        /// The socket.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: Errno,
+    },
+    /// The process that listens is not the guest's monitor.
+    #[error("{} is not its monitor's (process {process} listens): {guest} gets no share", path.display())]
+    NotItsMonitor {
+        /// The guest.
+        guest: String,
+        /// The socket.
+        path: PathBuf,
+        /// The process.
+        process: u32,
+    },
+}
+
 /// A connection to one port.
 #[derive(Debug)]
 struct Port {
@@ -113,7 +138,7 @@ struct Port {
 }
 
 impl Shares {
-    /// Of the guests whose sockets are in `folder`.
+    /// Those of the guests whose sockets are in `folder`.
     pub fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -122,11 +147,10 @@ impl Shares {
         }
     }
 
-    /// Tells every guest that has a port its share of this interval. Why one is not told that could be:
-    /// sentences.
-    pub fn hand_out(&mut self, snapshot: &Snapshot) -> Vec<String> {
+    /// Sends every guest that has a port its share of this interval. Returns the failures.
+    pub fn hand_out(&mut self, snapshot: &Snapshot) -> Vec<PortError> {
         let mut problems = Vec::new();
-        // The first pass is where charging begins.
+        // The first pass begins the first interval.
         if snapshot.ledger.span == Nanoseconds(0) {
             return problems;
         }
@@ -154,7 +178,7 @@ impl Shares {
             let Some(port) = self.ports.get_mut(&guest.number) else {
                 continue;
             };
-            if port.tell(&Share::of(guest, snapshot)).is_err() {
+            if port.send(&Share::of(guest, snapshot)).is_err() {
                 // Its monitor ended or took another client: the next pass tries again.
                 self.ports.remove(&guest.number);
             }
@@ -162,7 +186,7 @@ impl Shares {
         problems
     }
 
-    fn connect(&self, guest: &GuestUse) -> Result<Option<OwnedFd>, String> {
+    fn connect(&self, guest: &GuestUse) -> Result<Option<OwnedFd>, PortError> {
         if guest.name.contains('/') || guest.name.starts_with('.') {
             return Ok(None);
         }
@@ -170,31 +194,34 @@ impl Shares {
         let Ok(address) = SocketAddrUnix::new(&path) else {
             return Ok(None);
         };
-        let failed =
-            |cause: Errno| format!("the port of {}: {}: {cause}", guest.name, path.display());
+        let failed = |cause| PortError::Socket {
+            guest: guest.name.clone(),
+            path: path.clone(),
+            cause,
+        };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
             .map_err(failed)?;
         match rustix::net::connect(&socket, &address) {
             Ok(()) => {}
-            // It has none, its monitor is gone, or others wait there already.
+            // The guest has no port, its monitor has ended, or other clients wait there.
             Err(Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN) => return Ok(None),
             Err(cause) => return Err(failed(cause)),
         }
-        let listens = socket_peercred(&socket).map_err(failed)?.pid;
-        let listens = u32::try_from(listens.as_raw_nonzero().get()).unwrap_or(0);
-        if guest.process != Some(listens) && !self.is_libvirt(listens) {
-            return Err(format!(
-                "{} is not its monitor's (process {listens} listens): {} is told nothing",
-                path.display(),
-                guest.name
-            ));
+        let process = socket_peercred(&socket).map_err(failed)?.pid;
+        let process = u32::try_from(process.as_raw_nonzero().get()).unwrap_or(0);
+        if guest.process != Some(process) && !self.is_libvirt(process) {
+            return Err(PortError::NotItsMonitor {
+                guest: guest.name.clone(),
+                path,
+                process,
+            });
         }
         rustix::net::shutdown(&socket, Shutdown::Read).map_err(failed)?;
         Ok(Some(socket))
     }
 
-    /// Whether it is libvirt, which opens the sockets of its domains for them.
+    /// Whether a process is libvirt, which opens the sockets of its domains.
     fn is_libvirt(&self, process: u32) -> bool {
         let program = std::fs::read_link(self.proc.join(format!("{process}/exe")));
         let name = program
@@ -206,7 +233,7 @@ impl Shares {
 
 impl Port {
     /// Sends what fits at once.
-    fn tell(&mut self, share: &Share) -> Result<(), Errno> {
+    fn send(&mut self, share: &Share) -> Result<(), Errno> {
         if self.left.is_empty() {
             self.left = serde_json::to_vec(share).unwrap_or_default();
             self.left.push(b'\n');
@@ -223,10 +250,10 @@ impl Port {
     }
 }
 
-/// Why a guest does not know its share.
+/// Why a guest cannot read its share.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
-    /// It has no port.
+    /// The guest has no port.
     #[error(
         "cannot open {path}: {cause}; the guest needs a virtio-serial port of this name, and its host `vtax exporter --share`"
     )]
@@ -241,7 +268,7 @@ pub enum ShareError {
     Read(#[from] io::Error),
 }
 
-/// Where this guest has the port: by the name that udev gives it, or else by the one that the kernel does.
+/// The path of this guest's port: udev's name, or else the kernel's.
 pub fn port(root: &Path) -> PathBuf {
     let named = root.join("dev/virtio-ports").join(PORT);
     let ports = std::fs::read_dir(root.join("sys/class/virtio-ports"));
@@ -264,8 +291,7 @@ pub fn port(root: &Path) -> PathBuf {
     }
 }
 
-/// The shares that come through a port, as long as there are any. What is not one is passed over: a port
-/// may begin in the middle of a line.
+/// The shares from a port, until it ends. Other lines are skipped: the first one may be incomplete.
 ///
 /// # Errors
 /// When there is no such port.
@@ -283,7 +309,7 @@ fn shares(mut port: impl BufRead) -> impl Iterator<Item = io::Result<Share>> {
             let mut line = Vec::new();
             match port
                 .by_ref()
-                .take(LONGEST_LINE)
+                .take(MAX_LINE_BYTES)
                 .read_until(b'\n', &mut line)
             {
                 Ok(0) => return None,
@@ -314,6 +340,11 @@ mod tests {
         snapshot
     }
 
+    fn messages(shares: &mut Shares, snapshot: &Snapshot) -> Vec<String> {
+        let errors = shares.hand_out(snapshot).into_iter();
+        errors.map(|error| error.to_string()).collect()
+    }
+
     #[test]
     fn each_guest_is_told_its_own_share_and_a_silent_one_keeps_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
@@ -324,7 +355,10 @@ mod tests {
         let listen = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
         let (web, silent) = (listen("web.sock"), listen("silent.sock"));
         let mut shares_of = Shares::new(folder.path());
-        assert_eq!(shares_of.hand_out(&pass(&mut host)), Vec::<String>::new());
+        assert_eq!(
+            messages(&mut shares_of, &pass(&mut host)),
+            Vec::<String>::new()
+        );
         let (mut port, _) = web.accept().unwrap();
         let (_never_read, _) = silent.accept().unwrap();
         // A hostile one talks all the time: nobody listens.
@@ -335,7 +369,10 @@ mod tests {
         assert_eq!(first.energy_source, Some(Source::Modelled));
         let began = Instant::now();
         for _ in 0..5000 {
-            assert_eq!(shares_of.hand_out(&pass(&mut host)), Vec::<String>::new());
+            assert_eq!(
+                messages(&mut shares_of, &pass(&mut host)),
+                Vec::<String>::new()
+            );
             assert!(told.next().unwrap().is_ok());
         }
         assert!(
@@ -377,9 +414,9 @@ mod tests {
         let mut snapshot = pass(&mut host);
         snapshot.guests[0].process = Some(1);
         let mut shares_of = Shares::new(folder.path());
-        let problems = shares_of.hand_out(&snapshot);
+        let problems = messages(&mut shares_of, &snapshot);
         assert!(
-            problems.len() == 1 && problems[0].contains("is told nothing"),
+            problems.len() == 1 && problems[0].contains("gets no share"),
             "{problems:?}"
         );
         let (mut port, _) = web.accept().unwrap();

@@ -101,7 +101,7 @@ fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
     }
     let pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
     let state = drained(&pusher);
-    (state, pusher.said(), seen)
+    (state, pusher.take_messages(), seen)
 }
 
 const TAKEN: &str = "204 No Content|";
@@ -148,7 +148,7 @@ fn pushed_anew(answers: &[&str], passes: usize) -> (PushState, Vec<String>) {
         pass(&mut pusher, &mut host);
         drained(&pusher);
     }
-    (pusher.states().remove(0), pusher.said())
+    (pusher.states().remove(0), pusher.take_messages())
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn a_queue_that_is_full_says_so_once() {
         state.queue_bytes <= 1 << 20 && state.dropped_full > 0,
         "{state:?}"
     );
-    let said = pusher.said();
+    let said = pusher.take_messages();
     let full = said.iter().filter(|line| line.contains("is full"));
     assert_eq!(full.count(), 1, "{said:?}");
 }

@@ -1,34 +1,60 @@
-//! What limits a guest's own time: the quota of its control group, or the cap that Xen's scheduler has for a domain.
+//! The limit of a guest's own time: the quota of its control group, or the cap of Xen's scheduler for its domain.
 
 use super::quota::Quota;
 use crate::snapshot::GuestUse;
+use std::path::PathBuf;
 use vtax_host::HostError;
 use vtax_host::journal::{Journal, Recorded};
 use vtax_host::xl::{self, Scheduler};
+use vtax_kernel::KernelError;
 use vtax_observe::charge::Stage;
 use vtax_observe::guests::Hierarchy;
+
+/// A guest whose time cannot be limited.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitError {
+    /// It has no control group.
+    #[error("it has no control group that is known")]
+    NoGroup,
+    /// Its monitor is not known.
+    #[error("its monitor is not known")]
+    NoMonitor,
+    /// Its control group holds other processes.
+    #[error(
+        "its control group `{}` is that of other processes too, which the quota would hold as well; start it in one of its own (`systemd-run --scope`, libvirt)",
+        .0.display()
+    )]
+    SharedGroup(PathBuf),
+    /// Its control group has no quota.
+    #[error("its control group has no quota: {0}; is the controller `cpu` enabled for it?")]
+    NoQuota(#[from] KernelError),
+    /// The toolstack of Xen refuses.
+    #[error(transparent)]
+    Domain(#[from] HostError),
+}
 
 /// A guest's limit.
 #[derive(Debug)]
 pub enum Limit {
-    /// Of a container or a VM that processes of this host run.
+    /// That of a container, or of a VM whose monitor is a process of this host.
     Group(Quota),
-    /// Of a Xen domain.
+    /// That of a Xen domain.
     Domain(DomainCap),
 }
 
 impl Limit {
-    /// That of a guest; in words why it has none.
-    pub fn of(guest: &GuestUse, hierarchy: &Hierarchy) -> Result<Self, String> {
+    /// The limit of a guest.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub fn of(guest: &GuestUse, hierarchy: &Hierarchy) -> Result<Self, LimitError> {
         match guest.domain {
-            Some(domain) => DomainCap::of(domain)
-                .map(Self::Domain)
-                .map_err(|cause| cause.to_string()),
+            Some(domain) => Ok(Self::Domain(DomainCap::of(domain)?)),
             None => Quota::of(guest, hierarchy).map(Self::Group),
         }
     }
 
-    /// Whether it still is this guest's: a Xen domain that rebooted has another number.
+    /// Whether it is still this guest's: a Xen domain gets another number when it reboots.
     pub fn is_of(&self, guest: &GuestUse) -> bool {
         match self {
             Self::Group(_) => true,
@@ -36,7 +62,7 @@ impl Limit {
         }
     }
 
-    /// What it was when it was found, in processors; `None` without one.
+    /// The first value, in processors; `None` without one.
     pub fn before(&self) -> Option<f64> {
         match self {
             Self::Group(quota) => quota.before(),
@@ -44,20 +70,20 @@ impl Limit {
         }
     }
 
-    /// The seconds that count for it since the last call; `None` when the guest is gone.
+    /// The guest's own CPU time since the last call, in seconds; `None` when the guest is gone.
     pub fn accounted(&mut self, guest: &GuestUse) -> Option<f64> {
         match self {
             Self::Group(quota) => quota.accounted(),
-            // The hypervisor's own count.
+            // The hypervisor counts it.
             Self::Domain(_) => Some(guest.used.stages.get(Stage::Vcpu).as_secs_f64()),
         }
     }
 
-    /// Sets it, in processors; journalled before. A guest that went meanwhile needs none. A limit that another program
-    /// changed meanwhile stays as that set it, in words.
+    /// Sets it, in processors, after a journal entry. A guest that is gone is no error. A value that another program has
+    /// set meanwhile stays, and is returned in words.
     ///
     /// # Errors
-    /// When it cannot be journalled, or the kernel or the hypervisor does not take it.
+    /// When it cannot be journalled, or the kernel or the hypervisor refuses it.
     pub fn set(
         &mut self,
         processors: f64,
@@ -69,7 +95,7 @@ impl Limit {
         }
     }
 
-    /// The journal was undone: the limit is what it was, and the next one is journalled anew.
+    /// After the journal was undone: the guest has its first limit again.
     pub fn forget(&mut self) {
         match self {
             Self::Group(quota) => quota.forget(),
@@ -83,9 +109,9 @@ impl Limit {
 pub struct DomainCap {
     scheduler: Scheduler,
     domain: u32,
-    /// When it was found, in percent of a processor; 0 is none.
+    /// The first value, in percent of a processor; 0 is none.
     old: u32,
-    /// Its entry in the journal, and what was set last.
+    /// Its entry in the journal, and the last value that was set.
     set: Option<(Recorded, u32)>,
 }
 
@@ -129,7 +155,7 @@ impl DomainCap {
             }
             None => journal.record_cap(self.domain, self.old, percent)?,
         };
-        // From here on it may be set, whatever `xl` answers.
+        // `xl` may set it even if it fails.
         self.set = Some((recorded, ours));
         self.scheduler.set_cap(self.domain, percent)?;
         self.set = Some((recorded, percent));

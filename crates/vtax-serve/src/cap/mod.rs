@@ -14,7 +14,7 @@ mod quota;
 mod tests;
 
 use crate::pace::Pace;
-use crate::said::Said;
+use crate::problems::Problems;
 use crate::snapshot::{GuestUse, Snapshot, Watch};
 use controller::Controller;
 use limit::Limit;
@@ -193,7 +193,7 @@ struct Cap<'a> {
     several: BTreeMap<String, usize>,
     /// The names of the last interval's guests.
     here: Vec<String>,
-    said: Said,
+    problems: Problems,
     intervals: u64,
     gone: usize,
 }
@@ -218,7 +218,7 @@ impl<'a> Cap<'a> {
             awaited: options.guests.keys().cloned().collect(),
             several: BTreeMap::new(),
             here: Vec::new(),
-            said: Said::default(),
+            problems: Problems::default(),
             intervals: 0,
             gone: 0,
         }
@@ -231,7 +231,7 @@ impl<'a> Cap<'a> {
         out: &mut impl Write,
         say: &mut dyn FnMut(&str),
     ) -> Result<(), CapError> {
-        self.said.say_new(&snapshot.problems, say);
+        self.problems.report_new(&snapshot.problems, say);
         self.forget_gone(snapshot, journal, say)?;
         if self.intervals.is_multiple_of(LOOK_AGAIN) {
             self.unlimited.clear();

@@ -1,6 +1,7 @@
 //! The quota of a guest's control group: `cpu.max` of v2, `cpu.cfs_quota_us` of v1
 //! (`Documentation/scheduler/sched-bwc.rst`).
 
+use super::limit::LimitError;
 use crate::snapshot::GuestUse;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,13 @@ use vtax_host::HostError;
 use vtax_host::journal::{Journal, Recorded};
 use vtax_host::kernel_file::{self, Written};
 use vtax_host::roots;
+use vtax_kernel::Process;
+use vtax_kernel::cgroup::{CpuLimit, GroupClock};
 use vtax_observe::counters::{Counter, Rule};
 use vtax_observe::guests::Hierarchy;
 
-/// The kernel's own period, in microseconds, where a group's cannot be read.
-const PERIOD_US: f64 = 100_000.0;
-
-/// The least that the kernel takes, in microseconds a period.
-const LEAST_US: f64 = 1_000.0;
+/// The kernel's lower bound of a quota, in microseconds a period.
+const MIN_QUOTA_US: f64 = 1_000.0;
 
 /// A control group's quota.
 #[derive(Debug)]
@@ -26,25 +26,26 @@ pub struct Quota {
     old: String,
     /// That in processors; `None` without a limit.
     before: Option<f64>,
-    period_us: f64,
+    period_us: u64,
     v1: bool,
-    /// What accounts the group's time.
-    usage: PathBuf,
+    /// Its directory in the hierarchy that accounts its time.
+    group: PathBuf,
     used: Counter,
     /// Its entry in the journal, once a quota was set.
     recorded: Option<Recorded>,
-    /// What may be replaced: what was found, and what was set since.
+    /// The values that may be replaced: the first one, and those that were set since.
     written: Written,
 }
 
 impl Quota {
-    /// That of a guest's group; in words why it has none.
-    pub fn of(guest: &GuestUse, hierarchy: &Hierarchy) -> Result<Self, String> {
-        let Some(group) = &guest.group else {
-            return Err("it has no control group that is known".to_owned());
-        };
+    /// The quota of a guest's group.
+    ///
+    /// # Errors
+    /// When the guest has no group of its own, or that has no quota.
+    pub fn of(guest: &GuestUse, hierarchy: &Hierarchy) -> Result<Self, LimitError> {
+        let group = guest.group.as_ref().ok_or(LimitError::NoGroup)?;
         let group = if guest.platform.is_vm() {
-            alone(&hierarchy.mounted, group, guest.process)?
+            own_group(&hierarchy.mounted, group, guest.process)?
         } else {
             group.clone()
         };
@@ -59,85 +60,53 @@ impl Quota {
         } else {
             hierarchy.mounted.clone()
         };
-        let (name, usage) = if hierarchy.v1 {
-            ("cpu.cfs_quota_us", "cpuacct.usage")
-        } else {
-            ("cpu.max", "cpu.stat")
-        };
-        let file = cpu.join(&group).join(name);
-        let read = |path: &Path| {
-            std::fs::read_to_string(path)
-                .map(|text| text.trim().to_owned())
-                .map_err(|cause| format!("{}: {cause}", path.display()))
-        };
-        let old = read(&file).map_err(|cause| {
-            format!(
-                "its control group has no quota: {cause}; is the controller `cpu` enabled for it?"
-            )
-        })?;
-        let (quota_us, period_us) = if hierarchy.v1 {
-            let period = read(&file.with_file_name("cpu.cfs_period_us"))?;
-            (old.parse().ok(), period.parse().ok())
-        } else {
-            let mut parts = old.split(' ').map(|part| part.parse::<f64>().ok());
-            (parts.next().flatten(), parts.next().flatten())
-        };
-        let period_us = period_us
-            .filter(|period: &f64| *period >= LEAST_US)
-            .unwrap_or(PERIOD_US);
+        let directory = cpu.join(&group);
+        let file = directory.join(CpuLimit::file(hierarchy.v1));
+        let old = vtax_kernel::read(&file)?;
+        let limit = CpuLimit::read(&directory, hierarchy.v1)?;
+        let old = String::from_utf8_lossy(&old).trim().to_owned();
         let written = Written::first(&file, &old);
         Ok(Self {
-            before: quota_us
-                .filter(|quota: &f64| *quota > 0.0)
-                .map(|quota| quota / period_us),
+            before: limit.processors(),
             file,
             old,
-            period_us,
+            period_us: limit.period_us,
             v1: hierarchy.v1,
-            usage: hierarchy.mounted.join(&group).join(usage),
+            group: hierarchy.mounted.join(&group),
             used: Counter::new(Rule::TIME),
             recorded: None,
             written,
         })
     }
 
-    /// What it was when it was found, in processors.
+    /// The first value, in processors.
     pub fn before(&self) -> Option<f64> {
         self.before
     }
 
-    /// The seconds that the kernel accounted to the group since the last call, none in the first; `None` when the
-    /// group is gone.
+    /// The group's CPU time since the last call, in seconds, 0 in the first; `None` when the group is gone.
     pub fn accounted(&mut self) -> Option<f64> {
-        let text = std::fs::read_to_string(&self.usage).ok()?;
-        let nanoseconds = if self.v1 {
-            text.trim().parse::<u64>().ok()?
-        } else {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("usage_usec "))?;
-            line.trim().parse::<u64>().ok()?.saturating_mul(1000)
-        };
-        Some(Nanoseconds(self.used.advance(nanoseconds).gain()).as_secs_f64())
+        let times = GroupClock::of(&self.group, self.v1).ok()?.times().ok()?;
+        Some(Nanoseconds(self.used.advance(times.total.0).gain()).as_secs_f64())
     }
 
-    /// Sets it, in processors; journalled before. A group that went meanwhile needs none. Where another program changed
-    /// it meanwhile it stays as that set it, in words.
+    /// Sets it, in processors, after a journal entry. A group that is gone is no error. A value that another program has
+    /// set meanwhile stays, and is returned in words.
     ///
     /// # Errors
-    /// When it cannot be journalled, or the kernel does not take it.
+    /// When it cannot be journalled, or the kernel refuses it.
     pub fn set(&mut self, quota: f64, journal: &mut Journal) -> Result<Option<String>, HostError> {
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "at least 1,000, and saturates"
         )]
-        let quota_us = (quota * self.period_us).max(LEAST_US) as u64;
-        let value = if self.v1 {
-            quota_us.to_string()
-        } else {
-            format!("{quota_us} {}", self.period_us)
+        let quota_us = (quota * self.period_us as f64).max(MIN_QUOTA_US) as u64;
+        let limit = CpuLimit {
+            quota_us: Some(quota_us),
+            period_us: self.period_us,
         };
+        let value = limit.setting(self.v1);
         let is_in_force = || roots::text(&self.file).is_some_and(|now| now == value);
         match self.recorded {
             Some(_) if self.written.ends_with(&value) && is_in_force() => return Ok(None),
@@ -161,40 +130,35 @@ impl Quota {
         }
     }
 
-    /// The journal was undone: the limit is what it was, and the next one is journalled anew.
+    /// After the journal was undone: the group has its first quota again.
     pub fn forget(&mut self) {
         self.recorded = None;
         self.written.values = vec![self.old.clone()];
     }
 }
 
-/// The highest group around a VM's that holds nobody but its monitor: libvirt divides a machine's group, and a shell's
-/// group is that of others too.
-fn alone(mounted: &Path, group: &Path, monitor: Option<u32>) -> Result<PathBuf, String> {
-    let Some(monitor) = monitor else {
-        return Err("its monitor is not known".to_owned());
+/// The highest group around a VM's that holds no process but its monitor: libvirt divides a machine's group, and a shell's
+/// group holds other programs too.
+fn own_group(mounted: &Path, group: &Path, monitor: Option<u32>) -> Result<PathBuf, LimitError> {
+    let monitor = monitor.ok_or(LimitError::NoMonitor)?;
+    let is_own = |group: &&Path| {
+        !group.as_os_str().is_empty() && !has_others(&mounted.join(group), monitor, MAX_NESTING)
     };
-    let is_alone = |group: &&Path| {
-        let others = others(&mounted.join(group), monitor, 4);
-        !group.as_os_str().is_empty() && !others
-    };
-    let highest = group.ancestors().take_while(is_alone).last();
-    highest.map(Path::to_owned).ok_or_else(|| {
-        format!(
-            "its control group `{}` is that of other processes too, which the quota would hold as well; start it in one of \
-             its own (`systemd-run --scope`, libvirt)",
-            group.display()
-        )
-    })
+    let highest = group.ancestors().take_while(is_own).last();
+    highest
+        .map(Path::to_owned)
+        .ok_or_else(|| LimitError::SharedGroup(group.to_owned()))
 }
 
+/// Levels of groups below a VM's that an engine makes.
+const MAX_NESTING: u32 = 4;
+
 /// Whether a process other than `monitor`, kernel threads aside, is in the group or in one below.
-fn others(group: &Path, monitor: u32, deepest: u32) -> bool {
+fn has_others(group: &Path, monitor: u32, deepest: u32) -> bool {
     let listed = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let is_other = |pid: &u32| {
-        // What works for it in the kernel, a vhost worker, is in its group too, and has no command line.
-        *pid != monitor
-            && std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+        // A vhost worker in the kernel is in its group too, and has no command line.
+        *pid != monitor && !Process::of_host(*pid).arguments().is_empty()
     };
     if listed
         .lines()
@@ -208,8 +172,8 @@ fn others(group: &Path, monitor: u32, deepest: u32) -> bool {
     };
     let is_group = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
     let mut below = entries.flatten().filter(is_group);
-    // Deeper than any engine nests: somebody's own.
-    below.any(|entry| deepest == 0 || others(&entry.path(), monitor, deepest - 1))
+    // Deeper groups are not an engine's.
+    below.any(|entry| deepest == 0 || has_others(&entry.path(), monitor, deepest - 1))
 }
 
 #[cfg(test)]
@@ -259,7 +223,7 @@ fn either_version_is_read_set_and_given_back() {
         let limit = || std::fs::read_to_string(group.join(files[0].0)).unwrap();
         quota.set(0.3, &mut journal).unwrap();
         assert_eq!(limit(), expected);
-        // No guest is held below what the kernel takes.
+        // No guest gets less than the kernel's lower bound.
         quota.set(0.0, &mut journal).unwrap();
         assert!(limit().starts_with("1000"), "{}", limit());
         assert_eq!(journal.undo_all().unwrap(), 1);
@@ -273,7 +237,7 @@ fn either_version_is_read_set_and_given_back() {
         .unwrap();
         assert_eq!(Quota::of(&guest, &hierarchy).unwrap().before(), None);
         std::fs::remove_file(group.join(files[0].0)).unwrap();
-        let said = Quota::of(&guest, &hierarchy).unwrap_err();
-        assert!(said.contains("controller `cpu`"), "{said}");
+        let error = Quota::of(&guest, &hierarchy).unwrap_err().to_string();
+        assert!(error.contains("controller `cpu`"), "{error}");
     }
 }

@@ -1,11 +1,11 @@
-//! Where to push, as users write it.
+//! The destination of pushes, as on the command line.
 
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::str::FromStr;
 use ureq::http::Uri;
 
-/// How a server is spoken to.
+/// The protocol of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// Prometheus' remote write 1.0.
@@ -17,20 +17,20 @@ pub enum Protocol {
 /// A server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// How it is spoken to.
+    /// Its protocol.
     pub protocol: Protocol,
-    /// Its whole address.
+    /// Its address.
     pub url: String,
-    /// Where it listens.
+    /// Its port.
     pub port: u16,
-    /// Whether what is sent stays on this host.
+    /// Whether it is on this host.
     pub is_loopback: bool,
-    /// Whether nobody on the way can read it.
+    /// Whether connections are encrypted.
     pub is_encrypted: bool,
 }
 
 impl Destination {
-    /// The address as it is told: what follows a `?` may be a secret.
+    /// The address without its query, which may be a secret.
     pub(super) fn shown(&self) -> String {
         self.url.split('?').next().unwrap_or_default().to_owned()
     }
@@ -61,48 +61,69 @@ impl Destination {
     }
 }
 
+/// A text that is no destination.
+#[derive(Debug, thiserror::Error)]
+pub enum DestinationError {
+    /// No known protocol.
+    #[error("`{0}` does not say how to push: give remote-write:URL or otlp:URL")]
+    Protocol(String),
+    /// No URL.
+    #[error("`{url}` is no address: {cause}")]
+    Url {
+        /// The text.
+        url: String,
+        /// What is wrong with it.
+        cause: ureq::http::uri::InvalidUri,
+    },
+    /// Neither HTTP nor HTTPS.
+    #[error("`{0}` begins with neither http:// nor https://")]
+    Scheme(String),
+    /// A user in the URL.
+    #[error("no user or password in the address: --push-token-file takes a token")]
+    User,
+    /// A URL without a host.
+    #[error("`{0}` has no host")]
+    NoHost(String),
+    /// Remote write to a URL without a path.
+    #[error(
+        "`{0}` has no path: Prometheus and VictoriaMetrics take remote write at /api/v1/write, Mimir at /api/v1/push"
+    )]
+    NoPath(String),
+}
+
 impl FromStr for Destination {
-    type Err = String;
+    type Err = DestinationError;
 
     /// `remote-write:http://HOST:PORT/PATH` or `otlp:http://HOST:PORT[/PATH]`, also with https.
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, DestinationError> {
         let (protocol, url) = match text.split_once(':') {
             Some(("remote-write", url)) => (Protocol::RemoteWrite, url),
             Some(("otlp", url)) => (Protocol::Otlp, url),
-            _ => {
-                return Err(format!(
-                    "`{text}` does not say how to push: give remote-write:URL or otlp:URL"
-                ));
-            }
+            _ => return Err(DestinationError::Protocol(text.to_owned())),
         };
-        let uri: Uri = url
-            .parse()
-            .map_err(|cause| format!("`{url}` is no address: {cause}"))?;
+        let named = url.to_owned();
+        let uri: Uri = match url.parse() {
+            Ok(uri) => uri,
+            Err(cause) => return Err(DestinationError::Url { url: named, cause }),
+        };
         let is_encrypted = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(format!("`{url}` begins with neither http:// nor https://")),
+            _ => return Err(DestinationError::Scheme(named)),
         };
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         if authority.contains('@') {
-            return Err(
-                "no user or password in the address: --push-token-file takes a token".to_owned(),
-            );
+            return Err(DestinationError::User);
         }
         let host = uri.host().unwrap_or_default();
         if host.is_empty() {
-            return Err(format!("`{url}` has no host"));
+            return Err(DestinationError::NoHost(named));
         }
         let has_path = !matches!(uri.path(), "" | "/");
         let url = match (protocol, has_path) {
-            (_, true) => url.to_owned(),
+            (_, true) => named,
             (Protocol::Otlp, false) => format!("{}/v1/metrics", url.trim_end_matches('/')),
-            (Protocol::RemoteWrite, false) => {
-                return Err(format!(
-                    "`{url}` has no path: Prometheus and VictoriaMetrics take remote write at /api/v1/write, \
-                     Mimir at /api/v1/push"
-                ));
-            }
+            (Protocol::RemoteWrite, false) => return Err(DestinationError::NoPath(named)),
         };
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
         let port = uri
@@ -145,7 +166,7 @@ mod tests {
             ("remote-write:http://u:p@a/w", "no user"),
             ("remote-write:http:///w", ""),
         ] {
-            let error = read(wrong).unwrap_err();
+            let error = read(wrong).unwrap_err().to_string();
             assert!(error.contains(why), "{wrong}: {error}");
         }
     }

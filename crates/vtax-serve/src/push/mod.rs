@@ -1,7 +1,7 @@
-//! Pushing what a scrape would see: Prometheus' remote write and OTLP, with a queue on disk.
+//! Pushes of what a scrape would return: Prometheus' remote write and OTLP, with a queue on disk.
 //!
-//! Each pass is queued first and sent from there, so an outage of the server, of the network or of the
-//! exporter itself loses nothing that fits into the queue. Samples keep the time of their pass.
+//! Each pass is queued first and sent from the queue, so an outage of the server, the network or the exporter loses nothing
+//! that fits into it. Samples keep the time of their pass.
 
 mod destination;
 mod queue;
@@ -25,29 +25,29 @@ use std::time::{Duration, Instant};
 use vtax_http::{Token, TokenError};
 use wire::Pass;
 
-/// Where and how to push.
+/// The options of pushes.
 #[derive(Debug, Clone, Default)]
 pub struct PushOptions {
     /// The servers, each with a queue of its own.
     pub to: Vec<Destination>,
-    /// Sent as a bearer token.
+    /// The bearer token to send.
     pub token: Option<Token>,
-    /// Send the token also where everybody on the way can read it.
+    /// Whether to send the token unencrypted through a network.
     pub is_plain_allowed: bool,
-    /// Certificates in PEM that servers are believed by, in place of the well-known ones.
+    /// A file with the certificates of authorities in PEM, in place of the well-known ones.
     pub authorities: Option<PathBuf>,
-    /// On every series: `job`, `instance` and what else tells hosts apart.
+    /// Labels on every series: `job`, `instance` and others.
     pub labels: Vec<(String, String)>,
-    /// Where the queues are.
+    /// The directory of the queues.
     pub queue: PathBuf,
-    /// What each queue may take on disk, in bytes.
+    /// The limit of each queue on disk, in bytes.
     pub queue_bytes: u64,
 }
 
 /// Why nothing can be pushed.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
-    /// The token would travel for everybody to read.
+    /// The token would be sent unencrypted.
     #[error(
         "the token for {to} would travel unencrypted through the network: give an https address, or \
          --push-plain where nobody else reads that network"
@@ -56,10 +56,10 @@ pub enum PushError {
         /// The server.
         to: String,
     },
-    /// The token is none.
+    /// The file of the token cannot be used.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Not certificates.
+    /// The file of authorities cannot be used.
     #[error("cannot use {} as certificates of authorities: {why}", path.display())]
     Authorities {
         /// The file.
@@ -67,18 +67,18 @@ pub enum PushError {
         /// What is wrong with it.
         why: String,
     },
-    /// The queue on disk.
+    /// The queue cannot be opened.
     #[error("cannot queue in {}: {cause}", path.display())]
     Queue {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The kernel's reason.
         cause: io::Error,
     },
-    /// The thread that sends.
+    /// The kernel gives no thread.
     #[error("cannot start a thread that pushes: {0}")]
     Thread(#[source] io::Error),
-    /// What that thread is to give up.
+    /// The thread cannot be sandboxed.
     #[error(transparent)]
     Jail(#[from] vtax_jail::JailError),
 }
@@ -106,11 +106,11 @@ fn pass(snapshot: &Snapshot, listing: &Listing, own: &Own, start_ms: Option<i64>
     pass
 }
 
-/// What the exporter's thread and the one that sends share.
+/// The state that the exporter's thread and the sender share.
 #[derive(Debug)]
 struct Shared {
     inside: Mutex<Inside>,
-    /// Something was queued, or the end has come.
+    /// Signals that something was queued, or that the exporter ends.
     news: Condvar,
 }
 
@@ -118,9 +118,9 @@ struct Shared {
 struct Inside {
     queue: Queue,
     state: PushState,
-    /// For the user, a sentence each.
-    said: Vec<String>,
-    /// Set at the end: what cannot be sent until then stays on disk.
+    /// Messages for the log that nobody has taken yet.
+    messages: Vec<String>,
+    /// Set when the exporter ends: what cannot be sent until then stays on disk.
     until: Option<Instant>,
 }
 
@@ -144,22 +144,22 @@ struct Line {
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long the end waits for what is still to be sent, and for a server's answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The limit of the wait for queued passes and for a server's response when the exporter ends.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two looks at a thread that is to end.
-const LOOK: Duration = Duration::from_millis(5);
+/// Between two checks of a thread that is to end.
+const POLL: Duration = Duration::from_millis(5);
 
 impl Pusher {
-    /// Opens the queues and begins with what they hold.
+    /// Opens the queues and starts to send their content.
     ///
     /// # Errors
-    /// When a queue cannot be used, a token would be told to strangers, or certificates are none.
+    /// When a queue or the file of authorities cannot be used, or a token would be sent unencrypted.
     pub fn start(options: &PushOptions) -> Result<Self, PushError> {
         let lines = options.to.iter().map(|to| {
             let mut sender = Sender::new(to, options)?;
             let path = options.queue.join(to.directory());
-            let (queue, said) =
+            let (queue, messages) =
                 Queue::open(&path, options.queue_bytes).map_err(|cause| PushError::Queue {
                     path: path.clone(),
                     cause,
@@ -171,7 +171,7 @@ impl Pusher {
                         to: to.shown(),
                         ..PushState::default()
                     },
-                    said,
+                    messages,
                     until: None,
                 }),
                 news: Condvar::new(),
@@ -182,7 +182,7 @@ impl Pusher {
                     .name("push".to_owned())
                     .spawn(move || sender.run(&of_thread))
             };
-            let thread = jail::within(|| jail::of_pushes(&path, to.port), start)?;
+            let thread = jail::spawn_sandboxed(|| jail::enter_pusher(&path, to.port), start)?;
             let thread = thread.map_err(PushError::Thread)?;
             Ok(Line {
                 shared,
@@ -196,7 +196,7 @@ impl Pusher {
         })
     }
 
-    /// How each goes.
+    /// The state of each push.
     pub fn states(&self) -> Vec<PushState> {
         let now = jiff::Timestamp::now().as_millisecond();
         let states = self.lines.iter().map(|line| {
@@ -212,15 +212,15 @@ impl Pusher {
         states.collect()
     }
 
-    /// What there is to say since it was asked last.
-    pub fn said(&self) -> Vec<String> {
+    /// The messages since the last call.
+    pub fn take_messages(&self) -> Vec<String> {
         let lines = self.lines.iter();
         lines
-            .flat_map(|line| std::mem::take(&mut line.shared.lock().said))
+            .flat_map(|line| std::mem::take(&mut line.shared.lock().messages))
             .collect()
     }
 
-    /// Queues a snapshot, as a scrape of this moment would show it.
+    /// Queues a snapshot, as a scrape would return it now.
     pub fn push(&mut self, snapshot: &Snapshot, listing: &Listing, own: &Own) {
         let pass = pass(snapshot, listing, own, self.start_ms);
         self.start_ms = Some(pass.start_ms);
@@ -244,7 +244,7 @@ impl Pusher {
                             "the queue for {} is full: the oldest samples are dropped",
                             inside.state.to
                         );
-                        inside.said.push(line);
+                        inside.messages.push(line);
                     }
                     inside.state.dropped_full += dropped;
                 }
@@ -254,7 +254,7 @@ impl Pusher {
                             "cannot queue for {}: {cause}; the samples are dropped",
                             inside.state.to
                         );
-                        inside.said.push(line);
+                        inside.messages.push(line);
                     }
                     inside.state.dropped_disk += u64::from(samples);
                 }
@@ -265,8 +265,8 @@ impl Pusher {
         self.last = pass;
     }
 
-    /// Ends every series and waits a moment for the servers to take what waits; the rest stays on disk.
-    /// Says what there is to say of it.
+    /// Ends every series and waits up to [`END_TIMEOUT`] for the servers to take the queues; the rest stays on disk. Returns
+    /// the last messages.
     pub fn finish(mut self) -> Vec<String> {
         if !self.last.families.is_empty() {
             self.queue(Pass {
@@ -278,20 +278,20 @@ impl Pusher {
             });
         }
         self.end();
-        let mut said = self.said();
+        let mut messages = self.take_messages();
         for state in self.states() {
             if state.queue_samples > 0 {
-                said.push(format!(
+                messages.push(format!(
                     "{} samples for {} wait on disk for the next exporter",
                     state.queue_samples, state.to
                 ));
             }
         }
-        said
+        messages
     }
 
     fn end(&mut self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + END_TIMEOUT;
         for line in &self.lines {
             line.shared.lock().until = Some(until);
             line.shared.news.notify_one();
@@ -301,9 +301,9 @@ impl Pusher {
                 continue;
             };
             while !thread.is_finished() && Instant::now() < until {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL);
             }
-            // One that still waits for its server's answer goes with the process. What it sent stays in the queue.
+            // A thread that still waits for a response ends with the process. What it sent stays in the queue.
             if thread.is_finished() {
                 let _ = thread.join();
             }

@@ -12,27 +12,25 @@ use std::time::{Duration, Instant};
 use ureq::Agent;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-/// Passes in one request, and what they may be in the queue together: some megabytes when unpacked.
-const MOST_PASSES: usize = 2000;
-const MOST_BYTES: usize = 512 * 1024;
+/// Limits of one request: the passes, and their bytes in the queue, some megabytes when unpacked.
+const MAX_PASSES: usize = 2000;
+const MAX_BATCH_BYTES: usize = 512 * 1024;
 
-/// An answer in its time, or it counts as none.
+/// Of a request and its response.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Between two attempts, doubled each time, within these.
-const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
-/// What a server may ask for.
-const LONGEST_ASKED: Duration = Duration::from_secs(300);
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// The longest wait that a server may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
-/// How much of a server's words is told.
-const WORDS: usize = 200;
+/// The characters of a server's message that are logged.
+const MAX_MESSAGE_CHARS: usize = 200;
 
 /// A pass as the queue holds it.
-pub(super) fn packed(pass: &Pass) -> Result<Vec<u8>, String> {
-    snap::raw::Encoder::new()
-        .compress_vec(&pass.encode_to_vec())
-        .map_err(|cause| cause.to_string())
+pub(super) fn packed(pass: &Pass) -> Result<Vec<u8>, snap::Error> {
+    snap::raw::Encoder::new().compress_vec(&pass.encode_to_vec())
 }
 
 fn unpacked(record: &[u8]) -> Option<Pass> {
@@ -58,31 +56,31 @@ pub(super) fn body(
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 enum Answer {
     Taken {
-        /// Samples that the server took no account of, and why.
+        /// The number of samples that the server ignored, and why.
         rejected: Option<(u64, String)>,
     },
-    /// The server has newer samples, or others of the same moment. It has these too if an earlier attempt may have
-    /// delivered them.
+    /// The server has newer samples, or others of the same time. It has these too if an earlier attempt may have delivered
+    /// them.
     Old(String),
-    /// No repeat makes it take them.
+    /// The server will never take the samples.
     Refused(String),
-    /// To be tried again.
+    /// The request is to be repeated.
     Later {
         why: String,
         asked: Option<Duration>,
-        /// Whether the server may have taken the samples all the same.
+        /// Whether the server may have taken the samples.
         may_be_taken: bool,
     },
 }
 
 /// A batch as a request.
 struct Packed {
-    /// The request's body, if anything of the batch can be read.
+    /// The request's body, if any pass of the batch can be read.
     body: Option<Vec<u8>>,
-    /// How many samples cannot.
+    /// The samples of the other passes.
     damaged: u64,
     /// The time of its newest record, in ms since 1970.
     newest: Option<i64>,
@@ -91,14 +89,14 @@ struct Packed {
 pub(super) struct Sender {
     protocol: Protocol,
     url: String,
-    /// The same, to tell.
+    /// The URL without its query, for messages.
     shown: String,
     labels: Vec<(String, String)>,
     authorization: Option<String>,
     agent: Agent,
-    /// How many records to send one by one, since together they were refused.
+    /// Records to send one by one, after they were refused together.
     singly: usize,
-    /// Records up to this time, in ms since 1970, may have been delivered by an attempt whose answer is not known.
+    /// Records up to this time, in ms since 1970, may have been delivered by an attempt without a response.
     unsure_until: Option<i64>,
 }
 
@@ -151,10 +149,10 @@ impl Sender {
         })
     }
 
-    /// Sends until the end, and then what can be sent at once.
+    /// Sends until the exporter ends, and then what can be sent within its time.
     pub(super) fn run(&mut self, shared: &Shared) {
         let mut failed: u32 = 0;
-        // What an earlier exporter left: nobody knows what it had sent when it ended.
+        // An earlier exporter may have sent part of its queue when it ended.
         self.unsure_until = shared.lock().queue.newest_time();
         loop {
             let Some(batch) = self.next(shared) else {
@@ -181,7 +179,7 @@ impl Sender {
                 }
                 if failed == 0 {
                     let line = format!("cannot push to {}: {why}; it is tried again", self.shown);
-                    inside.said.push(line);
+                    inside.messages.push(line);
                 }
                 inside.state.failures += 1;
                 failed = failed.saturating_add(1);
@@ -196,7 +194,7 @@ impl Sender {
                     self.shown,
                     inside.queue.samples()
                 );
-                inside.said.push(line);
+                inside.messages.push(line);
                 failed = 0;
             }
             inside.state.requests += 1;
@@ -205,7 +203,7 @@ impl Sender {
             let samples = batch.samples - damaged;
             match answer {
                 Answer::Old(_) | Answer::Refused(_) if batch.records.len() > 1 => {
-                    // Which of them is it?
+                    // One by one shows which record is refused.
                     self.singly = batch.records.len();
                     continue;
                 }
@@ -214,7 +212,7 @@ impl Sender {
                     if inside.state.dropped_refused == 0 && !why.is_empty() {
                         let line =
                             format!("{} refuses samples, which are dropped: {why}", self.shown);
-                        inside.said.push(line);
+                        inside.messages.push(line);
                     }
                     inside.state.dropped_refused += samples;
                 }
@@ -224,7 +222,7 @@ impl Sender {
                 } => {
                     if inside.state.dropped_refused == 0 {
                         let line = format!("{} refuses some samples: {why}", self.shown);
-                        inside.said.push(line);
+                        inside.messages.push(line);
                     }
                     inside.state.dropped_refused += rejected.min(samples);
                     inside.state.sent += samples.saturating_sub(rejected);
@@ -234,20 +232,20 @@ impl Sender {
             self.singly = self.singly.saturating_sub(1);
             if let Err(cause) = inside.queue.done(&batch) {
                 let line = format!("cannot note what was pushed to {}: {cause}", self.shown);
-                inside.said.push(line);
+                inside.messages.push(line);
             }
         }
     }
 
     /// The next batch; none at the end.
     fn next(&self, shared: &Shared) -> Option<Batch> {
-        let most = if self.singly > 0 { 1 } else { MOST_PASSES };
+        let most = if self.singly > 0 { 1 } else { MAX_PASSES };
         let mut inside = shared.lock();
         loop {
             if inside.until.is_some_and(|until| until <= Instant::now()) {
                 return None;
             }
-            match inside.queue.oldest(most, MOST_BYTES) {
+            match inside.queue.oldest(most, MAX_BATCH_BYTES) {
                 Ok(Some(batch)) => return Some(batch),
                 Ok(None) if inside.until.is_some() => return None,
                 Ok(None) => {
@@ -263,7 +261,7 @@ impl Sender {
                         "cannot read the queue for {}: {cause}; {lost} samples are lost",
                         self.shown
                     );
-                    inside.said.push(line);
+                    inside.messages.push(line);
                 }
             }
         }
@@ -315,11 +313,11 @@ impl Sender {
             .headers()
             .get("retry-after")
             .and_then(|seconds| seconds.to_str().ok()?.trim().parse().ok())
-            .map(|seconds| Duration::from_secs(seconds).min(LONGEST_ASKED));
-        // Words that are too long are not worth keeping.
-        let said = response.body_mut().with_config().limit(64 * 1024);
-        let said = said.read_to_vec().unwrap_or_default();
-        judge(self.protocol, status, &said, asked)
+            .map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+        // A longer body is ignored.
+        let message = response.body_mut().with_config().limit(64 * 1024);
+        let message = message.read_to_vec().unwrap_or_default();
+        judge(self.protocol, status, &message, asked)
     }
 }
 
@@ -332,25 +330,30 @@ fn was_sent(cause: &ureq::Error) -> bool {
     }
 }
 
-/// What a server's answer means.
-fn judge(protocol: Protocol, status: u16, said: &[u8], asked: Option<Duration>) -> Answer {
-    let text = String::from_utf8_lossy(said);
+/// The outcome by a server's response.
+fn judge(protocol: Protocol, status: u16, message: &[u8], asked: Option<Duration>) -> Answer {
+    let text = String::from_utf8_lossy(message);
     let plain = |c: char| if c.is_control() { ' ' } else { c };
-    let words: String = text.trim().chars().take(WORDS).map(plain).collect();
+    let words: String = text
+        .trim()
+        .chars()
+        .take(MAX_MESSAGE_CHARS)
+        .map(plain)
+        .collect();
     let why = format!("it answers {status} {words}").trim_end().to_owned();
     match status {
         200..=299 => Answer::Taken {
             rejected: match protocol {
                 Protocol::RemoteWrite => None,
-                Protocol::Otlp => wire::rejected(said),
+                Protocol::Otlp => wire::rejected(message),
             },
         },
-        // Prometheus, of samples that are not newer than the last of their series. "Out of bounds" and "too old" are
-        // samples that it has not, and will not take.
+        // Prometheus answers so when samples are not newer than the last of their series. "Out of bounds" and "too old" mean
+        // samples that it lacks and will not take.
         400 | 409 if text.contains("out of order") || text.contains("duplicate sample") => {
             Answer::Old(why)
         }
-        // A wrong path or token is for the operator to correct; the samples can wait for that.
+        // The samples wait until the operator has corrected a wrong path or token.
         300..=399 | 401 | 403..=405 | 407 | 408 | 425 | 429 | 500.. => Answer::Later {
             why,
             asked,
@@ -360,17 +363,17 @@ fn judge(protocol: Protocol, status: u16, said: &[u8], asked: Option<Duration>) 
     }
 }
 
-/// Before the next attempt: with jitter, so that a fleet does not come back as one.
+/// The time until the next attempt, with jitter, so that the hosts of a fleet do not retry together.
 fn pause(failed: u32) -> Duration {
-    let longest = SHORTEST
+    let longest = MIN_BACKOFF
         .saturating_mul(1 << failed.saturating_sub(1).min(16))
-        .min(LONGEST);
-    // Random by its keys, which are new each time.
+        .min(MAX_BACKOFF);
+    // Random because its keys are.
     let chance = RandomState::new().hash_one(failed) >> 11;
     longest.mul_f64(0.5 + 0.5 * (chance as f64 / (1u64 << 53) as f64))
 }
 
-/// Waits; false at the end, when there is no time for another attempt.
+/// Waits; false when the exporter ends, which leaves no time for another attempt.
 fn wait(shared: &Shared, inside: std::sync::MutexGuard<'_, Inside>, time: Duration) -> bool {
     let until = Instant::now() + time;
     let mut inside = inside;

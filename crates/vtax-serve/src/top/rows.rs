@@ -221,7 +221,7 @@ impl Rates {
     }
 }
 
-/// What guests are sorted by.
+/// The column that guests are sorted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Key {
     /// All processor time.
@@ -258,16 +258,20 @@ impl Key {
     ];
 }
 
+/// A text that names no [`Key`].
+#[derive(Debug, thiserror::Error)]
+#[error("`{text}` is nothing to sort by: give one of {}", Key::ALL.map(|(_, name, _)| name).join(", "))]
+pub struct KeyError {
+    /// The text.
+    pub text: String,
+}
+
 impl FromStr for Key {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = KeyError;
+    fn from_str(text: &str) -> Result<Self, KeyError> {
         let found = Self::ALL.into_iter().find(|(_, name, _)| *name == text);
-        found.map(|(.., key)| key).ok_or_else(|| {
-            let names: Vec<&str> = Self::ALL.into_iter().map(|(_, name, _)| name).collect();
-            format!(
-                "`{text}` is nothing to sort by: give one of {}",
-                names.join(", ")
-            )
+        found.map(|(.., key)| key).ok_or_else(|| KeyError {
+            text: text.to_owned(),
         })
     }
 }
@@ -382,6 +386,6 @@ mod tests {
             backward.reverse();
             assert_eq!(names(key, false), backward);
         }
-        assert!("load".parse::<Key>().unwrap_err().contains("softirq"));
+        assert!("load".parse::<Key>().unwrap_err().to_string().contains("softirq"));
     }
 }
