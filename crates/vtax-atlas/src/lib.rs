@@ -20,7 +20,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use verdict::{Point, Ratio, Verdict, judge, our_ratio, published_ratio};
-use vtax_report::numbers;
+use vtax_core::counted;
 use vtax_report::results::{ResultsDir, ResultsError, Trial, TrialOutcome};
 
 /// The atlas could not be made.
@@ -319,7 +319,7 @@ impl std::fmt::Display for Summary {
             f,
             "{}, {measured} with ours: the order agrees in {} of {}, ratios within × {} in {} of {}; \
              in {alone} ours stand alone; {} not measured",
-            numbers::count(*figures, "figure"),
+            counted(*figures, "figure"),
             order.0,
             order.1,
             verdict::NEAR,

@@ -6,7 +6,7 @@ use crate::verdict::{NEAR, Ratio, Verdict};
 use crate::{Compared, ComparedRow, Entry, Summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
-use vtax_core::Source;
+use vtax_core::{Source, counted};
 use vtax_report::html::frame::{DASH, Page, badge, prose, table};
 use vtax_report::numbers;
 
@@ -199,7 +199,7 @@ fn ours(row: &ComparedRow<'_>) -> Markup {
 fn repeated(number: &Number) -> String {
     match number.varies.strip_prefix("exact") {
         Some(seed) => format!("n = {}, exact{seed}", number.n),
-        None => format!("n = {}", numbers::count(number.n, &number.varies)),
+        None => format!("n = {}", counted(number.n, &number.varies)),
     }
 }
 

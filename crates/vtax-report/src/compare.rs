@@ -5,12 +5,13 @@ use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge,
 };
-use crate::numbers::{count, percent};
+use crate::numbers::percent;
 use crate::results::Better;
 use crate::stats::{Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::HashMap;
+use vtax_core::counted;
 
 /// Runs against the first of them.
 #[derive(Debug, Clone, Serialize)]
@@ -187,7 +188,7 @@ fn suspicion(letter: char, run: &Analysis) -> Option<String> {
     };
     let most = most_frequent_reason(&run.trials);
     let why = most.map_or_else(String::new, |(times, reason)| {
-        format!(" Most often ({}): {reason}.", count(times, "time"))
+        format!(" Most often ({}): {reason}.", counted(times, "time"))
     });
     Some(format!(
         "In {letter} {what}, so no difference from it is claimed.{why}"

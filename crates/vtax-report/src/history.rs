@@ -4,7 +4,7 @@
 //! drift between runs cancels. Changes are found by [`changepoints`]; of exact numbers each difference is one.
 
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
-use crate::numbers::{count, percent, plain, ratio};
+use crate::numbers::{percent, plain, ratio};
 use crate::results::Better;
 use crate::stats::{
     Interval, LONGEST_SERIES, Verdict, benjamini_hochberg, changepoints, exact_verdict, seed_of,
@@ -13,7 +13,7 @@ use crate::stats::{
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use vtax_core::{Source, Unit};
+use vtax_core::{Source, Unit, counted};
 
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;
@@ -415,7 +415,7 @@ pub fn table(history: &History, width: usize) -> String {
         "{}: {} over {}",
         clean(&history.name),
         what,
-        count(history.runs.len(), "run")
+        counted(history.runs.len(), "run")
     ));
     let changing = history.series.iter().filter(|one| !one.changes.is_empty());
     for one in changing {
@@ -514,7 +514,7 @@ impl Series {
     fn last_in_words(&self) -> String {
         let last = self.points.last();
         let value = last.map_or_else(String::new, |point| self.number(point.value));
-        format!("{value} ({})", count(self.points.len(), "run"))
+        format!("{value} ({})", counted(self.points.len(), "run"))
     }
 
     /// The values as bars of eight heights, the last ones where the width does not hold all.

@@ -165,15 +165,6 @@ pub fn percent(share: f64) -> String {
     format!("{} %", (share * 100.0 * scale).round() / scale)
 }
 
-/// `1 trial`, `2 trials`.
-pub fn count(n: usize, noun: &str) -> String {
-    if n == 1 {
-        format!("1 {noun}")
-    } else {
-        format!("{n} {noun}s")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

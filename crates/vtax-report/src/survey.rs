@@ -6,7 +6,7 @@
 //! or over different plans.
 
 use crate::export::{Dataset, Row, rows_of};
-use crate::numbers::{Shown, count, percent, plain, ratio};
+use crate::numbers::{Shown, percent, plain, ratio};
 use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
 use crate::stats::{
     Description, Groups, Interval, Moments, NoTax, Tax, Verdict, benjamini_hochberg, describe,
@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
-use vtax_core::{Source, Unit};
+use vtax_core::{Source, Unit, counted};
 
 /// Directories that readers may be ahead of who collects.
 const AHEAD: usize = 16;
@@ -505,10 +505,10 @@ pub fn table(survey: &Survey, width: usize) -> String {
     let width = width.clamp(72, 120);
     let mut lines = vec![format!(
         "{} on {}: {} of {} count",
-        count(survey.results, "run"),
-        count(survey.machines, "machine"),
+        counted(survey.results, "run"),
+        counted(survey.machines, "machine"),
         survey.counted,
-        count(survey.trials, "trial")
+        counted(survey.trials, "trial")
     )];
     for kind in &survey.kinds {
         let facts: Vec<String> = kind
@@ -523,7 +523,7 @@ pub fn table(survey: &Survey, width: usize) -> String {
         };
         lines.push(String::new());
         lines.push(cut(
-            &clean(&format!("{}, {facts}", count(kind.machines, "machine"))),
+            &clean(&format!("{}, {facts}", counted(kind.machines, "machine"))),
             width,
         ));
         lines.push(format!(
@@ -544,7 +544,7 @@ pub fn table(survey: &Survey, width: usize) -> String {
     }
     lines.push(String::new());
     if survey.twice > 0 {
-        let twice = count(survey.twice, "directory").replace("directorys", "directories");
+        let twice = counted(survey.twice, "directory").replace("directorys", "directories");
         lines.push(format!(
             "  {twice} hold a run that another one holds already, and are left out"
         ));

@@ -4,10 +4,10 @@ use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, distinct, headline_metrics,
 };
-use crate::numbers::{Shown, common_scale, count, scaled};
+use crate::numbers::{Shown, common_scale, scaled};
 use crate::stats::Verdict;
 use std::collections::HashMap;
-use vtax_core::{Source, metric};
+use vtax_core::{Source, counted, metric};
 
 /// The analysis as a table of at most `width` columns (72 at least), with ANSI colours if asked.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
@@ -282,7 +282,7 @@ impl Page {
         if left_out.len() > SHOWN {
             let rest = format!(
                 "and {} more, listed in the report",
-                count(left_out.len() - SHOWN, "trial")
+                counted(left_out.len() - SHOWN, "trial")
             );
             self.paragraph(CYAN, "  ", &rest);
         }

@@ -2,9 +2,10 @@
 //! consecutive blocks. Each that shows something is one line.
 
 use super::{Comparison, MetricSummary, TreatmentSummary};
-use crate::numbers::{count, percent, ratio};
+use crate::numbers::{percent, ratio};
 use crate::stats::{Trend, benjamini_hochberg, correlation, hodges_lehmann, mean, outliers, trend};
 use std::collections::BTreeMap;
+use vtax_core::counted;
 
 /// Fewer blocks than this have no trend and no correlation worth a line.
 const FEWEST_BLOCKS: usize = 6;
@@ -59,8 +60,8 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
     comparison.robust_ratio = Some(robust);
     comparison.add_note(format!(
         "{} of {} by Tukey's fences ({}): the Hodges–Lehmann ratio, which outliers do not move, is {}",
-        count(found.len(), "outlier"),
-        count(tax.n, "pair"),
+        counted(found.len(), "outlier"),
+        counted(tax.n, "pair"),
         named.join(", "),
         ratio(robust, None).value
     ));

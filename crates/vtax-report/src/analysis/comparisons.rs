@@ -1,12 +1,12 @@
 //! Each treatment against its baseline: ratios, their certainty, and the verdicts.
 
 use super::{Certainty, Disagreement, MetricSummary, Read, TreatmentSummary, checks, model, words};
-use crate::numbers::{count, percent, ratio};
+use crate::numbers::{percent, ratio};
 use crate::results::{Better, Treatment};
 use crate::stats::{self, FEWEST_PAIRS, NoTax, Tax, Verdict, benjamini_hochberg, seed_of};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::{Source, metric};
+use vtax_core::{Source, counted, metric};
 
 /// Comparisons by the treatment's label and the metric's name.
 pub fn by_key(comparisons: &[Comparison]) -> HashMap<(&str, &str), &Comparison> {
@@ -183,13 +183,13 @@ impl Comparison {
             true => "machine",
             false => self.certainty.repetition(paired),
         };
-        Some(count(n, repetition))
+        Some(counted(n, repetition))
     }
 }
 
 /// `1 more block`, `2 more blocks`.
 fn further(n: usize, noun: &str) -> String {
-    count(n, &format!("more {noun}"))
+    counted(n, &format!("more {noun}"))
 }
 
 /// The block of each trial, by its index.
@@ -252,7 +252,7 @@ pub(super) fn compare_with_baselines(
                 } else if dropped > 0 {
                     Some(format!(
                         "{} without a partner in its block left out",
-                        count(dropped, "trial")
+                        counted(dropped, "trial")
                     ))
                 } else if metric::KNEE.is(&metric.name) {
                     words::bounds(summary, baseline)

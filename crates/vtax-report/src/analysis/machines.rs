@@ -3,11 +3,12 @@
 
 use super::Comparison;
 use super::checks::Pairs;
-use crate::numbers::{count, ratio};
+use crate::numbers::ratio;
 use crate::results::Together;
 use crate::stats::{Groups, Interval, tax_over};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use vtax_core::counted;
 
 /// The machines that ran a run.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -106,7 +107,7 @@ impl Fleet {
             let mut note = format!(
                 "{}the mean and the interval are over {}, each of which counts once",
                 if disagree { "machines disagree: " } else { "" },
-                count(over.n, "machine")
+                counted(over.n, "machine")
             );
             if let Some((centre, interval)) = groups.mean_of_these() {
                 let these = ratio(centre.exp(), Some(interval.exp()));
@@ -135,7 +136,7 @@ impl Fleet {
         );
         let mut sentences = vec![format!(
             "{} of one kind ({}) ran {least} to {most} blocks each; no pair spans two of them.",
-            count(self.machines, "machine"),
+            counted(self.machines, "machine"),
             kind.join(", ")
         )];
         for comparison in comparisons.iter().filter(|of| of.headline) {

@@ -1,12 +1,12 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
-use crate::numbers::{count, estimate, percent, ratio};
+use crate::numbers::{estimate, percent, ratio};
 use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vtax_core::Source;
 use vtax_core::metric::{self, Words};
+use vtax_core::{Source, counted};
 
 /// Two platforms that would be called the same get their names in the plan too.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
@@ -48,7 +48,7 @@ pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
         }
         None => format!("{short}: no load kept {text}"),
     };
-    let of = |times: usize| format!("{times} of {}", count(objective.trials, "trial"));
+    let of = |times: usize| format!("{times} of {}", counted(objective.trials, "trial"));
     if objective.held_to_last > 0 {
         line.push_str(&format!(
             "; in {} the highest load kept it",
@@ -87,7 +87,7 @@ pub(super) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) ->
             if times > 0 {
                 parts.push(format!(
                     "in {} of {} the knee {what}",
-                    count(times, "trial"),
+                    counted(times, "trial"),
                     one.short
                 ));
             }
@@ -113,7 +113,7 @@ pub(crate) fn most_frequent_reason(rows: &[TrialRow]) -> Option<(usize, &str)> {
 /// What would help where every trial is suspect: the most frequent reason, and what to do.
 pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
     let cause = most_frequent_reason(rows).map_or_else(String::new, |(times, reason)| {
-        format!(" Most often ({}): {reason}.", count(times, "time"))
+        format!(" Most often ({}): {reason}.", counted(times, "time"))
     });
     let mut ways = vec!["wait until the host is quiet and run the plan again"];
     if place.starts_with("testbed") {

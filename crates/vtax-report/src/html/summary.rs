@@ -3,20 +3,20 @@
 use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{Analysis, Sentence, asked_effect};
-use crate::numbers::{count, percent};
+use crate::numbers::percent;
 use crate::stats::Verdict;
 use maud::{Markup, html};
 use std::collections::HashMap;
-use vtax_core::Source;
+use vtax_core::{Source, counted};
 
 /// What ran, and what to be careful about.
 pub(super) fn head(analysis: &Analysis) -> Markup {
     let counts = analysis.counts;
-    let counted = html! {
+    let trials = html! {
         b { (counts.counted) " of " (counts.planned) } " trials count" @if counts.counted == 1 { "s" }
     };
     html! {
-        (run_facts(&analysis.place, &analysis.started, &analysis.profile, analysis.seed, &counted))
+        (run_facts(&analysis.place, &analysis.started, &analysis.profile, analysis.seed, &trials))
         @if analysis.profile == "quick" {
             (banner("Quick profile.", "Trials were cut short for a first look. Run the full plan before you draw conclusions."))
         }
@@ -34,7 +34,7 @@ pub(super) fn head(analysis: &Analysis) -> Markup {
         }
         @if counts.pending > 0 {
             (banner("Unfinished.", html! {
-                (count(counts.pending, "trial")) @if counts.pending == 1 { " was" } @else { " were" } " not run yet."
+                (counted(counts.pending, "trial")) @if counts.pending == 1 { " was" } @else { " were" } " not run yet."
             }))
         }
     }
@@ -82,7 +82,7 @@ fn of_workload(found: &[&Sentence]) -> Markup {
         (findings(&different))
         @if found.len() > FOLD_ABOVE && !other.is_empty() {
             (fold(
-                &format!("{} without a difference shown", count(other.len(), "comparison")),
+                &format!("{} without a difference shown", counted(other.len(), "comparison")),
                 false,
                 &findings(&other),
             ))

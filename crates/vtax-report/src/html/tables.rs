@@ -7,12 +7,12 @@ use crate::analysis::{
     TrialRow, distinct_metrics, find_metric,
 };
 use crate::figures::Platforms;
-use crate::numbers::{count, estimate, plain};
+use crate::numbers::{estimate, plain};
 use crate::stats::SteadyState;
 use maud::{Markup, html};
 use std::collections::BTreeMap;
-use vtax_core::Source;
 use vtax_core::metric::{self, Metric};
+use vtax_core::{Source, counted};
 
 /// All tables.
 pub(super) fn tables(analysis: &Analysis) -> Markup {
@@ -169,7 +169,7 @@ fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> 
     };
     html! {
         @if !metrics.is_empty() {
-            (fold(&format!("{workload}: {} of load", count(levels.len(), "level")), false, &table(columns.into_iter().chain(titles), &rows)))
+            (fold(&format!("{workload}: {} of load", counted(levels.len(), "level")), false, &table(columns.into_iter().chain(titles), &rows)))
         }
     }
 }
@@ -177,7 +177,9 @@ fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> 
 /// A level's name, with the load that was offered where chance took that more than 1 % off.
 fn level_in_words(level: &LevelSummary) -> String {
     let asked = level.level.value;
-    let offered = level.metric(metric::OFFERED.name).map(|offered| &offered.description);
+    let offered = level
+        .metric(metric::OFFERED.name)
+        .map(|offered| &offered.description);
     match offered.filter(|offered| (offered.mean / asked - 1.0).abs() > 0.01) {
         Some(offered) => format!("{} (offered {:.0})", level.name, offered.mean),
         None => level.name.clone(),
@@ -217,7 +219,7 @@ fn comparisons(analysis: &Analysis) -> Markup {
         @if !analysis.comparisons.is_empty() { h3 { "Every comparison with the baseline" } }
         @if !headline.is_empty() { (comparison_rows(&headline)) }
         @if !rest.is_empty() {
-            (fold(&format!("{} of other metrics", count(rest.len(), "comparison")), headline.is_empty(), &comparison_rows(&rest)))
+            (fold(&format!("{} of other metrics", counted(rest.len(), "comparison")), headline.is_empty(), &comparison_rows(&rest)))
         }
     }
 }
@@ -348,7 +350,7 @@ fn trials(analysis: &Analysis) -> Markup {
     html! {
         @if !analysis.trials.is_empty() {
             (fold(
-                &format!("All {} in the order they ran", count(analysis.trials.len(), "trial")),
+                &format!("All {} in the order they ran", counted(analysis.trials.len(), "trial")),
                 false,
                 &table(["trial", "block", "treatment", "started", "took", "steadiness", "state"], &rows),
             ))
