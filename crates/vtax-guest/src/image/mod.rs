@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_files::Dir;
 use vtax_host::untrusted::end_of;
-use vtax_host::{HostError, mounts};
+use vtax_host::HostError;
+use vtax_kernel::mounts;
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
 pub(crate) use initrd::{PROBE_TOKEN, probe};

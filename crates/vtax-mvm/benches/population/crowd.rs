@@ -2,9 +2,10 @@
 
 use crate::table::{Cost, Marks, micros, row};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vtax_kernel::stat::{CpuState, HostStat};
 use vtax_mvm::Result;
 use vtax_mvm::front::router::Router;
 use vtax_mvm::image::Image;
@@ -194,11 +195,6 @@ fn requests(address: SocketAddr, count: u32) -> Result<()> {
 
 /// Seconds that the outer host gave to others while a core here wanted to run.
 fn stolen_time() -> f64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks = stat
-        .lines()
-        .next()
-        .and_then(|all| all.split_whitespace().nth(8));
-    let ticks: f64 = ticks.and_then(|t| t.parse().ok()).unwrap_or(0.0);
-    ticks / rustix::param::clock_ticks_per_second() as f64
+    let stat = HostStat::read(Path::new("/proc")).unwrap_or_default();
+    stat.times.of(CpuState::Steal).as_secs_f64()
 }

@@ -191,12 +191,13 @@ fn threads(
         let below = seat.cgroups().into_iter().find_map(|group| {
             let members = fs::read_to_string(group.join("cgroup.procs")).ok()?;
             let mut members = members.lines().filter_map(|pid| pid.parse().ok());
-            members.find(|pid| parent(*pid) == Some(process.child()))
+            members
+                .find(|pid| vtax_kernel::Process::of_host(*pid).parent() == Some(process.child()))
         });
         if let Some(pid) = below {
-            let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+            let threads = vtax_kernel::Process::of_host(pid).threads();
             let found: Vec<u32> = (0..vcpus)
-                .filter_map(|number| named_thread(&tasks, &vmm.vcpu_thread(number)))
+                .filter_map(|number| named_thread(&threads, &vmm.vcpu_thread(number)))
                 .collect();
             if u32::try_from(found.len()) == Ok(vcpus) {
                 return Ok((pid, found));
@@ -211,17 +212,13 @@ fn threads(
     }
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    line.trim().parse().ok()
-}
-
-fn named_thread(tasks: &Path, name: &str) -> Option<u32> {
-    fs::read_dir(tasks).ok()?.flatten().find_map(|entry| {
-        let comm = fs::read_to_string(entry.path().join("comm")).ok()?;
-        (comm.trim_end() == name).then(|| entry.file_name().to_str()?.parse().ok())?
-    })
+fn named_thread(threads: &[(u32, PathBuf)], name: &str) -> Option<u32> {
+    let mut threads = threads.iter();
+    let named = threads.find(|(_, directory)| {
+        let comm = fs::read_to_string(directory.join("comm"));
+        comm.is_ok_and(|comm| comm.trim_end() == name)
+    });
+    named.map(|(thread, _)| *thread)
 }
 
 /// The error of a guest that does not boot, with which KVM it did not boot on.

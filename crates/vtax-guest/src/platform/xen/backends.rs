@@ -1,10 +1,10 @@
 //! A domain's backends in Dom0: kernel threads that work for it.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::Group;
 use vtax_host::kernel_file;
+use vtax_kernel::{Process, ProcessStat, numbered};
 
 /// Parent of every kernel thread.
 const KTHREADD: u32 = 2;
@@ -12,34 +12,23 @@ const KTHREADD: u32 = 2;
 /// The threads of netback (`vif3.0-q0-guest-rx`, `vif3.0-q0-dealloc`) and blkback (`3.xvdb-0`)
 /// that serve the domain; the kernel cuts their names at 15 letters.
 pub(super) fn threads(proc: &Path, domain: u32) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(proc) else {
-        return Vec::new();
+    let is_backend = |(pid, _): &(u32, PathBuf)| {
+        let serves = |stat: ProcessStat<'_>| Some(is_backend(&stat, domain));
+        Process::new(proc, *pid).stat(serves) == Some(true)
     };
-    let mut threads: Vec<u32> = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| {
-            fs::read_to_string(proc.join(pid.to_string()).join("stat"))
-                .is_ok_and(|stat| is_backend(&stat, domain))
-        })
-        .collect();
+    let found = numbered(proc).into_iter().filter(is_backend);
+    let mut threads: Vec<u32> = found.map(|(pid, _)| pid).collect();
     threads.sort_unstable();
     threads
 }
 
-/// Whether a line of `/proc/PID/stat` is that of a kernel thread that serves the domain.
-fn is_backend(stat: &str, domain: u32) -> bool {
-    // A name can have any character in it, brackets too: it ends with the last one.
-    let Some((name, rest)) = stat
-        .split_once(" (")
-        .and_then(|(_, rest)| rest.rsplit_once(')'))
-    else {
-        return false;
-    };
-    let parent = rest.split_whitespace().nth(1);
-    parent.and_then(|word| word.parse().ok()) == Some(KTHREADD)
-        && (name.starts_with(&format!("vif{domain}."))
-            || name.starts_with(&format!("{domain}.xvd")))
+/// Whether a process is a kernel thread that serves the domain.
+fn is_backend(stat: &ProcessStat<'_>, domain: u32) -> bool {
+    let prefixes = [format!("vif{domain}."), format!("{domain}.xvd")];
+    let serves = prefixes
+        .iter()
+        .any(|prefix| stat.name.starts_with(prefix.as_bytes()));
+    serves && stat.parent() == Some(KTHREADD)
 }
 
 /// Moves kernel threads into a control group, so that their work counts as the target's: the
@@ -64,6 +53,7 @@ pub(super) fn adopt(group: &Group, threads: &[u32]) -> Result<(), HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn proc_with(processes: &[(u32, &str, u32)]) -> tempfile::TempDir {
         let proc = tempfile::tempdir().unwrap();
@@ -95,9 +85,12 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_cannot_pass_for_a_kernel_thread() {
-        assert!(is_backend("9 (vif3.0-q0-guest) S 2 0", 3));
-        assert!(!is_backend("9 (vif3.0) S 2 0) S 77 0", 3));
-        assert!(!is_backend("", 3));
-        assert!(!is_backend("9 (vif3.0", 3));
+        let is = |stat: &str| {
+            let stat = ProcessStat::parse(stat.as_bytes());
+            stat.is_some_and(|stat| is_backend(&stat, 3))
+        };
+        assert!(is("9 (vif3.0-q0-guest) S 2 0"));
+        assert!(!is("9 (vif3.0) S 2 0) S 77 0"));
+        assert!(!is("9 (vif3.0"));
     }
 }
