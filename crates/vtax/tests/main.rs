@@ -10,6 +10,7 @@
 #[macro_use]
 extern crate vtax_testkit;
 
+mod bpf_objects;
 mod cap;
 mod charge_tools;
 mod cli;
@@ -29,6 +30,7 @@ mod prometheus;
 mod push;
 mod remote_machine;
 mod run;
+mod setup;
 mod support;
 mod testbed;
 mod threat_model;
