@@ -589,10 +589,10 @@ fn share_descriptors() {
 
 #[cfg(test)]
 mod tests {
-    use vtax_core::{Series, SeriesKind};
     use super::*;
     use crate::meter::{Absent, Domain, Part, Powercap};
-    
+    use vtax_core::{Series, SeriesKind};
+
     use std::fs;
     use std::path::Path;
     use vtax_core::{Base, Unit, Watts};

@@ -16,6 +16,7 @@ mod owners;
 mod probe;
 mod subjects;
 mod traced;
+mod trial;
 mod usage;
 mod weights;
 
@@ -25,8 +26,8 @@ pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use irq_accounting::IrqAccounting;
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};
-pub use subjects::instruments;
 pub use traced::Traced;
+pub use trial::instruments;
 pub use weights::Weights;
 
 use crate::ObserveError;

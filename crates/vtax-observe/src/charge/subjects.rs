@@ -1,12 +1,11 @@
-//! What is read of the subjects of a trial. Soft interrupts that worked for each, and those that ran in its context, are
-//! traced by the programs of the traced method.
+//! The traced method for the subjects of a trial: soft interrupts that worked for each, and those that ran in its
+//! context, as an instrument.
 
-use super::Charger;
 use super::irq_accounting::IrqAccounting;
 use super::owners::Owners;
 use super::probe::{DeviceKey, Holder, MOST_OTHERS, Programs, Reader};
+use crate::counters::Grants;
 use crate::counters::series::Column;
-use crate::counters::{self, Grants};
 use crate::guests::first_process;
 use crate::{Instrument, NetDevice, ObserveError, Readings, Roots, Subject};
 use rustix::net::netdevice::name_to_index;
@@ -20,40 +19,9 @@ use vtax_core::Nanoseconds;
 use vtax_core::counter;
 use vtax_kernel::Process;
 
-/// All that is read during a trial of this host and its subjects, and what is not to be had with why. In a trial whose
-/// guests are charged, the charger's BPF programs serve both.
-pub fn instruments(
-    subjects: &[Subject],
-    charger: Option<&Charger>,
-    roots: &Roots,
-) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {
-    let (proc, sys) = (&roots.proc, &roots.sys);
-    let (mut instruments, mut absent) = counters::for_host(proc, sys);
-    for subject in subjects {
-        instruments.extend(counters::for_subject(subject, proc, sys));
-    }
-    if subjects.is_empty() {
-        return (instruments, absent);
-    }
-    let of_programs = match charger {
-        Some(charger) => charger.instruments(subjects, roots),
-        None => {
-            let softirqs = SubjectSoftirqs::open(subjects, roots);
-            let grants = Grants::open(subjects, sys).transpose();
-            boxed(Some(softirqs), grants)
-        }
-    };
-    for opened in of_programs {
-        match opened {
-            Ok(instrument) => instruments.push(instrument),
-            Err(error) => absent.push(error),
-        }
-    }
-    (instruments, absent)
-}
-
 type Opened<T> = Result<T, ObserveError>;
 
+/// As instruments.
 pub(super) fn boxed(
     softirqs: Option<Opened<SubjectSoftirqs>>,
     grants: Option<Opened<Grants>>,
@@ -103,7 +71,7 @@ impl SubjectSoftirqs {
     ///
     /// # Errors
     /// When BPF does not work here (the reason says why), or a subject's device cannot be found.
-    fn open(subjects: &[Subject], roots: &Roots) -> Result<Self, ObserveError> {
+    pub(super) fn open(subjects: &[Subject], roots: &Roots) -> Result<Self, ObserveError> {
         let programs = Programs::open(&roots.sys, have_cpuacct(subjects), MOST_OTHERS)?;
         let mut opened = Self::reading(programs, &|_| None, subjects, roots)?;
         opened.tells = true;

@@ -1,0 +1,38 @@
+//! All that is read of this host during a trial.
+
+use super::Charger;
+use super::subjects::{SubjectSoftirqs, boxed};
+use crate::counters::{self, Grants};
+use crate::{Instrument, ObserveError, Roots, Subject};
+
+/// All that is read during a trial of this host and its subjects, and what is not to be had with why. In a trial whose
+/// guests are charged, the charger's BPF programs serve both.
+pub fn instruments(
+    subjects: &[Subject],
+    charger: Option<&Charger>,
+    roots: &Roots,
+) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {
+    let (proc, sys) = (&roots.proc, &roots.sys);
+    let (mut instruments, mut absent) = counters::for_host(proc, sys);
+    for subject in subjects {
+        instruments.extend(counters::for_subject(subject, proc, sys));
+    }
+    if subjects.is_empty() {
+        return (instruments, absent);
+    }
+    let of_programs = match charger {
+        Some(charger) => charger.instruments(subjects, roots),
+        None => {
+            let softirqs = SubjectSoftirqs::open(subjects, roots);
+            let grants = Grants::open(subjects, sys).transpose();
+            boxed(Some(softirqs), grants)
+        }
+    };
+    for opened in of_programs {
+        match opened {
+            Ok(instrument) => instruments.push(instrument),
+            Err(error) => absent.push(error),
+        }
+    }
+    (instruments, absent)
+}
