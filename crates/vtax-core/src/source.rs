@@ -18,6 +18,13 @@ pub enum Source {
 }
 
 impl Source {
+    /// The flag of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Measured, Self::Modelled, Self::Emulated]
+            .into_iter()
+            .find(|source| source.to_string() == name)
+    }
+
     /// The flag of a number that was derived from numbers flagged `self` and `other`.
     pub fn combine(self, other: Self) -> Self {
         self.max(other)

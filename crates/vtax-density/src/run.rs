@@ -9,7 +9,7 @@ use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vtax_core::{Base, Nanoseconds, Quantity, Source, Unit, counter, metric};
+use vtax_core::{Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric};
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
 use vtax_host::{Roots, host_settings};
@@ -20,8 +20,7 @@ use vtax_lab::run::{
     run_experiment,
 };
 use vtax_report::results::{
-    Metric, ObservationCost, ResultsDir, SampleKind, SampleSeries, SampleWriter, Treatment,
-    TrialWriter,
+    Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, TrialWriter,
 };
 
 /// A ratio that differs from 1 by less is no effect.
@@ -344,11 +343,11 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
 /// Writes all samples in the format of any trial.
 fn samples(climb: &Climb, mut writer: SampleWriter) -> Result<(), LabError> {
     let mut register = |owner: &str, metric: &str, base| {
-        writer.register(&SampleSeries {
+        writer.register(&Series {
             owner: owner.to_owned(),
             metric: metric.to_owned(),
             unit: Unit::of(base),
-            kind: SampleKind::Gauge,
+            kind: SeriesKind::Gauge,
             source: Source::Measured,
         })
     };

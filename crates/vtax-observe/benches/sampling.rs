@@ -16,11 +16,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_core::counter;
-use vtax_core::{Hertz, Nanoseconds};
+use vtax_core::{Hertz, Nanoseconds, Series};
 use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::{
-    Instrument, NetDevice, ObserveError, Observer, ObserverConfig, Readings, Series, SeriesId,
-    Sink, Snapshot, Subject, counters,
+    Instrument, NetDevice, ObserveError, Observer, ObserverConfig, Readings, SeriesId, Sink,
+    Snapshot, Subject, counters,
 };
 
 const SUBJECTS: usize = 3;

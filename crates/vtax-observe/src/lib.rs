@@ -22,6 +22,6 @@ mod subject;
 
 pub use error::ObserveError;
 pub use observer::{Observer, ObserverConfig, ObserverReport};
-pub use reading::{Instrument, Kind, Readings, Series, SeriesId, Sink, Snapshot};
+pub use reading::{Instrument, Readings, SeriesId, Sink, Snapshot};
 pub use roots::Roots;
 pub use subject::{NetDevice, Subject};

@@ -2,14 +2,14 @@
 //! answers marks, and accounts for its own cost.
 
 use crate::clock::{Clock, thread_cpu};
-use crate::{Instrument, Kind, ObserveError, Readings, Series, SeriesId, Sink, Snapshot};
+use crate::{Instrument, ObserveError, Readings, SeriesId, Sink, Snapshot};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vtax_core::counter;
-use vtax_core::{Base, Hertz, Nanoseconds, Source, Unit};
+use vtax_core::{Base, Hertz, Nanoseconds, Series, SeriesKind, Source, Unit};
 
 /// The slowest and the fastest sampling, in passes per second.
 const RATES: (f64, f64) = (0.1, 50.0);
@@ -165,7 +165,7 @@ impl Sampler {
             owner: "vtax".to_owned(),
             metric: counter::CPU_TOTAL.to_owned(),
             unit: Unit::of(Base::Nanosecond),
-            kind: Kind::Counter,
+            kind: SeriesKind::Counter,
             source: Source::Measured,
         });
         Self {
@@ -333,7 +333,7 @@ mod tests {
                     owner: "test".to_owned(),
                     metric: "reads".to_owned(),
                     unit: Unit::of(Base::One),
-                    kind: Kind::Counter,
+                    kind: SeriesKind::Counter,
                     source: Source::Measured,
                 })
             });

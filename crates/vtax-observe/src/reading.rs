@@ -3,31 +3,7 @@
 use crate::ObserveError;
 use std::collections::HashMap;
 use std::io;
-use vtax_core::{Nanoseconds, Quantity, Source, Unit};
-
-/// How a series' values are to be understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Only ever grows (after wraps and resets are undone); differences are meaningful.
-    Counter,
-    /// A momentary value; means are meaningful.
-    Gauge,
-}
-
-/// What one column of readings is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Series {
-    /// Whose it is: `host`, `target`, `client`, `vtax`.
-    pub owner: String,
-    /// What it is, dotted: `cpu.total`, `cpu.vcpu`, `interrupts.virtio0`, `net.rx_packets`.
-    pub metric: String,
-    /// The unit of its values.
-    pub unit: Unit,
-    /// Counter or gauge.
-    pub kind: Kind,
-    /// Measured, modelled or emulated.
-    pub source: Source,
-}
+use vtax_core::{Nanoseconds, Quantity, Series, Source};
 
 /// A handle to a series within one [`Readings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -166,14 +142,14 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_core::Base;
+    use vtax_core::{Base, SeriesKind, Unit};
 
     fn series(metric: &str) -> Series {
         Series {
             owner: "target".to_owned(),
             metric: metric.to_owned(),
             unit: Unit::of(Base::Nanosecond),
-            kind: Kind::Counter,
+            kind: SeriesKind::Counter,
             source: Source::Measured,
         }
     }

@@ -8,11 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vtax_core::counter;
-use vtax_core::{Hertz, Nanoseconds};
+use vtax_core::{Hertz, Nanoseconds, Series, SeriesKind};
 use vtax_observe::clock::SystemClock;
-use vtax_observe::{
-    Kind, Observer, ObserverConfig, Series, SeriesId, Sink, Snapshot, Subject, counters,
-};
+use vtax_observe::{Observer, ObserverConfig, SeriesId, Sink, Snapshot, Subject, counters};
 use vtax_testkit::skip;
 
 /// A busy process that gives itself the name of a vCPU thread.
@@ -183,7 +181,7 @@ fn no_counter_of_a_real_host_ever_falls() {
     watch(&guest.subject(), &kept);
     let mut last = std::collections::HashMap::new();
     for (series, at, value) in kept.0.lock().unwrap().iter() {
-        if series.kind != Kind::Counter {
+        if series.kind != SeriesKind::Counter {
             continue;
         }
         let key = (series.owner.clone(), series.metric.clone());

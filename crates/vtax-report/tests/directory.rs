@@ -9,11 +9,10 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use vtax_core::{Nanoseconds, Source};
+use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
 use vtax_files::Dir;
 use vtax_report::results::{
-    Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleKind, SampleReader,
-    SampleSeries, SampleWriter,
+    Aside, FORMAT, HistogramRecord, ResultsDir, ResultsError, SampleReader, SampleWriter,
 };
 use vtax_testkit::results::Fake;
 
@@ -374,12 +373,12 @@ fn a_metric_that_is_not_a_number_becomes_a_reason_for_suspicion() {
     assert!(read.suspect[0].contains("cpu.cores"));
 }
 
-fn series(owner: &str, metric: &str) -> SampleSeries {
-    SampleSeries {
+fn series(owner: &str, metric: &str) -> Series {
+    Series {
         owner: owner.into(),
         metric: metric.into(),
         unit: "ns".parse().unwrap(),
-        kind: SampleKind::Counter,
+        kind: SeriesKind::Counter,
         source: Source::Modelled,
     }
 }

@@ -1,8 +1,8 @@
 //! The statistics hold what they promise: coverage, false calls, invariances, edge cases.
 
 use proptest::prelude::*;
-use vtax_core::Nanoseconds;
-use vtax_report::results::{Better, SampleKind};
+use vtax_core::{Nanoseconds, SeriesKind};
+use vtax_report::results::Better;
 use vtax_report::stats::{
     NoTax, Random, SteadyState, Verdict, classify, describe, exact_verdict, mean_interval,
     paired_tax, positive_mean_interval, quantile, rates, seed_of, unpaired_tax, verdict,
@@ -332,20 +332,20 @@ fn rates_come_from_counters_by_interpolation_and_from_gauges_by_means() {
     let counter: Vec<_> = [0.3, 0.9, 1.7, 2.5, 3.4, 4.2]
         .map(|t| (at(t), 5.0 * t))
         .to_vec();
-    let found = rates(&counter, SampleKind::Counter, window, at(1.0));
+    let found = rates(&counter, SeriesKind::Counter, window, at(1.0));
     assert_eq!(found.len(), 3);
     assert!(
         found.iter().all(|rate| (rate - 5.0).abs() < 1e-6),
         "{found:?}"
     );
     let gauge: Vec<_> = [1.2, 1.4, 2.2, 3.1, 3.9].map(|t| (at(t), t)).to_vec();
-    let found = rates(&gauge, SampleKind::Gauge, window, at(1.0));
+    let found = rates(&gauge, SeriesKind::Gauge, window, at(1.0));
     for (found, expected) in found.iter().zip([1.3, 2.2, 3.5]) {
         assert!((found - expected).abs() < 1e-9);
     }
-    assert!(rates(&[], SampleKind::Counter, window, at(1.0)).is_empty());
-    assert!(rates(&counter, SampleKind::Counter, window, Nanoseconds(0)).is_empty());
-    assert!(rates(&counter, SampleKind::Counter, (at(4.0), at(1.0)), at(1.0)).is_empty());
+    assert!(rates(&[], SeriesKind::Counter, window, at(1.0)).is_empty());
+    assert!(rates(&counter, SeriesKind::Counter, window, Nanoseconds(0)).is_empty());
+    assert!(rates(&counter, SeriesKind::Counter, (at(4.0), at(1.0)), at(1.0)).is_empty());
 }
 
 fn positive() -> impl Strategy<Value = Vec<(f64, f64)>> {

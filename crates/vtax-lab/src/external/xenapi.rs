@@ -12,15 +12,15 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use vtax_core::counter;
-use vtax_core::{Base, Nanoseconds, Source, Unit};
+use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, TARGET};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, Vm};
+use vtax_observe::Subject;
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::{Subject};
 
 /// The platform `xenapi`.
 #[derive(Debug)]
@@ -473,11 +473,13 @@ fn counters(
         .filter_map(|(column, _, uuid, name)| Some((column, uuid == vm, exchanged(name)?)))
         .collect();
     let column = |owner: &str, metric: &str, base: Base, source: Source| Column {
-        owner: owner.to_owned(),
-        metric: metric.to_owned(),
-        unit: Unit::of(base),
-        is_counter: true,
-        source,
+        series: Series {
+            owner: owner.to_owned(),
+            metric: metric.to_owned(),
+            unit: Unit::of(base),
+            kind: SeriesKind::Counter,
+            source,
+        },
         at: Vec::new(),
         values: Vec::new(),
     };
@@ -574,7 +576,8 @@ mod tests {
 
     fn of(columns: &[Column], owner: &str, metric: &str) -> Vec<f64> {
         let mut found = columns.iter();
-        let found = found.find(|column| column.owner == owner && column.metric == metric);
+        let found =
+            found.find(|column| column.series.owner == owner && column.series.metric == metric);
         found
             .unwrap()
             .values

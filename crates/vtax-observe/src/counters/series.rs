@@ -2,8 +2,8 @@
 //! it from falling.
 
 use super::counter::{Change, Counter, Rule};
-use crate::{Kind, Readings, Series, SeriesId};
-use vtax_core::{Source, counter};
+use crate::{Readings, SeriesId};
+use vtax_core::{Series, SeriesKind, Source, counter};
 
 /// A column of readings, registered at its first value.
 #[derive(Debug)]
@@ -15,15 +15,15 @@ pub(crate) struct Column {
 impl Column {
     /// A column that only ever grows.
     pub(crate) fn counter(owner: &str, metric: impl Into<String>) -> Self {
-        Self::new(owner, metric.into(), Kind::Counter)
+        Self::new(owner, metric.into(), SeriesKind::Counter)
     }
 
     /// A column of momentary values.
     pub(crate) fn gauge(owner: &str, metric: impl Into<String>) -> Self {
-        Self::new(owner, metric.into(), Kind::Gauge)
+        Self::new(owner, metric.into(), SeriesKind::Gauge)
     }
 
-    fn new(owner: &str, metric: String, kind: Kind) -> Self {
+    fn new(owner: &str, metric: String, kind: SeriesKind) -> Self {
         Self {
             series: Series {
                 unit: counter::unit(&metric),

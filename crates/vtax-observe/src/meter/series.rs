@@ -1,8 +1,8 @@
 //! A meter's own handle to one of its series, good for any collection of readings.
 
 use super::{joules_metric, watts_metric};
-use crate::{Kind, Readings, Series, SeriesId};
-use vtax_core::{Base, Joules, Source, Unit, Watts};
+use crate::{Readings, SeriesId};
+use vtax_core::{Base, Joules, Series, SeriesKind, Source, Unit, Watts};
 
 /// One series of a meter. Remembers its handle and checks it, because a meter may be read into
 /// one collection while it is probed and into another while a trial runs.
@@ -18,17 +18,22 @@ impl MeterSeries {
         Self::new(
             joules_metric(meter, domain),
             Base::Joule,
-            Kind::Counter,
+            SeriesKind::Counter,
             source,
         )
     }
 
     /// The momentary watts of a domain.
     pub fn watts(meter: &str, domain: &str, source: Source) -> Self {
-        Self::new(watts_metric(meter, domain), Base::Watt, Kind::Gauge, source)
+        Self::new(
+            watts_metric(meter, domain),
+            Base::Watt,
+            SeriesKind::Gauge,
+            source,
+        )
     }
 
-    fn new(metric: String, base: Base, kind: Kind, source: Source) -> Self {
+    fn new(metric: String, base: Base, kind: SeriesKind, source: Source) -> Self {
         let series = Series {
             owner: "host".to_owned(),
             metric,

@@ -26,15 +26,15 @@ pub use scenario::{
 
 use crate::platforms;
 use crate::results::{
-    Better, HistogramRecord, Metric, ResultsDir, ResultsError, SampleKind, Samples, Treatment,
-    Trial, TrialOutcome, is_difference, together,
+    Better, HistogramRecord, Metric, ResultsDir, ResultsError, Samples, Treatment, Trial,
+    TrialOutcome, is_difference, together,
 };
 use crate::stats::{
     self, SteadyState, classify, describe, mean_interval, positive_mean_interval, rates, seed_of,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use vtax_core::{Base, Nanoseconds, Unit, counter};
+use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
 
 /// Series whose steadiness is judged: metric of the target, its name, and its direction. Metrics of the
 /// network count what the host sees, which sends what the target receives.
@@ -387,10 +387,10 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
             Nanoseconds(1_000_000_000),
         );
         let (unit, scale) = match (samples.series.kind, samples.series.unit.base) {
-            (SampleKind::Counter, Base::Nanosecond) => (Unit::of(Base::Core), 1e9),
-            (SampleKind::Counter, Base::Second) => (Unit::of(Base::Core), 1.0),
-            (SampleKind::Counter, base) => (Unit::per(base, Base::Second), 1.0),
-            (SampleKind::Gauge, _) => (samples.series.unit, 1.0),
+            (SeriesKind::Counter, Base::Nanosecond) => (Unit::of(Base::Core), 1e9),
+            (SeriesKind::Counter, Base::Second) => (Unit::of(Base::Core), 1.0),
+            (SeriesKind::Counter, base) => (Unit::per(base, Base::Second), 1.0),
+            (SeriesKind::Gauge, _) => (samples.series.unit, 1.0),
         };
         let found: Vec<f64> = found.iter().map(|rate| rate / scale).collect();
         // An idle direction (acknowledgements, stray frames) has no steadiness worth reporting.

@@ -32,7 +32,7 @@ pub use error::ResultsError;
 pub use histograms::HistogramRecord;
 pub use machines::{Machine, Machines, Together, merge, together};
 pub use record::is_record;
-pub use samples::{SampleKind, SampleReader, SampleSeries, SampleSeriesId, SampleWriter, Samples};
+pub use samples::{SampleReader, SampleSeriesId, SampleWriter, Samples};
 pub(crate) use samples::{parquet_failed, write_column};
 pub use trial::{
     Actor, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo, Scheduled,

@@ -14,7 +14,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vtax_core::{Nanoseconds, Source, Unit};
+use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
 use vtax_files::Dir;
 
 /// Rows in a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
@@ -35,40 +35,6 @@ const SCHEMA: &str = "message samples {
     required binary source (UTF8);
     required double value;
 }";
-
-/// How a series' values are to be understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SampleKind {
-    /// Only ever grows; differences are meaningful.
-    Counter,
-    /// A momentary value; means are meaningful.
-    Gauge,
-}
-
-impl SampleKind {
-    /// As written in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-        }
-    }
-}
-
-/// What one series of samples is; it is identified by owner and metric.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct SampleSeries {
-    /// Whose it is: `host`, `target`, `client`, `vtax`.
-    pub owner: String,
-    /// What it is: `cpu.total`, `net.rx_bytes`.
-    pub metric: String,
-    /// The unit of its values.
-    pub unit: Unit,
-    /// Counter or gauge.
-    pub kind: SampleKind,
-    /// Measured, modelled or emulated.
-    pub source: Source,
-}
 
 /// A handle to a series within one [`SampleWriter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +120,7 @@ impl SampleWriter {
 
     /// The handle of a series, registering it at first sight; later registrations of the same
     /// owner and metric keep the first one's unit, kind and source.
-    pub fn register(&mut self, series: &SampleSeries) -> SampleSeriesId {
+    pub fn register(&mut self, series: &Series) -> SampleSeriesId {
         let key = (series.owner.clone(), series.metric.clone());
         let next = SampleSeriesId(self.labels.len());
         let id = *self.ids.entry(key).or_insert(next);
@@ -256,7 +222,7 @@ pub(crate) fn write_column<T: parquet::data_type::DataType>(
 #[derive(Debug, Clone, PartialEq)]
 pub struct Samples {
     /// What it is.
-    pub series: SampleSeries,
+    pub series: Series,
     /// Time and value, in the order of the file, which is that of time.
     pub points: Vec<(Nanoseconds, f64)>,
 }
@@ -485,28 +451,13 @@ impl<W: Fn(&str, &str) -> bool> Loader<W> {
             let unit = text(unit)
                 .parse()
                 .map_err(|error| ParquetError::General(format!("{error}")))?;
-            let kind = match kind {
-                b"counter" => SampleKind::Counter,
-                b"gauge" => SampleKind::Gauge,
-                other => {
-                    return Err(ParquetError::General(format!(
-                        "`{}` is not a kind",
-                        text(other)
-                    )));
-                }
+            let is_no = |what: &str, found: &str| {
+                ParquetError::General(format!("`{found}` is not a {what}"))
             };
-            let source = match source {
-                b"measured" => Source::Measured,
-                b"modelled" => Source::Modelled,
-                b"emulated" => Source::Emulated,
-                other => {
-                    return Err(ParquetError::General(format!(
-                        "`{}` is not a source",
-                        text(other)
-                    )));
-                }
-            };
-            let series = SampleSeries {
+            let (kind, source) = (text(kind), text(source));
+            let kind = SeriesKind::named(&kind).ok_or_else(|| is_no("kind", &kind))?;
+            let source = Source::named(&source).ok_or_else(|| is_no("source", &source))?;
+            let series = Series {
                 owner: owner_text,
                 metric: metric_text,
                 unit,

@@ -3,10 +3,10 @@
 
 use super::describe::{mean, median, quantile};
 use super::trend::trend;
-use crate::results::{Better, SampleKind};
+use crate::results::Better;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use vtax_core::Nanoseconds;
+use vtax_core::{Nanoseconds, SeriesKind};
 
 /// How one series behaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -268,7 +268,7 @@ fn changepoints(series: &[f64]) -> Vec<usize> {
 /// the straight line between samples; a gauge's mean. Whole steps only.
 pub fn rates(
     points: &[(Nanoseconds, f64)],
-    kind: SampleKind,
+    kind: SeriesKind,
     window: (Nanoseconds, Nanoseconds),
     step: Nanoseconds,
 ) -> Vec<f64> {
@@ -286,7 +286,7 @@ pub fn rates(
     for number in 0..=steps {
         let edge = window.0.0.saturating_add(number * step.0);
         match kind {
-            SampleKind::Counter => {
+            SeriesKind::Counter => {
                 while points.get(cursor + 1).is_some_and(|(at, _)| at.0 <= edge) {
                     cursor += 1;
                 }
@@ -308,7 +308,7 @@ pub fn rates(
                 }
                 before = here;
             }
-            SampleKind::Gauge => {
+            SeriesKind::Gauge => {
                 let end = edge.saturating_add(step.0);
                 while points.get(cursor).is_some_and(|(at, _)| at.0 < edge) {
                     cursor += 1;

@@ -7,10 +7,10 @@ pub mod ramp;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use vtax_core::{Nanoseconds, Quantity, Source};
+use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
 use vtax_report::results::{
-    Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, SampleKind,
-    SampleSeries, Scheduled, Stage, Treatment, Trial, TrialOutcome, Work,
+    Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Stage,
+    Treatment, Trial, TrialOutcome, Work,
 };
 use vtax_report::stats::Random;
 
@@ -214,7 +214,7 @@ impl Fake {
             Source::Measured
         };
         let mut series = |owner: &str, metric: &str, unit: &str, kind| {
-            samples.register(&SampleSeries {
+            samples.register(&Series {
                 owner: owner.into(),
                 metric: metric.into(),
                 unit: unit.parse().unwrap(),
@@ -222,17 +222,17 @@ impl Fake {
                 source,
             })
         };
-        let cpu = series("target", "cpu.total_ns", "ns", SampleKind::Counter);
+        let cpu = series("target", "cpu.total_ns", "ns", SeriesKind::Counter);
         // What the target receives is what its host sends.
-        let received = series("target", "net.tx_bytes", "B", SampleKind::Counter);
-        let power = series("host", "power", "W", SampleKind::Gauge);
+        let received = series("target", "net.tx_bytes", "B", SeriesKind::Counter);
+        let power = series("host", "power", "W", SeriesKind::Gauge);
         let extra: Vec<_> = (0..self.extra_series)
             .map(|i| {
                 series(
                     "host",
                     &format!("interrupts.source{i}"),
                     "interrupt",
-                    SampleKind::Counter,
+                    SeriesKind::Counter,
                 )
             })
             .collect();

@@ -4,11 +4,10 @@ use super::{Metrics, normal};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::path::Path;
-use vtax_core::{Nanoseconds, Quantity, Source};
+use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
 use vtax_report::results::{
     Actor, Better, FORMAT, HistogramRecord, Metric, ObjectiveOutcome, ObservationCost, Phase,
-    PhaseTimes, ResultsDir, Role, RunInfo, SampleKind, SampleSeries, Scheduled, Stage, Treatment,
-    Trial, TrialOutcome, Work,
+    PhaseTimes, ResultsDir, Role, RunInfo, Scheduled, Stage, Treatment, Trial, TrialOutcome, Work,
 };
 use vtax_report::stats::Random;
 
@@ -263,11 +262,11 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
     writer.write_histograms(&histograms(&trial)).unwrap();
     let mut samples = writer.samples().unwrap();
     let mut series = |owner: &str, metric: &str, unit: &str| {
-        samples.register(&SampleSeries {
+        samples.register(&Series {
             owner: owner.into(),
             metric: metric.into(),
             unit: unit.parse().unwrap(),
-            kind: SampleKind::Counter,
+            kind: SeriesKind::Counter,
             source: Source::Measured,
         })
     };

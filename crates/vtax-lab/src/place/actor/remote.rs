@@ -818,7 +818,7 @@ mod tests {
         let used = gathered
             .columns
             .iter()
-            .find(|column| column.owner == "client")
+            .find(|column| column.series.owner == "client")
             .unwrap();
         assert!(
             used.values.last().unwrap() - used.values[0] > 1e6,

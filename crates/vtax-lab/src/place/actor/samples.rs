@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use vtax_core::{Nanoseconds, Source, Unit};
+use vtax_core::{Nanoseconds, Series};
 use vtax_host::untrusted::shown;
-use vtax_observe::{Kind, Series, SeriesId, Sink};
-use vtax_report::results::{SampleKind, SampleSeries};
+use vtax_observe::{SeriesId, Sink};
 
 /// The most values in a buffer: 640 MB of memory, or two hours of 300 series at 10 Hz.
 pub(super) const MAX_VALUES: usize = 40_000_000;
@@ -32,8 +31,8 @@ impl RemoteSamples {
     pub(super) fn bounded(mut self) -> Self {
         self.columns.truncate(MAX_SERIES);
         for column in &mut self.columns {
-            column.owner = shown(&column.owner);
-            column.metric = shown(&column.metric);
+            column.series.owner = shown(&column.series.owner);
+            column.series.metric = shown(&column.series.metric);
             let both = column.at.len().min(column.values.len());
             column.at.truncate(both);
             column.values.truncate(both);
@@ -56,7 +55,8 @@ impl RemoteSamples {
         }
         for column in part.columns {
             let same = |known: &&mut Column| {
-                (&known.owner, &known.metric) == (&column.owner, &column.metric)
+                (&known.series.owner, &known.series.metric)
+                    == (&column.series.owner, &column.series.metric)
             };
             // A column is cut into parts that follow each other.
             match self.columns.last_mut().filter(same) {
@@ -88,11 +88,9 @@ impl RemoteSamples {
                 }
                 let to = column.values.len().min(from.saturating_add(room));
                 part.columns.push(Column {
-                    owner: column.owner.clone(),
-                    metric: column.metric.clone(),
+                    series: column.series.clone(),
                     at: column.at.get(from..to).unwrap_or_default().to_vec(),
                     values: column.values.get(from..to).unwrap_or_default().to_vec(),
-                    ..column
                 });
                 room -= to - from;
                 from = to;
@@ -106,16 +104,8 @@ impl RemoteSamples {
 /// A series with its values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// The owner on the actor's host: `host`, `client`, `vtax`.
-    pub owner: String,
-    /// The metric.
-    pub metric: String,
-    /// The unit of its values.
-    pub unit: Unit,
-    /// Whether it is a counter; else a gauge.
-    pub is_counter: bool,
-    /// The source flag.
-    pub source: Source,
+    /// What it is; its owner is one of the actor's host.
+    pub series: Series,
     /// The times of the values, on the actor's clock.
     pub at: Vec<Nanoseconds>,
     /// The values.
@@ -124,21 +114,14 @@ pub struct Column {
 
 impl Column {
     /// The series in the trial's samples: `client` keeps its name, other owners get it as a prefix.
-    pub fn series(&self, client: &str) -> SampleSeries {
-        let owner = match self.owner.as_str() {
+    pub fn series(&self, client: &str) -> Series {
+        let owner = match self.series.owner.as_str() {
             own if own == client => own.to_owned(),
             other => format!("{client}.{other}"),
         };
-        SampleSeries {
+        Series {
             owner,
-            metric: self.metric.clone(),
-            unit: self.unit,
-            kind: if self.is_counter {
-                SampleKind::Counter
-            } else {
-                SampleKind::Gauge
-            },
-            source: self.source,
+            ..self.series.clone()
         }
     }
 }
@@ -190,11 +173,7 @@ impl Sink for SampleBuffer {
         }
         if let Some(slot) = buffer.columns.get_mut(index) {
             let column = slot.get_or_insert_with(|| Column {
-                owner: series.owner.clone(),
-                metric: series.metric.clone(),
-                unit: series.unit,
-                is_counter: series.kind == Kind::Counter,
-                source: series.source,
+                series: series.clone(),
                 at: Vec::new(),
                 values: Vec::new(),
             });
@@ -218,11 +197,13 @@ mod tests {
     fn column(metric: &str, count: usize) -> Column {
         let numbers = || 0..u32::try_from(count).unwrap();
         Column {
-            owner: "host".to_owned(),
-            metric: metric.to_owned(),
-            unit: Unit::of(vtax_core::Base::Second),
-            is_counter: true,
-            source: Source::Measured,
+            series: Series {
+                owner: "host".to_owned(),
+                metric: metric.to_owned(),
+                unit: vtax_core::Unit::of(vtax_core::Base::Second),
+                kind: vtax_core::SeriesKind::Counter,
+                source: vtax_core::Source::Measured,
+            },
             at: numbers().map(|at| Nanoseconds(at.into())).collect(),
             values: numbers().map(f64::from).collect(),
         }
@@ -251,7 +232,7 @@ mod tests {
         }
         .bounded();
         assert_eq!(bounded.columns[0].values.len(), 2);
-        assert_eq!(bounded.columns[0].metric, " [2J");
+        assert_eq!(bounded.columns[0].series.metric, " [2J");
         assert_eq!(bounded.failures, [(" ".to_owned(), 1, " ".to_owned())]);
     }
 

@@ -1,12 +1,11 @@
 //! Where the readings of a trial go.
 
-use vtax_core::{Series, SeriesKind};
 use crate::place::actor::RemoteSamples;
 use crate::place::clocks::Alignment;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use vtax_core::Nanoseconds;
+use vtax_core::{Nanoseconds, Series};
 use vtax_observe::{SeriesId, Sink};
 use vtax_report::results::{ResultsError, SampleSeriesId, SampleWriter};
 
@@ -68,18 +67,10 @@ impl Sink for SampleSink {
         value: f64,
     ) -> io::Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let stored = *self.ids.entry(id).or_insert_with(|| {
-            writer.register(&Series {
-                owner: series.owner.clone(),
-                metric: series.metric.clone(),
-                unit: series.unit,
-                kind: match series.kind {
-                    SeriesKind::Counter => SeriesKind::Counter,
-                    SeriesKind::Gauge => SeriesKind::Gauge,
-                },
-                source: series.source,
-            })
-        });
+        let stored = *self
+            .ids
+            .entry(id)
+            .or_insert_with(|| writer.register(series));
         writer.push(stored, at, value).map_err(io::Error::other)
     }
 

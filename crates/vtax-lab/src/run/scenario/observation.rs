@@ -5,7 +5,6 @@
 //! shown and charged to nobody: it is mostly the rounding of idle time to ticks. Where they are not, it holds
 //! them, and counts as a cost of the target, for whose sake the host works.
 
-use vtax_core::{Series, SeriesKind};
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
 use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
@@ -181,9 +180,9 @@ mod agreement;
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use vtax_core::{Base, Nanoseconds, Unit};
+    use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Unit};
     use vtax_load::workload::WorkloadResult;
-    use vtax_observe::{Readings};
+    use vtax_observe::Readings;
 
     #[test]
     fn traced_soft_interrupts_move_to_whom_they_worked_for_and_the_sum_stays() {

@@ -1,4 +1,4 @@
-//! How long processors were at which frequency and in which idle state in a window, as metrics.
+//! Metrics of a window's residency: time of processors in frequencies and idle states.
 
 use std::collections::BTreeMap;
 use vtax_core::metric::{self, Metric};
@@ -79,8 +79,8 @@ fn processors(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_core::{Base, Nanoseconds, Source, Unit};
-    use vtax_observe::{Kind, Readings, Series};
+    use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
+    use vtax_observe::Readings;
 
     fn snapshot(seconds: u64, counters: &[(String, f64)]) -> Snapshot {
         let mut readings = Readings::default();
@@ -89,7 +89,7 @@ mod tests {
                 owner: "host".to_owned(),
                 metric: metric.clone(),
                 unit: Unit::of(Base::Nanosecond),
-                kind: Kind::Counter,
+                kind: SeriesKind::Counter,
                 source: Source::Measured,
             });
             readings.record(id, value * 1e9);

@@ -1,10 +1,10 @@
 //! One trial over time: whose CPU time each second was, by the rule of its table, and the host's power.
 
-use crate::results::{Actor, Role, SampleKind, Samples, Stage, Trial};
+use crate::results::{Actor, Role, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
-use vtax_core::{Base, Nanoseconds, Quantity, Source, counter, metric};
+use vtax_core::{Base, Nanoseconds, Quantity, SeriesKind, Source, counter, metric};
 
 /// One trial over time: one value for each second of its window.
 #[derive(Debug, Clone, PartialEq)]
@@ -287,7 +287,7 @@ impl<'a> Counted<'a> {
 }
 
 fn is_time(samples: &Samples) -> bool {
-    samples.series.unit.base == Base::Nanosecond && samples.series.kind == SampleKind::Counter
+    samples.series.unit.base == Base::Nanosecond && samples.series.kind == SeriesKind::Counter
 }
 
 /// What a counter advanced by in each of so many seconds, between two samples in proportion; `None` where it was not
@@ -304,7 +304,7 @@ fn advances(
             let before = points.partition_point(|(at, _)| *at <= begin);
             let after = points.partition_point(|(at, _)| *at < end);
             let around = points.get(before.saturating_sub(1)..points.len().min(after + 1))?;
-            let rates = stats::rates(around, SampleKind::Counter, (begin, end), SECOND);
+            let rates = stats::rates(around, SeriesKind::Counter, (begin, end), SECOND);
             let rate = rates.first()?.round().max(0.0);
             Some(Nanoseconds(rate as u64))
         })
@@ -321,8 +321,8 @@ fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
         .iter()
         .filter(|samples| samples.series.owner == HOST)
         .filter(|samples| match samples.series.kind {
-            SampleKind::Counter => samples.series.unit.base == Base::Joule,
-            SampleKind::Gauge => samples.series.unit.base == Base::Watt,
+            SeriesKind::Counter => samples.series.unit.base == Base::Joule,
+            SeriesKind::Gauge => samples.series.unit.base == Base::Watt,
         })
         .map(|samples| {
             let watts = stats::rates(&samples.points, samples.series.kind, trial.window, SECOND);

@@ -4,12 +4,12 @@ use super::tests::{observed, snapshot};
 use super::*;
 use crate::place::actor::Column;
 use vtax_core::counter;
-use vtax_core::{Base, Nanoseconds, Unit};
+use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Unit};
 use vtax_load::workload::WorkloadResult;
 use vtax_report::analysis::analyse;
 use vtax_report::results::{
-    Actor, FORMAT, ObservationCost, Phase, PhaseTimes, ResultsDir, Role, RunInfo, SampleKind,
-    SampleSeries, Scheduled, Treatment, Trial, TrialOutcome,
+    Actor, FORMAT, ObservationCost, Phase, PhaseTimes, ResultsDir, Role, RunInfo, Scheduled,
+    Treatment, Trial, TrialOutcome,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -85,24 +85,21 @@ fn both(
     let there = counters.iter().map(|counter| (is_elsewhere, counter));
     let here = beside.iter().map(|counter| (false, counter));
     for (is_elsewhere, (owner, name, rate)) in there.chain(here) {
-        let column = Column {
+        let series = Series {
             owner: (*owner).to_owned(),
             metric: (*name).to_owned(),
             unit: Unit::of(Base::Nanosecond),
-            is_counter: true,
+            kind: SeriesKind::Counter,
             source: Source::Measured,
-            at: Vec::new(),
-            values: Vec::new(),
         };
         let series = match is_elsewhere {
-            true => column.series("target"),
-            false => SampleSeries {
-                owner: column.owner,
-                metric: column.metric,
-                unit: column.unit,
-                kind: SampleKind::Counter,
-                source: column.source,
-            },
+            true => Column {
+                series,
+                at: Vec::new(),
+                values: Vec::new(),
+            }
+            .series("target"),
+            false => series,
         };
         let id = samples.register(&series);
         for tick in 0..2 * (LENGTH + 4) {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
-use vtax_core::{Base, Hertz, Unit};
+use vtax_core::{Base, Hertz, Series, Unit};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{self, CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
@@ -26,7 +26,7 @@ use vtax_load::workload::{
     Service, Workload,
 };
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::{ObserverConfig, Roots, Series, SeriesId, Sink, Subject};
+use vtax_observe::{ObserverConfig, Roots, SeriesId, Sink, Subject};
 use vtax_report::results::{Better, Metric};
 
 /// From 300 on requests fail and the generator takes long to end; at 400 it gives up.
@@ -200,7 +200,7 @@ impl Target for Nothing {
 /// A client on this host that counts what it starts.
 struct Here {
     started: Rc<Cell<usize>>,
-    tells_lines: bool,
+    streams_lines: bool,
 }
 
 impl LoadClient for Here {
@@ -215,8 +215,8 @@ impl LoadClient for Here {
     fn can_connect(&self, _: IpAddr, _: u16) -> Outcome<bool> {
         Ok(true)
     }
-    fn tells_lines(&self) -> bool {
-        self.tells_lines
+    fn streams_lines(&self) -> bool {
+        self.streams_lines
     }
 }
 
@@ -261,7 +261,7 @@ struct Seen {
     late: Option<String>,
 }
 
-fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
+fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
     let catalogue = Catalogue::standard();
     let plan = Plan::read("plan.toml", PLAN, &catalogue).unwrap();
     let planned = plan::treatments(&plan, &catalogue).remove(0);
@@ -272,7 +272,7 @@ fn drive(workload: &'static Fake, tells_lines: bool) -> (Seen, usize) {
     let started = Rc::new(Cell::new(0));
     let client = Here {
         started: Rc::clone(&started),
-        tells_lines,
+        streams_lines,
     };
     let mut guests = [Guest {
         spec: GuestSpec {

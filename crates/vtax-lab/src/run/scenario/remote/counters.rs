@@ -7,7 +7,7 @@ use crate::place::clocks::{Alignment, Offset};
 use std::collections::BTreeMap;
 use vtax_core::Nanoseconds;
 use vtax_host::HostError;
-use vtax_observe::{Kind, Readings, Series, Snapshot};
+use vtax_observe::{Readings, Snapshot};
 
 /// The counters that an actor samples on its host: of a guest there, or of its own commands.
 pub(super) struct ActorCounters {
@@ -49,16 +49,7 @@ impl HostCounters {
             let times = column.at.iter().map(|at| self.clocks.ours(*at));
             let times: Vec<Nanoseconds> = times.collect();
             if let Some(value) = between(&times, &column.values, at) {
-                let id = readings.register(Series {
-                    owner: column.owner.clone(),
-                    metric: column.metric.clone(),
-                    unit: column.unit,
-                    kind: match column.is_counter {
-                        true => Kind::Counter,
-                        false => Kind::Gauge,
-                    },
-                    source: column.source,
-                });
+                let id = readings.register(column.series.clone());
                 readings.record(id, value);
             }
         }

@@ -2,10 +2,9 @@
 
 use super::*;
 use crate::results::{
-    Actor, Better, FORMAT, Metric, ObservationCost, PhaseTimes, SampleSeries, Treatment,
-    TrialOutcome,
+    Actor, Better, FORMAT, Metric, ObservationCost, PhaseTimes, Treatment, TrialOutcome,
 };
-use vtax_core::Unit;
+use vtax_core::{Series, Unit};
 
 /// The window of the trials here: 10 s.
 const WINDOW: (Nanoseconds, Nanoseconds) = (Nanoseconds(5 * SECOND.0), Nanoseconds(15 * SECOND.0));
@@ -70,11 +69,11 @@ fn grows(owner: &str, metric: &str, base: Base, rate: f64) -> Samples {
         )
     });
     Samples {
-        series: SampleSeries {
+        series: Series {
             owner: owner.to_owned(),
             metric: metric.to_owned(),
             unit: Unit::of(base),
-            kind: SampleKind::Counter,
+            kind: SeriesKind::Counter,
             source: Source::Measured,
         },
         points: points.collect(),
