@@ -7,8 +7,9 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Seek, Write};
+use std::os::linux::fs::MetadataExt;
 use std::panic::catch_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio, exit};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -96,9 +97,21 @@ fn package() -> String {
 /// The command that runs a test of this program, for tests that need it as a child: `#[test(needs = [by_name_only()])]`.
 #[must_use]
 pub fn child_of_a_test(name: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(this_program());
     command.args([AS_CHILD, name]);
     command
+}
+
+/// This program: by its path, or by the kernel's link where cargo has built it anew meanwhile.
+fn this_program() -> PathBuf {
+    let link = Path::new("/proc/self/exe");
+    let inode = |path: &Path| fs::metadata(path).map(|file| file.st_ino()).ok();
+    let path = std::env::current_exe().unwrap();
+    if inode(&path) == inode(link) {
+        path
+    } else {
+        link.to_owned()
+    }
 }
 
 fn reason_not_to_run(test: &Test, all: bool) -> Option<String> {
@@ -149,7 +162,7 @@ static SHOWN: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new()
 fn run_apart(test: &'static Test, show: bool, through: bool) -> Result<Completion, Failed> {
     let reason = tempfile::NamedTempFile::new()?;
     let mut output = tempfile::tempfile()?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = Command::new(this_program());
     command.args([RUN_ONE, test.name()]).arg(reason.path());
     command.stdin(Stdio::null());
     if !through {

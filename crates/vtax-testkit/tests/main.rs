@@ -52,6 +52,14 @@ mod examples {
     }
 
     #[test(needs = [by_name_only()])]
+    fn removes_its_program() {
+        std::fs::remove_file(std::env::current_exe().unwrap()).unwrap();
+        // In its own process, as in the harness.
+        let child = vtax_testkit::child_of_a_test("examples::passes").status();
+        assert!(child.unwrap().success());
+    }
+
+    #[test(needs = [by_name_only()])]
     fn is_a_child() {
         print!("of a test");
     }
@@ -161,6 +169,18 @@ fn a_test_may_run_another_as_a_child_and_nobody_else_sees_that_one() {
     let output = vtax_testkit::child_of_a_test("examples::is_a_child").output();
     assert_eq!(output.unwrap().stdout, b"of a test");
     assert!(!printed(&["--list"]).contains("is_a_child"));
+}
+
+#[test]
+fn tests_go_on_where_their_program_is_built_anew_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let mut program = Command::new(&copy);
+    program.args(["examples::removes_its_program", "--exact"]);
+    let output = program.env("VTAX_TESTKIT_EXAMPLES", "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 fn main() {
