@@ -10,37 +10,17 @@ use vtax_nic::hold::Nanos;
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
-    #[error("cannot read the trace {}: {cause}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        cause: io::Error,
-    },
+    #[error("cannot read the trace {}: {}", .0.display(), .1)]
+    Read(PathBuf, io::Error),
     /// The file is no trace.
-    #[error("{}: {cause}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        cause: Box<TraceError>,
-    },
-    /// A line is no time.
-    #[error("line {line}: '{text}' is no time in µs")]
-    NoTime {
-        /// The line's number, from 1 on.
-        line: usize,
-        /// Its text.
-        text: String,
-    },
-    /// A time is before the one above it.
-    #[error("line {line}: times must rise, {text} does not")]
-    Falls {
-        /// The line's number, from 1 on.
-        line: usize,
-        /// Its text.
-        text: String,
-    },
+    #[error("{}: {}", .0.display(), .1)]
+    File(PathBuf, Box<TraceError>),
+    /// A line, by number and text, is no time.
+    #[error("line {0}: '{1}' is no time in µs")]
+    NoTime(usize, String),
+    /// A time, by line and text, is before the one above it.
+    #[error("line {0}: times must rise, {1} does not")]
+    Falls(usize, String),
     /// No time is after 0.
     #[error("a trace needs at least one time after 0")]
     Empty,
@@ -101,11 +81,10 @@ impl Arrivals {
     pub fn from_file(path: &Path) -> Result<Self, TraceError> {
         let path = path.to_owned();
         match std::fs::read_to_string(&path) {
-            Ok(text) => Self::from_trace(&text).map_err(|cause| TraceError::File {
-                path,
-                cause: Box::new(cause),
-            }),
-            Err(cause) => Err(TraceError::Read { path, cause }),
+            Ok(text) => {
+                Self::from_trace(&text).map_err(|cause| TraceError::File(path, Box::new(cause)))
+            }
+            Err(cause) => Err(TraceError::Read(path, cause)),
         }
     }
 
@@ -123,11 +102,11 @@ impl Arrivals {
             let micros = text.parse().ok();
             let Some(micros) = micros.filter(|micros: &f64| micros.is_finite() && *micros >= 0.0)
             else {
-                return Err(TraceError::NoTime { line, text });
+                return Err(TraceError::NoTime(line, text));
             };
             let time = (micros * 1e3) as u64;
             if times.last().is_some_and(|last| *last > time) {
-                return Err(TraceError::Falls { line, text });
+                return Err(TraceError::Falls(line, text));
             }
             times.push(time);
         }

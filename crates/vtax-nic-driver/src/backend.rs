@@ -24,32 +24,17 @@ pub enum BackendError {
     #[error(transparent)]
     File(#[from] vtax_files::FileError),
     /// The program cannot be started.
-    #[error("cannot start {}: {cause}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// The kernel's reason.
-        cause: io::Error,
-    },
+    #[error("cannot start {}: {}", .0.display(), .1)]
+    Start(PathBuf, io::Error),
     /// The program ended before it served.
-    #[error("{} ended at its start: {status}", program.display())]
-    Ended {
-        /// The program.
-        program: PathBuf,
-        /// How it ended.
-        status: ExitStatus,
-    },
+    #[error("{} ended at its start: {}", .0.display(), .1)]
+    Ended(PathBuf, ExitStatus),
     /// The program does not serve.
     #[error("{} does not open its API socket", .0.display())]
     Silent(PathBuf),
     /// A driver cannot use a port.
-    #[error("{}: {cause}", path.display())]
-    Session {
-        /// The port's socket.
-        path: PathBuf,
-        /// Why not.
-        cause: SessionError,
-    },
+    #[error("{}: {}", .0.display(), .1)]
+    Session(PathBuf, SessionError),
     /// The operator's API.
     #[error(transparent)]
     Api(#[from] ClientError),
@@ -57,13 +42,8 @@ pub enum BackendError {
     #[error("no telemetry of port '{0}'")]
     NoStats(String),
     /// What the process has used cannot be read.
-    #[error("cannot read {}: {cause}", path.display())]
-    Usage {
-        /// The directory of its threads.
-        path: PathBuf,
-        /// The kernel's reason.
-        cause: io::Error,
-    },
+    #[error("cannot read {}: {}", .0.display(), .1)]
+    Usage(PathBuf, io::Error),
 }
 
 /// A running vtax-nic, which is ended when this is dropped.
@@ -101,7 +81,7 @@ impl Backend {
         let program = program.to_owned();
         let process = match command.spawn() {
             Ok(process) => process,
-            Err(cause) => return Err(BackendError::Start { program, cause }),
+            Err(cause) => return Err(BackendError::Start(program, cause)),
         };
         let mut backend = Self {
             process,
@@ -110,7 +90,7 @@ impl Backend {
         let start = Instant::now();
         while Client::connect(&backend.directory.join("api")).is_err() {
             if let Ok(Some(status)) = backend.process.try_wait() {
-                return Err(BackendError::Ended { program, status });
+                return Err(BackendError::Ended(program, status));
             }
             if start.elapsed() > START_TIMEOUT {
                 return Err(BackendError::Silent(program));
@@ -126,7 +106,7 @@ impl Backend {
     /// [`BackendError::Session`].
     pub fn connect(&self, port: &str, options: Options) -> Result<Nic, BackendError> {
         let path = self.directory.join(port);
-        Nic::connect(&path, options).map_err(|cause| BackendError::Session { path, cause })
+        Nic::connect(&path, options).map_err(|cause| BackendError::Session(path, cause))
     }
 
     /// A port's telemetry.
@@ -155,10 +135,7 @@ impl Backend {
     /// When the process has ended.
     pub fn usage(&self) -> Result<Usage, BackendError> {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.process.id()));
-        let failed = |cause| BackendError::Usage {
-            path: tasks.clone(),
-            cause,
-        };
+        let failed = |cause| BackendError::Usage(tasks.clone(), cause);
         let mut usage = Usage::default();
         for task in std::fs::read_dir(&tasks).map_err(failed)? {
             let task = task.map_err(failed)?.path();

@@ -16,45 +16,23 @@ pub const MAX_PORTS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {}: {cause}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        cause: std::io::Error,
-    },
+    #[error("cannot read {}: {}", .0.display(), .1)]
+    Read(PathBuf, std::io::Error),
     /// The file is no configuration.
-    #[error("{}: {cause}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        cause: toml::de::Error,
-    },
+    #[error("{}: {}", .0.display(), .1)]
+    Syntax(PathBuf, toml::de::Error),
     /// Nothing to serve.
     #[error("there is no port: give --socket-path or a configuration file")]
     NoPort,
     /// More than [`MAX_PORTS`].
     #[error("there are {0} ports and at most {MAX_PORTS} fit into one process")]
     TooManyPorts(usize),
-    /// A port's settings contradict each other.
-    #[error("port {port}: {problem}")]
-    Port {
-        /// The port.
-        port: String,
-        /// What is wrong and how it should be.
-        problem: &'static str,
-    },
-    /// More queues than [`MAX_PAIRS`], or none.
-    #[error("{member}: {key} is 1 to {MAX_PAIRS}, not {value}")]
-    Queues {
-        /// A port or a tap.
-        member: String,
-        /// The setting.
-        key: &'static str,
-        /// Its value.
-        value: u8,
-    },
+    /// A port's settings contradict each other: its name, and what to change.
+    #[error("port {0}: {1}")]
+    Port(String, &'static str),
+    /// More queues than [`MAX_PAIRS`], or none: the port or tap, the setting and its value.
+    #[error("{0}: {1} is 1 to {MAX_PAIRS}, not {2}")]
+    Queues(String, &'static str, u8),
     /// Two ports or taps with one name.
     #[error("two ports are called {0}: give them names")]
     SameName(String),
@@ -211,8 +189,8 @@ impl Config {
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let path = path.to_owned();
         match std::fs::read_to_string(&path) {
-            Ok(text) => toml::from_str(&text).map_err(|cause| ConfigError::Syntax { path, cause }),
-            Err(cause) => Err(ConfigError::Read { path, cause }),
+            Ok(text) => toml::from_str(&text).map_err(|cause| ConfigError::Syntax(path, cause)),
+            Err(cause) => Err(ConfigError::Read(path, cause)),
         }
     }
 
@@ -237,10 +215,7 @@ impl Config {
                     None => "port".into(),
                 };
             }
-            let refuse = |problem| {
-                let port = port.name.clone();
-                Err(ConfigError::Port { port, problem })
-            };
+            let refuse = |problem| Err(ConfigError::Port(port.name.clone(), problem));
             match (&port.socket_path, port.fd) {
                 (Some(_), None) => {}
                 (None, Some(_)) if port.client => {
@@ -314,8 +289,7 @@ fn check_queues(kind: &str, name: &str, key: &'static str, value: u8) -> Result<
     if (1..=MAX_PAIRS).contains(&value) {
         return Ok(());
     }
-    let member = format!("{kind} {name}");
-    Err(ConfigError::Queues { member, key, value })
+    Err(ConfigError::Queues(format!("{kind} {name}"), key, value))
 }
 
 /// The members of a network, as indexes into the configuration.

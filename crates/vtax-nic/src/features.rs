@@ -66,17 +66,8 @@ impl Features {
     pub const NOTF_COAL: Self = Self(1 << 53);
 
     /// All features that a port offers.
-    pub const OFFERED: Self = Self::CSUM
-        .with(Self::GUEST_CSUM)
+    pub const OFFERED: Self = Self::OFFLOADS
         .with(Self::MTU)
-        .with(Self::GUEST_TSO4)
-        .with(Self::GUEST_TSO6)
-        .with(Self::GUEST_ECN)
-        .with(Self::GUEST_UFO)
-        .with(Self::HOST_TSO4)
-        .with(Self::HOST_TSO6)
-        .with(Self::HOST_ECN)
-        .with(Self::HOST_UFO)
         .with(Self::MRG_RXBUF)
         .with(Self::STATUS)
         .with(Self::CTRL_VQ)

@@ -33,28 +33,20 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 enum HoldError {
     #[error("{0} needs a number")]
     NoNumber(String),
-    #[error("{option} needs a number, not '{value}'")]
-    Number { option: String, value: String },
+    #[error("{0} needs a number, not '{1}'")]
+    Number(String, String),
     #[error("does not know '{0}'\n\n{USAGE}")]
     Option(String),
     #[error("which interface?\n\n{USAGE}")]
     NoInterface,
     #[error("'{0}' is no interface's name")]
     Name(String),
-    #[error("cannot find the interface {name}: {cause}; see which there are with 'ip link'")]
-    Missing { name: String, cause: io::Error },
-    #[error("{name} has no {what}, but '{found}'")]
-    Interface {
-        name: String,
-        what: &'static str,
-        found: String,
-    },
-    #[error("cannot {what} {name}: {cause}{}", advice(.cause))]
-    Socket {
-        what: &'static str,
-        name: String,
-        cause: io::Error,
-    },
+    #[error("cannot find the interface {0}: {1}; see which there are with 'ip link'")]
+    Missing(String, io::Error),
+    #[error("{0} has no {1}, but '{2}'")]
+    Interface(String, &'static str, String),
+    #[error("cannot {} {}: {}{}", .0, .1, .2, advice(.2))]
+    Socket(&'static str, String, io::Error),
     #[error("no answer on {0}: is its back end vtax-nic? Ordinary NICs drop this request")]
     Silent(String),
 }
@@ -110,10 +102,8 @@ fn parse(arguments: &[String]) -> Result<Arguments, HoldError> {
         let mut number = || {
             let value = rest.next();
             let value = value.ok_or_else(|| HoldError::NoNumber(argument.clone()))?;
-            value.parse().map_err(|_| HoldError::Number {
-                option: argument.clone(),
-                value: value.clone(),
-            })
+            let wrong = |_| HoldError::Number(argument.clone(), value.clone());
+            value.parse().map_err(wrong)
         };
         match argument.as_str() {
             "--hold-us" => parsed.hold_us = number()?,
@@ -193,16 +183,9 @@ impl Interface {
         let read =
             |file: &str| match std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")) {
                 Ok(text) => Ok(text.trim().to_owned()),
-                Err(cause) => Err(HoldError::Missing {
-                    name: name.clone(),
-                    cause,
-                }),
+                Err(cause) => Err(HoldError::Missing(name.clone(), cause)),
             };
-        let wrong = |what, found: &String| HoldError::Interface {
-            name: name.clone(),
-            what,
-            found: found.clone(),
-        };
+        let wrong = |what, found: &String| HoldError::Interface(name.clone(), what, found.clone());
         let (index, address) = (read("ifindex")?, read("address")?);
         Ok(Self {
             index: index.parse().map_err(|_| wrong("index", &index))?,
@@ -213,11 +196,7 @@ impl Interface {
 
     fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> HoldError + use<> {
         let name = self.name.clone();
-        move |cause| HoldError::Socket {
-            what,
-            name: name.clone(),
-            cause,
-        }
+        move |cause| HoldError::Socket(what, name.clone(), cause)
     }
 }
 

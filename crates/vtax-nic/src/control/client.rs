@@ -79,34 +79,17 @@ enum Verb {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// It cannot be reached.
-    #[error("cannot connect to {}: {cause}; is vtax-nic running with this --api?", path.display())]
-    Connect {
-        /// The API socket.
-        path: PathBuf,
-        /// The kernel's reason.
-        cause: io::Error,
-    },
-    /// The connection broke.
-    #[error("cannot {what} {}: {cause}", path.display())]
-    Broken {
-        /// Write to or read from.
-        what: &'static str,
-        /// The API socket.
-        path: PathBuf,
-        /// The kernel's reason.
-        cause: io::Error,
-    },
+    #[error("cannot connect to {}: {}; is vtax-nic running with this --api?", .0.display(), .1)]
+    Connect(PathBuf, io::Error),
+    /// The connection broke: what was tried, and where.
+    #[error("cannot {} {}: {}", .0, .1.display(), .2)]
+    Broken(&'static str, PathBuf, io::Error),
     /// The server closed the connection.
     #[error("vtax-nic closed {}", .0.display())]
     Closed(PathBuf),
     /// The server is another program.
-    #[error("{} gave no answer of vtax-nic: {cause}", path.display())]
-    Answer {
-        /// The API socket.
-        path: PathBuf,
-        /// What is wrong with the answer.
-        cause: serde_json::Error,
-    },
+    #[error("{} gave no answer of vtax-nic: {}", .0.display(), .1)]
+    Answer(PathBuf, serde_json::Error),
     /// vtax-nic refused the request.
     #[error("{0}")]
     Refused(String),
@@ -134,16 +117,12 @@ impl Client {
                 stream: BufReader::new(stream),
                 path,
             }),
-            Err(cause) => Err(ClientError::Connect { path, cause }),
+            Err(cause) => Err(ClientError::Connect(path, cause)),
         }
     }
 
     fn broken(&self, what: &'static str, cause: io::Error) -> ClientError {
-        ClientError::Broken {
-            what,
-            path: self.path.clone(),
-            cause,
-        }
+        ClientError::Broken(what, self.path.clone(), cause)
     }
 
     /// Sends a request and waits for its answer.
@@ -171,11 +150,8 @@ impl Client {
         if read.map_err(|cause| self.broken("read from", cause))? == 0 {
             return Err(ClientError::Closed(self.path.clone()));
         }
-        let response: Response =
-            serde_json::from_str(&line).map_err(|cause| ClientError::Answer {
-                path: self.path.clone(),
-                cause,
-            })?;
+        let response: Response = serde_json::from_str(&line)
+            .map_err(|cause| ClientError::Answer(self.path.clone(), cause))?;
         match response.error {
             Some(error) => Err(ClientError::Refused(error)),
             None => Ok(response),
