@@ -340,13 +340,14 @@ impl Worker {
 
     /// Warns of ports that have used half of what may be populated for them.
     fn warn_of_half_used(&mut self) {
-        for (id, front_end) in &mut self.front_ends {
+        for (id, front_end) in &self.front_ends {
             let network = self.networks.get_mut(usize::from(id.network));
             let port = network.and_then(|network| network.ports_mut().get(usize::from(id.port)));
             if let Some(Port::Guest(guest)) = port
                 && let Some(warning) = guest.memory_warning()
             {
-                front_end.warn(warning);
+                // Without the limit of other warnings: it is due a few times an hour at most.
+                tracing::warn!("port {}: {warning}", front_end.name);
             }
         }
     }
