@@ -389,7 +389,6 @@ impl BadMessage {
     /// [`BadMessage::send_on`] with a new session.
     ///
     /// # Errors
-    ///
     /// The back end has closed the session already.
     pub fn send(self, nic: &Nic) -> Result<(), SessionError> {
         self.send_on(&nic.session, nic)
@@ -398,7 +397,6 @@ impl BadMessage {
     /// Sends it on any session, with files and addresses of `nic`.
     ///
     /// # Errors
-    ///
     /// The back end has closed the session already.
     pub fn send_on(self, session: &crate::session::Session, nic: &Nic) -> Result<(), SessionError> {
         let send = |request, payload: &[u8], files: &[_]| {

@@ -27,7 +27,6 @@ impl GuestMemory {
     /// New memory of `size` bytes.
     ///
     /// # Errors
-    ///
     /// The kernel has no memory or file descriptors left.
     pub fn new(size: usize) -> std::io::Result<Self> {
         let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?;
@@ -67,7 +66,6 @@ impl GuestMemory {
     /// accessed afterwards.
     ///
     /// # Errors
-    ///
     /// The kernel refuses.
     pub fn truncate(&self, address: u64) -> std::io::Result<()> {
         let len = address.saturating_sub(GUEST_BASE);

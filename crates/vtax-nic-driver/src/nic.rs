@@ -127,7 +127,6 @@ impl Nic {
     /// Connects to a back end that listens at `path`.
     ///
     /// # Errors
-    ///
     /// Nobody listens, or the back end refuses.
     pub fn connect(path: &Path, options: Options) -> Result<Self, SessionError> {
         Self::start(Session::connect(path)?, options)
@@ -136,7 +135,6 @@ impl Nic {
     /// The same on a connected socket.
     ///
     /// # Errors
-    ///
     /// The back end refuses.
     pub fn from_socket(socket: UnixStream, options: Options) -> Result<Self, SessionError> {
         Self::start(Session::from_socket(socket)?, options)
@@ -191,7 +189,6 @@ impl Nic {
     /// Shares guest memory with the back end.
     ///
     /// # Errors
-    ///
     /// The back end refuses.
     pub fn share_memory(&self) -> Result<(), SessionError> {
         let mut table = Vec::from(1u64.to_ne_bytes());

@@ -76,7 +76,6 @@ impl Session {
     /// Connects to a back end that listens.
     ///
     /// # Errors
-    ///
     /// Nobody listens there.
     pub fn connect(path: &Path) -> Result<Self, SessionError> {
         Self::from_socket(UnixStream::connect(path).map_err(failed("connect to"))?)
@@ -85,7 +84,6 @@ impl Session {
     /// Takes a connected socket.
     ///
     /// # Errors
-    ///
     /// The socket takes no time limit.
     pub fn from_socket(socket: UnixStream) -> Result<Self, SessionError> {
         socket
@@ -103,7 +101,6 @@ impl Session {
     /// Negotiates the offered features of `wanted`, and returns them.
     ///
     /// # Errors
-    ///
     /// The back end lacks something in `needed`, or the socket fails.
     pub fn negotiate(&mut self, wanted: u64, needed: u64) -> Result<u64, SessionError> {
         let offered = self.get(request::GET_FEATURES)?;
@@ -126,7 +123,6 @@ impl Session {
     /// Sends a request without a reply of its own. Waits for the acknowledgement, where they were negotiated.
     ///
     /// # Errors
-    ///
     /// The back end refuses, or the socket fails.
     pub fn request(
         &self,
@@ -148,7 +144,6 @@ impl Session {
     /// Sends a request and returns the number of its reply.
     ///
     /// # Errors
-    ///
     /// The socket fails.
     pub fn get(&self, request: u32) -> Result<u64, SessionError> {
         self.send(&message(request, VERSION, &[]), &[])?;
@@ -158,7 +153,6 @@ impl Session {
     /// Sends any bytes and descriptors.
     ///
     /// # Errors
-    ///
     /// The socket fails.
     pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];

@@ -226,7 +226,6 @@ pub struct MailboxSender {
 /// Makes a worker's mailbox and its sender.
 ///
 /// # Errors
-///
 /// The kernel gives no eventfd.
 pub fn mailbox() -> std::io::Result<(MailboxSender, Mailbox)> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;

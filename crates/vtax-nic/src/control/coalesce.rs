@@ -61,7 +61,6 @@ impl Coalesce {
     /// Reads a control-queue request: class, command, command-specific data.
     ///
     /// # Errors
-    ///
     /// It is not a well-formed coalescing command.
     pub fn parse(request: &[u8]) -> Result<Self, CoalesceError> {
         let (class, command, data) = match *request {

@@ -220,7 +220,6 @@ impl Request {
     /// Reads a frame that a guest sent.
     ///
     /// # Errors
-    ///
     /// The frame is not a request of this version.
     pub fn from_frame(frame: &[u8]) -> Result<Self, FrameError> {
         let body = Body::read(frame)?;
@@ -279,7 +278,6 @@ impl Reply {
     /// Reads a frame that a port sent.
     ///
     /// # Errors
-    ///
     /// The frame is not an answer of this version.
     pub fn from_frame(frame: &[u8]) -> Result<Self, FrameError> {
         let body = Body::read(frame)?;
