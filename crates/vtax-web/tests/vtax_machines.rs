@@ -1,24 +1,14 @@
 //! NICs and micro VMs as the page shows them: asked by a server of their own protocols, which here is a
 //! fake one with the structures of the real.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-#[path = "fake/machines.rs"]
-mod machines;
-
-use machines::{PORT, nic, population};
+use crate::fake::machines::{PORT, nic, population};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use vtax_nic::control::Policy;
-use vtax_web::{ListenerSettings, Live, Machines, Server, Site, Token};
+use vtax_web::{AppState, ListenerSettings, Live, Machines, Server, Token};
 
 #[test]
 fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
@@ -30,12 +20,12 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
         nics: vec![socket.clone(), gone],
         populations: vec![population()],
     };
-    let site = Site::new(Arc::new(Live::default()), folder.path(), folder.path());
+    let app = AppState::new(Arc::new(Live::default()), folder.path(), folder.path());
     let settings = ListenerSettings {
         operator: Some(Token::of("operator")),
         ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
     };
-    let server = Server::start(site.with_machines(machines), &settings).unwrap();
+    let server = Server::start(app.with_machines(machines), &settings).unwrap();
     let ask = |method: &str, body: &Value| -> (u16, Value) {
         let mut stream = TcpStream::connect(server.address()).unwrap();
         stream

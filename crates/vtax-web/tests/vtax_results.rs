@@ -1,22 +1,10 @@
 //! Who may look and who may change something, with a token and encrypted; and what of results has notes,
 //! curves and climbs.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
 /// Results directories that look like a real run's.
-#[path = "../../vtax-report/tests/common/mod.rs"]
-mod common;
-mod fake;
+use crate::fake;
 
-#[path = "fake/page.rs"]
-mod page;
-
-use page::{JSON, OPERATOR, Page, WATCHER, bearer};
+use crate::fake::page::{JSON, OPERATOR, Page, WATCHER, bearer};
 use serde_json::json;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,7 +14,7 @@ use vtax_density::limits::{Binding, Limits};
 use vtax_density::record::{Climb, Interval, Latency, Sample};
 use vtax_density::resources::{Memory, Resource};
 use vtax_report::results::{ResultsDir, TrialOutcome};
-use vtax_web::{Certificate, ListenerSettings, Live, Server, Site, Token};
+use vtax_web::{AppState, Certificate, ListenerSettings, Live, Server, Token};
 
 #[test]
 fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
@@ -137,8 +125,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     assert_eq!(page.get("/api/notes?dir=one").as_array().unwrap().len(), 1);
 }
 
-#[test]
-#[ignore = "needs openssl: make test-all"]
+#[test(needs = [brought_by_test_all("openssl")])]
 fn connections_are_encrypted_where_there_is_a_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -166,12 +153,7 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
         .arg(path("chain.pem"))
         .stderr(Stdio::null())
         .status();
-    if !made.is_ok_and(|status| status.success()) {
-        println!(
-            "SKIPPED connections_are_encrypted_where_there_is_a_certificate: openssl is not installed"
-        );
-        return;
-    }
+    assert!(made.is_ok_and(|status| status.success()));
     let certificate = Certificate {
         chain: path("chain.pem"),
         key: path("key.pem"),
@@ -181,8 +163,8 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
         watcher: Some(Token::of(WATCHER)),
         ..ListenerSettings::open("0.0.0.0:0".parse().unwrap())
     };
-    let site = || Site::new(Arc::new(Live::default()), folder.path(), folder.path());
-    let server = Server::start(site(), &settings).unwrap();
+    let app = || AppState::new(Arc::new(Live::default()), folder.path(), folder.path());
+    let server = Server::start(app(), &settings).unwrap();
     let address = format!("127.0.0.1:{}", server.address().port());
     // One that says nothing keeps nobody out.
     let _silent: Vec<_> = (0..40)
@@ -260,7 +242,7 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
             }),
             ..settings.clone()
         };
-        let told = Server::start(site(), &settings).unwrap_err().to_string();
+        let told = Server::start(app(), &settings).unwrap_err().to_string();
         assert!(told.contains(wrong), "{told}");
     }
 }
@@ -268,8 +250,8 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
 #[test]
 fn a_comparison_has_curves_notes_and_a_file_to_hand_on() {
     let page = Page::open();
-    common::ramp::write(&page.path().join("results/a"));
-    common::ramp::write(&page.path().join("results/b"));
+    vtax_testkit::results::ramp::write(&page.path().join("results/a"));
+    vtax_testkit::results::ramp::write(&page.path().join("results/b"));
     let note = json!({"dir": "a", "text": "</script><b>cold</b>", "trial": 2});
     assert_eq!(page.post("/api/notes", &note).0, 200);
     let compared = page.get("/api/compare?dir=a&dir=b");

@@ -2,22 +2,10 @@
 //!
 //! The runs are a program's that only looks like `vtax`, with real processes, signals and files.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
 /// Results directories that look like a real run's.
-#[path = "../../vtax-report/tests/common/mod.rs"]
-mod common;
-mod fake;
+use crate::fake;
 
-#[path = "fake/page.rs"]
-mod page;
-
-use page::Page;
+use crate::fake::page::Page;
 use serde_json::{Value, json};
 use std::fs;
 use std::process::{Command, Stdio};

@@ -2,18 +2,6 @@
 //!
 //! Runs are seen to go on only where a program whose name begins with `vtax` writes them: so is this one's.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
-/// Results directories that look like a real run's.
-#[path = "../../vtax-report/tests/common/mod.rs"]
-mod common;
-
-use common::Fake;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,7 +12,9 @@ use std::time::{Duration, Instant};
 use vtax_observe::guests::Platform;
 use vtax_report::results::ResultsDir;
 use vtax_serve::fake::Host;
-use vtax_web::{Certificate, ListenerSettings, Live, Server, Site, Token, WebError};
+/// Results directories that look like a real run's.
+use vtax_testkit::results::Fake;
+use vtax_web::{AppState, Certificate, ListenerSettings, Live, Server, Token, WebError};
 
 /// A server of a host, for as long as it lives.
 struct Page {
@@ -40,8 +30,8 @@ impl Page {
     /// With the results below a directory.
     fn with(results: &Path) -> Self {
         let live = Arc::new(Live::default());
-        let site = Site::new(Arc::clone(&live), results, Path::new("/nonexistent"));
-        let server = Server::start(site, &ListenerSettings::open(anywhere())).unwrap();
+        let app = AppState::new(Arc::clone(&live), results, Path::new("/nonexistent"));
+        let server = Server::start(app, &ListenerSettings::open(anywhere())).unwrap();
         Self { live, server }
     }
 
@@ -220,8 +210,8 @@ fn only_the_pages_own_files_are_there() {
 
 #[test]
 fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
-    let site = || {
-        Site::new(
+    let app = || {
+        AppState::new(
             Arc::default(),
             Path::new("/nonexistent"),
             Path::new("/nonexistent"),
@@ -245,14 +235,14 @@ fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
             (guarded, "unencrypted"),
             (encrypted, "without a token"),
         ] {
-            let refused = Server::start(site(), &settings).unwrap_err();
+            let refused = Server::start(app(), &settings).unwrap_err();
             assert!(matches!(refused, WebError::LeavesTheHost(..)));
             let told = refused.to_string();
             assert!(told.contains("ssh -L") && told.contains(why), "{told}");
         }
     }
     let page = Page::open();
-    let taken = Server::start(site(), &ListenerSettings::open(page.server.address())).unwrap_err();
+    let taken = Server::start(app(), &ListenerSettings::open(page.server.address())).unwrap_err();
     assert!(taken.to_string().contains("--listen"), "{taken}");
 }
 
@@ -386,16 +376,16 @@ fn silent_connections_keep_nobody_out_and_the_server_ends_with_watchers() {
 #[test]
 fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
     let live = Arc::new(Live::default());
-    let site = Site::new(
+    let app = AppState::new(
         Arc::clone(&live),
         Path::new("/nonexistent"),
         Path::new("/nonexistent"),
     );
     let settings = ListenerSettings {
-        patience: Duration::from_secs(2),
+        idle_timeout: Duration::from_secs(2),
         ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
     };
-    let server = Server::start(site, &settings).unwrap();
+    let server = Server::start(app, &settings).unwrap();
     let page = Page { live, server };
     let mut host = Host::default();
     page.live.show(host.pass(1_000_000));

@@ -2,7 +2,9 @@
 //! the arguments of `vtax run`, holds the lab's lock, says the same events, ends in order when it is
 //! asked to, and writes invented trials.
 
-use crate::common::Fake;
+pub mod machines;
+pub mod page;
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +15,7 @@ use vtax_host::lock::Lock;
 use vtax_host::signals::Signals;
 use vtax_lab::run::Event;
 use vtax_report::results::ResultsDir;
+use vtax_testkit::results::Fake;
 
 const ARGUMENTS: &str = "VTAX_FAKE";
 const STATE: &str = "VTAX_FAKE_STATE";
@@ -34,11 +37,13 @@ pub const PLAN: &str = "name = \"small\"\ndescription = \"a small <b>plan</b>\"\
 /// Makes the program in a folder, where its state is too.
 pub fn program(folder: &Path) -> PathBuf {
     let path = folder.join("vtax");
-    let own = std::env::current_exe().unwrap();
+    let own = vtax_testkit::child_of_a_test("fake::vtax");
+    let words = [own.get_program()].into_iter().chain(own.get_args());
+    let words: Vec<String> = words.map(|word| format!("'{}'", word.display())).collect();
     let script = format!(
-        "#!/bin/sh\n{ARGUMENTS}=\"$*\" {STATE}='{}' exec '{}' --exact fake::vtax --nocapture\n",
+        "#!/bin/sh\n{ARGUMENTS}=\"$*\" {STATE}='{}' exec {}\n",
         folder.join("state").display(),
-        own.display()
+        words.join(" ")
     );
     fs::write(&path, script).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -93,11 +98,9 @@ fn say(event: &Event) {
 }
 
 /// Not a test of its own: the program.
-#[test]
+#[test(needs = [by_name_only()])]
 fn vtax() {
-    let Ok(arguments) = std::env::var(ARGUMENTS) else {
-        return;
-    };
+    let arguments = std::env::var(ARGUMENTS).unwrap();
     let arguments: Vec<&str> = arguments.split(' ').collect();
     let after = |name: &str| {
         let at = arguments.iter().position(|one| *one == name).unwrap();

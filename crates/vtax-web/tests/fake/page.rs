@@ -1,7 +1,5 @@
 //! The real server over a folder of its own, where a program that only looks like `vtax` is started; asked
 //! as scripts ask it.
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use crate::fake;
 use serde_json::{Value, json};
 use std::fs;
@@ -10,7 +8,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vtax_web::{Keeper, ListenerSettings, Live, Server, Site, Starter, Token};
+use vtax_web::{AppState, ListenerSettings, Live, RunManager, Server, Starter, Token};
 
 pub const OPERATOR: &str = "the operator's token";
 pub const WATCHER: &str = "the watchers' token";
@@ -42,19 +40,22 @@ impl Page {
             program: self.path().join("vtax"),
             state: self.path().join("state"),
         };
-        let site = Site::new(
+        let app = AppState::new(
             Arc::new(Live::default()),
             &self.path().join("results"),
             &starter.state,
         )
-        .with_keeper(&self.path().join("state"), Keeper::start(starter).unwrap())
+        .with_run_manager(
+            &self.path().join("state"),
+            RunManager::start(starter).unwrap(),
+        )
         .with_plans(&self.path().join("plans"));
         let settings = ListenerSettings {
             operator: Some(Token::of(OPERATOR)),
             watcher: Some(Token::of(WATCHER)),
             ..ListenerSettings::open("127.0.0.1:0".parse().unwrap())
         };
-        self.server = Some(Server::start(site, &settings).unwrap());
+        self.server = Some(Server::start(app, &settings).unwrap());
     }
 
     pub fn path(&self) -> &Path {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use vtax_testkit::needs::find_program;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -25,11 +26,8 @@ pub struct Browser {
 
 impl Browser {
     /// None where there is no Chromium.
-    pub fn start() -> Option<Self> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let program = std::env::split_paths(&path)
-            .map(|folder| folder.join("chromium"))
-            .find(|program| program.exists())?;
+    pub fn start() -> Self {
+        let program = find_program("chromium").unwrap();
         let profile = tempfile::tempdir().unwrap();
         let mut child = Command::new("sh")
             // The protocol is on the descriptors 3 and 4.
@@ -77,7 +75,7 @@ impl Browser {
         for domain in ["Runtime", "Log", "Page", "Network"] {
             browser.send(&format!("{domain}.enable"), json!({}));
         }
-        Some(browser)
+        browser
     }
 
     /// A command of the protocol; its result.

@@ -1,15 +1,16 @@
 //! Runs from the page: a plan chosen, mistaken, mended, started, paused, resumed and finished, by who has
 //! the token; and what those see who have it not.
 
-use crate::chromium::Browser;
-use crate::common::ramp;
-use crate::{Going, LOOK, fake, looked_at, machines};
+use super::chromium::Browser;
+use super::{Going, LOOK, looked_at};
+use crate::fake::{self, machines};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use vtax_serve::fake::Host;
-use vtax_web::{Keeper, ListenerSettings, Machines, Server, Site, Starter, Token};
+use vtax_testkit::results::ramp;
+use vtax_web::{AppState, ListenerSettings, Machines, RunManager, Server, Starter, Token};
 
 pub const OPERATOR: &str = "0123456789abcdef-operator";
 const WATCHER: &str = "0123456789abcdef-watcher";
@@ -22,24 +23,24 @@ pub fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> 
         state: folder.join("state"),
     };
     let state = starter.state.clone();
-    let site = Site::new(going.live.clone(), &folder.join("results"), &state)
-        .with_keeper(&state, Keeper::start(starter).unwrap())
+    let app = AppState::new(going.live.clone(), &folder.join("results"), &state)
+        .with_run_manager(&state, RunManager::start(starter).unwrap())
         .with_plans(&folder.join("plans"));
     let nic = folder.join("nic");
-    let site = if nic.exists() {
-        site.with_machines(Machines {
+    let app = if nic.exists() {
+        app.with_machines(Machines {
             nics: vec![nic],
             populations: vec![machines::population()],
         })
     } else {
-        site
+        app
     };
     let settings = ListenerSettings {
         operator: Some(Token::of(OPERATOR)),
         watcher: closed.then(|| Token::of(WATCHER)),
         ..ListenerSettings::open(listen)
     };
-    Server::start(site, &settings).unwrap()
+    Server::start(app, &settings).unwrap()
 }
 
 pub fn text(words: &str) -> String {
@@ -81,15 +82,9 @@ fn stranger(browser: &mut Browser, ours: SocketAddr) -> (String, String) {
     (said.join().unwrap(), format!("http://{address}/"))
 }
 
-#[test]
-#[ignore = "needs chromium: make test-all"]
+#[test(needs = [brought_by_test_all("chromium")])]
 fn runs_are_started_and_told_to_end_in_a_browser() {
-    let Some(mut browser) = Browser::start() else {
-        println!(
-            "SKIPPED runs_are_started_and_told_to_end_in_a_browser: chromium is not installed"
-        );
-        return;
-    };
+    let mut browser = Browser::start();
     let going = Going::start(Host::default());
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -145,7 +140,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     let mut answer = String::new();
     stolen.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
-    assert!(answer.contains("who looks changes nothing"), "{answer}");
+    assert!(answer.contains("a watcher changes nothing"), "{answer}");
     assert!(!said.to_lowercase().contains("vtax-key"), "{said}");
 
     // A plan is chosen, mistaken and mended.

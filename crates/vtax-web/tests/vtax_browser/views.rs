@@ -1,8 +1,9 @@
 //! Every view, in both themes and on both screens: with nothing there, and with a run under way.
 
-use crate::chromium::Browser;
-use crate::runs::{LONG, OPERATOR, serve, text};
-use crate::{Going, fake, looked_at, printed};
+use super::chromium::Browser;
+use super::runs::{LONG, OPERATOR, serve, text};
+use super::{Going, looked_at, printed};
+use crate::fake;
 use std::fs;
 use vtax_serve::fake::Host;
 
@@ -12,15 +13,9 @@ const OVERLAPS: &str = r"[...document.querySelectorAll('.axis')].filter((axis) =
   return seen.some((one, index) => seen.some((other, at) => at > index && one.left < other.right && other.left < one.right));
 }).length";
 
-#[test]
-#[ignore = "needs chromium: make test-all"]
+#[test(needs = [brought_by_test_all("chromium")])]
 fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
-    let Some(mut browser) = Browser::start() else {
-        println!(
-            "SKIPPED every_view_is_whole_with_nothing_there_and_with_a_run_under_way: chromium is not installed"
-        );
-        return;
-    };
+    let mut browser = Browser::start();
     let going = Going::start(Host::default());
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -3,29 +3,12 @@
 //!
 //! Runs are seen to go on only where a program whose name begins with `vtax` writes them: so is this one's.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "in a test, a failure is a panic"
-)]
-
 mod chromium;
-/// Results directories that look like a real run's.
-#[path = "../../../vtax-report/tests/common/mod.rs"]
-mod common;
-/// A program that looks like `vtax`.
-#[path = "../fake/mod.rs"]
-mod fake;
-/// A NIC and micro VMs that only look like some.
-#[path = "../fake/machines.rs"]
-mod machines;
 mod runs;
 mod views;
 
 use base64::Engine;
 use chromium::Browser;
-use common::Fake;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -35,7 +18,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use vtax_observe::guests::Platform;
 use vtax_serve::fake::Host;
-use vtax_web::{ListenerSettings, Live, Server, Site};
+use vtax_testkit::results::Fake;
+use vtax_web::{AppState, ListenerSettings, Live, Server};
 
 /// A name that tries to become a part of the page.
 const HOSTILE: &str = "<img src=x onerror=hacked=1>";
@@ -72,8 +56,8 @@ impl Going {
     }
 
     fn serve(&self, results: &Path, listen: SocketAddr) -> Server {
-        let site = Site::new(Arc::clone(&self.live), results, Path::new("/nonexistent"));
-        Server::start(site, &ListenerSettings::open(listen)).unwrap()
+        let app = AppState::new(Arc::clone(&self.live), results, Path::new("/nonexistent"));
+        Server::start(app, &ListenerSettings::open(listen)).unwrap()
     }
 }
 
@@ -159,13 +143,9 @@ fn printed(browser: &mut Browser, address: &str, ready: &str) -> usize {
     paper.windows(leaf.len()).filter(|at| at == leaf).count()
 }
 
-#[test]
-#[ignore = "needs chromium: make test-all"]
+#[test(needs = [brought_by_test_all("chromium")])]
 fn the_page_works_in_a_browser() {
-    let Some(mut browser) = Browser::start() else {
-        println!("SKIPPED the_page_works_in_a_browser: chromium is not installed");
-        return;
-    };
+    let mut browser = Browser::start();
     let mut host = Host::default();
     host.start_named(1, HOSTILE, Platform::Qemu);
     for number in 2..=1000 {
