@@ -269,7 +269,7 @@ impl WorkDir {
     fn blocks(&self, shard: u32) -> Result<BTreeSet<u32>, LabError> {
         let share = self.share(shard)?;
         Ok((1..=self.fleet.blocks)
-            .filter(|block| share.holds(*block))
+            .filter(|block| share.contains(*block))
             .collect())
     }
 

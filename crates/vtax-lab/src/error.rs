@@ -1,4 +1,4 @@
-//! What can go wrong in the lab.
+//! The errors of the lab.
 
 use vtax_host::HostError;
 use vtax_observe::ObserveError;
@@ -10,7 +10,7 @@ pub enum LabError {
     /// The host, a guest or a load failed.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The results directory refused.
+    /// The results directory cannot be read or written.
     #[error(transparent)]
     Results(#[from] ResultsError),
     /// The plan cannot be run as written.
@@ -25,7 +25,7 @@ impl From<ObserveError> for LabError {
 }
 
 impl LabError {
-    /// Anything else, in a sentence with its remedy.
+    /// Any other failure, in a sentence with its remedy.
     pub fn other(message: impl Into<String>) -> Self {
         Self::Host(HostError::Other(message.into()))
     }

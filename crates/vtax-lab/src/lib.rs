@@ -1,5 +1,5 @@
-//! From a plan to trials to a results directory: [`plan`] says what to try, and [`run`] does it, trial
-//! by trial, in a seeded random order. See `docs/design.md`.
+//! From a plan to trials to a results directory: [`plan`] expands a plan into treatments, and [`run`] runs their
+//! trials in a seeded random order. See `docs/design.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

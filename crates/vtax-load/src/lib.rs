@@ -1,6 +1,5 @@
-//! Workloads: a service in a target and the load generator that drives it ([`workload`], one file
-//! each), and the load generators of our own ([`http`], [`memcached`]; [`generator`] is what both
-//! share).
+//! Workloads: a service in a target and the load generator that drives it ([`workload`], one file each), and the
+//! load generators of vtax ([`http`], [`memcached`]), which share [`generator`].
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

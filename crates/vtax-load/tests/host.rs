@@ -177,7 +177,7 @@ impl LoadClient for LocalClient {
         Ok(Box::new(ClientProcess::new(child)))
     }
 
-    fn tells_lines(&self) -> bool {
+    fn streams_lines(&self) -> bool {
         true
     }
 

@@ -26,8 +26,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_files::Dir;
-use vtax_host::untrusted::end_of;
 use vtax_host::HostError;
+use vtax_host::untrusted::end_of;
 use vtax_kernel::mounts;
 
 /// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.

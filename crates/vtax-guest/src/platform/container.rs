@@ -4,7 +4,7 @@
 use super::oci::Bundle;
 use super::podman::Podman;
 use super::root::Root;
-use super::shared_kernel::{SharedKernelTarget, Way};
+use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{CommandLine, GuestFiles, Means, Platform, Target};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -222,7 +222,7 @@ fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Targe
         Runtime::Podman => start_podman(seat, &root, &hierarchies, &group)?,
         _ => start_bundle(seat, &root, runtime, &hierarchies, &group)?,
     };
-    let way = Way {
+    let entrance = Entrance {
         space: Space::Switch,
         group,
         prefix,
@@ -237,7 +237,7 @@ fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Targe
         ("container.capabilities", capabilities.to_owned()),
     ];
     Ok(Box::new(SharedKernelTarget::new(
-        seat, &root, &device, way, facts,
+        seat, &root, &device, entrance, facts,
     )?))
 }
 

@@ -1,4 +1,4 @@
-//! Platforms: what a workload runs in. One file each; [`all`] registers them.
+//! Platforms, which boot the target of a workload. One file each; [`all`] registers them.
 
 pub mod container;
 mod jobs;
@@ -46,7 +46,7 @@ fn release() -> String {
     release.release().to_string_lossy().into_owned()
 }
 
-/// The fact of a record that says how a scratch disk's image is read and written on `whose` kernel.
+/// The fact for the record on how `whose` kernel reads and writes a scratch disk's image.
 fn backing(direct: bool, whose: &str) -> (String, String) {
     let how = match direct {
         true => "direct".to_owned(),
@@ -55,8 +55,7 @@ fn backing(direct: bool, whose: &str) -> (String, String) {
     ("scratch.backing".to_owned(), how)
 }
 
-/// Switches the offloads of a guest's network device off from within, where what is behind it always
-/// offers them.
+/// Switches the offloads of a guest's network device off inside the guest, where the device always offers them.
 fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
     let line = link::offloads_off("eth0");
     let words = ["sh", "-c", &line].map(str::to_owned).to_vec();
@@ -71,70 +70,70 @@ fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
     })
 }
 
-/// What runs a platform's guests.
+/// The means by which a host runs a platform's guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Means {
     /// The host's kernel alone, by namespaces and control groups.
     Kernel,
     /// A program of the host: the first of these that works.
     Program(&'static [&'static str]),
-    /// KVM, without which it has no guests.
+    /// KVM only.
     Kvm,
     /// KVM, or emulation where there is none.
     KvmOrEmulation,
 }
 
-/// A way to run a workload.
+/// A platform.
 pub trait Platform: Sync {
     /// The name in plans and tables: `native`, `container`, `qemu`, `firecracker`.
     fn kind(&self) -> &'static str;
 
-    /// What a plan may set for it.
+    /// The settings of a plan for it.
     fn parameters(&self) -> &'static [Parameter];
 
-    /// Whether this host can run it with these settings, before any trial starts.
+    /// Checks that this host can run it with these settings, before any trial starts.
     ///
     /// # Errors
-    /// What is missing, with the remedy.
+    /// The first thing that is missing, with the remedy.
     fn check(&self, settings: &Settings) -> Result<(), HostError>;
 
-    /// What runs its guests.
+    /// The means by which a host runs its guests.
     fn means(&self) -> Means {
         Means::Kernel
     }
 
-    /// Rough time to boot and stop, for estimates.
+    /// A rough time to boot and stop, for estimates.
     fn expected_overhead(&self) -> Duration;
 
-    /// The memory that a guest with these settings is given, in MiB; 0 where it takes what it needs.
+    /// The memory of a guest with these settings, in MiB; 0 where it has no fixed size.
     fn memory_mib(&self, _settings: &Settings) -> u64 {
         0
     }
 
-    /// Whether its guests are there already, made by others: nothing is booted, they run programs of
-    /// their own, and they are on the host's network instead of the cell's.
+    /// Whether its guests are external: others made them, they run their own programs, and they are on the host's
+    /// network instead of the cell's.
     fn is_external(&self, _settings: &Settings) -> bool {
         false
     }
 
-    /// Which of these programs a guest that was found lacks; the image's are looked for there.
+    /// The programs of these that an external guest lacks; for other guests the image is checked.
     ///
     /// # Errors
-    /// When it cannot be asked.
+    /// When it does not answer.
     fn lacks(&self, _settings: &Settings, _programs: &[&str]) -> Result<Vec<String>, HostError> {
         Ok(Vec::new())
     }
 
-    /// What a target in this cell changes on the host that ends with no process and no cell. It is
-    /// written to the journal before [`Platform::boot`].
+    /// Changes to the host that outlive vtax and the cell. They are written to the journal before
+    /// [`Platform::boot`].
     fn outlives(&self, _seat: &Seat<'_>, _settings: &Settings) -> Vec<Change> {
         Vec::new()
     }
 
-    /// Boots a target in the cell, up to the point where it can run commands.
+    /// Boots a target in the cell until it can run commands.
     ///
     /// # Errors
-    /// When it does not come up; nothing is left behind but what the cell removes.
+    /// When it does not come up; the cell removes everything that is left.
     fn boot(
         &self,
         seat: &Seat<'_>,
@@ -191,7 +190,7 @@ pub trait Target {
     /// When it cannot be started.
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError>;
 
-    /// What became of a command; `None` while it runs.
+    /// The result of a command; `None` while it runs.
     ///
     /// # Errors
     /// When the target does not answer.
@@ -219,7 +218,7 @@ pub trait Target {
         }
     }
 
-    /// The guest's own view: `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`,
+    /// The guest's own counters: `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`,
     /// `context_switches`. Called before and after the measured window, never during it. For
     /// platforms without a kernel of their own, empty.
     ///
@@ -230,9 +229,9 @@ pub trait Target {
     /// The end of its console or log, for error messages.
     fn console_tail(&self) -> String;
 
-    /// Stops it in an orderly way; what does not stop is killed.
+    /// Stops it, by force if need be.
     ///
     /// # Errors
-    /// When something of it is left.
+    /// When a part of it is left.
     fn stop(self: Box<Self>) -> Result<(), HostError>;
 }

@@ -2,7 +2,7 @@
 //! own, in a `chroot` of the shared root file system. Nothing else is between them and the host.
 
 use super::root::Root;
-use super::shared_kernel::{SharedKernelTarget, Way};
+use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{GuestFiles, Platform, Target};
 use std::time::Duration;
 use vtax_host::HostError;
@@ -51,7 +51,7 @@ impl Platform for Native {
             KERNEL_MOUNTS,
             &[],
         )?;
-        let way = Way {
+        let entrance = Entrance {
             space: Space::Target,
             group: seat.group().clone(),
             prefix: vec!["chroot".to_owned(), root.path.display().to_string()],
@@ -60,7 +60,7 @@ impl Platform for Native {
             seat,
             &root,
             &device,
-            way,
+            entrance,
             [],
         )?))
     }

@@ -2,7 +2,7 @@
 //! systemd that manages it.
 
 use super::root::Root;
-use super::shared_kernel::{SharedKernelTarget, Way};
+use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{CommandLine, GuestFiles, Means, Platform, Target};
 use std::fs;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn boot(seat: &Seat<'_>, lower: &Path) -> Result<Box<dyn Target>, HostError> {
     // On v2 nspawn makes groups below its own, which then can have no processes: commands need another.
     let group = seat.group().below("nspawn")?;
     let (leader, capabilities) = start(seat, &container(&root, &seat.guest_network()), &group)?;
-    let way = Way {
+    let entrance = Entrance {
         space: Space::Switch,
         group: seat.group().below("commands")?,
         prefix: way_in(leader, capabilities),
@@ -123,7 +123,7 @@ fn boot(seat: &Seat<'_>, lower: &Path) -> Result<Box<dyn Target>, HostError> {
         ),
     ];
     Ok(Box::new(SharedKernelTarget::new(
-        seat, &root, &device, way, facts,
+        seat, &root, &device, entrance, facts,
     )?))
 }
 

@@ -1,5 +1,5 @@
-//! Podman's command lines. All that it keeps is in the cell, its locks included, so that neither the
-//! host's podman nor the next trial's ever sees it.
+//! Podman's command lines. All of its state is in the cell, its locks included, so that neither the host's podman
+//! nor the next trial's sees it.
 
 use super::CommandLine;
 use super::root::Root;
@@ -25,9 +25,9 @@ shift 2; exec "$@""#;
 /// A podman of one cell.
 #[derive(Debug)]
 pub(super) struct Podman<'a> {
-    /// Where it keeps everything.
+    /// The directory of its state.
     pub folder: &'a Path,
-    /// The OCI runtime that it is to use.
+    /// The OCI runtime.
     pub runtime: &'static str,
     /// The control group below which its containers are, from the mount point.
     pub parent: &'a Path,
@@ -102,7 +102,7 @@ impl Podman<'_> {
             ]
             .map(str::to_owned),
         );
-        // As of the other runtimes: what a filter costs is not what is asked.
+        // As for the other runtimes: the cost of a filter is not part of the measurement.
         line.extend(["--security-opt", "seccomp=unconfined"].map(str::to_owned));
         if let Some(scratch) = &root.scratch {
             let directory = format!("{}:{MOUNT_POINT}", scratch.directory.display());

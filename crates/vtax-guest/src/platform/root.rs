@@ -1,5 +1,5 @@
-//! The shared root file system as `native` and `container` see it: the unpacked tree, read-only,
-//! with a writable layer in memory that ends with the cell.
+//! The shared root file system of `native` and containers: the unpacked tree, read-only, with a writable layer in
+//! memory that ends with the cell.
 
 use std::fmt;
 use std::fs;
@@ -8,10 +8,10 @@ use vtax_host::HostError;
 use vtax_host::cell::{Attached, Seat, Space};
 use vtax_host::scratch::MOUNT_POINT;
 
-/// What makes the tree writable.
+/// The writable layer of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// An overlay: all of it.
+    /// An overlay on the whole tree.
     Overlay,
     /// Memory file systems on the directories that services write to; for kernels without overlay.
     Memory,
@@ -29,9 +29,9 @@ impl fmt::Display for Layer {
 /// The root file system in a cell.
 #[derive(Debug)]
 pub struct Root {
-    /// Where, in the cell's mount namespace.
+    /// Its path in the cell's mount namespace.
     pub path: PathBuf,
-    /// How it is writable.
+    /// Its writable layer.
     pub layer: Layer,
     /// The scratch disk, which is mounted in it, too.
     pub scratch: Option<Attached>,
@@ -119,7 +119,7 @@ mount --bind "$1" "$2""#;
     }
 }
 
-/// Whether the kernel has overlayfs; where it is a module, mounting one loads it.
+/// Whether the kernel has overlayfs; loads the module.
 fn has_overlay() -> bool {
     let listed = || {
         fs::read_to_string("/proc/filesystems").is_ok_and(|list| {
@@ -127,7 +127,7 @@ fn has_overlay() -> bool {
                 .any(|line| line.split_whitespace().next_back() == Some("overlay"))
         })
     };
-    // Without modprobe, or the module, the list stays as it is, and that is the answer.
+    // Without modprobe or the module the list stays the same.
     listed()
         || std::process::Command::new("modprobe")
             .args(["-q", "overlay"])

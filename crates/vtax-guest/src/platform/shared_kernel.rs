@@ -1,5 +1,5 @@
-//! Targets that run on the host's own kernel: what `native` and `container` have in common once
-//! they are up. They differ in how a command gets inside.
+//! Targets on the host's own kernel: the common part of `native` and containers. They differ in how a command
+//! enters.
 
 use super::jobs::Jobs;
 use super::root::Root;
@@ -16,9 +16,9 @@ use vtax_host::cell::{Seat, Space};
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 
-/// How a command gets inside.
+/// How a command enters a target.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Entrance {
     /// The network namespace in which `prefix` starts.
     pub space: Space,
     /// The control group in which `prefix` starts.
@@ -32,12 +32,12 @@ pub(super) struct Way {
 pub(super) struct SharedKernelTarget {
     entry: Arc<Entry>,
     jobs: Jobs,
-    way: Way,
+    entrance: Entrance,
     about: About,
 }
 
 impl SharedKernelTarget {
-    /// The target in `cell` that is reached by `way`.
+    /// The target of a seat, which commands enter by `entrance`.
     ///
     /// # Errors
     /// When the directory for the output of its commands cannot be made.
@@ -45,14 +45,14 @@ impl SharedKernelTarget {
         seat: &Seat<'_>,
         root: &Root,
         network_device: &str,
-        way: Way,
+        entrance: Entrance,
         facts: impl IntoIterator<Item = (&'static str, String)>,
     ) -> Result<Self, HostError> {
         let mut environment = BTreeMap::from([
             ("kernel".to_owned(), release()),
             ("cgroup.layout".to_owned(), seat.cgroup_layout().to_string()),
             ("root.layer".to_owned(), root.layer.to_string()),
-            ("command.prefix".to_owned(), way.prefix.join(" ")),
+            ("command.prefix".to_owned(), entrance.prefix.join(" ")),
         ]);
         let scratch = root.scratch.as_ref();
         environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
@@ -64,7 +64,7 @@ impl SharedKernelTarget {
         Ok(Self {
             entry: seat.entry(),
             jobs: Jobs::new(seat.outside(&seat.run_dir().join("jobs")))?,
-            way,
+            entrance,
             about: About {
                 address: IpAddr::V4(seat.address().0),
                 subject: Subject {
@@ -94,10 +94,10 @@ impl Target for SharedKernelTarget {
     }
 
     fn start(&mut self, command: &CommandLine) -> Result<Job, HostError> {
-        let line = [self.way.prefix.as_slice(), command.as_slice()].concat();
+        let line = [self.entrance.prefix.as_slice(), command.as_slice()].concat();
         self.jobs.start(
             self.entry
-                .command_in(self.way.space, &self.way.group, &line),
+                .command_in(self.entrance.space, &self.entrance.group, &line),
             command,
         )
     }
@@ -114,8 +114,7 @@ impl Target for SharedKernelTarget {
         self.jobs.tail()
     }
 
-    /// There is no kernel to shut down and nothing of the root outlives the cell, so that killing
-    /// what runs is the orderly way.
+    /// Kills the processes: there is no kernel to shut down, and the root ends with the cell.
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
         self.jobs.settle();
         let killed = self.entry.guest.kill();

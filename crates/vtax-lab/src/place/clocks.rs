@@ -1,28 +1,28 @@
-//! How another host's monotonic clock stands to ours, and its times on ours.
+//! The offset of another host's clock, and its times on ours.
 
 use crate::suspect::CLOCK_SLEW_PPM;
 use vtax_core::Nanoseconds;
 
-/// Round trips of one look at the other clock.
+/// Round trips of one probe.
 const ROUNDS: usize = 32;
 
-/// What one look at the other clock found.
+/// The offset of the other clock at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offset {
-    /// When it was looked at, on our clock.
+    /// The time of the probe, on our clock.
     pub at: Nanoseconds,
-    /// How far theirs is ahead of ours, in nanoseconds.
+    /// The other clock's lead, in nanoseconds.
     pub ahead: i128,
-    /// How wrong that can be: half of the round trip.
+    /// The bound of the error: half of the round trip.
     pub bound: Nanoseconds,
 }
 
 impl Offset {
-    /// The offset by the round trip with the least delay. A trip is our clock before, theirs, and
-    /// ours after: theirs was read somewhere in between, so that the middle is wrong by half at most.
+    /// The offset by the fastest round trip. A trip is our clock before, the other clock, and ours after: the
+    /// other clock was read in between, so that the middle is wrong by half of the trip at most.
     ///
     /// # Errors
-    /// What the trips fail with.
+    /// The error of a trip.
     pub fn probe<E>(
         mut trip: impl FnMut() -> Result<(Nanoseconds, Nanoseconds, Nanoseconds), E>,
     ) -> Result<Self, E> {
@@ -46,13 +46,13 @@ impl Offset {
         }
     }
 
-    /// Their clock at that moment.
+    /// The other clock at that time.
     fn theirs(&self) -> i128 {
         i128::from(self.at.0) + self.ahead
     }
 }
 
-/// Two looks at the other clock, around a trial.
+/// Two offsets of the other clock, around a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
     /// Before it.
@@ -62,7 +62,7 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// A time of theirs on our clock. Between the two looks the clocks drift evenly.
+    /// A time of the other clock on ours, by linear interpolation between the offsets.
     pub fn ours(&self, theirs: Nanoseconds) -> Nanoseconds {
         let (from, to) = (self.before.theirs(), self.after.theirs());
         let theirs = i128::from(theirs.0);
@@ -77,8 +77,8 @@ impl Alignment {
         Nanoseconds(u64::try_from(ours.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// Why the times are not to be trusted, if they are not: the clocks moved against each other by
-    /// more than both looks can be wrong by, and by more than the kernel lets a clock drift.
+    /// Why the times are suspect, if they are: the offset changed by more than the bounds of both probes and
+    /// the largest drift that the kernel allows.
     pub fn suspicion(&self) -> Option<String> {
         let moved = (self.after.ahead - self.before.ahead).unsigned_abs();
         let between = self.after.at.saturating_since(self.before.at);

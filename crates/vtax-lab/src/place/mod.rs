@@ -1,5 +1,4 @@
-//! Where a plan runs: on this host, on another one through the system's ssh, or on an emulated one;
-//! and where an actor of it lives that does not live there.
+//! Places of a run: this host, another one through ssh, or an emulated one; and actors on other hosts.
 
 pub mod actor;
 pub mod clocks;

@@ -1,4 +1,4 @@
-//! Commands on another host through the system's ssh.
+//! Commands on another host through ssh.
 
 use std::ffi::OsString;
 use std::io::{Seek, Write};
@@ -9,14 +9,14 @@ use vtax_host::untrusted::{self, LONGEST_LINE, shown};
 /// Another host.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
-    /// The program to reach it with.
+    /// The program to connect with.
     pub ssh: OsString,
     /// The host as ssh understands it.
     pub host: String,
 }
 
 impl Remote {
-    /// A line for the shell there.
+    /// A shell line there.
     pub fn command(&self, line: &str) -> Command {
         self.command_with(&[], line)
     }
@@ -26,7 +26,7 @@ impl Remote {
         let mut command = Command::new(&self.ssh);
         command
             .args(["-o", "BatchMode=yes", "-T"])
-            // A machine that vanishes is noticed.
+            // These options end a connection to a machine that has vanished.
             .args(["-o", "ConnectTimeout=15"])
             .args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"])
             .args(options)

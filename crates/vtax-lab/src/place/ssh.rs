@@ -1,6 +1,5 @@
-//! The same plan on another Linux machine: our own binary and the plan travel there through the
-//! system's ssh, progress streams back as JSON lines, and the results come home as a tar stream.
-//! Nothing is left on the other machine but its image cache.
+//! A run on another Linux machine: the binary and the plan are copied there through ssh, events come back as JSON
+//! lines, and the results as a tar stream. Only the image cache stays there.
 
 use super::remote::Remote;
 use crate::run::Event;
@@ -17,27 +16,27 @@ use vtax_host::untrusted::archive::{self, Budget, Refusal};
 use vtax_host::untrusted::{LONGEST_LINE, Lines, drain, shown};
 use vtax_report::results::{Aside, ResultsDir, ResultsError, TrialOutcome, is_record};
 
-/// What may follow the end of an archive: tar fills its last record.
-const PADDING: u64 = 1 << 20;
+/// The most bytes after the end of an archive, whose last record tar pads.
+const MAX_PADDING: u64 = 1 << 20;
 
 /// A run on another host.
 #[derive(Debug, Clone)]
 pub struct SshRun {
-    /// The program to reach it with, normally `ssh`; injected so that tests reach this host.
+    /// The program to connect with, normally `ssh`; tests inject another.
     pub ssh: OsString,
     /// The host as ssh understands it.
     pub host: String,
-    /// Our own binary, which must run there.
+    /// The binary of vtax, which must run there.
     pub binary: PathBuf,
     /// The text of the plan.
     pub plan: String,
-    /// Where the results are to be on this host.
+    /// The results directory on this host.
     pub results: PathBuf,
     /// Further arguments of `vtax run`, such as `--quick`.
     pub arguments: Vec<String>,
 }
 
-/// Asks another host's shell; what it printed, trimmed.
+/// Runs a line in another host's shell; its output, trimmed.
 ///
 /// # Errors
 /// When the host cannot be reached, or the line fails there.
@@ -49,8 +48,8 @@ pub fn ask_over_ssh(ssh: &OsString, host: &str, line: &str) -> Result<String, Ho
     remote.ask(line)
 }
 
-/// Runs it, streams its events, and brings the results back even when the run failed: each trial when it
-/// has ended, so that a host that is lost takes along only the one that it was at.
+/// Runs the plan there, streams its events, and fetches the results even when the run failed: each trial when it
+/// has ended, so that the loss of the host loses only the trial in progress.
 ///
 /// # Errors
 /// When the host cannot be reached, lacks what the plan needs, or the run there fails.
@@ -78,12 +77,12 @@ pub fn run_over_ssh(
     outcome.and(cleaned)
 }
 
-/// A line that the other vtax printed. Nothing in it steers a terminal, and no number is out of bounds.
+/// A line of the other vtax, with printable text and numbers in bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     /// An event of the run.
     Event(Event),
-    /// Anything else, for people.
+    /// Any other line, for people.
     Text(String),
 }
 
@@ -111,7 +110,7 @@ fn run_in(
         &format!("cat > '{directory}/vtax' && chmod 0755 '{directory}/vtax'"),
     )?;
     remote.send_text(&run.plan, &format!("cat > '{directory}/plan.toml'"))?;
-    // An earlier, unfinished run goes on: what is here travels there first.
+    // To resume an unfinished run, its results are copied there first.
     if run.results.join("run.json").exists() {
         let pack = Command::new("tar")
             .arg("-C")
@@ -132,7 +131,7 @@ fn run_in(
         .iter()
         .map(|argument| format!("'{}'", argument.replace('\'', "'\\''")))
         .collect();
-    // The remote shell passes a hang-up of the connection on, so an interrupted run restores its host.
+    // The remote shell forwards a hang-up, so that an interrupted run restores its host.
     let command = format!(
         "cd '{directory}' && exec ./vtax run plan.toml --results results --json --place-name 'ssh:{}' {}",
         run.host.replace('\'', ""),
@@ -141,7 +140,7 @@ fn run_in(
     let mut budget = Budget::RUN;
     let mut bring_home = |line: Line| {
         if let Line::Event(Event::TrialFinished { index, .. }) = &line {
-            // What does not come now comes in the end, unless the host is lost.
+            // A trial that cannot be fetched now is fetched at the end.
             if let Err(cause) = bring(remote, directory, &run.results, *index, &mut budget) {
                 let text = format!("trial {index:04} stays there until the end: {cause}");
                 each(Line::Text(text));
@@ -154,7 +153,7 @@ fn run_in(
     ran.and(fetched)
 }
 
-/// Runs a line there and hands on what it prints, until it ends or the user interrupts.
+/// Runs a line there and forwards its output, until it ends or the user interrupts.
 fn follow(
     remote: &Remote,
     line: &str,
@@ -174,7 +173,7 @@ fn follow(
         None => Ok(()),
     };
     if relayed.is_err() {
-        // Without its connection the run there ends and restores its host.
+        // The run there ends with its connection, and restores its host.
         let _ = child.kill();
     }
     let status = child.wait().map_err(HostError::file("run", "ssh"))?;
@@ -191,7 +190,7 @@ fn follow(
     })
 }
 
-/// What a child says on standard error, read on a thread of its own.
+/// The error output of a child, read on its own thread.
 fn complaints(child: &mut Child) -> Option<JoinHandle<Vec<u8>>> {
     let stderr = child.stderr.take()?;
     Some(thread::spawn(move || drain(stderr, LONGEST_LINE)))
@@ -202,7 +201,7 @@ fn heard(complaints: Option<JoinHandle<Vec<u8>>>) -> String {
     String::from_utf8_lossy(&said.unwrap_or_default()).into_owned()
 }
 
-/// Brings one finished trial home, whole or not at all.
+/// Fetches one finished trial, as a whole or not at all.
 fn bring(
     remote: &Remote,
     directory: &str,
@@ -214,12 +213,12 @@ fn bring(
     let trials = results.join("trials");
     fs::create_dir_all(&trials).map_err(HostError::file("create", &trials))?;
     if !results.join("run.json").exists() {
-        let head = Partial::create(&trials, "head")?;
+        let head = IncomingDir::create(&trials, "head")?;
         let names = ["plan.toml", "host.json", "run.json"];
         let is_head = |below: &Path| names.iter().any(|name| below == Path::new(name));
         let line = format!("tar -C '{directory}/results' -cf - {}", names.join(" "));
         unpack(remote, &line, &head.path, &is_head, budget)?;
-        // The one that makes it a run comes last.
+        // The file that makes the directory a run is written last.
         for name in names {
             let (from, to) = (head.path.join(name), results.join(name));
             fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
@@ -233,12 +232,12 @@ fn bring(
         });
     }
     let name = format!("{index:04}");
-    let trial = Partial::create(&trials, &name)?;
+    let trial = IncomingDir::create(&trials, &name)?;
     let below = Path::new("trials").join(&name);
     let line = format!("tar -C '{directory}/results/trials/{name}' -cf - .");
     let is_of_trial = |file: &Path| is_record(&below.join(file));
     unpack(remote, &line, &trial.path, &is_of_trial, budget)?;
-    // It ran again there: the attempt before it gets the name that it has there.
+    // After another attempt there, the earlier one gets the same name as there.
     if here.trial_path(index).exists() {
         let failed = |outcome: &TrialOutcome| *outcome != TrialOutcome::Complete;
         let aside = match here.trial(index) {
@@ -251,12 +250,12 @@ fn bring(
     fs::rename(&trial.path, &destination).map_err(HostError::file("move", &trial.path))
 }
 
-/// A directory that is being filled; what is left of it goes with this value.
-struct Partial {
+/// A temporary directory for incoming files, removed on drop.
+struct IncomingDir {
     path: PathBuf,
 }
 
-impl Partial {
+impl IncomingDir {
     fn create(beside: &Path, name: &str) -> Result<Self, HostError> {
         let path = beside.join(format!(".{name}.partial-{}", std::process::id()));
         fs::create_dir(&path).map_err(HostError::file("create", &path))?;
@@ -264,9 +263,9 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for IncomingDir {
     fn drop(&mut self) {
-        // It was renamed into place, or the next run on the directory removes it.
+        // After a rename there is nothing to remove; the next run removes any rest.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
@@ -277,7 +276,7 @@ fn fetch(
     results: &Path,
     budget: &mut Budget,
 ) -> Result<(), HostError> {
-    // A run that ended before its first line has no results to bring.
+    // A run that ended before its first line has no results.
     if remote.ask(&format!(
         "test -d '{directory}/results' && echo yes || echo no"
     ))? == "no"
@@ -289,7 +288,7 @@ fn fetch(
     unpack(remote, &line, results, &is_record, budget)
 }
 
-/// Unpacks what a line there packs into a directory here.
+/// Unpacks the tar stream of a line there into a directory here.
 fn unpack(
     remote: &Remote,
     line: &str,
@@ -311,8 +310,8 @@ fn unpack(
             let mut stdout = BufReader::new(stdout);
             let unpacked = archive::unpack(&mut stdout, &into, wanted, budget);
             if unpacked.is_ok() {
-                // A sender whose reader leaves early fails.
-                let _ = io::copy(&mut stdout.take(PADDING), &mut io::sink());
+                // The sender fails when its reader stops early.
+                let _ = io::copy(&mut stdout.take(MAX_PADDING), &mut io::sink());
             }
             unpacked
         }
@@ -330,7 +329,7 @@ fn unpack(
             peer: remote.host.clone(),
             detail: match said.trim() {
                 "" => format!("its results are not taken: {why}"),
-                // An archive that is cut short has its cause there.
+                // The sender has the reason for a truncated archive.
                 said => format!("its results are not taken: {why}; it said: {said}"),
             },
         }),

@@ -1,4 +1,4 @@
-//! Everything that a plan may name: platforms, workloads, and the settings they understand.
+//! The names that a plan may use: platforms, workloads, and their settings.
 
 use crate::external;
 use std::sync::LazyLock;
@@ -9,39 +9,39 @@ use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{self, Workload};
 use vtax_report::analysis::charge;
 
-/// The setting that has the guests of a trial charged.
+/// The setting that charges the guests of a trial.
 pub const CHARGE: &str = charge::CHARGE;
 
-/// What can be set of what is read.
-const OBSERVED: [Parameter; 1] = [Parameter::new(
+/// Settings of the observation.
+const OBSERVATION_SETTINGS: [Parameter; 1] = [Parameter::new(
     CHARGE,
     Domain::Choice(&["none", "counted", "traced", "both"]),
     "none",
 )
 .help("charge-back beside the readings: what each guest is charged, by which methods")];
 
-/// What is booted, and what is found.
+/// Platforms that vtax boots, and those of external guests.
 static PLATFORMS: LazyLock<Vec<&'static dyn Platform>> =
     LazyLock::new(|| [platform::all(), external::all()].concat());
 
-/// What plans are validated against and run with. Injected, so that tests bring their own.
+/// The platforms, workloads and settings of plans. Injected, so that tests have their own.
 #[derive(Clone)]
 pub struct Catalogue {
     /// The platforms.
     pub platforms: &'static [&'static dyn Platform],
     /// The workloads.
     pub workloads: &'static [&'static dyn Workload],
-    /// What can be set for every trial: the link, the host.
+    /// The settings of every trial: of the link and the host.
     pub shared: Vec<Parameter>,
 }
 
 impl Catalogue {
-    /// Everything that vtax ships.
+    /// The catalogue of vtax.
     pub fn standard() -> Self {
         let shared = (cell::PARAMETERS.iter())
             .chain(cell::link::PARAMETERS)
             .chain(host_settings::PARAMETERS)
-            .chain(&OBSERVED)
+            .chain(&OBSERVATION_SETTINGS)
             .copied()
             .collect();
         Self {
@@ -67,8 +67,8 @@ impl Catalogue {
             .find(|workload| workload.kind() == kind)
     }
 
-    /// What `key` accepts in a trial of this platform and workload kind; `None` where it has no
-    /// meaning there. An empty kind stands for all of them.
+    /// The parameter `key` in a trial of this platform and workload kind; `None` where it does not apply. An
+    /// empty kind stands for all kinds.
     pub fn parameter(&self, platform: &str, workload: &str, key: &str) -> Option<Parameter> {
         let platforms = self
             .platforms
@@ -84,7 +84,7 @@ impl Catalogue {
             .find_map(|parameter| parameter.written(key))
     }
 
-    /// Every key that some platform, workload or the lab itself understands.
+    /// Every key of a platform, a workload or the lab.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> + '_ {
         (self.shared.iter())
             .chain(self.platforms.iter().flat_map(|p| p.parameters()))

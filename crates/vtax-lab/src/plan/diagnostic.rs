@@ -1,15 +1,15 @@
-//! What is wrong with a plan, where, and what was probably meant.
+//! The faults of a plan, with their position and remedy.
 
 use std::fmt;
 
-/// One thing that is wrong with a plan.
+/// A fault of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
     /// Line, counted from 1.
     pub line: usize,
     /// Column in characters, counted from 1.
     pub column: usize,
-    /// What is wrong, naming the key.
+    /// The fault, with the key.
     pub message: String,
     /// The remedy, such as the nearest valid key.
     pub help: Option<String>,
@@ -74,14 +74,14 @@ impl Diagnostic {
     }
 }
 
-/// Everything that is wrong with a plan, in the order of its lines; never empty.
+/// The faults of a plan, in the order of lines; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostics {
     /// The file's name as the user gave it.
     pub file: String,
-    /// The findings, as many as a reader can use.
+    /// The first faults.
     pub list: Vec<Diagnostic>,
-    /// How many more there are.
+    /// The number of further faults.
     pub more: usize,
 }
 

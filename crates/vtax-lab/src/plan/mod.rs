@@ -1,4 +1,4 @@
-//! A plan: what to try, how often, in which order, and when to stop.
+//! A plan: the treatments, their repetitions and order, and the rule to stop.
 //!
 //! [`Plan::read`] turns TOML into a validated plan, or into [`Diagnostics`] that point at line
 //! and column; `treatments` expands it; `schedule` puts the trials into their seeded order.
@@ -31,17 +31,17 @@ use vtax_report::analysis::charge;
 pub struct Plan {
     /// Its name, also the default name of its results directory.
     pub name: String,
-    /// What it wants to find out.
+    /// Its purpose, in a sentence.
     pub description: String,
     /// Seed of the trial order.
     pub seed: u64,
     /// Blocks to run: repetitions of every treatment, or the most that the stop rule may take.
     pub repetitions: u32,
-    /// Whether each block has a seed of its own where a seed decides all that happens: in the testbed.
+    /// Whether each block has its own seed in a testbed, where the seed decides everything.
     pub varies_seed: bool,
-    /// Load runs this long before it is measured.
+    /// The warm-up before each window.
     pub warmup: Duration,
-    /// How long fixed-duration workloads are measured.
+    /// The window of fixed-duration workloads.
     pub duration: Duration,
     /// The order of trials.
     pub order: Order,
@@ -49,11 +49,11 @@ pub struct Plan {
     pub stop: StopRule,
     /// Sampling passes per second.
     pub sample_hz: f64,
-    /// Meters to read, by name; `auto` is whatever the host has, the model where it has none.
+    /// Meters to read, by name; `auto` stands for the host's meters, or the power model where it has none.
     pub meters: Vec<String>,
-    /// Smallest relative difference worth calling one.
+    /// The smallest relative difference to report as one.
     pub minimum_effect: f64,
-    /// What every treatment is compared against.
+    /// The baseline of every treatment.
     pub baseline: Baseline,
     /// Settings of every trial.
     pub settings: Settings,
@@ -63,11 +63,11 @@ pub struct Plan {
     pub platforms: Vec<Entry>,
     /// Workloads, in the order of tables.
     pub workloads: Vec<Entry>,
-    /// Guests that a trial can have beside its target, by name.
+    /// The neighbours that a trial can have.
     pub neighbours: Vec<Neighbour>,
-    /// Trials that do not count are run again, up to this share of all trials.
+    /// The share of all trials that may run again because they do not count.
     pub again: f64,
-    /// Where actors live that do not live here.
+    /// The places of actors on other hosts.
     pub places: Places,
     /// True after [`Plan::quick`].
     pub is_quick: bool,
@@ -79,45 +79,45 @@ pub struct Plan {
 pub struct Entry {
     /// Its name in this plan's tables; the kind unless the plan says otherwise.
     pub name: String,
-    /// Which platform or workload it is.
+    /// The kind of platform or workload.
     pub kind: String,
     /// Its own settings, by full key.
     pub settings: Settings,
-    /// Of a workload: how its load goes on.
+    /// Of a workload: the profile of its load.
     pub profile: Profile,
-    /// Of a workload: what must hold meanwhile.
+    /// Of a workload: the objective that it must keep.
     pub objective: Option<Objective>,
 }
 
 /// The factor that chooses neighbours by name.
 pub const NEIGHBOURS: &str = charge::NEIGHBOURS;
 
-/// Settings that each guest has for itself: as a neighbour's table has them, and in full.
-const GUESTS_OWN: [(&str, &str); 4] = [
+/// Settings that each guest has for itself: the key in a neighbour's table, and the full key.
+const SETTINGS_OF_A_GUEST: [(&str, &str); 4] = [
     ("pin", "target.pin"),
     ("cpu_weight", "target.cpu_weight"),
     ("cpu_cap", "target.cpu_cap"),
     ("client_pin", "client.pin"),
 ];
 
-/// The level of [`NEIGHBOURS`] that has none.
+/// The level of [`NEIGHBOURS`] without a neighbour.
 pub const ALONE: &str = "none";
 
-/// A guest beside the target: hungry company, loaded from before the warm-up until after the end.
+/// A guest beside the target, loaded from before the warm-up until after the end.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Neighbour {
-    /// Its name, which owns what is read of it.
+    /// Its name, which is the owner of its series.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: NeighbourKind,
 }
 
-/// What a neighbour is.
+/// The kind of a neighbour.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NeighbourKind {
-    /// The target once more: the same platform, workload, settings and load.
+    /// A copy of the target: the same platform, workload, settings and load.
     Twin,
-    /// A guest of its own.
+    /// A guest with its own workload.
     Guest {
         /// The kind of its workload.
         workload: String,
@@ -128,7 +128,7 @@ pub enum NeighbourKind {
     },
 }
 
-/// Where actors live that do not live on this host.
+/// The places of actors on other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Places {
     /// The target's client; unset: this host.
@@ -138,9 +138,9 @@ pub struct Places {
 /// A client on another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteClient {
-    /// As `ssh` takes it.
+    /// The host, as ssh takes it.
     pub host: String,
-    /// The network that leads there, and the target's address on it.
+    /// The network to that host, and the target's address on it.
     pub network: OuterNetwork,
 }
 
@@ -153,7 +153,7 @@ pub enum Order {
     Sequential,
 }
 
-/// When a run has seen enough. Never on significance: that would bias the result.
+/// When a run ends. Never at significance: that would bias the result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StopRule {
     /// After `repetitions` blocks.
@@ -171,7 +171,7 @@ pub enum StopRule {
     },
 }
 
-/// What treatments are compared against: a platform, levels, or both.
+/// The baseline of comparisons: a platform, levels, or both.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Baseline {
     /// The platform's name; unset: each treatment's own.
@@ -200,8 +200,8 @@ impl Plan {
         read::read(file, text, catalogue)
     }
 
-    /// The plan for a place where a trial repeated is the same again: each treatment once, unless every
-    /// block has a seed of its own. How many repetitions were left out.
+    /// Removes repetitions for a place where they give the same numbers: each treatment runs once, unless every
+    /// block has its own seed. Returns the number of repetitions that it removed.
     pub fn without_repetitions(&mut self) -> u32 {
         if self.varies_seed {
             return 0;
@@ -211,7 +211,7 @@ impl Plan {
         std::mem::replace(&mut self.repetitions, 1) - 1
     }
 
-    /// The same plan with the durations and repetitions of a first look.
+    /// The same plan with the durations and repetitions of the quick profile.
     #[must_use]
     pub fn quick(mut self) -> Self {
         let quick = self.quick.clone();
@@ -223,7 +223,7 @@ impl Plan {
             .duration
             .unwrap_or(self.duration.min(Duration::from_secs(3)));
         self.sample_hz = quick.sample_hz.unwrap_or(self.sample_hz);
-        // A quick look sets what it names everywhere, also where an entry says otherwise.
+        // The quick profile also overrides the settings of entries.
         for (key, level) in quick.settings.0 {
             for entry in self.workloads.iter_mut().chain(&mut self.platforms) {
                 if let Some(own) = entry.settings.0.get_mut(&key) {

@@ -1,4 +1,4 @@
-//! How the load of a trial goes on, and what has to hold meanwhile.
+//! Load profiles and objectives.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::time::Duration;
 use vtax_core::{Base, Quantity, Unit};
 use vtax_report::results::Metric;
 
-/// More levels than this in one trial are a mistake.
+/// The most levels of one trial.
 pub const MOST_LEVELS: usize = 1000;
 
-/// How the load level goes on in the measured part of a trial. Levels are values of the one setting
-/// that the workload lets vary (`load.rate` of `http-rate`).
+/// How the load level changes in the measured part of a trial. Levels are values of one setting of the workload
+/// (`load.rate` of `http-rate`).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Profile {
     /// One level for the plan's duration.
     #[default]
     Steady,
-    /// These levels, rising, whatever becomes of the objective.
+    /// These levels, rising, also after the objective broke.
     Steps {
         /// The levels.
         levels: Vec<f64>,
@@ -36,13 +36,13 @@ pub enum Profile {
         /// How long the ramp goes on after the objective broke.
         beyond: Duration,
     },
-    /// Whatever levels it takes to find the highest that keeps the objective.
+    /// A search for the highest level that keeps the objective.
     Search {
         /// The lowest level.
         from: f64,
         /// The highest.
         to: f64,
-        /// How close the answer is to be, relative to it.
+        /// The relative precision of the result.
         within: f64,
         /// How long each of them lasts.
         every: Duration,
@@ -51,23 +51,23 @@ pub enum Profile {
     Turns,
 }
 
-/// How a ramp gets from one level to the next.
+/// The step from one level of a ramp to the next.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
-    /// By so much more.
+    /// An addition.
     Plus(f64),
-    /// By a factor above 1.
+    /// A factor above 1.
     Times(f64),
 }
 
 impl Step {
-    /// The level that comes so many steps after `from`.
+    /// The level `steps` steps after `from`.
     fn after(self, from: f64, steps: usize) -> f64 {
         #[allow(clippy::cast_precision_loss, reason = "at most a thousand")]
         let steps = steps as f64;
         match self {
             Self::Plus(step) => from + step * steps,
-            // Levels that one can read: three digits are more than any load can tell apart.
+            // Three digits are readable, and finer than any load can resolve.
             Self::Times(factor) => three_digits(from * factor.powf(steps)),
         }
     }
@@ -79,7 +79,7 @@ fn three_digits(value: f64) -> f64 {
 }
 
 impl Profile {
-    /// How long each of its stretches takes, where a steady load is measured for `duration`.
+    /// The time of one window with its settling, where a steady load is measured for `duration`.
     pub fn each(&self, duration: Duration) -> Duration {
         match self {
             Self::Steady | Self::Turns => duration,
@@ -89,8 +89,8 @@ impl Profile {
         }
     }
 
-    /// How long the measured part takes at most, where a steady load is measured for `duration` and
-    /// the trial has so many guests.
+    /// The longest time of the measured part of a trial with this number of guests, where a steady load is
+    /// measured for `duration`.
     pub fn longest(&self, duration: Duration, guests: usize) -> Duration {
         match self {
             Self::Steady => duration,
@@ -111,7 +111,7 @@ impl Profile {
         }
     }
 
-    /// The same with levels that last so long at the most: the quick profile.
+    /// The same with a limit on the time of a level, for the quick profile.
     #[must_use]
     pub fn with_levels_of(mut self, duration: Duration) -> Self {
         match &mut self {
@@ -127,12 +127,12 @@ impl Profile {
         self
     }
 
-    /// The levels that are known beforehand, in their order.
+    /// The levels that are known in advance, in order.
     pub fn rising(&self) -> Vec<f64> {
         match self {
             Self::Steps { levels, .. } => levels.clone(),
             Self::Ramp { from, to, step, .. } => {
-                // A little more than the last, so that rounding does not lose it.
+                // A margin, so that rounding does not lose the last level.
                 let last = to * (1.0 + 1e-9);
                 (0..MOST_LEVELS)
                     .map(|steps| step.after(*from, steps))
@@ -143,7 +143,7 @@ impl Profile {
         }
     }
 
-    /// The highest level that it may come to; 0 where there are none.
+    /// The highest level that it can reach; 0 without levels.
     pub fn highest(&self) -> f64 {
         match self {
             Self::Search { to, .. } => *to,
@@ -156,12 +156,12 @@ fn count(levels: usize) -> u32 {
     u32::try_from(levels).unwrap_or(u32::MAX)
 }
 
-/// What must hold: a metric of the target, and its limit. Written `latency.p99 <= 20ms`.
+/// A metric of the target and its limit, written `latency.p99 <= 20ms`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Objective {
     /// The metric's name, such as `latency.p99`.
     pub metric: String,
-    /// Whether the limit is the least that is allowed, rather than the most.
+    /// Whether the limit is a minimum, not a maximum.
     pub at_least: bool,
     /// The limit.
     pub limit: Quantity,
@@ -169,7 +169,7 @@ pub struct Objective {
     pub has_unit: bool,
 }
 
-/// Suffixes of a limit: what they mean, and in which unit.
+/// Suffixes of a limit, with their factor and unit.
 const SUFFIXES: [(&str, f64, Unit); 18] = [
     ("kbit/s", 1e3, Unit::per(Base::Bit, Base::Second)),
     ("Mbit/s", 1e6, Unit::per(Base::Bit, Base::Second)),
@@ -195,7 +195,7 @@ impl Objective {
     /// Reads `METRIC <= LIMIT` or `METRIC >= LIMIT`.
     ///
     /// # Errors
-    /// What is wrong with it, in a sentence.
+    /// The fault, in a sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (metric, at_least, limit) = match (text.split_once("<="), text.split_once(">=")) {
             (Some((metric, limit)), None) => (metric, false, limit),
@@ -235,12 +235,11 @@ impl Objective {
         })
     }
 
-    /// Whether it holds, and the value that it was judged by. A metric that is not there breaks it
-    /// only where nothing at all was found: a level under which no request was answered has no
-    /// latency.
+    /// Whether it holds, and the value that decided. Without any metric it is broken: a level at which no request
+    /// was answered has no latency.
     ///
     /// # Errors
-    /// Where the metric does not exist for this workload, or has another unit.
+    /// When the workload has no such metric, or the metric has another unit.
     pub fn judge(&self, metrics: &BTreeMap<String, Metric>) -> Result<(bool, Quantity), String> {
         let Some(metric) = metrics.get(&self.metric) else {
             let names: Vec<&str> = metrics.keys().map(String::as_str).collect();

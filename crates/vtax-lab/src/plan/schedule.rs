@@ -26,9 +26,9 @@ pub fn schedule(treatments: usize, blocks: u32, order: Order, seed: u64) -> Vec<
         .collect()
 }
 
-/// The seed of what a guest's load draws in a block, 1 to 2^31 - 1, which every generator takes. All treatments of
-/// a block have the same, so that its trials are pairs; blocks differ, so that repetitions show how much is chance
-/// of the draw; and so do guests, so that the requests of two are not due at the same times.
+/// The seed of a guest's load in a block, 1 to 2^31 - 1, which every generator takes. Treatments of a block share
+/// it, so that their trials are pairs. Blocks differ, so that repetitions show the variance of the draw. Guests
+/// differ, so that their requests are not due at the same times.
 pub fn load_seed(seed: u64, block: u32, guest: usize) -> i64 {
     let mut random = SplitMix64::new(seed);
     let mut random = SplitMix64::new(random.bits() ^ u64::from(block));
@@ -36,8 +36,8 @@ pub fn load_seed(seed: u64, block: u32, guest: usize) -> i64 {
     i64::try_from(random.bits() >> 33).unwrap_or(1).max(1)
 }
 
-/// A share of a plan's trials, written `I/N`: whole blocks, so that pairs stay on one machine. `I/N-B,C`
-/// leaves out blocks that were run elsewhere.
+/// A share of a plan's trials, written `I/N`: whole blocks, so that pairs stay on one machine. `I/N-B,C` excludes
+/// blocks that ran on another machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
     index: u32,
@@ -47,7 +47,7 @@ pub struct Shard {
 
 impl Shard {
     /// Whether a block belongs to this shard.
-    pub fn holds(&self, block: u32) -> bool {
+    pub fn contains(&self, block: u32) -> bool {
         block.wrapping_sub(1) % self.count == self.index - 1 && !self.but.contains(&block)
     }
 
@@ -129,12 +129,12 @@ mod tests {
 
     #[test]
     fn shards_are_written_i_of_n() {
-        assert!("2/4".parse::<Shard>().unwrap().holds(2));
-        assert!("2/4".parse::<Shard>().unwrap().holds(6));
-        assert!(!"2/4".parse::<Shard>().unwrap().holds(3));
+        assert!("2/4".parse::<Shard>().unwrap().contains(2));
+        assert!("2/4".parse::<Shard>().unwrap().contains(6));
+        assert!(!"2/4".parse::<Shard>().unwrap().contains(3));
         let rest: Shard = "2/4-6,10".parse().unwrap();
         assert_eq!(rest.to_string(), "2/4-6,10");
-        assert!(rest.holds(2) && !rest.holds(6) && rest.holds(14));
+        assert!(rest.contains(2) && !rest.contains(6) && rest.contains(14));
         for bad in [
             "2/4-", "2/4-x", "2/4-1-2", "0/4", "5/4", "1", "a/b", "1/0", "-1/2", "",
         ] {
@@ -156,7 +156,7 @@ mod tests {
 
         #[test]
         fn shards_share_out_every_block_once(count in 1u32..9, block in 1u32..100) {
-            let holders = (1..=count).filter(|i| format!("{i}/{count}").parse::<Shard>().unwrap().holds(block));
+            let holders = (1..=count).filter(|i| format!("{i}/{count}").parse::<Shard>().unwrap().contains(block));
             prop_assert_eq!(holders.count(), 1);
         }
     }

@@ -1,7 +1,6 @@
-//! The study of charge-back that a plan describes, as treatments. Its first and its last workload are
-//! the loads of two guests, alone and together; what stands between them runs alone, and is what the
-//! weights of the counted method are fitted to. One load runs traced and untraced as well: what
-//! tracing costs.
+//! The treatments of a charge-back study. The first and the last workload of the plan load two guests, alone and
+//! together. The workloads between them run alone; the weights of the counted method are fitted to them. One
+//! load runs traced and untraced as well, which shows the cost of tracing.
 
 use super::{
     CHARGE, Catalogue, NEIGHBOURS, Plan, PlannedGuest, PlannedTreatment, Profile, treatments,
@@ -12,12 +11,10 @@ use vtax_host::settings::Level;
 /// The second guest.
 const NEIGHBOUR: &str = "neighbour";
 
-/// The treatments of a study of charge-back; `can_trace` says whether soft interrupts can be traced
-/// where it runs.
+/// The treatments of a charge-back study; `can_trace`: whether its host can trace soft interrupts.
 ///
 /// # Errors
-/// When the plan is for something else: it has fewer than two workloads, factors, neighbours of its
-/// own, or loads that are not steady.
+/// When the plan is no such study: it has fewer than two workloads, or factors, neighbours or profiles.
 pub fn charge_study(
     plan: &Plan,
     catalogue: &Catalogue,
@@ -80,7 +77,7 @@ fn charged(planned: &PlannedTreatment, methods: &str) -> PlannedTreatment {
     planned
 }
 
-/// The same with a factor that tells it apart.
+/// The same with a factor that makes its label unique.
 fn varied(planned: &PlannedTreatment, factor: &str, level: &str) -> PlannedTreatment {
     let methods = if factor == CHARGE { level } else { "both" };
     let mut planned = charged(planned, methods);

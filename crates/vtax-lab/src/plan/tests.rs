@@ -635,10 +635,7 @@ fn where_a_client_lives_is_a_factor_that_needs_to_know_elsewhere() {
     let places = "[places]\nclient = \"ssh:h\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
     let plan = Plan::read("plan.toml", &format!("{text}{places}"), &catalogue).unwrap();
     let all = treatments(&plan, &catalogue);
-    let elsewhere: Vec<bool> = all
-        .iter()
-        .map(|planned| planned.client_is_remote)
-        .collect();
+    let elsewhere: Vec<bool> = all.iter().map(|planned| planned.client_is_remote).collect();
     assert_eq!(elsewhere, [false, true]);
     assert_eq!(all[1].record.baseline.as_ref(), Some(&all[0].record.label));
 }

@@ -1,7 +1,8 @@
-//! From a plan to its treatments: platform × workload × the levels of every factor that has a
-//! meaning there.
+//! From a plan to its treatments: platform × workload × the levels of every factor that applies to both.
 
-use super::{Catalogue, Entry, GUESTS_OWN, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile};
+use super::{
+    Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile, SETTINGS_OF_A_GUEST,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use vtax_host::cell::{BESIDE, CLIENT_PLACE, TARGET};
@@ -23,8 +24,7 @@ pub struct PlannedTreatment {
     pub profile: Profile,
     /// The objective that the load must keep.
     pub objective: Option<Objective>,
-    /// The label of the baseline that the plan's rule names and the plan does not contain: this
-    /// treatment is then compared with nothing.
+    /// The label of a baseline that the plan names and does not contain. Such a treatment has no comparison.
     pub missing_baseline: Option<String>,
 }
 
@@ -98,7 +98,7 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
         .map(|planned| planned.record.label.clone())
         .collect();
     for planned in &mut all {
-        // A baseline that the plan does not contain is no baseline, and nothing is its own.
+        // A missing treatment is no baseline, and no treatment is its own.
         let own = planned.record.label.clone();
         planned.record.baseline.take_if(|label| *label == own);
         planned.missing_baseline = planned
@@ -126,12 +126,12 @@ pub fn combinations<'a>(
     })
 }
 
-/// Whether a factor has a meaning on a platform for a workload.
+/// Whether a factor applies to a platform and a workload.
 fn varies(catalogue: &Catalogue, platform: &str, workload: &str, key: &str) -> bool {
     key == NEIGHBOURS || catalogue.parameter(platform, workload, key).is_some()
 }
 
-/// What a plan sets for all trials, as far as it has a meaning there.
+/// The plan's settings for all trials that apply to a platform and a workload.
 fn common(plan: &Plan, catalogue: &Catalogue, platform: &str, workload: &str) -> Settings {
     let understood = |key: &str| catalogue.parameter(platform, workload, key).is_some();
     let all = plan.settings.0.iter();
@@ -198,8 +198,8 @@ fn treatment(
     }
 }
 
-/// The neighbours of a treatment: those that its level of the factor names, or all of the plan's
-/// where there is no such factor.
+/// The neighbours of a treatment: those that its level of the factor names, or all of the plan's without
+/// such a factor.
 fn neighbours(
     plan: &Plan,
     catalogue: &Catalogue,
@@ -233,8 +233,7 @@ fn neighbours(
                     .unwrap_or(platform);
                 let mut settings = common(plan, catalogue, &platform.kind, kind);
                 settings.0.extend(platform.settings.0.clone());
-                // What is varied of platforms is varied of all guests; loads and pins are the
-                // target's alone.
+                // Factors of platforms apply to all guests; loads and pins only to the target.
                 let varied = levels.iter().filter(|(key, _)| {
                     let of_target = ["load.", "target.", "client."];
                     !of_target.iter().any(|prefix| key.starts_with(prefix))
@@ -245,7 +244,7 @@ fn neighbours(
                     .extend(varied.map(|(key, level)| (key.clone(), level.clone())));
                 settings
                     .0
-                    .retain(|key, _| !GUESTS_OWN.iter().any(|(_, own)| key == own));
+                    .retain(|key, _| !SETTINGS_OF_A_GUEST.iter().any(|(_, own)| key == own));
                 settings.0.extend(own.0.clone());
                 PlannedGuest {
                     name: neighbour.name.clone(),
@@ -268,7 +267,7 @@ fn label(platform: &str, workload: &str, levels: &BTreeMap<String, Level>) -> St
 }
 
 impl Plan {
-    /// A rough time for the whole plan, from what platforms say of their own overhead.
+    /// A rough time for the whole plan, from the overhead of its platforms.
     pub fn expected_time(
         &self,
         treatments: &[PlannedTreatment],

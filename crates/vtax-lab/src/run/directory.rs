@@ -1,5 +1,4 @@
-//! The results directory of a run: begun, or gone on with where an unfinished run of the same plan
-//! is in it.
+//! The results directory of a run: a new one, or that of an unfinished run of the same plan.
 
 use crate::LabError;
 use crate::plan::{Order, schedule};
@@ -8,31 +7,31 @@ use std::path::Path;
 use vtax_host::{Roots, facts};
 use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Treatment};
 
-/// What a run is, before it has a directory.
+/// A run before it has a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct NewRun<'a> {
-    /// The plan as it is written; its digest tells whether a directory holds the same plan.
+    /// The text of the plan; its digest identifies the plan of a directory.
     pub plan_text: &'a str,
     /// The plan's name.
     pub name: &'a str,
-    /// What the plan is for.
+    /// The purpose of the plan.
     pub description: &'a str,
-    /// Whether durations are shrunk.
+    /// Whether it has the durations of the quick profile.
     pub is_quick: bool,
-    /// Where the trials run: `local`, `ssh:HOST`, …
+    /// The place of the trials: `local`, `ssh:HOST`, …
     pub place: &'a str,
-    /// Of the schedule.
+    /// The seed of the schedule.
     pub seed: u64,
-    /// How often each treatment runs.
+    /// The number of blocks.
     pub repetitions: u32,
-    /// Of the trials.
+    /// The order of trials.
     pub order: Order,
-    /// A ratio this near to 1 is no effect.
+    /// The smallest relative difference to report.
     pub minimum_effect: f64,
 }
 
 impl NewRun<'_> {
-    /// Begins the run in a new or empty directory, or goes on with it where it was begun.
+    /// Begins the run in a new or empty directory, or resumes it.
     ///
     /// # Errors
     /// When the directory holds a run of another plan, command or treatments, or something else, or

@@ -1,8 +1,8 @@
-//! The run loop: an experiment and a results directory in, finished trials out. Killed at any moment
-//! it loses at most the trial in flight, and running the same plan on the same directory goes on.
+//! The run loop, which performs the trials of an experiment into a results directory. A kill loses at most the
+//! trials in progress; the same plan on the same directory resumes the run.
 //!
-//! There is one loop for every kind of trial. What a trial is says an [`Experiment`]: the scenarios of
-//! a plan ([`run`]), or whatever a crate above brings.
+//! There is one loop for every kind of trial. An [`Experiment`] defines the trial: the scenarios of a plan
+//! ([`run`]), or an experiment of another crate.
 
 mod busy;
 mod directory;
@@ -19,7 +19,7 @@ mod trial;
 pub use directory::NewRun;
 pub use planned::Planned;
 pub use progress::{Event, Progress};
-pub use restore::{Restored, restore};
+pub use restore::{RestoredChange, restore};
 pub use scenario::{busy_mhz, run, why_not_traced};
 pub use trial::{Attempt, Log};
 
@@ -44,13 +44,13 @@ use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWrit
 
 /// Consecutive failures of one treatment after which the cause is taken to be systematic.
 const FAILURES_TO_GIVE_UP: u32 = 2;
-/// How long a run waits at most for other programs to become quiet, each time.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// And in all: who has not become quiet by then works on.
-const PATIENCE_IN_ALL: Duration = Duration::from_secs(90);
+/// The longest wait for other programs to become quiet before a trial.
+const QUIET_WAIT: Duration = Duration::from_secs(30);
+/// The longest of all such waits of a run together.
+const QUIET_WAIT_OF_RUN: Duration = Duration::from_secs(90);
 
-/// Between two tries for the host's lock.
-const BETWEEN_TRIES: Duration = Duration::from_millis(500);
+/// Between two attempts to take the host's lock.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How to run a plan.
 #[derive(Debug, Clone)]
@@ -63,34 +63,34 @@ pub struct RunOptions {
     pub waits: bool,
     /// Where the journal and the lock are.
     pub state_dir: PathBuf,
-    /// What `place` says in the results.
+    /// The place, as the results record it.
     pub place: String,
-    /// `Emulated` where this host is an emulated one: no number can then be better than that.
+    /// `Emulated` where this host is: no number of it has a better flag.
     pub host: Source,
-    /// What of this host only its maker can read, if there is any.
+    /// Instruments of an emulated host that its emulator supplies.
     pub own: Option<Arc<dyn OwnInstruments>>,
 }
 
-/// Instruments of whoever made this host what it is, beside those of every host.
+/// Instruments that a host has beside those of every host.
 pub trait OwnInstruments: Debug + Send + Sync {
-    /// Them, made anew for each trial.
+    /// Opens them for a trial.
     fn open(&self) -> Vec<Box<dyn Instrument>>;
 }
 
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSummary {
-    /// Trials run now.
+    /// Trials that this call ran.
     pub ran: usize,
     /// Trials that were already there.
     pub already: usize,
-    /// Trials that failed, now or earlier, and were not made good.
+    /// Trials that failed, now or earlier, and have no later success.
     pub failed: usize,
     /// Why it ended before the last block, if it did.
     pub stopped_early: Option<String>,
 }
 
-/// Where a trial stands in its run.
+/// The position of a trial in its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
     /// Index of its treatment.
@@ -101,31 +101,31 @@ pub struct Assignment {
     pub block: u32,
 }
 
-/// What is tried, again and again.
+/// What a run repeats.
 pub trait Experiment {
-    /// What it is in the results, but for its treatments.
+    /// The run as results record it, without its treatments.
     fn new_run(&self) -> NewRun<'_>;
 
-    /// What is compared, in the order of tables.
+    /// The treatments, in the order of tables.
     fn treatments(&self) -> Vec<Treatment>;
 
-    /// Trials that do not count are run again, up to this share of all trials.
+    /// The share of all trials that may run again because they do not count.
     fn again(&self) -> f64;
 
-    /// Makes ready what all trials share, before the first of them and before there is a directory.
+    /// Prepares what all trials share, before the results directory is made.
     ///
     /// # Errors
-    /// When this host cannot run it: all that is missing, in one message.
+    /// When this host cannot run it: everything that is missing, in one message.
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError>;
 
     /// A rough time for one trial.
     fn expected(&self, treatment: usize) -> Duration;
 
-    /// One trial, from an untouched host to one that the journal can restore. What was found is in
-    /// `attempt`, complete or not.
+    /// Performs one trial. Changes to the host are in the journal; the record so far is in `attempt`, also after
+    /// a failure.
     ///
     /// # Errors
-    /// When the trial failed; that is a record too.
+    /// When the trial failed; it gets a record all the same.
     fn perform(
         &mut self,
         assignment: Assignment,
@@ -135,16 +135,16 @@ pub trait Experiment {
         attempt: &mut Attempt,
     ) -> Result<(), LabError>;
 
-    /// How many trials may be under way at once.
+    /// The number of trials that may be in progress at once.
     fn jobs(&self) -> usize {
         1
     }
 
-    /// Which of the trials that are under way is to be performed next. Where several may be, this
-    /// starts what has to run meanwhile and waits for the first that need not wait any more.
+    /// Selects the next trial to perform among those in progress. Where several may be in progress, this starts
+    /// their background work and waits for the first that is ready.
     ///
     /// # Errors
-    /// When the run cannot go on, or is interrupted.
+    /// When the run cannot continue, or is interrupted.
     fn next(&mut self, _under_way: &[Assignment]) -> Result<usize, LabError> {
         Ok(0)
     }
@@ -178,7 +178,7 @@ pub fn run_experiment(
     recover(&mut journal, progress)?;
     let roots = Roots::host();
     let mut note = |message: String| progress.event(Event::Note { message });
-    // In an emulated host nobody else works, and waiting would move what repeats to the bit.
+    // An emulated host has no other programs, and a wait would change results that repeat exactly.
     let is_shared = options.host != Source::Emulated;
     if is_shared && let Some(disturbance) = busy::wait(&roots, Duration::ZERO, signals)? {
         note(disturbance);
@@ -193,13 +193,13 @@ pub fn run_experiment(
         results: &results,
         roots: is_shared.then_some(&roots),
         signals,
-        patience: Cell::new(PATIENCE_IN_ALL),
+        quiet_wait: Cell::new(QUIET_WAIT_OF_RUN),
     };
     let summary = runner.run(&name, experiment, &mut queue, &mut journal, progress)?;
     Ok((results, summary))
 }
 
-/// Takes this host's lock, and waits for it where that is wanted.
+/// Takes this host's lock, and waits for it where the options ask for that.
 fn lock(
     name: &str,
     options: &RunOptions,
@@ -207,17 +207,17 @@ fn lock(
     progress: &mut dyn Progress,
 ) -> Result<Lock, LabError> {
     let purpose = format!("running plan {name} into {}", options.results.display());
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         signals.check()?;
         match Lock::acquire(&options.state_dir, &purpose) {
             Err(HostError::Busy { what, .. }) if options.waits => {
-                if !is_told {
+                if !is_reported {
                     let message = format!("{what}: waiting for it to end");
                     progress.event(Event::Note { message });
-                    is_told = true;
+                    is_reported = true;
                 }
-                std::thread::sleep(BETWEEN_TRIES);
+                std::thread::sleep(LOCK_RETRY_INTERVAL);
             }
             other => return Ok(other?),
         }
@@ -249,11 +249,11 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
 
 struct Runner<'a> {
     results: &'a ResultsDir,
-    /// Where other programs may be at work beside the trials.
+    /// Where to look for other programs; `None`: the host has none.
     roots: Option<&'a Roots>,
     signals: &'a Signals,
-    /// For how long it still waits for other programs.
-    patience: Cell<Duration>,
+    /// The time that is left to wait for other programs.
+    quiet_wait: Cell<Duration>,
 }
 
 impl Runner<'_> {
@@ -363,23 +363,23 @@ impl Runner<'_> {
         Ok(summary)
     }
 
-    /// Waits until nobody else works here, and says who did.
+    /// Waits until other programs are quiet, and reports those that were not.
     fn wait(&self, roots: &Roots) -> Result<Option<String>, LabError> {
         let began = Instant::now();
-        let disturbance = busy::wait(roots, PATIENCE.min(self.patience.get()), self.signals)?;
-        let left = self.patience.get().saturating_sub(began.elapsed());
-        self.patience.set(left);
+        let disturbance = busy::wait(roots, QUIET_WAIT.min(self.quiet_wait.get()), self.signals)?;
+        let left = self.quiet_wait.get().saturating_sub(began.elapsed());
+        self.quiet_wait.set(left);
         Ok(disturbance)
     }
 
-    /// Says that a trial is under way, and makes room for it where it was run before.
+    /// Reports that a trial begins, and sets aside its earlier record.
     fn begin(
         &self,
         assignment: Assignment,
         queue: &mut Queue,
         progress: &mut dyn Progress,
     ) -> Result<(), LabError> {
-        if let Some(reason) = queue.make_room(self.results, assignment.index)? {
+        if let Some(reason) = queue.set_aside(self.results, assignment.index)? {
             let mut message = format!("trial {:04} runs again: {reason}", assignment.index);
             if let Some(roots) = self.roots
                 && let Some(disturbance) = self.wait(roots)?
@@ -418,7 +418,7 @@ pub fn default_state_dir() -> PathBuf {
         return PathBuf::from("/var/lib/vtax");
     }
     std::env::var_os("HOME").map_or_else(
-        // It is used only where it is this user's and nobody else's: `vtax_files::Dir::private`.
+        // `vtax_files::Dir::private` refuses a directory of another user.
         || {
             PathBuf::from(format!(
                 "/tmp/vtax-state-{}",

@@ -1,4 +1,4 @@
-//! What a run tells whoever watches it. The command decides how it looks.
+//! The events of a run for its watchers. The command decides on their presentation.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::time::Duration;
 use vtax_core::{Quantity, Source};
 use vtax_host::untrusted::{shown, shown_lines};
 
-/// One thing that happened in a run.
+/// An event of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// Something worth a line, such as what was restored after a crash.
+    /// A line for the user, such as what was restored after a crash.
     Note {
         /// The line.
         message: String,
@@ -40,37 +40,36 @@ pub enum Event {
         /// `boot`, `service`, `warm-up`, `measure`, `stop`.
         phase: String,
     },
-    /// A trial is judged by this.
+    /// The objective of a trial.
     Objective {
         /// As the plan says it.
         text: String,
     },
-    /// A trial has looked at one level of what it raises step by step.
+    /// A trial has measured one level.
     Sampled {
         /// The level.
         level: f64,
-        /// The highest that it goes to.
+        /// The highest level.
         of: f64,
-        /// What is raised, with its unit.
+        /// The title of levels, with their unit.
         across: String,
-        /// What was seen there, by name; what is not measured says so in it.
+        /// Readings by title, which contains the source flag where that is not `measured`.
         readings: BTreeMap<String, Quantity>,
-        /// Whether the objective held there, if there is one.
+        /// Whether the objective held, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<bool>,
     },
-    /// What was sampled of a trial while its load runs, at most once a second. A trial in an emulated host
-    /// says nothing of it: its clock counts every instruction, those of telling too.
+    /// A live sample of a trial under load, at most once a second; none in an emulated host.
     Metered {
-        /// When, in seconds since the trial began.
+        /// The time of the sample, in seconds since the trial began.
         at: f64,
-        /// How long the time before that is about, in seconds.
+        /// The length of the interval before it, in seconds.
         seconds: f64,
-        /// Processors kept busy, by actor and stage; all of them are what the host did.
+        /// Processors kept busy, by actor and stage; their sum is the host's.
         cpu: BTreeMap<String, BTreeMap<String, f64>>,
-        /// What the target's device and the host's disks carried, by name.
+        /// Rates of the target's devices, by title.
         carried: BTreeMap<String, Quantity>,
-        /// Measured, or emulated where the guest is.
+        /// The source flag.
         source: Source,
     },
     /// A trial ended.
@@ -81,13 +80,13 @@ pub enum Event {
         treatment: String,
         /// How long it took, in seconds.
         seconds: f64,
-        /// Trials done, of all that run here.
+        /// Trials done.
         done: usize,
-        /// All that run here.
+        /// Trials in all.
         of: usize,
         /// Rough time for the rest, in seconds.
         remaining_seconds: f64,
-        /// Its leading numbers in words.
+        /// Its headline numbers, in words.
         headline: String,
         /// Reasons not to trust it.
         suspect: Vec<String>,
@@ -96,18 +95,17 @@ pub enum Event {
     },
 }
 
-/// The most seconds that another machine's event states: 30 years.
-const MOST_SECONDS: f64 = 1e9;
+/// The most seconds in an event of another machine: 30 years.
+const MAX_SECONDS: f64 = 1e9;
 
 impl Event {
-    /// An event of another machine, made fit to show: its text steers no terminal, and its times can be
-    /// computed with.
+    /// The same for an event of another machine, with printable text and times in bounds.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let text = |text: &mut String| *text = shown(text);
-        let time = |seconds: &mut f64| *seconds = seconds.clamp(0.0, MOST_SECONDS);
+        let time = |seconds: &mut f64| *seconds = seconds.clamp(0.0, MAX_SECONDS);
         match &mut self {
-            // What failed may take several lines to say.
+            // A failure may take several lines.
             Self::Note { message } => *message = shown_lines(message),
             Self::Started {
                 plan,

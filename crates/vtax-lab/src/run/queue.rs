@@ -1,6 +1,5 @@
-//! The trials that are still to run, in the order of the schedule. One that does not count comes
-//! again at the end of its block, beside those that it is compared with, as long as the share of the
-//! run that may be run again is not used up.
+//! The trials that are still to run, in the order of the schedule. A trial that does not count runs again at the
+//! end of its block, beside the trials of its pair, until the run's share for that is used up.
 
 use super::Assignment;
 use crate::LabError;
@@ -8,28 +7,27 @@ use crate::plan::Shard;
 use std::collections::{BTreeMap, VecDeque};
 use vtax_report::results::{Aside, ResultsDir, Trial, TrialOutcome};
 
-/// A trial is run at most so often.
+/// The most attempts of a trial.
 const MOST_ATTEMPTS: u32 = 3;
 
 /// The trials that are still to run.
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: VecDeque<Assignment>,
-    /// Why a trial whose record is there runs again.
+    /// Why a trial that has a record runs again.
     reasons: BTreeMap<u32, String>,
     attempts: BTreeMap<u32, u32>,
-    /// Trials whose record is there but cannot be read, and why.
+    /// Trials whose record cannot be read, with the reason.
     damaged: BTreeMap<u32, String>,
-    /// How many more may be run again.
+    /// How many more trials may run again.
     budget: usize,
     already: usize,
 }
 
 impl Queue {
-    /// What a results directory lacks of a shard of its schedule: trials that were never run, and,
-    /// up to `share` of all, those that do not count.
+    /// The trials of a shard that a results directory lacks, and those that do not count, up to `share` of all.
     pub(super) fn of(results: &ResultsDir, shard: Option<&Shard>, share: f64) -> Self {
-        let ours = |block: u32| shard.is_none_or(|shard| shard.holds(block));
+        let ours = |block: u32| shard.is_none_or(|shard| shard.contains(block));
         let scheduled: Vec<Assignment> = (0..)
             .zip(&results.run().schedule)
             .filter(|(_, scheduled)| ours(scheduled.block))
@@ -80,7 +78,7 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// Trials that were there when the run began.
+    /// Trials that were finished when the run began.
     pub(super) fn already(&self) -> usize {
         self.already
     }
@@ -95,12 +93,12 @@ impl Queue {
         self.waiting.pop_front()
     }
 
-    /// Moves the record of a trial that runs again aside, where it stays as evidence, and says why it
-    /// did not count; `None` where the trial runs for the first time.
+    /// Sets the record of a trial that runs again aside, where it stays as evidence. Returns why it did not
+    /// count; `None` for the first attempt.
     ///
     /// # Errors
     /// When it cannot be moved.
-    pub(super) fn make_room(
+    pub(super) fn set_aside(
         &mut self,
         results: &ResultsDir,
         index: u32,
@@ -144,7 +142,7 @@ impl Queue {
         let Some(reason) = reason else {
             return false;
         };
-        // Who runs a plan again after a failure has mended its cause.
+        // A user who runs a plan again after a failure has removed its cause.
         let failed = trial.is_ok_and(|trial| trial.outcome != TrialOutcome::Complete);
         let is_again = failed || self.take_from_budget(assignment.index);
         if is_again {

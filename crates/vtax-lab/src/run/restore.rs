@@ -1,4 +1,4 @@
-//! Undoing what a cut-off run left on this host, without running anything.
+//! The restoration of a host after a run that was cut off.
 
 use crate::LabError;
 use serde::Serialize;
@@ -8,18 +8,18 @@ use vtax_host::cell::cgroup;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
 
-/// A change that a cut-off run had made to this host, and what became of it.
+/// A change that a cut-off run left on this host, and whether it was undone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Restored {
-    /// What had been changed, in words.
+pub struct RestoredChange {
+    /// The change, in words.
     pub change: String,
-    /// Why it could not be undone and was given up on; `None`: it is undone.
+    /// Why it could not be undone and was forgotten; `None`: it is undone.
     pub forgotten: Option<String>,
-    /// Why it was left as it is: what is in force is not what vtax had set. `None`: it was vtax's.
+    /// Why it was not touched: the present value is not vtax's. `None`: it was vtax's.
     pub left: Option<String>,
 }
 
-impl fmt::Display for Restored {
+impl fmt::Display for RestoredChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.forgotten, &self.left) {
             (None, None) => write!(f, "restored: {}", self.change),
@@ -29,17 +29,17 @@ impl fmt::Display for Restored {
     }
 }
 
-/// Undoes it, the newest change first.
+/// Undoes the changes, the newest first.
 ///
 /// # Errors
 /// What could not be undone; with `forget`, only when the journal itself cannot be written.
-pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError> {
+pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<RestoredChange>, LabError> {
     let _lock = Lock::acquire(state_dir, "restoring the host")?;
     let mut journal = Journal::open(state_dir)?;
-    let mut restored: Vec<Restored> = journal
+    let mut restored: Vec<RestoredChange> = journal
         .pending()
         .iter()
-        .map(|change| Restored {
+        .map(|change| RestoredChange {
             change: change.to_string(),
             forgotten: None,
             left: None,
@@ -49,7 +49,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError
         if !forget {
             return Err(cause.into());
         }
-        // The newest that is still there is the one that could not be undone.
+        // The newest change that is left is the one that could not be undone.
         let failed = journal.pending().len().checked_sub(1);
         if let Some(entry) = failed.and_then(|newest| restored.get_mut(newest)) {
             entry.forgotten = Some(cause.to_string());
@@ -63,7 +63,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<Restored>, LabError
             entry.left = Some(left.why);
         }
     }
-    // Probes are in no journal: they are over at once, unless they are killed.
+    // Probes are in no journal: only a kill leaves something of them.
     cgroup::sweep_probes();
     restored.reverse();
     Ok(restored)

@@ -31,7 +31,7 @@ pub(super) fn satisfied(
     if next_block <= *minimum {
         return None;
     }
-    // Also of treatments that have no trial to count: nothing is known of them.
+    // Treatments without a trial that counts keep the run going.
     let mut values: BTreeMap<&str, Vec<f64>> = results
         .run()
         .treatments

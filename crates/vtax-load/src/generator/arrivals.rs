@@ -1,11 +1,11 @@
-//! When requests are due: a schedule that nothing the server does can change.
+//! The arrival schedule of requests, independent of the server.
 
 use std::fmt;
 
-/// How requests are spaced.
+/// The spacing of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrival {
-    /// Independent of each other, as from many users: exponential gaps.
+    /// Independent arrivals, as from many users: exponential gaps.
     Poisson,
     /// Equal gaps.
     Constant,
@@ -20,7 +20,7 @@ impl fmt::Display for Arrival {
     }
 }
 
-/// The moments at which requests are due, in nanoseconds since the start.
+/// The times at which requests are due, in nanoseconds since the start.
 #[derive(Debug)]
 pub struct Arrivals {
     arrival: Arrival,
@@ -55,7 +55,7 @@ impl Arrivals {
         }
     }
 
-    /// The next moment, which [`Iterator::next`] would return.
+    /// The next time, without advancing.
     // Positive and below `end`, a u64.
     pub fn peek(&self) -> Option<u64> {
         (self.next < self.end).then_some(self.next as u64)

@@ -1,4 +1,4 @@
-//! One kept connection: connect, send a request, take the answer, again. Never blocks.
+//! A kept connection: connect, send a request, receive the answer, repeat. It never blocks.
 
 use super::Protocol;
 use rustix::io::Errno;
@@ -6,18 +6,18 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, ipproto, sock
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-/// Longest head of an answer that is taken for one.
+/// The most bytes of an answer's head.
 const HEAD_LIMIT: usize = 16 * 1024;
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Debug)]
 enum Phase {
     Idle,
-    /// Connecting or sending: this much of the request is out.
+    /// Connecting or sending: the number of bytes that were sent.
     Sending(usize),
-    /// The head of the answer, as far as it came in pieces.
+    /// Receiving the head: the bytes so far.
     Head(Vec<u8>),
-    /// The body, of which this many bytes are to come.
+    /// Receiving the body: the bytes to come.
     Body(u64),
 }
 
@@ -31,42 +31,41 @@ pub struct Connection {
     closes: bool,
     /// When the request was due, in nanoseconds since the start.
     pub due: u64,
-    /// When it was given to this connection.
+    /// When this connection took it.
     pub sent: u64,
-    /// Since when the connection is free.
+    /// When the connection became free.
     pub idle_since: u64,
     /// Requests answered so far.
     pub answered: u64,
-    /// Whether events are asked for when the socket becomes writable.
+    /// Whether epoll reports when the socket becomes writable.
     pub writability_watched: bool,
 }
 
-/// What came of an event.
+/// The outcome of an event.
 #[derive(Debug)]
 pub enum Progress {
-    /// More is to come; this many bytes of body were received.
+    /// The answer is incomplete; this many bytes of body were received.
     Waiting(u64),
     /// The answer is complete.
     Done {
         /// Bytes of body received by this event.
         bytes: u64,
-        /// What the server answered instead of what was asked for, such as `status 503`.
+        /// The error that the server answered, such as `status 503`.
         refused: Option<String>,
         /// Whether another request can be sent.
         reusable: bool,
     },
-    /// The server closed an idle connection, as it may.
+    /// The server closed an idle connection.
     Closed,
-    /// The server closed a kept connection just as it was used again; the request can be sent
-    /// on another one.
+    /// The server closed a kept connection while the request was sent; another connection can send it.
     Stale,
     /// The exchange failed.
     Failed(io::Error),
 }
 
 impl Connection {
-    /// Begins to connect; the socket becomes writable when that is decided. It could have been
-    /// opened any time since `idle_since`.
+    /// Begins to connect; the socket becomes writable with the outcome. The slot has been free since
+    /// `idle_since`.
     pub fn open(address: SocketAddr, idle_since: u64) -> io::Result<Self> {
         let family = if address.is_ipv4() {
             AddressFamily::INET
@@ -95,7 +94,7 @@ impl Connection {
         })
     }
 
-    /// The socket, to be registered for events.
+    /// The socket, to register for events.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -105,7 +104,7 @@ impl Connection {
         !matches!(self.phase, Phase::Idle)
     }
 
-    /// Whether the socket has to become writable for anything to go on.
+    /// Whether progress needs a writable socket.
     pub fn is_sending(&self) -> bool {
         matches!(self.phase, Phase::Sending(_))
     }
@@ -121,7 +120,7 @@ impl Connection {
         untouched && self.answered > 0
     }
 
-    /// Gives it the next request and sends as much of it as goes.
+    /// Takes the next request and sends as much of it as the socket accepts.
     pub fn begin(&mut self, protocol: &mut dyn Protocol, due: u64, now: u64) -> io::Result<()> {
         self.request.clear();
         protocol.request(&mut self.request);
@@ -138,7 +137,7 @@ impl Connection {
         while let Some(rest) = self.request.get(out..).filter(|rest| !rest.is_empty()) {
             match self.socket.write(rest) {
                 Ok(count) => out += count,
-                // Not connected yet reads as EAGAIN too: the kernel wakes us when it is.
+                // A socket that is not connected yet returns EAGAIN too, and an event when it is.
                 Err(cause) if cause.kind() == ErrorKind::WouldBlock => {
                     self.phase = Phase::Sending(out);
                     return Ok(());
@@ -151,7 +150,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Does what an event on the socket allows: one send or one receive into `buffer`.
+    /// Handles an event on the socket: one send, or one receive into `buffer`.
     pub fn advance(&mut self, protocol: &dyn Protocol, buffer: &mut [u8]) -> Progress {
         if self.is_sending() {
             return match self.send() {
@@ -166,7 +165,7 @@ impl Connection {
             {
                 return Progress::Waiting(0);
             }
-            // Nothing was asked: an end, a reset or a notice that the server is about to close.
+            // Without a request this is an end, a reset, or a notice that the server will close.
             _ if !self.is_busy() => return Progress::Closed,
             Ok(0) | Err(_) if self.may_be_stale() => return Progress::Stale,
             Ok(0) => {

@@ -1,12 +1,11 @@
-//! What the load generators of our own share: when requests are due, connections that never block,
-//! the open loop, and what is printed.
+//! The common parts of vtax's load generators: the arrival schedule, non-blocking connections, the open loop, and
+//! the report.
 //!
-//! Open loop: requests are due at moments that are fixed beforehand, and the latency of each is
-//! counted from the moment it was *due*, not from when a connection was free to send it. A service
-//! that stalls therefore shows the stall in every request that was due meanwhile (no coordinated
-//! omission; Tene, "How NOT to Measure Latency", 2015).
+//! Open loop: requests are due at times that are fixed in advance, and the latency of each counts from the time it
+//! was *due*, not from the time that a connection was free to send it. A stall of the service therefore shows in
+//! every request that was due meanwhile (no coordinated omission; Tene, "How NOT to Measure Latency", 2015).
 //!
-//! One thread, one epoll instance, connections that are kept. The result is a line of JSON on
+//! There is one thread, one epoll instance, and connections are kept. The result is a line of JSON on
 //! standard output, a [`Report`]; with `--ramp` there is one at the end of each rate.
 
 mod arrivals;
@@ -25,7 +24,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 use vtax_host::HostError;
 
-/// What is asked of a server and how its answers begin. A connection carries one request at a time.
+/// The requests of a protocol and the heads of its answers. A connection carries one request at a time.
 pub trait Protocol {
     /// Writes the next request.
     fn request(&mut self, out: &mut Vec<u8>);
@@ -33,24 +32,24 @@ pub trait Protocol {
     /// Reads the head of an answer; `None` while it is incomplete.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is not a valid head.
     fn head(&self, bytes: &[u8]) -> io::Result<Option<Head>>;
 }
 
-/// What the head of an answer says.
+/// The head of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// Its own length in bytes.
     pub length: usize,
-    /// Length in bytes of what follows it.
+    /// Length of the body in bytes.
     pub body: u64,
-    /// What was answered instead of what was asked for, such as `status 503`.
+    /// The error that the server answered, such as `status 503`.
     pub refused: Option<String>,
     /// Whether the server closes the connection after it.
     pub closes: bool,
 }
 
-/// Which server, how much load, and for how long.
+/// The server, the load and its times.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 #[group(skip)]
 pub struct Arguments {
@@ -104,7 +103,7 @@ impl Arguments {
         }
     }
 
-    /// The flags that every loop has.
+    /// The flags of both loops.
     pub(crate) fn common_flags(&self) -> Vec<String> {
         let mut flags = Vec::new();
         flag(&mut flags, "address", self.address);
@@ -140,11 +139,11 @@ impl Arguments {
         }
     }
 
-    /// Runs one rate after the other, and prints what each found when it ends. The next one begins
-    /// with that line, and with nothing of the one before, as if it were a run of its own.
+    /// Runs one rate after the other, and prints a report at the end of each. The next rate begins with that
+    /// line and shares nothing with the last one.
     ///
     /// # Errors
-    /// That of a run, and after the last one where no run had an answer.
+    /// That of a run, or, at the end, when no run had an answer.
     pub(crate) fn each_rate(
         &self,
         run: impl Fn(Self) -> Result<Report, HostError>,
@@ -230,8 +229,8 @@ pub(crate) fn wrong<T>(what: String) -> Result<T, HostError> {
     })
 }
 
-/// Prints what a run found as one line of JSON on standard output; on failure `{"error": …}`, so
-/// that whoever reads the output gets the reason too.
+/// Prints the report of a run as one line of JSON on standard output; on failure `{"error": …}`, so that the
+/// reader of the output gets the reason too.
 ///
 /// # Errors
 /// The failure, or that of printing.
@@ -249,13 +248,13 @@ pub(crate) fn print<T: Serialize>(outcome: Result<T, HostError>) -> Result<(), H
     outcome.map(|_| ())
 }
 
-/// Asks to be woken on time: the kernel may wake sleepers 50 µs late to save power, as late as the
-/// latencies that are measured here. Where it refuses, the report's `lag` shows it.
+/// Sets the timer slack: by default the kernel may wake sleepers 50 µs late, which is as much as the latencies
+/// measured here. Where the kernel refuses, the report's `lag` shows it.
 pub(crate) fn wake_exactly() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
-/// Seconds, checked to be sane, as nanoseconds.
+/// Seconds, checked against bounds, as nanoseconds.
 pub(crate) fn nanoseconds(seconds: f64) -> u64 {
     u64::try_from(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_nanos()).unwrap_or(u64::MAX)
 }

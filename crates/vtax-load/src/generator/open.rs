@@ -1,4 +1,4 @@
-//! Open loop: requests go out when they are due, whatever the server does.
+//! The open loop: requests are sent when they are due, independent of the server.
 
 use super::arrivals::Arrivals;
 use super::connection::Progress;
@@ -10,10 +10,10 @@ use std::ops::Range;
 use vtax_host::HostError;
 use vtax_observe::clock::process_cpu;
 
-/// How often requests are checked against the timeout, in nanoseconds.
-const TIMEOUT_CHECK: u64 = 50_000_000;
+/// Between two checks of the timeout, in nanoseconds.
+const TIMEOUT_CHECK_INTERVAL: u64 = 50_000_000;
 
-/// The requests of a run, as far as they count.
+/// The counts of a run.
 struct Count {
     /// The measured part, in nanoseconds since the start.
     window: Range<u64>,
@@ -40,7 +40,7 @@ impl Count {
         }
     }
 
-    /// Itself where that moment is in the window: a request counts by when it was due.
+    /// The counts, where that time is in the window: a request counts by the time it was due.
     fn at(&mut self, moment: u64) -> Option<&mut Self> {
         self.window.contains(&moment).then_some(self)
     }
@@ -79,7 +79,7 @@ impl Count {
         }
     }
 
-    /// What was due and never sent waited too: leaving it out would flatter a saturated server.
+    /// Adds requests that were due and never sent: without them a saturated server would look better.
     fn unsent(&mut self, (due, first): (u64, bool), now: u64) {
         if let Some(count) = self.at(due) {
             count.due += u64::from(first);
@@ -92,7 +92,7 @@ impl Count {
 /// Requests that are due and not sent.
 struct Pending {
     arrivals: Arrivals,
-    /// Those whose connection turned out to be closed.
+    /// Requests whose connection was closed.
     again: VecDeque<u64>,
 }
 
@@ -102,14 +102,14 @@ impl Pending {
         again.or_else(|| self.arrivals.peek())
     }
 
-    /// The next one, and whether it is taken for the first time.
+    /// The next request, and whether this is its first attempt.
     fn take(&mut self) -> Option<(u64, bool)> {
         let again = self.again.pop_front().map(|due| (due, false));
         again.or_else(|| self.arrivals.next().map(|due| (due, true)))
     }
 }
 
-/// Runs to the end of the window, and until the last request that was due is answered or given up.
+/// Runs to the end of the window, and until every request that was due is answered or timed out.
 pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
     let cpu_before = process_cpu();
     let (rate, warmup) = (arguments.rate, nanoseconds(arguments.warmup));
@@ -122,12 +122,12 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
     let timeout = nanoseconds(arguments.timeout);
     let mut idle: Vec<usize> = Vec::new();
     let mut ready = Vec::new();
-    let mut next_check = TIMEOUT_CHECK;
+    let mut next_check = TIMEOUT_CHECK_INTERVAL;
     let mut in_flight = 0_u64;
     loop {
         let mut now = pool.now();
         while pending.peek().is_some_and(|due| due <= now) {
-            // The connection used last is taken first: few are open where few are needed.
+            // The connection that was used last is used first, which keeps few connections open.
             let opened = match idle.pop() {
                 Some(slot) => Ok(slot),
                 None => match pool.open() {
@@ -168,7 +168,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
             }
         }
         if now >= next_check {
-            next_check = now + TIMEOUT_CHECK;
+            next_check = now + TIMEOUT_CHECK_INTERVAL;
             let late: Vec<(usize, u64)> = pool
                 .busy()
                 .filter(|(_, connection)| now.saturating_sub(connection.sent) > timeout)
@@ -185,7 +185,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
         if now >= end && (is_done || now >= end + timeout) {
             break;
         }
-        // A request that is due but finds no connection waits for an event, not for its moment.
+        // A request that is due without a free connection waits for an event.
         let wake = waiting
             .filter(|due| *due > now)
             .unwrap_or(u64::MAX)

@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 
-/// How much one receive takes at most.
-const BUFFER: usize = 128 * 1024;
+/// The most bytes of one receive.
+const RECEIVE_BYTES: usize = 128 * 1024;
 
 /// Connections by slot, and the epoll instance that watches them.
 pub struct Pool {
@@ -43,7 +43,7 @@ impl Pool {
             events: Vec::with_capacity(256),
             slots: (0..limit).map(|_| None).collect(),
             vacant: (0..limit).rev().map(|slot| (slot, 0)).collect(),
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; RECEIVE_BYTES],
             address,
             protocol,
             start: Instant::now(),
@@ -89,7 +89,7 @@ impl Pool {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// Gives the connection in `slot` the next request.
+    /// Sends the next request on the connection in `slot`.
     pub fn begin(&mut self, slot: usize, due: u64, now: u64) -> io::Result<()> {
         let Some(Some(connection)) = self.slots.get_mut(slot) else {
             return Err(io::ErrorKind::NotConnected.into());
@@ -98,8 +98,8 @@ impl Pool {
         Self::watch(&self.epoll, connection, slot)
     }
 
-    /// Asks for writability only while something is to be written: a socket is almost always
-    /// writable, and would be reported all the time.
+    /// Registers for writability only while there is something to write: a socket is almost always writable,
+    /// and epoll would report it all the time.
     fn watch(epoll: &OwnedFd, connection: &mut Connection, slot: usize) -> io::Result<()> {
         if connection.is_sending() == connection.writability_watched {
             return Ok(());
@@ -115,7 +115,7 @@ impl Pool {
         )?)
     }
 
-    /// Does what an event in `slot` allows; closes the connection where it is of no more use.
+    /// Handles an event in `slot`, and closes the connection where it is of no more use.
     pub fn advance(&mut self, slot: usize) -> Option<(Progress, u64)> {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let due = connection.due;

@@ -1,4 +1,4 @@
-//! What the load generators print.
+//! The reports that the load generators print.
 
 use super::{nanoseconds, seconds};
 use base64::Engine;

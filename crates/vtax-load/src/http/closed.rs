@@ -8,8 +8,8 @@ use crate::generator::{nanoseconds, seconds};
 use vtax_host::HostError;
 use vtax_observe::clock::process_cpu;
 
-/// Most download times that a report lists one by one.
-const LISTED: usize = 10_000;
+/// The most download times that a report lists one by one.
+const MAX_LISTED_TIMES: usize = 10_000;
 
 /// Downloads of the measured part.
 struct Count {
@@ -22,7 +22,7 @@ struct Count {
 /// When a phase of downloads ends.
 #[derive(Clone, Copy)]
 enum Until {
-    /// At this moment, whatever is then under way.
+    /// At this time, also during a download.
     Moment(u64),
     /// When this many downloads are complete.
     Downloads(u64),
@@ -30,7 +30,7 @@ enum Until {
 
 /// Runs for the duration, or until the downloads are done.
 ///
-/// A download that fails ends the run: the total of what was asked for can no longer be met.
+/// A download that fails ends the run, since the total can no longer be reached.
 pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     let common = &arguments.common;
     let begin = nanoseconds(common.warmup);
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
                     u64::MAX,
                     Until::Moment(begin),
                 )?;
-                // The measured downloads begin together and from nothing.
+                // The measured downloads begin together, on new connections.
                 pool.close_all();
             }
             let begun = pool.now();
@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     })
 }
 
-/// Downloads until `until`, counting what happens from `counted_from` on.
+/// Downloads until `until`, and counts from `counted_from` on.
 fn phase(
     arguments: &Arguments,
     pool: &mut Pool,
@@ -155,7 +155,7 @@ fn phase(
                         count.bytes += bytes;
                         count.requests += 1;
                         count.latency.record(now.saturating_sub(since));
-                        if count.listed.len() < LISTED {
+                        if count.listed.len() < MAX_LISTED_TIMES {
                             count.listed.push(seconds(now.saturating_sub(since)));
                         }
                     }

@@ -14,7 +14,7 @@ use crate::generator::pool::Pool;
 use crate::generator::{self, Report, flag, open, wake_exactly, wrong};
 use vtax_host::HostError;
 
-/// What to ask of which server.
+/// The arguments of `vtax load http`.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Arguments {
     /// Which server, and how much load.
@@ -32,7 +32,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// These arguments as they are written after `vtax load http`.
+    /// The words of these arguments after `vtax load http`.
     pub fn to_flags(&self) -> Vec<String> {
         let mut flags = if self.closed {
             self.common.common_flags()
@@ -81,10 +81,10 @@ impl Arguments {
     }
 }
 
-/// Runs the load and prints what it found, for each rate.
+/// Runs the load and prints a report for each rate.
 ///
 /// # Errors
-/// When the arguments make no sense, no socket can be opened, or (closed loop) a download fails.
+/// When the arguments contradict each other, no socket can be opened, or (closed loop) a download fails.
 pub fn main(arguments: &Arguments) -> Result<(), HostError> {
     arguments.common.each_rate(|common| {
         run(&Arguments {

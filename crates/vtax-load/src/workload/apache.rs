@@ -1,4 +1,4 @@
-//! Apache in the target with one file to serve, for the workloads that ask for it.
+//! Apache in the target with one file, for HTTP workloads.
 //!
 //! Apache gets its whole configuration on the command line, so that it is the same on every
 //! platform whatever a distribution configures.
@@ -7,7 +7,7 @@ use super::driver::{command, prepare, script, start_service};
 use super::*;
 use std::net::SocketAddr;
 
-/// What runs in the target.
+/// The program in the target.
 pub const PROGRAMS: &[Program] = &[Program::of("apache2", "apache2-bin")];
 /// The path of the file.
 pub const PATH: &str = "/file";

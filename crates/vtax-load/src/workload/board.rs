@@ -12,7 +12,7 @@ use super::*;
 use crate::generator;
 use crate::http::Arguments;
 
-/// See the module.
+/// The workload.
 pub struct Board;
 
 const PROGRAMS: &[Program] = &[

@@ -11,7 +11,7 @@ use super::output::{Metrics, OP_RATE, garbage, json, number, positive, work};
 use super::*;
 use serde::Deserialize;
 
-/// See the module.
+/// The workload.
 pub struct Cpu;
 
 const PROGRAMS: &[Program] = &[Program::of("bash", "bash")];

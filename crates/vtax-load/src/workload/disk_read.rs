@@ -9,7 +9,7 @@ use super::*;
 use crate::generator::Summary;
 use serde::Deserialize;
 
-/// See the module.
+/// The workload.
 pub struct DiskRead;
 
 const PROGRAMS: &[Program] = &[Program::of("fio", "fio")];

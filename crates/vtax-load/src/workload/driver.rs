@@ -11,14 +11,14 @@ use vtax_host::HostError;
 
 /// How long a service may take to answer.
 const SERVICE_LIMIT: Duration = Duration::from_secs(60);
-/// How long the making of files and tables may take. An emulated machine on a busy host is slow.
+/// How long the preparation of files and tables may take. An emulated machine on a busy host is slow.
 const PREPARE_LIMIT: Duration = Duration::from_secs(600);
-/// How long the end of a service may be seen after the failure of a generator that it caused.
-const SEEN_LATER: Duration = Duration::from_secs(1);
-/// A load of fixed length may end so much before its time.
-const EARLY: Duration = Duration::from_millis(250);
-/// How often a target is asked outside the measured window.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long after the failure of a generator the end of a service may show as its cause.
+const SERVICE_END_DELAY: Duration = Duration::from_secs(1);
+/// How much before its time a load of fixed length may end.
+const EARLY_END_TOLERANCE: Duration = Duration::from_millis(250);
+/// Between two polls of a target outside the window.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A command line with numbers and messages in no particular language.
 pub fn command<I>(words: I) -> CommandLine
@@ -246,7 +246,7 @@ pub fn start(
             programs,
             begun,
             least: match is_fixed && !command.ramps {
-                true => length.saturating_sub(EARLY),
+                true => length.saturating_sub(EARLY_END_TOLERANCE),
                 false => Duration::ZERO,
             },
             limit,
@@ -330,8 +330,8 @@ impl Load for ClientLoad {
         let ended = Instant::now();
         let is_early = ended < self.begun + self.least;
         if finished.code != 0 || is_early {
-            while ended.elapsed() < SEEN_LATER {
-                std::thread::sleep(PAUSE);
+            while ended.elapsed() < SERVICE_END_DELAY {
+                std::thread::sleep(POLL_INTERVAL);
                 dead_service(target, self.service)?;
             }
         }
@@ -364,9 +364,11 @@ impl TargetLoad {
     fn next(extent: Extent, timing: Timing, elapsed: Duration) -> Duration {
         let end = timing.warmup + timing.duration;
         match extent {
-            Extent::FixedDuration if elapsed + PAUSE < timing.warmup => elapsed + PAUSE,
+            Extent::FixedDuration if elapsed + POLL_INTERVAL < timing.warmup => {
+                elapsed + POLL_INTERVAL
+            }
             Extent::FixedDuration if elapsed < end => end,
-            Extent::FixedDuration => elapsed + PAUSE,
+            Extent::FixedDuration => elapsed + POLL_INTERVAL,
             // The window ends when the work does: asking costs something, and so does not
             // noticing. A hundredth of the time that has passed keeps both small.
             Extent::ToCompletion => {

@@ -1,4 +1,4 @@
-//! `hping3`: so many TCP connections asked for, none opened, and how long until all are answered.
+//! `hping3`: the time until a number of TCP SYNs is answered; no connection is opened.
 //!
 //! The target's kernel answers each SYN, and the client's kernel, which knows of no such connection,
 //! resets it. Apache listens, so that the answers are those of an open port. The round trips that hping3
@@ -10,10 +10,10 @@ use super::driver::script;
 use super::output::*;
 use super::*;
 
-/// See the module.
+/// The workload.
 pub struct Hping3;
 
-/// What floods and asks.
+/// The program.
 pub const PROGRAMS: &[Program] = &[Program::of("hping3", "hping3")];
 const REQUESTS: Parameter =
     Parameter::new("load.requests", Domain::Integer(1, 10_000_000), "10000")
@@ -35,7 +35,7 @@ pub fn syn(rest: &[&str]) -> Vec<String> {
     words.map(|word| (*word).to_owned()).collect()
 }
 
-/// hping3's option for so many a second. It counts in whole microseconds.
+/// hping3's option for a rate, which it rounds to whole microseconds.
 pub fn interval(rate: f64) -> String {
     format!("u{:.0}", (1e6 / rate).clamp(1.0, 1e9))
 }

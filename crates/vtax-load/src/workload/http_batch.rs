@@ -1,5 +1,5 @@
-//! `http-batch` and `http-flood`: so many HTTP requests at a rate, and how long until the last one is
-//! answered; in peace, or while a flood of SYNs arrives at the web server's port.
+//! `http-batch` and `http-flood`: the time until a number of HTTP requests at a rate is answered, without and with
+//! a flood of SYNs at the web server's port.
 //!
 //! The flood is hping3's, not T50's: that one of Debian (5.8.7b) sends TCP with wrong checksums, so
 //! that no server ever sees it (`TcpInCsumErrors` counts all of it).
@@ -14,7 +14,7 @@ use super::*;
 use crate::generator::{self, Arrival};
 use crate::http::Arguments;
 
-/// See the module.
+/// The workloads.
 pub enum HttpBatch {
     /// `http-batch`.
     Calm,
@@ -45,7 +45,7 @@ const ABOUT: About = About {
 
 static CALM: About = About {
     kind: "http-batch",
-    summary: "so many HTTP requests at a rate, until the last answer (Apache in the target)",
+    summary: "a number of HTTP requests at a rate, until the last answer (Apache in the target)",
     parameters: &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT],
     client_programs: &[],
     ..ABOUT

@@ -8,7 +8,7 @@ use super::*;
 use crate::generator;
 use crate::http::Arguments;
 
-/// See the module.
+/// The workload.
 pub struct HttpClosed;
 
 /// Its load generator, for messages.

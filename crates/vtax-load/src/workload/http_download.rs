@@ -5,7 +5,7 @@ use super::http_closed::DRIVER;
 use super::output::{BIT_RATE, Metrics, garbage, gigabytes};
 use super::*;
 
-/// See the module.
+/// The workload.
 pub struct HttpDownload;
 
 const CONNECTIONS: Parameter =

@@ -6,7 +6,7 @@ use super::*;
 use crate::generator;
 use crate::http::Arguments;
 
-/// See the module.
+/// The workload.
 pub struct HttpRate;
 
 const LOOP: OpenLoop = OpenLoop {

@@ -1,10 +1,10 @@
-//! `idle`: no load at all. What a platform costs when it does nothing.
+//! `idle`: no load, for the cost of an idle platform.
 
 use super::driver::Passed;
 use super::output::{json, positive, work};
 use super::*;
 
-/// See the module.
+/// The workload.
 pub struct Idle;
 
 static ABOUT: About = About {

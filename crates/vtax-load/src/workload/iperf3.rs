@@ -1,5 +1,4 @@
-//! iperf3, as the TCP and UDP workloads use it: its server, its client's command line and its
-//! JSON.
+//! iperf3 for the TCP and UDP workloads: the server, the client's command line and the JSON output.
 //!
 //! The target always runs the server, so that one address and port suffice on every platform;
 //! `--reverse` makes it send.
@@ -12,7 +11,7 @@ use serde::Deserialize;
 /// The port that iperf3 listens on by default.
 pub const PORT: u16 = 5201;
 
-/// What both sides run.
+/// The program of both sides.
 pub const PROGRAMS: &[Program] = &[Program::of("iperf3", "iperf3")];
 
 /// Starts the server, for as many tests as a trial has, one after the other.
@@ -53,7 +52,7 @@ pub fn bitrate_per_stream(rate_mbit: f64, streams: i64) -> String {
     format!("{each:.0}")
 }
 
-/// The part of iperf3's JSON that counts.
+/// The used part of iperf3's JSON.
 #[derive(Debug, Deserialize)]
 pub struct Output {
     error: Option<String>,
@@ -173,7 +172,7 @@ pub fn duration(seconds: f64, timing: Timing) -> Option<String> {
     check::duration("iperf3", seconds, Duration::from_secs(asked))
 }
 
-/// What to do about an error of iperf3.
+/// The remedy for an error of iperf3.
 fn remedy(error: &str) -> &'static str {
     let has = |word: &str| error.contains(word);
     if has("busy") {

@@ -4,7 +4,7 @@ use super::check::{Account, Amount, Claim};
 use super::output::{BIT_RATE, Metrics, garbage, gigabytes, number, positive, shortfall};
 use super::*;
 
-/// See the module.
+/// The workload.
 pub struct Iperf3Udp;
 
 const RATE_MBIT: Parameter = Parameter::new("load.rate_mbit", Domain::Number(0.001, 1e6), "100")

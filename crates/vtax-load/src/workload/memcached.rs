@@ -7,7 +7,7 @@ use super::*;
 use crate::generator;
 use crate::memcached::Arguments;
 
-/// See the module.
+/// The workload.
 pub struct Memcached;
 
 const LOOP: OpenLoop = OpenLoop {

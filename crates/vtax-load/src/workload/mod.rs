@@ -1,8 +1,8 @@
 //! Workloads: a service in the target and the load generator that drives it. One file each;
 //! [`all`] registers them.
 //!
-//! A workload is data and a parser: what it starts in the target, its load's command line as a
-//! function of the settings, and what that prints.
+//! A workload is data and a parser: the service in the target, the load's command line as a function of the
+//! settings, and the parser of its output.
 
 mod apache;
 mod board;
@@ -43,7 +43,7 @@ use vtax_host::cell::{Client, ClientProcess};
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_report::results::{Metric, Work};
 
-/// What came of something that a host can refuse.
+/// The result of an operation on a host.
 pub type Outcome<T> = Result<T, HostError>;
 
 /// Every workload, in the order of tables.
@@ -93,23 +93,23 @@ pub trait LoadClient {
     /// When the client itself is gone.
     fn can_connect(&self, address: IpAddr, port: u16) -> Outcome<bool>;
 
-    /// Whether [`Running::line`] tells what its commands print while they run.
-    fn tells_lines(&self) -> bool {
+    /// Whether [`Running::line`] returns the output of its commands while they run.
+    fn streams_lines(&self) -> bool {
         false
     }
 }
 
 /// A command that runs as the client. Dropping it kills the command.
 pub trait Running {
-    /// The next line that it printed and when that came, once; `None` where there is none yet.
+    /// Takes the next line of its output, with the time that it came; `None` where there is none yet.
     fn line(&mut self) -> Option<(Instant, Vec<u8>)> {
         None
     }
 
-    /// What became of it, once; `None` while it runs.
+    /// Takes its result; `None` while it runs.
     ///
     /// # Errors
-    /// When the client cannot tell.
+    /// When the client does not answer.
     fn poll(&mut self) -> Outcome<Option<Finished>>;
 }
 
@@ -122,7 +122,7 @@ impl LoadClient for Client {
         Client::can_connect(self, address, port)
     }
 
-    fn tells_lines(&self) -> bool {
+    fn streams_lines(&self) -> bool {
         true
     }
 }
@@ -137,7 +137,7 @@ impl Running for ClientProcess {
     }
 }
 
-/// A program and the Debian package that brings it.
+/// A program and the Debian package that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Program {
     /// The program's name, found through `PATH`.
@@ -160,7 +160,7 @@ pub struct Service {
     pub job: Option<(Job, &'static str)>,
 }
 
-/// How a trial's measured window ends.
+/// The end of a trial's window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     /// After the plan's duration; reported in watts and rates.
@@ -189,22 +189,22 @@ impl Extent {
 /// The times of one trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// Load runs this long before the measured window opens.
+    /// The load before the window opens.
     pub warmup: Duration,
-    /// The measured window of a fixed-duration workload.
+    /// The window of a fixed-duration workload.
     pub duration: Duration,
 }
 
-/// The parameter that says how much load there is: the one that a ramp varies.
+/// The parameter for the amount of load, which a ramp varies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadLevel {
     /// The parameter's key.
     pub key: &'static str,
     /// The unit of the load.
     pub unit: Unit,
-    /// How much in that unit 1 of the parameter is, such as 10⁶ for Mbit/s.
+    /// The factor from the parameter to the unit, such as 10⁶ for Mbit/s.
     pub scale: f64,
-    /// What it is, for axes.
+    /// The title of axes.
     pub title: &'static str,
 }
 
@@ -229,7 +229,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// A target's.
+    /// The disk of a target.
     pub fn of(target: &dyn Target) -> Self {
         let (device, directory) = target.about().scratch.clone();
         Self { device, directory }
@@ -246,7 +246,7 @@ pub enum Runs {
 }
 
 impl Runs {
-    /// What belongs to this side.
+    /// The value for this side.
     fn pick<T>(self, client: T, target: T) -> T {
         match self {
             Self::Client => client,
@@ -255,14 +255,14 @@ impl Runs {
     }
 }
 
-/// The command that is the load.
+/// The command of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadCommand {
     /// The command line; an empty one lets the time pass.
     pub line: CommandLine,
     /// Where it runs.
     pub runs: Runs,
-    /// How long a load that ends by its times may outlast them before it counts as stuck.
+    /// How long a load with fixed times may outlast them before it counts as hung.
     pub patience: Duration,
     /// Whether it goes on to its next level with each line that it prints ([`Workload::ramp`]).
     ramps: bool,
@@ -287,7 +287,7 @@ impl LoadCommand {
         }
     }
 
-    /// With so much more patience.
+    /// The same with more patience.
     pub fn patient(mut self, more: Duration) -> Self {
         self.patience += more;
         self
@@ -299,7 +299,7 @@ impl LoadCommand {
 pub struct About {
     /// The name in plans: `iperf3-receive`, `http-rate`, `cpu`.
     pub kind: &'static str,
-    /// A line on what it does.
+    /// Its description in one line.
     pub summary: &'static str,
     /// The settings of a plan for it; keys start with `load.`.
     pub parameters: &'static [Parameter],
@@ -326,10 +326,10 @@ impl About {
     };
 }
 
-/// A load: a service, the command that drives it and the reading of what that prints.
+/// A workload: a service, the command that drives it, and the parser of its output.
 ///
-/// What has to be written is data ([`Workload::load`] is a function of the settings alone) and a
-/// parser; [`Workload::drive`] does the rest.
+/// An implementation is data ([`Workload::load`] is a function of the settings alone) and a parser;
+/// [`Workload::drive`] does the rest.
 pub trait Workload: Sync {
     /// Its constants.
     fn about(&self) -> &'static About;
@@ -339,7 +339,7 @@ pub trait Workload: Sync {
         self.about().kind
     }
 
-    /// How its measured window ends.
+    /// The end of its window.
     fn extent(&self, _settings: &Settings) -> Extent {
         Extent::FixedDuration
     }
@@ -366,7 +366,7 @@ pub trait Workload: Sync {
     /// The load's command for a target at `address`: warm-up first, then the measured part.
     ///
     /// # Errors
-    /// When the settings allow none.
+    /// When the settings are invalid.
     fn load(
         &self,
         address: IpAddr,
@@ -375,7 +375,7 @@ pub trait Workload: Sync {
         timing: Timing,
     ) -> Outcome<LoadCommand>;
 
-    /// Starts the load on what [`Workload::serve`] returned. Returns at once.
+    /// Starts the load on the service that [`Workload::serve`] returned, and returns at once.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -400,17 +400,16 @@ pub trait Workload: Sync {
         driver::start(target, client, service, command, programs, extent, timing)
     }
 
-    /// Reads what the load printed. A pure function, tested on recorded and on garbage input.
+    /// Parses the output of the load. A pure function, tested on recorded and on garbage input.
     ///
     /// # Errors
-    /// When it is not what the load prints when all is well; the message quotes it.
+    /// When it is not the output of a successful load; the message quotes it.
     fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult>;
 
-    /// For a generator that goes through load levels by itself, as the client: the command that
-    /// does. The first level has these times; the others settle for `settle` instead of a warm-up.
-    /// When a level ends, not before its window does, it prints, as one line, what
-    /// [`Workload::load`] of that level would have printed, for [`Workload::parse`], and goes on to
-    /// the next one in that moment. `None`: a load is started for each level.
+    /// The command of a generator that goes through load levels by itself, as the client. The first level has
+    /// these times; the others settle for `settle` instead of a warm-up. At the end of a level, not before the
+    /// end of its window, the generator prints one line, the output of [`Workload::load`] at that level, and
+    /// begins the next level at once. `None`: a load is started for each level.
     ///
     /// # Errors
     /// As [`Workload::load`].
@@ -424,8 +423,8 @@ pub trait Workload: Sync {
         Ok(None)
     }
 
-    /// As [`Workload::drive`], for [`Workload::ramp`]. `None` also where the client does not tell
-    /// what its commands print while they run.
+    /// As [`Workload::drive`], for [`Workload::ramp`]. `None` also where the client does not stream the output
+    /// of its commands.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -438,7 +437,7 @@ pub trait Workload: Sync {
         first: Timing,
         settle: Duration,
     ) -> Outcome<Option<Box<dyn Load>>> {
-        let command = match client.tells_lines() {
+        let command = match client.streams_lines() {
             true => self.ramp(target.about().address, levels, first, settle)?,
             false => None,
         };
@@ -456,47 +455,46 @@ pub trait Workload: Sync {
 
 /// A load in progress.
 pub trait Load {
-    /// What the load printed, once it or a level of it has ended; `None` while that runs. To be
-    /// called often: it decides for itself when asking the target would not disturb what is measured.
+    /// The output of the load, once it or a level of it has ended; `None` while it runs. Call it often: it asks
+    /// the target only when that does not disturb the measurement.
     ///
     /// # Errors
-    /// When the load or the service died, with what it said.
+    /// When the load or the service died, with its output.
     fn poll(&mut self, target: &mut dyn Target) -> Outcome<Option<Vec<u8>>>;
 
-    /// For a generator that goes from level to level by itself: when it began the present one.
+    /// When a generator that goes from level to level by itself began the present level.
     fn level_began(&self) -> Option<Instant> {
         None
     }
 }
 
-/// That a load generator sent late.
+/// The lateness of a load generator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lateness {
-    /// By how much, of which latency.
+    /// The lateness and the latency that it affects, in words.
     pub text: String,
     /// Whether the median request was late too, and not only the slowest ones.
     pub is_typical: bool,
 }
 
-/// What a workload found.
+/// The result of a load.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct WorkloadResult {
     /// The work done per second of the measured window (fixed duration) or in all (completion).
     pub work: Option<WorkDone>,
     /// Its metrics by stable name: `throughput`, `latency.p99`, `jitter`.
     pub metrics: BTreeMap<String, Metric>,
-    /// Whole distributions in nanoseconds, by the name of what they are of: `latency`.
+    /// Distributions in nanoseconds, by the name of their quantity: `latency`.
     pub histograms: Vec<(String, Histogram<u64>)>,
-    /// Reasons not to trust this trial that only the load generator can see.
+    /// Reasons to suspect this trial that only the load generator knows.
     pub suspect: Vec<String>,
-    /// What the load generator says that the lab counted too. Where the two disagree, the trial is
-    /// suspect.
+    /// Claims of the load generator that the lab's counters can check. A contradiction makes the trial suspect.
     pub claims: Vec<check::Claim>,
-    /// Why the load was not the one asked for: a steady trial is suspect for it, and of a profile the level does not count
-    /// as borne.
+    /// Why the load was below the requested one: a steady trial becomes suspect, and a level of a profile counts as
+    /// broken.
     pub unreached: Option<String>,
-    /// Why its latencies are in good part those of the load generator: a steady trial is suspect for it, and a ramp where
-    /// that is so up to the level that broke the objective.
+    /// The lateness of the load generator, where it is a large part of the latencies: a steady trial becomes suspect, and
+    /// a ramp where a level up to the one that broke the objective has it.
     pub late: Option<Lateness>,
 }
 

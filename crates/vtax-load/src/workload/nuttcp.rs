@@ -7,7 +7,7 @@ use super::output::{BIT_RATE, Metrics, figure, garbage, gigabytes, number, posit
 use super::*;
 use vtax_core::Quantity;
 
-/// See the module.
+/// The workload.
 pub struct Nuttcp;
 
 const PROGRAMS: &[Program] = &[Program::of("nuttcp", "nuttcp")];

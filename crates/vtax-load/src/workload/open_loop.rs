@@ -1,5 +1,4 @@
-//! The load generators of our own, as workloads use them: the settings of an open loop, the command
-//! line, and the reading of a report.
+//! vtax's load generators in workloads: the settings of an open loop, the command line, and the parser of a report.
 
 use super::check::Claim;
 use super::output::{
@@ -21,10 +20,10 @@ pub const ARRIVAL: Parameter = Parameter::new(
     "poisson",
 )
 .help("how requests are spaced: as from many independent users, or equally");
-/// All that is random.
+/// The seed of arrivals.
 pub const SEED: Parameter = Parameter::new("load.seed", Domain::Integer(0, i64::MAX), "1")
     .help("seed of the Poisson arrivals [default: one for each block, from the plan's seed; in an emulated host 1]");
-/// How many requests can be under way.
+/// The most requests in progress.
 pub const CONNECTIONS: Parameter =
     Parameter::new("load.connections", Domain::Integer(1, 10_000), "100")
         .help("most connections at once; requests beyond wait, and the wait counts");
@@ -132,7 +131,7 @@ pub fn named(name: &str, histogram: Option<Histogram<u64>>) -> Vec<(String, Hist
     named.into_iter().collect()
 }
 
-/// A load generator of our own in open loop.
+/// A load generator of vtax in open loop.
 pub struct OpenLoop {
     /// Its name after `vtax load`.
     pub generator: &'static str,

@@ -12,7 +12,7 @@ use super::*;
 use crate::generator::report::Times;
 use vtax_core::Quantity;
 
-/// See the module.
+/// The workload.
 pub struct Sip;
 
 const SERVER: &[Program] = &[

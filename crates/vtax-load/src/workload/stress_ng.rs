@@ -1,10 +1,10 @@
-//! `stress-ng`: one kind of hunger at a time, for the processor, its memory or its scheduler.
+//! `stress-ng`: a stressor of the processor, its memory or its scheduler.
 
 use super::driver::{script, whole_seconds};
 use super::output::{Metrics, OP_RATE, figure, number, positive, text, work};
 use super::*;
 
-/// See the module.
+/// The workload.
 pub struct StressNg;
 
 const PROGRAMS: &[Program] = &[Program::of("stress-ng", "stress-ng")];
@@ -27,7 +27,7 @@ found=$(mktemp) && "$@" --timeout "$measured" --metrics --yaml "$found" >&2 &&
 
 static ABOUT: About = About {
     kind: "stress-ng",
-    summary: "hunger for the processor, its memory or its scheduler (stress-ng)",
+    summary: "busy loops for the processor, its memory or its scheduler (stress-ng)",
     parameters: &[STRESSOR, WORKERS],
     target_programs: PROGRAMS,
     packages: &["stress-ng"],
@@ -63,14 +63,14 @@ impl Workload for StressNg {
         let mut arguments = vec![before.as_str(), &measured, "stress-ng", &option, &workers];
         arguments.extend::<&[&str]>(match stressor {
             "cpu" => &["--cpu-method", "pi"],
-            // It would take four times the cache that it sees, which a guest may see another of.
+            // By default it takes four times the cache size, which a guest may report differently.
             "stream" => &["--stream-l3-size", "4M"],
             _ => &[],
         });
         Ok(LoadCommand::target(script("sh", SCRIPT, &arguments)))
     }
 
-    /// An operation is whatever the stressor counts: never to be compared between stressors.
+    /// An operation is a count of the stressor; counts of different stressors are not comparable.
     fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
         let text = text("stress-ng", raw)?;
         let value = |name: &str| {

@@ -7,7 +7,7 @@ use super::output::*;
 use super::*;
 use crate::generator::report::Times;
 
-/// See the module.
+/// The workload.
 pub struct SysbenchOltp;
 
 const SERVER: &[Program] = &[Program::of("mariadbd", "mariadb-server")];

@@ -6,7 +6,7 @@ use super::output::{BYTE_RATE, Metrics, OP_RATE};
 use super::output::{figure, garbage, gigabytes, number, positive, text};
 use super::*;
 
-/// See the module.
+/// The workload.
 pub struct Tbench;
 
 const SERVER: &[Program] = &[Program::of("tbench_srv", "dbench")];

@@ -1,5 +1,5 @@
-//! Whether KVM can be used here, decided by booting a real kernel: on some hosts `/dev/kvm`
-//! opens and creates VMs and still cannot boot a stock kernel.
+//! Whether KVM can boot a stock kernel, tested with a real boot: on some hosts `/dev/kvm` opens and creates VMs and
+//! still cannot boot one.
 
 use super::machine::{Accel, Machine};
 use super::options::Options;
@@ -19,21 +19,21 @@ use vtax_host::HostError;
 use vtax_host::command::plain;
 use vtax_host::kernel_file;
 
-/// A kernel that KVM can run reaches user space in a second or two, even on a loaded host.
+/// How long a boot under KVM may take; it takes a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Set where it is known that this host's KVM boots such a kernel: in an emulated host, which is the same
 /// every time.
 const KNOWN: &str = "VTAX_KVM_BOOTS";
 
-/// What a boot under KVM showed.
+/// The result of a boot under KVM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct KvmVerdict {
     /// Whether the kernel reached user space.
     pub boots: bool,
-    /// Which KVM it is: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none` without one.
+    /// The KVM module: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none` without one.
     pub backend: String,
-    /// What was seen: the end of the console and what QEMU said.
+    /// The end of the console and QEMU's messages.
     pub evidence: String,
     /// How long the kernel took to power off again, or how long it was waited for.
     pub seconds: f64,
@@ -87,7 +87,7 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
     }
 }
 
-/// The first line that QEMU says of itself, which also shows that it can be run.
+/// The first line of QEMU's version, which also shows that it runs.
 pub(super) fn version(binary: &str) -> Result<String, HostError> {
     let output = plain(binary)
         .arg("--version")

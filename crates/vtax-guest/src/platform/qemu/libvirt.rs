@@ -1,5 +1,5 @@
-//! The same machine as libvirt has it: a transient domain, booted from the same image, with QEMU
-//! where libvirt puts it. Its tap is made by libvirt and taken into the cell.
+//! The same machine as a transient domain of libvirt, booted from the same image. libvirt makes its tap, which moves
+//! into the cell.
 //!
 //! A domain outlives vtax, so that it is in the journal; its files are the cell's.
 
@@ -29,13 +29,13 @@ use vtax_host::virsh::{PREFIX, Virsh};
 use vtax_observe::guests::{Guests, Identity};
 use vtax_observe::{NetDevice, Subject};
 
-/// Which libvirt.
+/// The connection to libvirt.
 pub const URI: Parameter = Parameter::new("libvirt.uri", Domain::Text("uri"), "qemu:///system")
     .help(
         "which libvirt, as for `virsh -c`: qemu:///system, qemu:///session, qemu+ssh://HOST/system",
     );
 
-/// What a plan may set of a domain that vtax makes.
+/// The settings of a domain that vtax makes.
 pub const PARAMETERS: &[Parameter] = &[
     URI,
     size::VCPUS,
@@ -45,9 +45,9 @@ pub const PARAMETERS: &[Parameter] = &[
     machine::CPU,
 ];
 
-/// A kernel that is not up by then will not be.
+/// How long a boot may take.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// Between two questions whether the guest's agent is there.
+/// Between two requests to the guest's agent.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Whether this libvirt runs its guests on this host.
@@ -60,7 +60,7 @@ pub fn is_local(uri: &str) -> bool {
     host == Some("") && matches!(scheme, "qemu" | "qemu+unix")
 }
 
-/// The libvirt that the settings name.
+/// The connection that the settings name.
 pub fn virsh(settings: &Settings, reads_only: bool) -> Virsh {
     Virsh {
         uri: URI.text(settings).to_owned(),
@@ -68,10 +68,10 @@ pub fn virsh(settings: &Settings, reads_only: bool) -> Virsh {
     }
 }
 
-/// Whether this host can make a domain with these settings.
+/// Checks that this host can make a domain with these settings.
 ///
 /// # Errors
-/// What is missing, with the remedy.
+/// The first thing that is missing, with the remedy.
 pub fn check(settings: &Settings) -> Result<(), HostError> {
     cell::refuse_share(settings, "libvirt has groups of its own for its domains")?;
     cell::check(settings)?;
@@ -83,11 +83,11 @@ pub fn check(settings: &Settings) -> Result<(), HostError> {
         )));
     }
     Machine::from_settings(settings)?;
-    // What cannot be changed cannot be made either.
+    // A connection that cannot change domains cannot make one.
     virsh(settings, false).run(&["list", "--name"]).map(drop)
 }
 
-/// What a domain of this seat leaves when vtax is killed.
+/// The domain of this seat, which outlives vtax.
 pub fn outlives(seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
     vec![
         Change::Directory { path: folder(seat) },
@@ -108,14 +108,14 @@ fn name(seat: &Seat<'_>) -> String {
 }
 
 /// Ends its domain when it is dropped.
-struct Domained {
+struct DomainGuard {
     virsh: Virsh,
     name: String,
     folder: PathBuf,
     has_ended: bool,
 }
 
-impl Domained {
+impl DomainGuard {
     fn end(&mut self) -> Result<(), HostError> {
         self.has_ended = true;
         self.virsh.end(&self.name)?;
@@ -123,10 +123,10 @@ impl Domained {
     }
 }
 
-impl Drop for Domained {
+impl Drop for DomainGuard {
     fn drop(&mut self) {
         if !self.has_ended {
-            // The journal has it still.
+            // The journal still has the domain.
             let _ = self.end();
         }
     }
@@ -134,7 +134,7 @@ impl Drop for Domained {
 
 /// A booted domain.
 struct LibvirtGuest {
-    domain: Domained,
+    domain: DomainGuard,
     agent: Agent,
     about: About,
     console: PathBuf,
@@ -161,7 +161,7 @@ pub fn boot(
         .mode(0o700)
         .create(&folder)
         .map_err(HostError::file("create", &folder))?;
-    let domain = Domained {
+    let domain = DomainGuard {
         virsh,
         name: name.clone(),
         folder: folder.clone(),
@@ -171,7 +171,7 @@ pub fn boot(
     let (root, console, xml) = (file("root.qcow2"), file("console.log"), file("domain.xml"));
     overlay(&guest.image, &root)?;
     let tap = tap_name(seat);
-    let text = Described {
+    let text = DomainXml {
         machine: &machine,
         guest,
         seat,
@@ -248,7 +248,7 @@ pub fn boot(
     }))
 }
 
-/// Unique in the network namespace where libvirt makes it, for the moment that it is there.
+/// The tap's name, unique in the network namespace in which libvirt makes it.
 fn tap_name(seat: &Seat<'_>) -> String {
     format!("vt{}", seat.holder_pid())
         .chars()
@@ -274,14 +274,14 @@ fn overlay(image: &Path, at: &Path) -> Result<(), HostError> {
     })
 }
 
-/// The agent's port as libvirt hands it on: a line of JSON in, a line out, each by a virsh of its own.
-fn relayed(domain: &Domained) -> Result<Wire, HostError> {
+/// The agent's port through libvirt: each line of JSON is one call of virsh.
+fn relayed(domain: &DomainGuard) -> Result<Wire, HostError> {
     let (ours, theirs) = UnixStream::pair().map_err(HostError::process("make", "a socket pair"))?;
     let reader = theirs
         .try_clone()
         .map_err(HostError::process("make", "a socket pair"))?;
     let (virsh, name) = (domain.virsh.clone(), domain.name.clone());
-    // It ends with the wire.
+    // The thread ends with the wire.
     std::thread::spawn(move || {
         let mut theirs = theirs;
         for line in BufReader::new(reader).split(b'\n').map_while(Result::ok) {
@@ -314,7 +314,7 @@ fn relay(virsh: &Virsh, name: &str, line: &str) -> String {
     };
     let request: Value = serde_json::from_str(line).unwrap_or_default();
     let refused = |cause: HostError| serde_json::json!({"error": {"desc": cause.to_string()}});
-    // libvirt gets into step with the agent by itself.
+    // libvirt synchronises with the agent by itself.
     let answer = match request["execute"].as_str() {
         Some("guest-sync-delimited") => ask(r#"{"execute":"guest-ping"}"#)
             .map(|_| serde_json::json!({"return": request["arguments"]["id"]}).to_string()),
@@ -324,7 +324,11 @@ fn relay(virsh: &Virsh, name: &str, line: &str) -> String {
     answer.replace('\n', " ")
 }
 
-fn wait_for_agent(agent: &mut Agent, domain: &Domained, console: &Path) -> Result<(), HostError> {
+fn wait_for_agent(
+    agent: &mut Agent,
+    domain: &DomainGuard,
+    console: &Path,
+) -> Result<(), HostError> {
     let deadline = Instant::now() + BOOT_LIMIT;
     loop {
         if agent.synchronise(Duration::from_secs(30))? {
@@ -348,8 +352,8 @@ fn wait_for_agent(agent: &mut Agent, domain: &Domained, console: &Path) -> Resul
     }
 }
 
-/// A domain as it is described to libvirt.
-struct Described<'a> {
+/// The description of a domain.
+struct DomainXml<'a> {
     machine: &'a Machine,
     guest: &'a GuestFiles,
     seat: &'a Seat<'a>,
@@ -360,7 +364,7 @@ struct Described<'a> {
     is_system: bool,
 }
 
-impl Described<'_> {
+impl DomainXml<'_> {
     fn xml(&self) -> String {
         let Self {
             machine,
@@ -452,12 +456,12 @@ fn disk(format: &str, file: &Path, name: &str, cache: &str) -> String {
     )
 }
 
-/// Text as XML has it, in an element or an attribute.
+/// Text escaped for an element or an attribute.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, letter| {
         match letter {
             '<' | '>' | '&' | '\'' | '"' => {
-                // A String takes everything.
+                // Writing to a String cannot fail.
                 let _ = write!(out, "&#{};", u32::from(letter));
             }
             _ => out.push(letter),

@@ -1,4 +1,4 @@
-//! The machine that a plan asks for, read from its settings and checked.
+//! The machine of a plan: its settings, checked.
 
 use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ const MSIX: Parameter = Parameter::new("nic.msix", Domain::Bool, "true")
 const PORTS: Parameter = Parameter::new("nic.ports", Domain::Text("port list"), "80,5201")
     .help("ports of the guest that the user backend lets the client reach");
 
-/// What a plan may set of a VM.
+/// The settings of a VM.
 pub(super) const PARAMETERS: &[Parameter] = &[
     VCPUS, MEMORY_MIB, MACHINE, ACCEL, CPU, PIN, IOTHREAD, BINARY, BACKEND, HOLD_US, HOLD_MODE,
     DATAPATH, SOCKET, QUEUES, MSIX, PORTS,
@@ -102,7 +102,7 @@ impl Accel {
     }
 }
 
-/// What is behind the guest's NIC.
+/// The backend of the guest's NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Backend {
     Tap,
@@ -114,7 +114,7 @@ pub(super) enum Backend {
     Vtax(VtaxNic),
 }
 
-/// How vtax-nic moves frames and holds notifications back.
+/// How vtax-nic moves frames and holds notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VtaxNic {
     pub(super) budget_us: u32,
@@ -135,10 +135,10 @@ impl Backend {
 }
 
 impl Machine {
-    /// The machine that the settings describe.
+    /// The machine of the settings.
     ///
     /// # Errors
-    /// The key whose value makes no sense, alone or with another.
+    /// The key with an invalid value, alone or with another.
     pub(super) fn from_settings(settings: &Settings) -> Result<Self, HostError> {
         let kind = match MACHINE.text(settings) {
             "q35" => Kind::Q35,

@@ -1,5 +1,5 @@
-//! QEMU: a VM that is driven over QMP, with a guest that is driven over the QEMU guest agent.
-//! Neither needs a network or a password.
+//! QEMU: a VM that vtax controls over QMP, and its guest over the QEMU guest agent. Neither needs a network or a
+//! password.
 
 mod command_line;
 mod kvm;

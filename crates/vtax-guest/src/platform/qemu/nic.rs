@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use vtax_core::counter;
 use vtax_host::HostError;
 
-/// How long the NIC may take to listen, and to answer.
+/// How long the NIC may take to listen, and to reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running NIC, which ends with this value.
@@ -61,7 +61,7 @@ impl Nic {
         self.child.id()
     }
 
-    /// Who moves the frames, as the NIC says: `kernel`, or `user` and why not the kernel.
+    /// The data path that the NIC reports: `kernel`, or `user` and why not the kernel.
     pub(super) fn datapath(&mut self) -> Result<String, HostError> {
         let answer = self.ask(&json!({"op": "list"}))?;
         answer["ports"][0]["datapath"]

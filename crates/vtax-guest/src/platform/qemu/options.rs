@@ -1,4 +1,4 @@
-//! QEMU's command line, an option at a time: every QEMU that vtax starts is described with this.
+//! The builder of QEMU's command line, for every QEMU that vtax starts.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,18 +14,18 @@ pub fn value(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-/// A command line in the making.
+/// A command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options(CommandLine);
 
 impl Options {
-    /// A machine with whatever QEMU gives it by itself.
+    /// A machine with QEMU's default devices.
     pub fn stock(binary: &str) -> Self {
         Self(vec![binary.to_owned()])
     }
 
-    /// A machine with nothing but what is asked for, without a display, that ends instead of a
-    /// reboot, so that a guest that panics is noticed at once.
+    /// A machine without default devices and display, which ends instead of a reboot, so that a guest's panic
+    /// shows at once.
     pub fn bare(binary: &str) -> Self {
         let mut options = Self::stock(binary);
         options
@@ -61,7 +61,7 @@ impl Options {
         self.option("-chardev", format!("file,id={id},path={}", value(path)))
     }
 
-    /// A character device that listens at a UNIX socket and waits for nobody.
+    /// A character device that listens at a UNIX socket and does not wait for a client.
     pub fn socket(&mut self, id: &str, path: &Path) -> &mut Self {
         let path = value(path);
         self.option(
@@ -78,12 +78,12 @@ impl Options {
         )
     }
 
-    /// The words of it, program included.
+    /// Its words, with the program.
     pub fn words(&self) -> &[String] {
         &self.0
     }
 
-    /// It as a command that dies with this process, also by `kill -9`.
+    /// A command that dies with this process, also by `kill -9`.
     pub fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
         command

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long QEMU may take to write or read a machine's state without its memory: a few hundred KiB.
 const STATE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two looks at a state on its way.
+/// Between two checks of a migration.
 const STATE_POLL: Duration = Duration::from_millis(5);
 
 /// Events kept for [`Qmp::take_events`]; a guest can cause them without end.
@@ -28,10 +28,10 @@ pub struct Qmp {
     events: VecDeque<Event>,
 }
 
-/// Something that QEMU told without being asked.
+/// An event of QEMU.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Event {
-    /// Such as `SHUTDOWN`.
+    /// Its name, such as `SHUTDOWN`.
     pub(super) name: String,
     /// Its data, `null` where there is none.
     pub(super) data: Value,
@@ -58,7 +58,7 @@ impl Qmp {
         }
     }
 
-    /// Takes up the conversation: greeting, then capabilities.
+    /// Negotiates: greeting, then capabilities.
     ///
     /// # Errors
     /// When the other side does not greet as QMP does within `limit`.
@@ -102,7 +102,7 @@ impl Qmp {
         self.wire.peer_process()
     }
 
-    /// Executes a command and returns what it returned.
+    /// Executes a command; its return value.
     ///
     /// # Errors
     /// When QEMU refuses it, does not answer in time, or answers something else.
@@ -142,7 +142,7 @@ impl Qmp {
                 let what = "neither an answer nor an event:";
                 return Err(self.wire.unexpected(what, &answer));
             }
-            // The answer to an earlier command that was given up on: nobody wants it any more.
+            // A reply to an earlier command that timed out.
         }
     }
 
@@ -191,8 +191,8 @@ impl Qmp {
         self.events.drain(..).collect()
     }
 
-    /// Whether QEMU has told of this since the last call, or tells within `limit`. Nothing is asked, so the
-    /// machine does not notice.
+    /// Whether QEMU has reported this event since the last call, or reports it within `limit`. Sends nothing, so
+    /// that the machine is not disturbed.
     ///
     /// # Errors
     /// When the connection ends, or what arrives is no QMP.
@@ -205,8 +205,8 @@ impl Qmp {
         Ok(self.take_events().iter().any(|told| told.name == event))
     }
 
-    /// Writes the state of a machine that has stopped, but for the memory that it shares with files, to where
-    /// `uri` says: `exec:cat >"$STATE"`.
+    /// Writes the state of a stopped machine, without the memory that it shares with files, to `uri`:
+    /// `exec:cat >"$STATE"`.
     ///
     /// # Errors
     /// When QEMU refuses or fails, or takes longer than half a minute.

@@ -18,16 +18,16 @@ use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 /// How long the agent may take to answer. Under emulation a busy guest can take a second.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What errors call it.
+/// Its name in errors.
 pub(in crate::platform) const PEER: &str = "the guest agent";
 
 /// Bytes of one `guest-file-read`; the agent's own limit is 48 MB.
 const READ_BYTES: usize = 1 << 20;
 
-/// The same over a serial port, where every byte costs the VMM a call: an answer is to come in time.
+/// The same over a serial port, where every byte costs the VMM a call and a reply must come in time.
 const SERIAL_READ_BYTES: usize = 32 << 10;
 
-/// The most bytes of a guest's console that are kept where its kernel talks on the agent's line.
+/// The most bytes of a guest's console that are kept where its kernel writes to the agent's line.
 const MOST_CONSOLE: u64 = 64 << 20;
 
 /// Keeps a command's outputs in files of the guest's memory: the agent's own capture ends at
@@ -41,7 +41,7 @@ const DELIMITER: u8 = 0xff;
 #[derive(Debug)]
 pub(in crate::platform) struct Agent {
     wire: Wire,
-    /// Takes what is no answer, where the guest's kernel talks on the same line.
+    /// The log of lines that are no reply, where the guest's kernel writes to the same line.
     console: Option<File>,
     console_bytes: u64,
     next_sync: u64,
@@ -53,7 +53,7 @@ pub(in crate::platform) struct Agent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Running {
     pid: u64,
-    /// Where its outputs are, without `.out` and `.err`.
+    /// The path of its outputs, without `.out` and `.err`.
     files: String,
 }
 
@@ -67,20 +67,20 @@ impl Agent {
         Ok(Self::over(wire))
     }
 
-    /// Over a wire that is there already.
+    /// Over an existing wire.
     pub(in crate::platform) fn over(wire: Wire) -> Self {
         Self {
             wire,
             console: None,
             console_bytes: 0,
-            // The first number differs between clients, so that answers to an earlier one are told apart.
+            // The first number differs between clients, which identifies replies to an earlier one.
             next_sync: u64::from(std::process::id()) << 20,
             jobs: BTreeMap::new(),
             next_job: 0,
         }
     }
 
-    /// Over a serial port that is the guest's console too; what the kernel says goes to `console`.
+    /// Over a serial port that is the guest's console too; the kernel's messages go to `console`.
     pub(in crate::platform) fn on_console(line: UnixStream, console: File) -> Self {
         Self {
             console: Some(console),
@@ -88,8 +88,8 @@ impl Agent {
         }
     }
 
-    /// Tries for `limit` to get into step with the agent. Whatever the port carries before the
-    /// agent's answer, such as what was meant for an earlier client, is passed over.
+    /// Tries for `limit` to synchronise with the agent. Bytes before the agent's reply, such as replies to an
+    /// earlier client, are skipped.
     ///
     /// # Errors
     /// When the port is closed. No answer in time is `false`.
@@ -102,7 +102,7 @@ impl Agent {
         self.answered(id, deadline)
     }
 
-    /// Goes on waiting for the answer to the last [`Agent::synchronise`].
+    /// Continues to wait for the reply to the last [`Agent::synchronise`].
     ///
     /// # Errors
     /// As there.
@@ -131,7 +131,7 @@ impl Agent {
         Ok(false)
     }
 
-    /// Sends a request. What a guest that is gone said last is kept.
+    /// Sends a request. The last output of a guest that has ended is kept.
     fn send(&mut self, prefix: &[u8], request: &Value, deadline: Instant) -> Result<(), HostError> {
         let sent = self.wire.send(prefix, request, deadline);
         if sent.is_err() && self.console.is_some() {
@@ -143,18 +143,18 @@ impl Agent {
         sent
     }
 
-    /// Keeps a line that is no answer.
+    /// Logs a line that is no reply.
     fn pass_over(&mut self, line: &[u8]) {
         if let Some(console) = &mut self.console
             && self.console_bytes < MOST_CONSOLE
         {
             self.console_bytes += line.len() as u64 + 1;
-            // It only helps to explain what goes wrong.
+            // The log only helps to explain errors.
             let _ = console.write_all(&[line, b"\n"].concat());
         }
     }
 
-    /// Executes an agent command and returns what it returned.
+    /// Executes an agent command; its return value.
     fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, HostError> {
         let deadline = Instant::now() + PATIENCE;
         let mut request = json!({ "execute": command });
@@ -213,7 +213,7 @@ impl Agent {
         Ok(job)
     }
 
-    /// What became of a command; `None` while it runs. What it left is told once.
+    /// Takes the result of a command; `None` while it runs.
     ///
     /// # Errors
     /// When the agent does not answer as it should, or no such command runs.
@@ -260,7 +260,7 @@ impl Agent {
     pub(in crate::platform) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         let handle = self.execute("guest-file-open", json!({ "path": path, "mode": "r" }))?;
         let content = self.read_all(path, &handle);
-        // The agent keeps files open for ever otherwise.
+        // The agent never closes files by itself.
         let closed = self.execute("guest-file-close", json!({ "handle": handle }));
         let content = content?;
         closed?;
@@ -283,7 +283,7 @@ impl Agent {
             let part =
                 part.ok_or_else(|| self.wire.unexpected(&format!("{path} came as"), &answer))?;
             content.extend_from_slice(&part);
-            // A read that brings nothing is the end too, or a lying agent would keep us here.
+            // An empty read is the end too, so that a faulty agent cannot cause an endless loop.
             if content.len() > MOST_OUTPUT {
                 return Err(printed_too_much(&format!("{path} in the guest")));
             }

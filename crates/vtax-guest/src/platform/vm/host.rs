@@ -1,11 +1,11 @@
-//! What every VMM finds on this host: its KVM, and disks that can be read past the page cache.
+//! The host's KVM, and disks that support direct I/O.
 
 use rustix::fs::{Mode, OFlags};
 use std::path::Path;
 use vtax_host::Roots;
 use vtax_host::facts::KvmBackend;
 
-/// Which KVM this kernel has, by what it does: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none`.
+/// The KVM module of this kernel: `kvm_vmx`, `kvm_svm`, `kvm_pvm`, or `none`.
 pub(in crate::platform) fn backend() -> String {
     match KvmBackend::detect(&Roots::host()) {
         Some(KvmBackend::KvmIntel) => "kvm_vmx",
@@ -16,7 +16,7 @@ pub(in crate::platform) fn backend() -> String {
     .to_owned()
 }
 
-/// Whether the file system of an image can be read past the page cache; not every one can.
+/// Whether the file system of an image supports direct I/O.
 pub(in crate::platform) fn takes_direct_io(image: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
     rustix::fs::open(image, flags, Mode::empty()).is_ok()

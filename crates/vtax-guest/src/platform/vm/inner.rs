@@ -7,7 +7,7 @@ use vtax_core::counter;
 use vtax_host::HostError;
 use vtax_kernel::stat::{self, CpuState, Line};
 
-/// What the guest's own files say, read by its agent.
+/// The guest's own counters, read by its agent.
 pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
     let mut read = |path: &str| -> Result<String, HostError> {
         let bytes = agent.read_file(path)?;
@@ -26,7 +26,7 @@ fn network_bytes(net_dev: &str) -> Option<f64> {
             let (device, counts) = line.split_once(':')?;
             let mut counts = counts.split_whitespace();
             let received: f64 = counts.next()?.parse().ok()?;
-            // Seven more columns of what was received come before what was sent.
+            // Seven more columns of received traffic precede the sent bytes.
             let sent: f64 = counts.nth(7)?.parse().ok()?;
             (device.trim() != "lo").then_some(received + sent)
         })

@@ -1,5 +1,5 @@
-//! What the platforms whose guests are VMs share: the size of a guest, its agent, what the agent reads,
-//! the VMM's process, and the place that it runs in.
+//! The common part of the platforms of VMs: the size of a guest, its agent and counters, and the VMM's process and
+//! surroundings.
 
 pub(super) mod agent;
 pub(super) mod host;

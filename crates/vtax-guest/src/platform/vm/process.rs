@@ -1,4 +1,4 @@
-//! A VMM's process in a cell: waited for, explained by its own words and its guest's, and ended.
+//! A VMM's process in a cell: its start, its errors with their causes, and its end.
 
 use super::agent::Agent;
 use crate::image;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::untrusted::shown_lines;
 
-/// A kernel that is not up by then will not be: emulated boots take 3 to 15 s.
+/// How long a boot may take; emulated boots take 3 to 15 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long a VMM may take to end.
 pub(in crate::platform) const QUIT_LIMIT: Duration = Duration::from_secs(2);
 
-/// What the guest's init says when it gives up.
+/// The message of the guest's init when it gives up.
 const INIT_FAILED: &str = "vtax-init: FAILED";
 
 /// A VMM's process, which ends with this value.
@@ -30,7 +30,7 @@ pub(in crate::platform) struct Process {
     console: PathBuf,
 }
 
-/// One processor for each thread, round and round.
+/// Pins each thread to one processor, in turn.
 pub(in crate::platform) fn pin_each(threads: &[u32], cpus: &[u32]) -> Result<(), HostError> {
     for (thread, cpu) in threads.iter().zip(cpus.iter().cycle()) {
         let mut set = CpuSet::new();
@@ -75,19 +75,19 @@ impl Process {
         self.vmm = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     }
 
-    /// The child's number.
+    /// The child's PID.
     pub(in crate::platform) fn child(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for the agent's first answer. A port that loses what nobody reads is asked again.
+    /// Waits for the agent's first reply. A port that loses unread bytes gets the request again.
     pub(in crate::platform) fn wait_for_agent(
         &mut self,
         agent: &mut Agent,
         port_loses: bool,
     ) -> Result<(), HostError> {
         let deadline = Instant::now() + BOOT_LIMIT;
-        // Requests that nobody reads fill the line: some 250 find room.
+        // Unread requests fill the line, which has room for some 250.
         let slice = Duration::from_millis(if port_loses { 500 } else { 100 });
         let mut answered = agent.synchronise(slice);
         loop {
@@ -132,7 +132,7 @@ impl Process {
         }
     }
 
-    /// The given error, or the VMM's end or its guest's panic if that is what is behind it.
+    /// The given error, or its cause: the VMM's end or its guest's panic.
     pub(in crate::platform) fn explain(&mut self, error: HostError) -> HostError {
         let deadline = Instant::now() + Duration::from_millis(500);
         while Instant::now() < deadline {
@@ -164,7 +164,7 @@ impl Process {
         }
     }
 
-    /// An error with what was seen last.
+    /// A timeout with the last output.
     pub(in crate::platform) fn timeout(&self, what: String, limit: Duration) -> HostError {
         HostError::Timeout {
             what,
@@ -178,7 +178,7 @@ impl Process {
         console_text(&self.console)
     }
 
-    /// The end of the console, with the reason of a panic before it, and what the VMM said.
+    /// The end of the console, with the reason of a panic before it, and the VMM's messages.
     fn evidence(&self) -> String {
         let console = self.console_tail();
         let lines: Vec<&str> = console
@@ -187,7 +187,7 @@ impl Process {
             .filter(|line| !line.is_empty())
             .collect();
         let mut shown: Vec<String> = Vec::new();
-        // A panic's reason stands far above the end of its trace.
+        // The reason of a panic is far above the end of its trace.
         let tail = lines.len().saturating_sub(7);
         shown.extend(
             lines
@@ -233,7 +233,7 @@ impl Process {
         }
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub(in crate::platform) fn kill(&mut self) {
         if let Some(vmm) = &self.vmm {
             let _ = pidfd_send_signal(vmm, Signal::KILL);
@@ -255,7 +255,7 @@ impl Drop for Process {
     }
 }
 
-/// What a serial console got, without the control codes that firmware sends.
+/// The text of a serial console, without the control codes of firmware.
 pub(in crate::platform) fn console_text(path: &Path) -> String {
     shown_lines(&image::tail(path).replace('\r', ""))
 }

@@ -1,4 +1,4 @@
-//! What QEMU needs of the place where it runs. In a trial that is a cell.
+//! What a VMM needs of its surroundings. In a trial these are a cell's seat.
 
 use crate::platform::CommandLine;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, TapOptions};
 use vtax_host::scratch::MOUNT_POINT;
 
-/// What a guest's network device must be like.
+/// The properties of a guest's network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::platform) struct Network {
     /// The name of its tap, in QEMU and in the switch.
@@ -23,7 +23,7 @@ pub(in crate::platform) struct Network {
 }
 
 impl Network {
-    /// What the image's init reads of its addresses on the kernel's command line.
+    /// The addresses for the image's init, on the kernel's command line.
     pub(in crate::platform) fn addresses(&self) -> String {
         let v6 = self
             .address_v6
@@ -36,7 +36,7 @@ impl Network {
         )
     }
 
-    /// What it reads there of the link and the scratch disk.
+    /// The link and the scratch disk for the image's init, on the kernel's command line.
     pub(in crate::platform) fn link_and_scratch(&self, scratch: bool) -> String {
         let mut text = String::new();
         if self.mtu != 1500 {
@@ -49,18 +49,18 @@ impl Network {
     }
 }
 
-/// A place for a QEMU.
+/// The surroundings of a VMM.
 pub(in crate::platform) trait Surroundings {
     /// A command that will run here.
     fn command(&self, line: &CommandLine) -> Command;
 
-    /// The guest's name, which owns what is read of it.
+    /// The guest's name, the owner of its series.
     fn owner(&self) -> &str;
 
     /// A directory for sockets and files, as the command sees it.
     fn run_dir(&self) -> PathBuf;
 
-    /// Where this process sees a path of the command's.
+    /// A path of the command's, as this process sees it.
     fn outside(&self, inside: &Path) -> PathBuf;
 
     /// The control groups of the command.

@@ -1,5 +1,4 @@
-//! Lines of JSON over a UNIX socket, each wait with a deadline: what QMP and the guest agent's
-//! protocol have in common.
+//! Lines of JSON over a UNIX socket with deadlines: the common part of QMP and the guest agent's protocol.
 
 use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
@@ -9,21 +8,21 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 
-/// Longer lines are garbage; the longest honest one is 1 MiB of a guest's file in base64.
+/// The most bytes of a line; the longest valid one is 1 MiB of a guest's file in base64.
 const LONGEST_LINE: usize = 32 << 20;
 
-/// A connection to a peer that speaks one JSON value a line.
+/// A connection to a peer that sends one JSON value a line.
 #[derive(Debug)]
 pub(in crate::platform) struct Wire {
     peer: &'static str,
     stream: UnixStream,
     /// What was received and not yet consumed; may end in the middle of a line.
     pending: Vec<u8>,
-    /// How far `pending` is known to hold no end of line.
+    /// The length of `pending` that has no end of line.
     scanned: usize,
 }
 
-/// One wait's outcome, errors aside.
+/// The outcome of a wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::platform) enum Received {
     /// A line without its end.

@@ -1,5 +1,5 @@
-//! A guest of the shared image under such a VMM. Its agent is on the serial port, which is the one way
-//! in that both VMMs have and that needs neither a network nor a driver.
+//! A guest of the shared image under such a VMM. Its agent is on the serial port, which both VMMs have and which
+//! needs neither a network nor a driver.
 
 use super::{Disk, Machine, Nic, Place, Vmm, pin};
 use crate::image::vmlinux;
@@ -23,11 +23,11 @@ use vtax_host::cell::{Seat, Space, link};
 use vtax_host::settings::Settings;
 use vtax_observe::{NetDevice, Subject};
 
-/// How long the VMM may take to its threads, which it makes before its guest boots.
+/// How long the VMM may take to make its threads, which precede the boot.
 const THREADS_LIMIT: Duration = Duration::from_secs(15);
 
-/// What the kernel is told beside its network. It says nothing but why it panics, since the agent has
-/// the same line.
+/// The kernel's arguments beside its network. It prints nothing but the reason of a panic, since it shares the line
+/// with the agent.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 reboot=k panic=-1 \
      cryptomgr.notests vtax.root=vda vtax.agent=ttyS0";
 
@@ -80,7 +80,7 @@ impl Guest {
             ("accel", "kvm".to_owned()),
             ("kvm", backend()),
             ("vmm.version", version),
-            ("vm.command_line", started.told),
+            ("vm.command_line", started.description),
             (
                 "vm.boot_seconds",
                 format!("{:.3}", began.elapsed().as_secs_f64()),
@@ -221,10 +221,10 @@ fn named_thread(threads: &[(u32, PathBuf)], name: &str) -> Option<u32> {
     named.map(|(thread, _)| *thread)
 }
 
-/// The error of a guest that does not boot, with which KVM it did not boot on.
+/// Adds the KVM module to the error of a guest that does not boot.
 fn with_kvm(error: HostError) -> HostError {
     let kvm = format!(
-        "KVM is {} here, and `vtax doctor` tells whether it boots a stock kernel",
+        "KVM is {} here, and `vtax doctor` shows whether it boots a stock kernel",
         backend()
     );
     match error {

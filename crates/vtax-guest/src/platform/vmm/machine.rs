@@ -1,4 +1,4 @@
-//! A machine, as far as every VMM is told the same of it.
+//! A machine in terms of every VMM.
 
 use std::path::PathBuf;
 
@@ -26,14 +26,14 @@ pub struct Machine {
 pub struct Disk {
     /// Its image.
     pub path: PathBuf,
-    /// Whether the host's page cache is passed by, where the VMM can do that.
+    /// Whether the VMM uses direct I/O, where it can.
     pub direct: bool,
 }
 
 /// A network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// The tap behind it, which is there already.
+    /// Its tap, which exists already.
     pub tap: String,
     /// Its address.
     pub mac: String,

@@ -1,5 +1,5 @@
-//! VMMs that boot an unpacked kernel without firmware, Firecracker and Cloud Hypervisor: what each of
-//! them is told, and a guest of the shared image in a cell.
+//! VMMs that boot an unpacked kernel without firmware, Firecracker and Cloud Hypervisor: their arguments, and a guest
+//! of the shared image in a cell.
 
 mod cloud_hypervisor;
 mod firecracker;
@@ -35,7 +35,7 @@ pub enum Vmm {
 const BINARY: Parameter =
     Parameter::new("vm.binary", Domain::Text("path"), "").help("the VMM to run");
 
-/// What a plan may set of a VM that has so many processors at most.
+/// The settings of a VM, with a limit on its processors.
 const fn parameters(most_vcpus: i64, binary: &'static str) -> [Parameter; 4] {
     let (mut vcpus, mut program) = (VCPUS, BINARY);
     vcpus.domain = Domain::Integer(1, most_vcpus);
@@ -90,7 +90,7 @@ impl Vmm {
         Ok((vcpus.bounded(settings)?, memory.bounded(settings)?))
     }
 
-    /// The first line that the program says of itself.
+    /// The first line of the program's version.
     ///
     /// # Errors
     /// When it cannot be run, or is too old.
@@ -115,7 +115,7 @@ impl Vmm {
             )));
         }
         let (oldest, why) = self.oldest();
-        // A build of one's own may have any name: it is taken.
+        // A custom build may have any version text.
         if number(&line).is_some_and(|number| number < oldest) {
             let (major, minor) = oldest;
             return Err(missing(format!(

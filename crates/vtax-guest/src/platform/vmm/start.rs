@@ -13,18 +13,18 @@ use vtax_host::command::CommandLine;
 /// How long it may take to make its socket, which it does before its guest boots.
 const SOCKET_LIMIT: Duration = Duration::from_secs(10);
 
-/// What may wait to be read of Firecracker's output, in bytes as the kernel counts them: a thousand
-/// for each byte of the guest's, which come singly. What finds no room is lost.
+/// The buffer for Firecracker's output, in bytes as the kernel counts them: a thousand for each byte of the guest,
+/// which come singly. Bytes beyond it are lost.
 const UNREAD_BYTES: usize = 256 << 20;
 
-/// Where one VMM's files are.
+/// The place of a VMM's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The folder, as the VMM sees it.
     pub inside: PathBuf,
     /// The same folder, as this process sees it.
     pub outside: PathBuf,
-    /// What its files' names begin with.
+    /// The prefix of its files' names.
     pub stem: String,
 }
 
@@ -41,12 +41,12 @@ pub struct Started {
     pub child: Child,
     /// The guest's serial port; closed at the other end where the VMM ended at once.
     pub line: UnixStream,
-    /// What the VMM says of itself, as this process sees it.
+    /// The VMM's log, as this process sees it.
     pub log: PathBuf,
-    /// What else it has in its place.
+    /// Its other files.
     pub files: Vec<PathBuf>,
-    /// How it was told what to be.
-    pub told: String,
+    /// Its arguments and configuration, for the record.
+    pub description: String,
 }
 
 impl Vmm {
@@ -85,7 +85,7 @@ impl Vmm {
                     line,
                     log,
                     files: vec![config],
-                    told: format!("{} {text}", words.join(" ")),
+                    description: format!("{} {text}", words.join(" ")),
                 })
             }
             Self::CloudHypervisor => {
@@ -102,7 +102,7 @@ impl Vmm {
                     line,
                     log,
                     files: vec![serial],
-                    told: words.join(" "),
+                    description: words.join(" "),
                 })
             }
         }

@@ -1,4 +1,4 @@
-//! The domain that a plan asks for, and the xl.cfg(5) that describes it.
+//! The domain of a plan, and its xl.cfg(5).
 
 use crate::platform::GuestFiles;
 use crate::platform::vm::size;
@@ -21,7 +21,7 @@ const PIN: Parameter = size::PIN
     .help("physical processors that the domain's vCPUs may use, as Xen numbers them")
     .alias("xen.pin");
 
-/// What a plan may set of a domain.
+/// The settings of a domain.
 pub(super) const PARAMETERS: &[Parameter] = &[KIND, VCPUS, MEMORY_MIB, PIN];
 
 /// The name by which toolstacks and guests know an agent's channel.
@@ -90,10 +90,10 @@ pub(super) struct Network {
 }
 
 impl Domain {
-    /// The domain that the settings describe.
+    /// The domain of the settings.
     ///
     /// # Errors
-    /// The key whose value makes no sense.
+    /// The key with an invalid value.
     pub(super) fn from_settings(settings: &Settings) -> Result<Self, HostError> {
         let kind = match KIND.text(settings) {
             "pv" => Kind::Pv,
@@ -156,7 +156,7 @@ impl Domain {
         if let Some(processors) = self.share.processors() {
             line("cap", xl::percent(processors).to_string());
         }
-        // Whoever created a domain that ended destroys it, and looks at it before.
+        // vtax destroys a domain that ended, after it has read its state.
         for event in ["on_poweroff", "on_reboot", "on_crash"] {
             line(event, quoted("preserve")?);
         }

@@ -1,4 +1,4 @@
-//! One running domain: its creation, its guest's agent, its end.
+//! A running domain: its creation, its guest's agent, its end.
 
 use super::backends;
 use super::domain::{Domain, Files, Network};
@@ -21,18 +21,17 @@ use vtax_host::loop_device::Loop;
 use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
 
-/// A guest that is not up by then will not be. An emulated host boots one in some 20 s.
+/// How long a boot may take; an emulated host takes some 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// After this long without an answer the agent is asked again: it throws away what came before
-/// it had opened its console.
-const ASK_AGAIN: Duration = Duration::from_secs(3);
+/// Between two requests to the agent until its first reply: it loses requests from before it opened its console.
+const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
 
-/// What the guest's init says when it gives up.
+/// The message of the guest's init when it gives up.
 const INIT_FAILED: &str = "vtax-init: FAILED";
 
-/// netback connects to a guest only after its hotplug script has said that all is set up. There
-/// is nothing to set up: the device waits for its move into the cell.
+/// netback connects to a guest only after its hotplug script has reported success. The script sets nothing up: the
+/// device waits for its move into the cell.
 const VIF_SCRIPT: &str = "#!/bin/sh
 if [ \"$1\" = online ] || [ \"$1\" = add ]; then
     exec xenstore-write \"$XENBUS_PATH/hotplug-status\" connected
@@ -44,7 +43,7 @@ pub(super) fn name(seat: &Seat<'_>) -> String {
     format!("{}{}", xl::PREFIX, seat.unique_name())
 }
 
-/// A domain; dropping it destroys it, without a word.
+/// A domain; dropping it destroys it, errors ignored.
 pub(super) struct Guest {
     name: String,
     id: u32,
@@ -58,7 +57,7 @@ impl Guest {
     /// Creates the domain and waits until its agent answers.
     ///
     /// # Errors
-    /// What did not work, with the end of the guest's console; no domain is left.
+    /// The step that failed, with the end of the guest's console; no domain is left.
     pub(super) fn boot(
         domain: &Domain,
         files: &GuestFiles,
@@ -90,7 +89,7 @@ impl Guest {
         let threads = backends::threads(Path::new("/proc"), guest.id);
         backends::adopt(seat.group(), &threads)?;
         if !seat.link().offloads {
-            // netback offers what it can, and no setting of the domain keeps a guest from taking it.
+            // netback offers all of its offloads, and no setting of the domain disables them.
             switch_offloads_off(&mut guest)?;
         }
         guest.about.subject.net_devices = vec![NetDevice {
@@ -144,7 +143,7 @@ impl Guest {
         let command = seat
             .entry()
             .outside_command(seat.group(), &xl::line("xl", &arguments));
-        // From here on there may be a domain, whatever xl says.
+        // From here on there may be a domain, also after an error of xl.
         let mut guest = Self {
             id: u32::MAX,
             agent: None,
@@ -178,7 +177,7 @@ impl Guest {
     fn wait_for_agent(&mut self) -> Result<(), HostError> {
         let deadline = Instant::now() + BOOT_LIMIT;
         loop {
-            match self.agent()?.synchronise(ASK_AGAIN) {
+            match self.agent()?.synchronise(REQUEST_INTERVAL) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return Err(self.explain(error)),
@@ -246,7 +245,7 @@ impl Guest {
         if self.destroyed {
             return Ok(());
         }
-        // The connection goes first, so that QEMU has nobody left to talk to.
+        // The connection is closed first, so that QEMU has no client.
         self.agent = None;
         xl::destroy(&self.name)?;
         self.destroyed = true;
@@ -293,8 +292,7 @@ fn environment(sys: &Path, domain: &Domain, config: &str) -> BTreeMap<String, St
     .collect()
 }
 
-/// What the guest has printed. xenconsoled keeps it until somebody reads its terminal, so that
-/// reading it on demand is enough.
+/// The guest's console. xenconsoled buffers it until its terminal is read, so that reading on demand is enough.
 #[derive(Debug, Default)]
 struct Console {
     terminal: Option<fs::File>,
@@ -302,12 +300,12 @@ struct Console {
 }
 
 impl Console {
-    /// As much of a console as is kept.
+    /// The most bytes of a console that are kept.
     const KEPT: usize = 64 << 10;
     /// How often it is read at a time: 1 MiB, in half a second.
     const READS: usize = 256;
 
-    /// Without a console a guest runs all the same; only its errors say less.
+    /// Opens the console. A guest runs without one, with less detail in its errors.
     fn open(&mut self, domain: u32) {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -20,7 +20,7 @@ use vtax_host::xl;
 #[derive(Debug, Clone, Copy)]
 pub struct Xen;
 
-/// Programs that are needed, and the Debian packages that bring them.
+/// Required programs, and their Debian packages.
 pub const PROGRAMS: [(&str, &str); 4] = [
     ("xl", "xen-utils-4.17"),
     ("xenstore-read", "xenstore-utils"),
@@ -51,7 +51,7 @@ impl Platform for Xen {
         for (program, package) in PROGRAMS {
             need_program(program, package)?;
         }
-        // The toolstack's daemons answer, or nothing can be created.
+        // Without the toolstack's daemons no domain can be created.
         xl::list()?;
         if domain.kind.needs_hardware() && !xl::has_hvm()? {
             let kind = domain.kind.word();

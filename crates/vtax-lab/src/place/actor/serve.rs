@@ -236,7 +236,9 @@ impl<W: Write> Actor<W> {
     ) -> Result<(Vec<String>, Option<GuestView>), HostError> {
         let roots = Roots::host();
         let found = guest.map(find).transpose()?;
-        let subject = found.as_ref().map(|found| std::slice::from_ref(&found.subject));
+        let subject = found
+            .as_ref()
+            .map(|found| std::slice::from_ref(&found.subject));
         let subject = subject.unwrap_or_default();
         let (mut instruments, mut absent) = charge::instruments(subject, None, &roots);
         if found.is_none() {

@@ -1,4 +1,4 @@
-//! From TOML to a validated [`Plan`], collecting everything that is wrong on the way.
+//! From TOML to a validated [`Plan`], or to all of its faults.
 
 mod scenario;
 mod values;
@@ -272,7 +272,7 @@ impl Reader<'_, &Catalogue> {
         let mut factors = BTreeMap::new();
         for (key, offset, value) in flatten(table) {
             if key == NEIGHBOURS {
-                factors.insert(key, self.companies(value, neighbours));
+                factors.insert(key, self.neighbour_levels(value, neighbours));
                 continue;
             }
             let Some(parameter) = self.parameter(&key, offset) else {
@@ -294,7 +294,7 @@ impl Reader<'_, &Catalogue> {
         factors
     }
 
-    /// Settings for all that nothing in this plan understands would do nothing.
+    /// Refuses settings for all trials that apply to no platform or workload of the plan.
     fn meant(
         &mut self,
         table: &DeTable<'_>,
@@ -324,7 +324,7 @@ impl Reader<'_, &Catalogue> {
             .filter(|(key, ..)| self.catalogue.parameter("", "", key).is_some() && !means(key))
             .map(|(key, offset, _)| (key, offset))
             .collect();
-        // Without a platform or a workload that is the complaint.
+        // A plan without a platform or a workload has that complaint already.
         if platforms.is_empty() || loads.is_empty() {
             return;
         }
@@ -337,7 +337,7 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// A setting that a platform knows by two keys can be given by one of them.
+    /// Refuses a setting that is given by two of its keys.
     fn given_once(&mut self, root: &DeTable<'_>, plan: &Plan) {
         let tables = [root.get("settings"), root.get("factors"), root.get("quick")];
         let entries =
@@ -463,8 +463,8 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// `baseline = "native"`, or a table of a platform and factor levels. Unset: the platform
-    /// called native, else every platform's own first level.
+    /// `baseline = "native"`, or a table of a platform and factor levels. Default: the platform called native,
+    /// or else the first level on the same platform.
     fn baseline(
         &mut self,
         root: &DeTable<'_>,
@@ -503,7 +503,7 @@ impl Reader<'_, &Catalogue> {
                             baseline.platform = Some(name);
                         }
                     } else if key == NEIGHBOURS && factors.contains_key(NEIGHBOURS) {
-                        if let Some(level) = self.company(value, neighbours) {
+                        if let Some(level) = self.neighbour_level(value, neighbours) {
                             baseline.levels.insert(key, level);
                         }
                     } else if let Some(levels) = factors.get(&key) {

@@ -1,11 +1,11 @@
-//! The parts of a plan that make its trials scenarios: neighbours, profiles, objectives, places.
+//! The sections of a plan for neighbours, profiles, objectives and places.
 
 use super::values::{as_number, flatten};
 use super::{Reader, Value};
 use crate::plan::profile::MOST_LEVELS;
 use crate::plan::{
-    ALONE, Catalogue, Entry, GUESTS_OWN, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places,
-    Profile, RemoteClient, Step,
+    ALONE, Catalogue, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Objective, Places, Profile,
+    RemoteClient, SETTINGS_OF_A_GUEST, Step,
 };
 use std::time::Duration;
 use toml::de::DeTable;
@@ -13,10 +13,10 @@ use vtax_host::cell::{OuterNetwork, SWITCH, TARGET, Uplink, link};
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
 
-/// How long a level lasts where a plan does not say.
-const EVERY: Duration = Duration::from_secs(10);
-/// How close a search comes where a plan does not say.
-const WITHIN: f64 = 0.05;
+/// The default time of a level.
+const DEFAULT_LEVEL_TIME: Duration = Duration::from_secs(10);
+/// The default relative precision of a search.
+const DEFAULT_PRECISION: f64 = 0.05;
 
 impl Reader<'_, &Catalogue> {
     /// `[[neighbour]]` sections.
@@ -126,7 +126,7 @@ impl Reader<'_, &Catalogue> {
         })
     }
 
-    /// A workload's keys are written without their `load.`, and a guest's own by their short names.
+    /// The full key of a setting: a table omits `load.`, and has short names for the settings of a guest.
     fn neighbour_settings(
         &mut self,
         table: &DeTable<'_>,
@@ -138,7 +138,7 @@ impl Reader<'_, &Catalogue> {
             if ["name", "kind", "platform"].contains(&key.as_str()) {
                 continue;
             }
-            let own = GUESTS_OWN.iter().find(|(short, _)| *short == key);
+            let own = SETTINGS_OF_A_GUEST.iter().find(|(short, _)| *short == key);
             let full = match own {
                 Some((_, full)) => (*full).to_owned(),
                 None if key.contains('.') => key.clone(),
@@ -155,7 +155,7 @@ impl Reader<'_, &Catalogue> {
                     offset,
                     format!("a neighbour with the workload `{workload}` has no setting `{key}`"),
                     &key,
-                    keys.chain(GUESTS_OWN.map(|(short, _)| short))
+                    keys.chain(SETTINGS_OF_A_GUEST.map(|(short, _)| short))
                         .chain(["platform"]),
                 );
                 continue;
@@ -168,9 +168,13 @@ impl Reader<'_, &Catalogue> {
     }
 
     /// The levels of the factor `neighbours`: lists of names.
-    pub(super) fn companies(&mut self, value: &Value<'_>, neighbours: &[Neighbour]) -> Vec<Level> {
-        let company = |reader: &mut Self, item: &Value<'_>| reader.company(item, neighbours);
-        self.levels(value, NEIGHBOURS, company).unwrap_or_else(|| {
+    pub(super) fn neighbour_levels(
+        &mut self,
+        value: &Value<'_>,
+        neighbours: &[Neighbour],
+    ) -> Vec<Level> {
+        let level = |reader: &mut Self, item: &Value<'_>| reader.neighbour_level(item, neighbours);
+        self.levels(value, NEIGHBOURS, level).unwrap_or_else(|| {
             self.complain(
                 value.span().start,
                 format!("factor `{NEIGHBOURS}` must list lists of names"),
@@ -180,8 +184,12 @@ impl Reader<'_, &Catalogue> {
         })
     }
 
-    /// One of them, as the text `pi+disk`.
-    pub(super) fn company(&mut self, value: &Value<'_>, neighbours: &[Neighbour]) -> Option<Level> {
+    /// A level as the text `pi+disk`.
+    pub(super) fn neighbour_level(
+        &mut self,
+        value: &Value<'_>,
+        neighbours: &[Neighbour],
+    ) -> Option<Level> {
         let Some(array) = value.get_ref().as_array() else {
             self.complain(value.span().start, "neighbours are a list of names")
                 .help_with("write [\"pi\"], or [] for none");
@@ -296,7 +304,7 @@ impl Reader<'_, &Catalogue> {
         };
         let every = self
             .time(table, "every", Duration::from_millis(100))
-            .unwrap_or(EVERY);
+            .unwrap_or(DEFAULT_LEVEL_TIME);
         match kind.as_str() {
             "steps" => self.steps(table, every, offset),
             "ramp" => {
@@ -343,7 +351,9 @@ impl Reader<'_, &Catalogue> {
                 Some(Profile::Search {
                     from,
                     to,
-                    within: self.number(table, "within", 0.001, 1.0).unwrap_or(WITHIN),
+                    within: self
+                        .number(table, "within", 0.001, 1.0)
+                        .unwrap_or(DEFAULT_PRECISION),
                     every,
                 })
             }
@@ -421,7 +431,7 @@ impl Reader<'_, &Catalogue> {
         Some((from, to))
     }
 
-    /// `[places] client = "ssh:HOST"`, and the network that leads there.
+    /// `[places] client = "ssh:HOST"`, and the network to that host.
     pub(super) fn places(&mut self, root: &DeTable<'_>) -> Places {
         let Some(value) = root.get("places") else {
             return Places::default();

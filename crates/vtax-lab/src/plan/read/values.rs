@@ -1,5 +1,4 @@
-//! What the reader of any plan is made of: the document, what each of its values must be, and what is
-//! said of one that is not.
+//! The parts of a reader of plans: the document, the checks of its values, and the complaints.
 
 use crate::plan::{Diagnostic, Diagnostics};
 use std::time::Duration;
@@ -10,18 +9,17 @@ use vtax_host::settings::{Domain, Level, Parameter};
 /// A value of a document, with its place.
 pub type Value<'i> = Spanned<DeValue<'i>>;
 
-/// The share of trials that are run again where a plan does not say.
-const AGAIN: f64 = 0.5;
-/// More trials than this are a mistake in the factors, not a plan.
+/// The default share of trials that may run again.
+const DEFAULT_AGAIN: f64 = 0.5;
+/// The most trials of a plan; more are a mistake in the factors.
 const MAXIMUM_TRIALS: u64 = 100_000;
 
-/// More complaints than this help nobody, and each costs a look at the whole text.
+/// The most complaints: each costs a search of the whole text.
 const MAXIMUM_COMPLAINTS: usize = 100;
-/// A plan is written by people; a larger file is something else.
+/// The most bytes of a plan.
 const MAXIMUM_BYTES: usize = 1 << 20;
 
-/// Reads a document with `plan`, which gets what it may name from `catalogue`. `file` only names it
-/// in messages.
+/// Reads a document with `plan`, which looks names up in `catalogue`. Messages contain `file` as its name.
 ///
 /// # Errors
 /// Everything that is wrong with it.
@@ -47,7 +45,7 @@ pub fn document<T, C>(
         let offset = error.span().map_or(0, |span| span.start);
         reader.complain(offset, error.message());
     }
-    // After a syntax error the rest of the document is guesswork: say only what is certain.
+    // After a syntax error the rest of the document is unreliable: only its own complaint is certain.
     let plan = if reader.found.is_empty() {
         plan(&mut reader, document.get_ref())
     } else {
@@ -66,14 +64,13 @@ pub fn document<T, C>(
     }
 }
 
-/// A document while it is read. Every method that returns an option has complained where a value is
-/// there and is wrong.
+/// A document while it is read. A method that returns `None` for a wrong value has added a complaint.
 pub struct Reader<'a, C> {
     text: &'a str,
-    /// What the plan may name.
+    /// The names that the plan may use.
     pub(super) catalogue: C,
     found: Vec<Diagnostic>,
-    /// Complaints beyond the most that are kept.
+    /// The number of complaints beyond [`MAXIMUM_COMPLAINTS`].
     more: usize,
 }
 
@@ -88,14 +85,14 @@ impl<C> Reader<'_, C> {
         self.name(value)
     }
 
-    /// `again = { share = 0.5 }`: trials that do not count are run again, up to this share of all.
+    /// `again = { share = 0.5 }`: the share of all trials that may run again.
     pub fn again(&mut self, root: &DeTable<'_>) -> f64 {
         self.section(root, "again", ["share"].into_iter())
             .and_then(|table| self.number(table, "share", 0.0, 10.0))
-            .unwrap_or(AGAIN)
+            .unwrap_or(DEFAULT_AGAIN)
     }
 
-    /// Whether a plan of so many trials is none that a mistake made.
+    /// Checks the number of trials against [`MAXIMUM_TRIALS`].
     pub fn accepts_size(&mut self, trials: u64, offset: usize) -> bool {
         let accepted = trials <= MAXIMUM_TRIALS;
         if !accepted {
@@ -171,7 +168,7 @@ impl<C> Reader<'_, C> {
         sections
     }
 
-    /// Refuses every key but the `valid` ones; `place` is what has them.
+    /// Refuses every key of `place` but the `valid` ones.
     pub fn only<'a>(
         &mut self,
         table: &DeTable<'_>,
@@ -341,8 +338,7 @@ impl<C> Reader<'_, C> {
         level
     }
 
-    /// The levels of the factor `key`: a list of values, none of them twice. `None`, and no
-    /// complaint, where it is no list.
+    /// The levels of the factor `key`: a list of distinct values. `None` without a complaint where it is no list.
     pub fn levels(
         &mut self,
         value: &Value<'_>,
@@ -369,7 +365,7 @@ impl<C> Reader<'_, C> {
         Some(levels)
     }
 
-    /// Complains of something that is `found` in the place of one of the `valid` words.
+    /// Complains of `found` in place of one of the `valid` words.
     pub fn unknown<'v>(
         &mut self,
         offset: usize,
@@ -382,7 +378,7 @@ impl<C> Reader<'_, C> {
         }
     }
 
-    /// Complains of what is at a byte offset.
+    /// Complains of the text at a byte offset.
     pub fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
         if self.found.len() >= MAXIMUM_COMPLAINTS {
             self.more += 1;
@@ -397,7 +393,7 @@ impl<C> Reader<'_, C> {
 pub struct Complaint<'a>(Option<&'a mut Diagnostic>);
 
 impl Complaint<'_> {
-    /// Adds what to do.
+    /// Adds the remedy.
     pub fn help_with(self, help: impl Into<String>) {
         if let Some(diagnostic) = self.0 {
             diagnostic.help = Some(help.into());

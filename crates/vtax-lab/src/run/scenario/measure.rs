@@ -1,4 +1,4 @@
-//! From what was observed of a guest and a load generator's result to a trial's metrics.
+//! The metrics of a trial, from the observation of a guest and the result of its load generator.
 
 use super::observation::{CpuShares, Inner, Observation};
 use super::residency;
