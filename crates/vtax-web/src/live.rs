@@ -1,8 +1,7 @@
-//! The live host, read once a second for all who watch it: the last interval, the history, and the
-//! updates that watchers get.
+//! The live host: the last interval, the history, and the updates of open pages.
 //!
-//! An update holds the sums, the [`ROWS`] first guests in the order that is asked for, and the rest as
-//! one sum: its size does not grow with the host. Watchers who look at the same thing get the same text.
+//! An update holds the sums, the [`MAX_ROWS`] first guests in the order of its view, and the other guests as one sum: its
+//! size does not grow with the host. Pages with the same view share one text.
 
 use crate::history::{
     GUEST, HOST, History, Point, Series, Span, guest_point, guests, host_point, sum,
@@ -17,22 +16,22 @@ use vtax_observe::charge::{Ledger, Stage};
 use vtax_serve::top::{Key, Rates, Sort};
 use vtax_serve::{GuestUse, Snapshot};
 
-/// Guests that have rows of their own in an update.
-pub const ROWS: usize = 40;
-/// Guests that are named as those in whose time soft interrupts ran.
-const MOST_CONTEXTS: usize = 5;
+/// Guests with rows of their own in an update.
+pub const MAX_ROWS: usize = 40;
+/// Guests that are listed as those in whose time soft interrupts ran.
+const MAX_CONTEXTS: usize = 5;
 
-/// What a watcher looks at.
+/// What a page shows of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Deserialize)]
 #[serde(default)]
-pub struct Look {
-    /// A key of `vtax top`; processor time where it is none.
+pub struct View {
+    /// A sort key of `vtax top`; processor time where it is none.
     pub sort: String,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reversed: bool,
-    /// Only guests in whose name this is.
+    /// A part of the names of the guests to show.
     pub find: String,
-    /// The guest to say more of.
+    /// The guest to show in detail.
     pub guest: Option<u32>,
 }
 
@@ -46,14 +45,14 @@ pub struct Live {
 #[derive(Debug, Default)]
 struct State {
     history: History,
-    shown: Option<Shown>,
-    /// Why the last pass gave nothing.
+    last: Option<LastInterval>,
+    /// Why the last pass failed, if it did.
     failure: Option<String>,
-    written: HashMap<Look, Arc<str>>,
+    written: HashMap<View, Arc<str>>,
 }
 
 #[derive(Debug)]
-struct Shown {
+struct LastInterval {
     snapshot: Snapshot,
     coarse: Option<Point<{ HOST.len() }>>,
 }
@@ -68,7 +67,7 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Shows a snapshot from now on. The first one of a watch, which only begins an interval, is none.
+    /// Shows a snapshot from now on. The first one of a watch only begins an interval and is not shown.
     pub fn show(&self, snapshot: Snapshot) {
         if snapshot.ledger.span == Nanoseconds(0) {
             return;
@@ -76,14 +75,14 @@ impl Live {
         let mut state = self.state();
         let rates = Rates::of(&snapshot, Sort::default());
         let coarse = state.history.add(seconds(&snapshot), &rates);
-        state.shown = Some(Shown { snapshot, coarse });
+        state.last = Some(LastInterval { snapshot, coarse });
         state.failure = None;
         state.written.clear();
         drop(state);
         self.changed.send_replace(());
     }
 
-    /// The host could not be read this time. The last snapshot stays shown.
+    /// Adds the error of a pass that failed to the last snapshot.
     pub fn fail(&self, why: &str) {
         let mut state = self.state();
         state.failure = Some(why.to_owned());
@@ -92,24 +91,24 @@ impl Live {
         self.changed.send_replace(());
     }
 
-    /// Wakes up whenever there is something new.
+    /// A receiver that wakes up at each update.
     pub fn watch(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// The update of now as one line of JSON; `None` before the first interval is over.
-    pub fn update(&self, look: &Look) -> Option<Arc<str>> {
+    /// The present update as one line of JSON; `None` before the first interval is over.
+    pub fn update(&self, view: &View) -> Option<Arc<str>> {
         let mut state = self.state();
-        if let Some(written) = state.written.get(look) {
+        if let Some(written) = state.written.get(view) {
             return Some(Arc::clone(written));
         }
-        let update = Update::of(state.shown.as_ref()?, &state, look);
+        let update = Update::of(state.last.as_ref()?, &state, view);
         let text: Arc<str> = serde_json::to_string(&update).ok()?.into();
-        state.written.insert(look.clone(), Arc::clone(&text));
+        state.written.insert(view.clone(), Arc::clone(&text));
         Some(text)
     }
 
-    /// The history of the host, or of a guest, as JSON; `None` where nothing is kept of it.
+    /// The history of the host or of a guest as JSON; `None` where none is kept.
     pub fn history(&self, guest: Option<u32>, span: Span) -> Option<String> {
         let state = self.state();
         match guest {
@@ -127,12 +126,12 @@ impl Live {
         }
     }
 
-    /// The same as comma-separated values, of the times between two, in seconds since 1970.
-    pub fn csv(&self, guest: Option<u32>, span: Span, within: (f64, f64)) -> Option<String> {
+    /// The same as comma-separated values, of a range of times in seconds since 1970.
+    pub fn csv(&self, guest: Option<u32>, span: Span, range: (f64, f64)) -> Option<String> {
         let state = self.state();
         Some(match guest {
-            None => csv(&HOST, &state.history.host(span), within),
-            Some(number) => csv(&GUEST, &state.history.guest(number, span)?, within),
+            None => csv(&HOST, &state.history.host(span), range),
+            Some(number) => csv(&GUEST, &state.history.guest(number, span)?, range),
         })
     }
 
@@ -141,7 +140,7 @@ impl Live {
     }
 }
 
-/// When a snapshot ended, in seconds since 1970.
+/// The end of a snapshot, in seconds since 1970.
 #[allow(
     clippy::cast_precision_loss,
     reason = "milliseconds of this millennium fit"
@@ -150,7 +149,7 @@ fn seconds(snapshot: &Snapshot) -> f64 {
     snapshot.ended.as_millisecond() as f64 / 1e3
 }
 
-/// Three digits after the point: a thousandth of a percent, a milliwatt. What is no number is `null`.
+/// A number with three decimal places: a thousandth of a percent, a milliwatt. NaN becomes `null`.
 fn short(value: f32) -> Option<f64> {
     let value = f64::from(value);
     value.is_finite().then(|| (value * 1e3).round() / 1e3)
@@ -185,7 +184,7 @@ fn document<const N: usize>(
     Some(document.to_string())
 }
 
-/// The unit of a column is in its name.
+/// The heading of a column, with its unit.
 fn heading(name: &str) -> String {
     match name {
         "watts" => "watts".to_owned(),
@@ -216,10 +215,10 @@ fn csv<const N: usize>(names: &[&str; N], series: &Series<N>, (from, to): (f64, 
     text
 }
 
-/// What watchers get.
+/// An update of a page.
 #[derive(Debug, Serialize)]
 struct Update {
-    /// The number of the interval: one that is missing was missed.
+    /// The number of the interval.
     tick: u64,
     at: f64,
     span: f64,
@@ -228,12 +227,12 @@ struct Update {
     /// The point of ten seconds that this interval completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     coarse: Option<Vec<Option<f64>>>,
-    /// All guests.
+    /// The number of guests.
     guests: usize,
-    /// Those in whose name is what was looked for.
+    /// The number of those that the view selects.
     matching: usize,
     rows: Vec<GuestRow>,
-    /// The sum of the matching guests that have no row.
+    /// The sum of the selected guests without a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     rest: Option<Vec<Option<f64>>>,
     method: &'static str,
@@ -254,7 +253,7 @@ struct GuestRow {
     values: Vec<Option<f64>>,
 }
 
-/// More of one guest, in percent of one processor in the interval.
+/// The detail of one guest, in percent of one processor in the interval.
 #[derive(Debug, Serialize)]
 struct Detail {
     number: u32,
@@ -264,17 +263,17 @@ struct Detail {
     uuid: Option<String>,
     hidden: Option<f64>,
     values: Vec<Option<f64>>,
-    /// What the kernel books on its threads and processes.
+    /// The time that the kernel books on its threads and processes.
     booked: f64,
-    /// Soft interrupts that worked for its devices, wherever they ran.
+    /// Soft interrupts for its devices, wherever they ran.
     moved_to: f64,
-    /// Soft interrupts, for whomever, that ran in its time and were taken off it.
+    /// Soft interrupts for any device that ran in its time and were taken off it.
     taken_from: f64,
-    /// In whose time soft interrupts ran, for whomever: other guests, the most first.
+    /// The other guests in whose time soft interrupts ran, the most first.
     contexts: Vec<Context>,
-    /// All guests', in the time of no guest.
+    /// Soft interrupts of all guests in the time of no guest.
     elsewhere: f64,
-    /// Since the server began to watch.
+    /// Since the server started.
     total_cpu_seconds: f64,
     total_joules: Option<f64>,
 }
@@ -287,19 +286,19 @@ struct Context {
 }
 
 impl Update {
-    fn of(shown: &Shown, state: &State, look: &Look) -> Self {
-        let snapshot = &shown.snapshot;
+    fn of(last: &LastInterval, state: &State, view: &View) -> Self {
+        let snapshot = &last.snapshot;
         let sort = Sort {
-            key: look.sort.parse().unwrap_or(Key::Cpu),
-            reversed: look.reversed,
+            key: view.sort.parse().unwrap_or(Key::Cpu),
+            reversed: view.reversed,
         };
         let rates = Rates::of(snapshot, sort);
-        let wanted = look.find.to_lowercase();
+        let wanted = view.find.to_lowercase();
         let matches = |name: &str| wanted.is_empty() || name.to_lowercase().contains(&wanted);
         let mut matching = guests(&rates).filter(|row| matches(&row.name));
         let rows: Vec<GuestRow> = matching
             .by_ref()
-            .take(ROWS)
+            .take(MAX_ROWS)
             .map(|row| GuestRow {
                 number: row.number.unwrap_or(0),
                 name: row.name.clone(),
@@ -317,7 +316,7 @@ impl Update {
             at: seconds(snapshot),
             span: rates.interval_seconds,
             point: shorts(&host_point(&rates)),
-            coarse: shown.coarse.as_ref().map(shorts),
+            coarse: last.coarse.as_ref().map(shorts),
             guests: snapshot.guests.len(),
             matching: rows.len() + others,
             rows,
@@ -327,7 +326,7 @@ impl Update {
             energy_covers: rates.energy_covers.clone(),
             energy_source: rates.energy_source,
             problems,
-            guest: look
+            guest: view
                 .guest
                 .and_then(|number| Detail::of(snapshot, &rates, number)),
         }
@@ -338,13 +337,9 @@ fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// Soft interrupts that ran in a guest's time: what is booked on it and not its own.
+/// Soft interrupts that ran in a guest's time: the part of its booked time that is not its own.
 fn taken(ledger: &Ledger, number: u32) -> Nanoseconds {
-    ledger.row(number).map_or(Nanoseconds(0), |row| {
-        let own = row.stages.total();
-        let own = own.saturating_since(row.stages.get(Stage::Softirq));
-        row.booked.saturating_since(own)
-    })
+    ledger.row(number).map(|row| row.taken()).unwrap_or_default()
 }
 
 impl Detail {
@@ -373,7 +368,7 @@ impl Detail {
                 sum + one.used.stages.get(Stage::Softirq)
             });
         contexts.retain(|(_, other)| other.number != number);
-        contexts.truncate(MOST_CONTEXTS);
+        contexts.truncate(MAX_CONTEXTS);
         let booked = ledger.row(number).map_or(Nanoseconds(0), |row| row.booked);
         Some(Self {
             number,
@@ -407,18 +402,18 @@ mod tests {
     use serde_json::Value;
     use vtax_serve::fake::Host;
 
-    fn parsed(live: &Live, look: &Look) -> Value {
-        serde_json::from_str(&live.update(look).unwrap()).unwrap()
+    fn parsed(live: &Live, view: &View) -> Value {
+        serde_json::from_str(&live.update(view).unwrap()).unwrap()
     }
 
     #[test]
     fn nothing_is_shown_before_the_first_interval_is_over() {
         let live = Live::default();
-        assert!(live.update(&Look::default()).is_none());
+        assert!(live.update(&View::default()).is_none());
         let mut first = Host::default().pass(5);
         first.ledger = Ledger::default();
         live.show(first);
-        assert!(live.update(&Look::default()).is_none());
+        assert!(live.update(&View::default()).is_none());
         assert!(live.history(Some(3), Span::Hour).is_none());
     }
 
@@ -430,12 +425,12 @@ mod tests {
         }
         let live = Live::default();
         live.show(host.pass(1_000_000));
-        let text = live.update(&Look::default()).unwrap();
+        let text = live.update(&View::default()).unwrap();
         assert!(text.len() < 8 * 1024, "{} bytes", text.len());
         let update: Value = serde_json::from_str(&text).unwrap();
         let vcpu = |values: &Value| values[0].as_f64().unwrap();
         let rows = update["rows"].as_array().unwrap();
-        assert_eq!((rows.len(), &update["matching"]), (ROWS, &1000.into()));
+        assert_eq!((rows.len(), &update["matching"]), (MAX_ROWS, &1000.into()));
         let all: f64 = rows.iter().map(|row| vcpu(&row["values"])).sum();
         let all = all + vcpu(&update["rest"]);
         assert!((all - vcpu(&update["point"])).abs() < 0.01, "{all}");
@@ -451,17 +446,17 @@ mod tests {
         let mut snapshot = host.pass(1000);
         snapshot.guests[7].used.exchanges.sent = 1_000_000;
         live.show(snapshot);
-        let look = Look {
+        let view = View {
             sort: "packets".to_owned(),
-            ..Look::default()
+            ..View::default()
         };
-        assert_eq!(parsed(&live, &look)["rows"][0]["number"], 7);
-        let look = Look {
+        assert_eq!(parsed(&live, &view)["rows"][0]["number"], 7);
+        let view = View {
             sort: "nonsense".to_owned(),
             find: "GUEST-2".to_owned(),
-            ..Look::default()
+            ..View::default()
         };
-        let update = parsed(&live, &look);
+        let update = parsed(&live, &view);
         assert_eq!(
             (&update["matching"], &update["guests"]),
             (&11.into(), &30.into())
@@ -480,9 +475,9 @@ mod tests {
         snapshot.ledger.rows[1].booked = Nanoseconds(140_000_000);
         let live = Live::default();
         live.show(snapshot);
-        let look = |guest| Look {
+        let view = |guest| View {
             guest: Some(guest),
-            ..Look::default()
+            ..View::default()
         };
         let one = &parsed(&live, &look(1))["guest"];
         assert_eq!(
@@ -503,14 +498,14 @@ mod tests {
         let mut host = Host::default();
         live.show(host.pass(1000));
         live.fail("cannot read /proc/stat");
-        let update = parsed(&live, &Look::default());
+        let update = parsed(&live, &View::default());
         assert_eq!(
             update["problems"],
             serde_json::json!(["cannot read /proc/stat"])
         );
         live.show(host.pass(1000));
         assert_eq!(
-            parsed(&live, &Look::default())["problems"],
+            parsed(&live, &View::default())["problems"],
             serde_json::json!([])
         );
     }

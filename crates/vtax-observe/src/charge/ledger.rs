@@ -132,6 +132,15 @@ pub struct Row {
     pub modelled: Option<Modelled>,
 }
 
+impl Row {
+    /// Soft interrupts that the kernel books on its threads and processes: for whomever, they are not charged to it.
+    pub fn taken(&self) -> Nanoseconds {
+        let own = self.stages.total();
+        let own = own.saturating_since(self.stages.get(Stage::Softirq));
+        self.booked.saturating_since(own)
+    }
+}
+
 /// Who used the host's processors in an interval.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
@@ -328,6 +337,8 @@ mod tests {
         let ledger = Ledger::close(&usage, &io, &mut Nanoseconds(0));
         assert_eq!(ledger.row(1).unwrap().stages.total().0, 200);
         assert_eq!(ledger.row(2).unwrap().stages.total().0, 350);
+        let taken = [1, 2].map(|number| ledger.row(number).unwrap().taken().0);
+        assert_eq!(taken, [100, 0]);
         assert_eq!(ledger.row(2).unwrap().stages.hidden().0, 150);
         assert_eq!((ledger.host.0, ledger.unattributed.0), (400, 50));
         assert_eq!(ledger.sum(), ledger.total);
