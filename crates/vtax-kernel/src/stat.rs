@@ -106,8 +106,8 @@ impl From<[u64; STATES]> for CpuTimes {
 pub enum Line {
     /// All processors together.
     All(CpuTimes),
-    /// One processor that is online.
-    Processor(u32, CpuTimes),
+    /// One processor that is online; its times where the line is whole.
+    Processor(u32, Option<CpuTimes>),
     /// Context switches.
     ContextSwitches(u64),
     /// Interrupts of all kinds.
@@ -125,7 +125,7 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = Line> {
             b"intr" => Line::Interrupts(text::number(fields.next()?)?),
             label => {
                 let number = text::small(label.strip_prefix(b"cpu")?)?;
-                Line::Processor(number, CpuTimes::parse(fields)?)
+                Line::Processor(number, CpuTimes::parse(fields))
             }
         })
     })
@@ -207,6 +207,8 @@ mod tests {
         assert_eq!(HostStat::parse(b"cpu 1 2 3\n"), None);
         assert_eq!(HostStat::parse(b"cpu 1 2 3 x\n"), None);
         assert_eq!(HostStat::parse(b""), None);
+        let truncated = HostStat::parse(b"cpu 1 2 3 4\ncpu0 1").unwrap();
+        assert_eq!(truncated.processors, 1);
     }
 
     #[test]

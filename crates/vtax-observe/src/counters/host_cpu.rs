@@ -126,7 +126,9 @@ impl HostCpu {
         for line in stat::lines(self.stat.read()?) {
             match line {
                 Line::All(times) => whole = Some(times),
-                Line::Processor(number, times) => processors.push((number, times)),
+                Line::Processor(number, times) => {
+                    processors.extend(times.map(|times| (number, times)));
+                }
                 Line::ContextSwitches(count) => context_switches = Some(count),
                 Line::Interrupts(_) => {}
             }

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn one_processor_has_its_idle_time_in_nanoseconds() {
-        let root = tree("cpu 1 2\ncpu0 1 2\nctxt 1\n", TIMERS);
+        let root = tree("cpu 1 2 3 4\ncpu0 1 2 3 4\nctxt 1\n", TIMERS);
         let mut sleep = IdleSleep::open(root.path()).unwrap();
         let read = sleep.read().unwrap().unwrap();
         assert_eq!((read.idle, read.iowait), (1_234_567_891, 77));
@@ -80,9 +80,9 @@ mod tests {
 
     #[test]
     fn several_processors_or_a_kernel_that_does_not_count_have_none() {
-        let several = tree("cpu 1 2\ncpu0 1 2\ncpu1 1 2\n", TIMERS);
+        let several = tree("cpu 1 2 3 4\ncpu0 1 2 3 4\ncpu1 1 2 3 4\n", TIMERS);
         assert!(IdleSleep::open(several.path()).is_none());
-        let silent = tree("cpu 1 2\ncpu0 1 2\n", "cpu: 0\n");
+        let silent = tree("cpu 1 2 3 4\ncpu0 1 2 3 4\n", "cpu: 0\n");
         assert!(IdleSleep::open(silent.path()).is_none());
     }
 }
