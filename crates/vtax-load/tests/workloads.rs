@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use vtax_guest::platform::Target;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::{Timing, by_kind};
+use vtax_testkit::skip;
 
 #[test(needs = [root()])]
 fn idle_takes_its_time_and_counts_seconds() {
@@ -63,8 +64,7 @@ fn iperf3_udp_counts_what_was_dropped_after_the_warm_up_and_nothing_else() {
         let set = set.wait_with_output().unwrap();
         if !set.status.success() {
             let cause = String::from_utf8_lossy(&set.stderr);
-            eprintln!("SKIPPED: iptables cannot drop datagrams here: {cause}");
-            return;
+            skip!("iptables cannot drop datagrams here: {cause}");
         }
         let settings = settings([
             ("load.rate_mbit", Level::Number(20.0)),

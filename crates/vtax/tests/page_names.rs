@@ -98,7 +98,8 @@ impl Tree {
                     || is_type(name));
             is_known || self.has_word(span)
         } else if is_type(span) {
-            self.defines(&TYPES, span) || self.has_word(&format!("std::fs::{span}"))
+            // One of another crate's is imported.
+            self.defines(&TYPES, span) || self.has_word(span)
         } else if span.starts_with("vtax-") {
             self.has_path(&format!("crates/{span}")) || self.has_word(&format!("name = \"{span}\""))
         } else {
