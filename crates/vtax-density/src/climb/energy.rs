@@ -1,11 +1,11 @@
 //! The measured energy of the host. Modelled energy is left out, since it follows from processor time.
 
-use vtax_core::Source;
+use vtax_core::{Series, Source};
 use vtax_host::meters;
 use vtax_host::{HostError, Roots};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Found, Meter, host_energy};
-use vtax_observe::{Readings, Series};
+use vtax_observe::Readings;
 
 /// The meters of this host.
 pub struct Energy {
