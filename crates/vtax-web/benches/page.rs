@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use vtax_serve::fake::Host;
-use vtax_web::{ListenerSettings, Live, Server, Site};
+use vtax_web::{ListenerSettings, Live, Server, AppState};
 
 const GUESTS: u32 = 1000;
 const SECONDS: u64 = 30;
@@ -26,9 +26,9 @@ fn main() {
     }
     let live = Arc::new(Live::default());
     let nowhere = Path::new("/nonexistent");
-    let site = Site::new(Arc::clone(&live), nowhere, nowhere);
+    let app = AppState::new(Arc::clone(&live), nowhere, nowhere);
     let listen = "127.0.0.1:0".parse().expect("an address");
-    let server = Server::start(site, &ListenerSettings::open(listen)).expect("a server");
+    let server = Server::start(app, &ListenerSettings::open(listen)).expect("a server");
     // A history that is as long as it gets.
     for _ in 0..600 {
         live.show(host.pass(1_000_000));

@@ -1,14 +1,14 @@
-//! Who may ask for what: strangers nothing, watchers what changes nothing, the operator all.
+//! Authorization: strangers may do nothing, watchers may read, the operator may change things.
 //!
-//! Where the server listens on loopback addresses everybody on this host may watch, unless watching has
-//! a token of its own. Elsewhere a token is needed for everything.
+//! On a loopback address everybody on this host is a watcher, unless watchers have a token. On other addresses every
+//! request needs a token.
 //!
-//! A page from anywhere may make its reader's browser ask this server. Such a request names another
-//! host (a name that was made to lead here), or another origin; both are refused, and what changes
-//! something must name its origin. What is answered may not be framed, embedded or guessed at by others.
+//! A page of another site can make its reader's browser send requests to this server. Such a request names another host
+//! (a name that resolves to this address) or another origin. Both are refused, and a request that changes something must
+//! name its origin. Responses may not be framed or embedded by others.
 //!
-//! A token that was entered becomes two secrets: a cookie, which browsers send to every port of a host, and
-//! a key, which the page keeps where no page of another port reads it. The cookie alone only looks.
+//! A token that was entered becomes two secrets: a cookie, which browsers send to every port of a host, and a key, which
+//! the page stores where no page of another port reads it. The cookie alone permits to read.
 
 use crate::tls::Identity;
 use axum::extract::{Request, State};
@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use vtax_http::Token;
 
-/// The page's own: everything from this server, nothing inline, nothing from elsewhere.
+/// The policy of the page: everything from this server, nothing inline.
 pub const PAGE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// A report's: its scripts are part of it, so it runs as a page of nobody, which this server refuses to
-/// answer, and reaches nothing.
+/// The policy of a report, whose scripts are inline: it has an opaque origin, which this server refuses, and no network.
 pub const REPORT: &str = "sandbox allow-scripts allow-downloads allow-popups; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// Headers of every response.
 const ALWAYS: [(HeaderName, &str); 5] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
@@ -41,29 +41,29 @@ const ALWAYS: [(HeaderName, &str); 5] = [
     ),
 ];
 
-/// Where the page shows its key.
+/// The header of the key.
 const KEY: HeaderName = HeaderName::from_static("vtax-key");
 
-/// What secrets of a token are for.
+/// The purposes of the secrets that are derived from a token.
 const FOR_COOKIE: &str = "cookie of vtax web";
 const FOR_KEY: &str = "key of vtax web";
 
-/// An answer begins by then. One that goes on, as updates do, may last.
-pub const LONGEST: Duration = Duration::from_secs(30);
+/// Until a response begins. A stream of updates may last longer.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What somebody may do.
+/// What a client may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Say who it is.
+    /// Enter a token.
     Stranger,
-    /// Look.
+    /// Read.
     Watcher,
     /// Start and stop runs, write notes, set budgets.
     Operator,
 }
 
 impl Role {
-    /// What it may do, in a word.
+    /// The word of the API for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stranger => "nothing",
@@ -73,32 +73,31 @@ impl Role {
     }
 }
 
-/// What a browser gets for a token.
+/// The secrets of a browser, derived from a token.
 #[derive(Debug)]
-pub struct Entered {
-    /// What the token's bearer may do.
+pub struct Session {
     pub role: Role,
-    /// As it is set.
+    /// The value of `Set-Cookie`.
     pub cookie: String,
-    /// What the page shows with each request.
+    /// The value of the header [`KEY`] of each request.
     pub key: String,
 }
 
-/// Who may do what.
+/// The rules of one server.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// Of the operator; without it nobody changes anything.
+    /// The operator's token; without it nobody changes anything.
     pub operator: Option<Token>,
-    /// Of those who watch.
+    /// The watchers' token.
     pub watcher: Option<Token>,
-    /// Whether watching needs a token.
+    /// Whether reading needs a token.
     pub closed: bool,
-    /// Where the connection is encrypted: whose names are ours.
+    /// The certificate, where connections are encrypted.
     pub identity: Option<Identity>,
-    /// The port: cookies are shared by all servers of a host.
+    /// The port, for the cookie's name: all servers of a host share their cookies.
     pub port: u16,
-    /// When an answer must have begun.
-    pub longest: Duration,
+    /// Until a response begins.
+    pub timeout: Duration,
 }
 
 impl Access {
@@ -106,7 +105,7 @@ impl Access {
         format!("vtax-{}", self.port)
     }
 
-    /// What the bearer of this request may do.
+    /// The role of a request.
     pub fn role(&self, headers: &HeaderMap) -> Role {
         let text = |name| {
             headers
@@ -115,7 +114,7 @@ impl Access {
         };
         if let Some(bearer) = text(header::AUTHORIZATION) {
             let token = bearer.strip_prefix("Bearer ").unwrap_or("");
-            // Who shows a wrong one is told so, also where none is needed.
+            // A wrong token is an error also where none is needed.
             return self.bearer(token).unwrap_or(Role::Stranger);
         }
         let name = format!("{}=", self.cookie_name());
@@ -141,7 +140,7 @@ impl Access {
         }
     }
 
-    /// What the bearer of a token may do; `None` where it is no token of ours.
+    /// The role of a token; `None` where it is no token of this server.
     fn bearer(&self, token: &str) -> Option<Role> {
         let is = |own: &Option<Token>| own.as_ref().is_some_and(|own| own.is(token));
         if is(&self.operator) {
@@ -151,8 +150,8 @@ impl Access {
         }
     }
 
-    /// The cookie and the key that stand for a token from now on, and what their bearer may do.
-    pub fn enter(&self, token: &str) -> Option<Entered> {
+    /// The cookie and the key that are derived from a token.
+    pub fn enter(&self, token: &str) -> Option<Session> {
         let role = self.bearer(token)?;
         let own = if role == Role::Operator {
             &self.operator
@@ -171,7 +170,7 @@ impl Access {
                 .map_or_else(String::new, |own| own.derived(FOR_COOKIE)),
         );
         let key = own.as_ref().map(|own| own.derived(FOR_KEY));
-        Some(Entered {
+        Some(Session {
             role,
             cookie,
             key: key.unwrap_or_default(),
@@ -216,9 +215,8 @@ impl Access {
         Ok(())
     }
 
-    /// Whether the name in a Host header is this machine's own, whatever the port: a forwarded port is
-    /// another than the server's. A name that somebody makes to lead here is no address, and not in the
-    /// certificate.
+    /// Whether a Host header names this machine, whatever the port: a forwarded port differs from the server's. A name that
+    /// an attacker resolves to this address is neither an address nor in the certificate.
     fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or(""),
@@ -233,7 +231,7 @@ impl Access {
     }
 }
 
-/// Refuses who may not ask, and says in each answer what its reader may do with it.
+/// Refuses requests without the right role, and adds the security headers to each response.
 pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
     let mut response = match access.check(request.method(), request.headers()) {
         Ok(()) => admitted(&access, request, next).await,
@@ -249,7 +247,7 @@ pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Ne
     response
 }
 
-/// What needs no token: the files of the page, which are the same for all, and showing one.
+/// Whether a path needs no token: the files of the page, which are the same for all, and the form for a token.
 fn is_open(path: &str) -> bool {
     path == "/api/about"
         || path == "/api/enter"
@@ -272,7 +270,7 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
             ),
             Role::Operator if role == Role::Watcher => refusal(
                 StatusCode::FORBIDDEN,
-                "who looks changes nothing: enter the operator’s token, which vtax web said when it started",
+                "a watcher changes nothing: enter the operator’s token, which vtax web printed when it started",
             ),
             _ => refusal(
                 StatusCode::UNAUTHORIZED,
@@ -280,7 +278,7 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
             ),
         };
     }
-    match tokio::time::timeout(access.longest, next.run(request)).await {
+    match tokio::time::timeout(access.timeout, next.run(request)).await {
         Ok(response) => response,
         Err(_) => refusal(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -289,7 +287,7 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
     }
 }
 
-/// An answer that says why there is none, as `{"error": …}`.
+/// An error as `{"error": …}`.
 pub fn refusal(status: StatusCode, why: &str) -> Response {
     let body = serde_json::json!({ "error": why }).to_string();
     let kind = [(header::CONTENT_TYPE, "application/json")];
@@ -398,7 +396,7 @@ mod tests {
         use hyper_util::service::TowerToHyperService;
         let access = Access {
             operator: Some(Token::of("the operator's token")),
-            longest: Duration::from_millis(20),
+            timeout: Duration::from_millis(20),
             ..Access::default()
         };
         let slow = || std::future::pending::<&'static str>();
@@ -445,7 +443,7 @@ mod tests {
                 let bearer = format!("Bearer {token}");
                 let shown = headers(&[(header::AUTHORIZATION, bearer.as_str())]);
                 assert_eq!(access.role(&shown), role);
-                let Entered {
+                let Session {
                     role: entered,
                     cookie,
                     key,

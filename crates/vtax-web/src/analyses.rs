@@ -1,4 +1,4 @@
-//! Analyses of runs, kept until a trial is added.
+//! Analyses of runs, cached until a trial is added.
 
 use crate::results::changed;
 use std::collections::HashMap;
@@ -6,32 +6,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
 use vtax_report::analysis::{Analysis, analyse};
-use vtax_report::results::ResultsDir;
+use vtax_report::results::{ResultsDir, ResultsError};
 
-/// Analyses that are kept.
-const MOST: usize = 16;
+const MAX_ANALYSES: usize = 16;
 
 /// Analyses by the directory of their run.
-pub type Analyses = Kept<Analysis>;
+pub type Analyses = Cache<Analysis>;
 
-/// What is made of runs.
+type Computed<T> = Result<Arc<T>, Arc<ResultsError>>;
+
+/// Values that are computed from runs.
 #[derive(Debug)]
-pub struct Kept<T> {
-    kept: Mutex<HashMap<PathBuf, Arc<Slot<T>>>>,
+pub struct Cache<T> {
+    slots: Mutex<HashMap<PathBuf, Arc<Slot<T>>>>,
 }
 
-/// One of them.
 #[derive(Debug)]
 struct Slot<T> {
-    /// When the run had changed last.
+    /// The last change of the run.
     at: SystemTime,
-    made: OnceLock<Result<Arc<T>, String>>,
+    computed: OnceLock<Computed<T>>,
 }
 
-impl<T> Default for Kept<T> {
+impl<T> Default for Cache<T> {
     fn default() -> Self {
         Self {
-            kept: Mutex::default(),
+            slots: Mutex::default(),
         }
     }
 }
@@ -40,54 +40,54 @@ impl Analyses {
     /// The analysis of a run.
     ///
     /// # Errors
-    /// When its trials cannot be read; in words.
-    pub fn of(&self, results: &ResultsDir) -> Result<Arc<Analysis>, String> {
+    /// When its trials cannot be read.
+    pub fn of(&self, results: &ResultsDir) -> Result<Arc<Analysis>, Arc<ResultsError>> {
         self.get(results.path(), changed(results.dir(), "trials"), || {
-            analyse(results).map_err(|error| error.to_string())
+            analyse(results)
         })
     }
 }
 
-impl<T> Kept<T> {
-    /// What was made of a run that has changed `at` last, or what is made now. Two who ask for it at once get one;
-    /// nobody waits for that of another run.
+impl<T> Cache<T> {
+    /// The value of a run whose last change was `at`. Concurrent callers share one computation; nobody waits for that of
+    /// another run.
     fn get(
         &self,
         path: &Path,
         at: Option<SystemTime>,
-        make: impl FnOnce() -> Result<T, String>,
-    ) -> Result<Arc<T>, String> {
-        let make = || make().map(Arc::new);
+        compute: impl FnOnce() -> Result<T, ResultsError>,
+    ) -> Computed<T> {
+        let compute = || compute().map(Arc::new).map_err(Arc::new);
         let Some(at) = at else {
-            return make();
+            return compute();
         };
         let slot = self.slot(path, at);
-        let made = slot.made.get_or_init(make).clone();
-        if made.is_err() {
-            // What went wrong once may go well the next time.
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.get(path).is_some_and(|is| Arc::ptr_eq(is, &slot)) {
-                kept.remove(path);
+        let computed = slot.computed.get_or_init(compute).clone();
+        if computed.is_err() {
+            // The next attempt may succeed.
+            let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+            if slots.get(path).is_some_and(|is| Arc::ptr_eq(is, &slot)) {
+                slots.remove(path);
             }
         }
-        made
+        computed
     }
 
     fn slot(&self, path: &Path, at: SystemTime) -> Arc<Slot<T>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = kept.get(path)
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = slots.get(path)
             && slot.at == at
         {
             return Arc::clone(slot);
         }
-        if kept.len() >= MOST {
-            kept.clear();
+        if slots.len() >= MAX_ANALYSES {
+            slots.clear();
         }
         let slot = Arc::new(Slot {
             at,
-            made: OnceLock::new(),
+            computed: OnceLock::new(),
         });
-        kept.insert(path.to_owned(), Arc::clone(&slot));
+        slots.insert(path.to_owned(), Arc::clone(&slot));
         slot
     }
 }
@@ -98,17 +98,22 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    fn failure() -> ResultsError {
+        ResultsError::NotARun(PathBuf::from("run"))
+    }
+
     /// Far beyond what anything here takes.
     const SOON: Duration = Duration::from_secs(20);
 
     #[test]
     fn nobody_waits_for_the_analysis_of_another_run_and_everybody_for_that_of_the_same() {
-        let kept = Arc::new(Kept::<u32>::default());
+        let kept = Arc::new(Cache::<u32>::default());
         let at = Some(SystemTime::UNIX_EPOCH);
         let (begun, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         let (tell, told) = mpsc::channel();
-        let ask = |path: &'static str, make: Box<dyn FnOnce() -> Result<u32, String> + Send>| {
+        let ask = |path: &'static str,
+                   make: Box<dyn FnOnce() -> Result<u32, ResultsError> + Send>| {
             let (kept, tell) = (Arc::clone(&kept), tell.clone());
             std::thread::spawn(move || {
                 let made = kept.get(Path::new(path), at, make);
@@ -119,12 +124,12 @@ mod tests {
             "slow",
             Box::new(move || {
                 begun.send(()).unwrap();
-                wait.recv_timeout(SOON).map_err(|cause| cause.to_string())?;
+                wait.recv_timeout(SOON).map_err(|_| failure())?;
                 Ok(1)
             }),
         );
         begins.recv_timeout(SOON).unwrap();
-        ask("slow", Box::new(|| Err("it is made twice".to_owned())));
+        ask("slow", Box::new(|| Err(failure())));
         ask("quick", Box::new(|| Ok(2)));
         assert_eq!(told.recv_timeout(SOON / 2).unwrap(), ("quick", 2));
         go.send(()).unwrap();
@@ -135,11 +140,11 @@ mod tests {
 
     #[test]
     fn a_failure_is_not_kept_and_neither_is_what_was_made_before_a_change() {
-        let kept = Kept::<u32>::default();
+        let kept = Cache::<u32>::default();
         let path = Path::new("run");
         let at = SystemTime::UNIX_EPOCH;
         let later = at + Duration::from_secs(1);
-        assert!(kept.get(path, Some(at), || Err("torn".to_owned())).is_err());
+        assert!(kept.get(path, Some(at), || Err(failure())).is_err());
         assert_eq!(*kept.get(path, Some(at), || Ok(1)).unwrap(), 1);
         assert_eq!(*kept.get(path, Some(at), || Ok(2)).unwrap(), 1);
         assert_eq!(*kept.get(path, Some(later), || Ok(3)).unwrap(), 3);

@@ -1,9 +1,9 @@
-//! The files of the page, in the program: no other file, no build step, no network.
+//! The files of the page, compiled into the program.
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-/// Each by its path: its type, and what it holds.
+/// The path, type and text of each.
 const FILES: [(&str, &str, &str); 20] = [
     ("/", HTML, include_str!("../assets/index.html")),
     ("/palette.css", CSS, vtax_report::html::PALETTE),
@@ -59,7 +59,7 @@ pub fn file(path: &str) -> Option<Response> {
     Some(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// Its text alone.
+/// The text of the file at a path.
 pub fn text(path: &str) -> Option<&'static str> {
     let (.., text) = FILES.into_iter().find(|(own, ..)| *own == path)?;
     Some(text)

@@ -1,6 +1,7 @@
-//! Runs side by side: what `vtax compare` finds.
+//! The table of a comparison of runs, as of `vtax compare`.
 
 use crate::analyses::Analyses;
+use crate::error::RequestError;
 use crate::results::Results;
 use serde::Serialize;
 use std::sync::Arc;
@@ -10,29 +11,32 @@ use vtax_report::compare;
 use vtax_report::stats::Verdict;
 
 /// Runs that are compared at once.
-pub const MOST_COMPARED: usize = 8;
+pub const MAX_COMPARED: usize = 8;
 
 impl Analyses {
-    /// Runs against the first of them: what `vtax compare` shows, or every metric.
+    /// Compares runs with the first of them: headline metrics and those that differ, or `all`.
     ///
     /// # Errors
-    /// When there are too few or too many, or one cannot be read; in words.
+    /// When there are too few or too many, or one cannot be read.
     pub fn compare(
         &self,
         results: &Results,
         dirs: &[String],
         all: bool,
-    ) -> Result<Compared, String> {
-        if !(2..=MOST_COMPARED).contains(&dirs.len()) {
-            return Err(format!("give 2 to {MOST_COMPARED} runs to compare"));
+    ) -> Result<ComparisonTable, RequestError> {
+        let count = RequestError::RunCount {
+            least: 2,
+            most: MAX_COMPARED,
+            action: "compare",
+        };
+        if !(2..=MAX_COMPARED).contains(&dirs.len()) {
+            return Err(count);
         }
         let analyses: Vec<Arc<Analysis>> = dirs
             .iter()
-            .map(|dir| self.of(&results.open(dir)?))
-            .collect::<Result<_, _>>()?;
-        let Some((first, others)) = analyses.split_first() else {
-            return Err("give at least two runs".to_owned());
-        };
+            .map(|dir| Ok(self.of(&results.open(dir)?)?))
+            .collect::<Result<_, RequestError>>()?;
+        let (first, others) = analyses.split_first().ok_or(count)?;
         let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();
         let compared = compare::compare(first, &others);
         let shown = |row: &&vtax_report::analysis::Comparison| {
@@ -50,7 +54,7 @@ impl Analyses {
             .collect();
         let rows = keys
             .into_iter()
-            .map(|((treatment, metric), title)| ComparedRow {
+            .map(|((treatment, metric), title)| ComparisonRow {
                 treatment: treatment.to_owned(),
                 metric: metric.to_owned(),
                 title: title.to_owned(),
@@ -60,11 +64,11 @@ impl Analyses {
                     .collect(),
             })
             .collect();
-        Ok(Compared {
+        Ok(ComparisonTable {
             runs: dirs
                 .iter()
                 .zip(&analyses)
-                .map(|(dir, run)| ComparedRun {
+                .map(|(dir, run)| RunHeading {
                     dir: dir.clone(),
                     name: run.name.clone(),
                     started: run.started.clone(),
@@ -86,12 +90,12 @@ impl Analyses {
     }
 }
 
-/// Runs against the first.
+/// Runs compared with the first.
 #[derive(Debug, Serialize)]
-pub struct Compared {
+pub struct ComparisonTable {
     /// The first is what the others are compared with.
-    runs: Vec<ComparedRun>,
-    rows: Vec<ComparedRow>,
+    runs: Vec<RunHeading>,
+    rows: Vec<ComparisonRow>,
     /// Treatments that each of the others lacks.
     only_first: Vec<Vec<String>>,
     /// Treatments that only each of the others has.
@@ -100,14 +104,14 @@ pub struct Compared {
 }
 
 #[derive(Debug, Serialize)]
-struct ComparedRun {
+struct RunHeading {
     dir: String,
     name: String,
     started: String,
 }
 
 #[derive(Debug, Serialize)]
-struct ComparedRow {
+struct ComparisonRow {
     treatment: String,
     metric: String,
     title: String,

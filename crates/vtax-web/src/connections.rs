@@ -1,5 +1,4 @@
-//! Connections: no more than there are places for, none that keeps one and says nothing, encrypted where
-//! there is a certificate.
+//! Connections: limited in number and in idle time, encrypted where there is a certificate.
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -13,37 +12,37 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Connections at the same time; more wait in the kernel's queue. A page that is looked at holds one.
-const PLACES: usize = 256;
+/// Concurrent connections; more wait in the kernel's queue. An open page holds one.
+const MAX_CONNECTIONS: usize = 256;
 
-/// Serves until it is dropped. `patience` is for a greeting, and for the head of a request from the moment
-/// that one may come. Also how long a peer may leave what was sent to it unread.
+/// Serves until it is dropped. `idle_timeout` limits the TLS handshake, the wait for the head of a request, and the time
+/// that a peer leaves sent data unacknowledged.
 pub async fn serve(
     listener: TcpListener,
     encrypted: Option<TlsAcceptor>,
     router: Router,
-    patience: Duration,
+    idle_timeout: Duration,
 ) {
-    let free = Arc::new(Semaphore::new(PLACES));
+    let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&free).acquire_owned().await else {
             return;
         };
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, say: others end meanwhile.
+            // Perhaps no file descriptor is free: other connections end meanwhile.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
         let (encrypted, router) = (encrypted.clone(), router.clone());
         tokio::spawn(async move {
             let _place = place;
-            prepare(&stream, patience);
+            prepare(&stream, idle_timeout);
             match encrypted {
-                None => hold(stream, router, patience).await,
+                None => hold(stream, router, idle_timeout).await,
                 Some(encrypted) => {
-                    if let Ok(Ok(stream)) = timeout(patience, encrypted.accept(stream)).await {
-                        hold(stream, router, patience).await;
+                    if let Ok(Ok(stream)) = timeout(idle_timeout, encrypted.accept(stream)).await {
+                        hold(stream, router, idle_timeout).await;
                     }
                 }
             }
@@ -51,18 +50,18 @@ pub async fn serve(
     }
 }
 
-/// A peer that is gone or reads nothing is given up. What the kernel refuses costs only time.
-fn prepare(stream: &TcpStream, patience: Duration) {
-    let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, patience);
+/// Limits how long a dead peer keeps its connection. A failure costs only time.
+fn prepare(stream: &TcpStream, idle_timeout: Duration) {
+    let idle_timeout = u32::try_from(idle_timeout.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, idle_timeout);
     let _ = stream.set_nodelay(true);
 }
 
-async fn hold(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, patience: Duration) {
+async fn hold(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle_timeout: Duration) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(patience)
+        .header_read_timeout(idle_timeout)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // How a client goes is its own affair.
+    // A client that breaks the connection is no error.
     let _ = connection.await;
 }

@@ -1,9 +1,9 @@
-//! What climbs found, in words: a sentence for each treatment.
+//! The findings of climbs: a sentence for each treatment.
 
 use vtax_density::report::Summary;
 use vtax_report::results::ResultsDir;
 
-/// Of a density run; nothing where none of its climbs can be read.
+/// The sentences of a density run; none where its climbs cannot be read.
 pub fn sentences(results: &ResultsDir) -> Vec<String> {
     let Ok(summary) = Summary::of(results) else {
         return Vec::new();

@@ -1,7 +1,6 @@
-//! What a run or a trial says of itself as it goes on: JSON lines, read as they come.
+//! The events of a run or a trial in progress: JSON lines, read as they are written.
 
 use crate::meters::Meter;
-use crate::text::shown;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -9,42 +8,41 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vtax_core::Quantity;
+use vtax_host::untrusted::shown;
 use vtax_lab::run::Event;
 
-/// Notes that are kept, the last ones.
-const NOTES: usize = 20;
-/// Levels that are kept, the last ones.
-const POINTS: usize = 500;
-/// Seconds whose readings are kept, the last ones.
-const METERS: usize = 300;
-/// Read at once; a line is shorter.
-const MOST_BYTES: u64 = 8 << 20;
-/// A longer line is nothing that a run says.
-const LONGEST: usize = 64 << 10;
+/// The last notes are kept.
+const MAX_NOTES: usize = 20;
+/// The last levels are kept.
+const MAX_POINTS: usize = 500;
+/// The readings of the last seconds are kept.
+const MAX_METERS: usize = 300;
+/// Read at once.
+const MAX_READ_BYTES: u64 = 8 << 20;
+/// A longer line is no event.
+const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Takes events one by one.
-pub trait Hears: Default {
-    /// One that was read at this time, in seconds since 1970.
-    fn hear(&mut self, event: Event, at: f64);
+/// What is made of events.
+pub trait EventSink: Default {
+    /// Adds an event that was read at this time, in seconds since 1970.
+    fn add(&mut self, event: Event, at: f64);
 }
 
 /// Reads what is new in a file of events.
 #[derive(Debug, Default)]
-pub struct Listener<T> {
-    /// Which file, and how much of it.
+pub struct EventReader<T> {
+    /// The inode of the file, and the bytes that were read.
     file: u64,
     read: u64,
-    /// Who hears it.
-    pub heard: T,
+    pub events: T,
 }
 
-impl<T: Hears> Listener<T> {
-    /// Reads what is new. A run that is started again writes another file, and what was heard before is
-    /// then forgotten.
-    pub fn listen(&mut self, file: io::Result<File>) -> &T {
-        // Where there is nothing to read, nothing was said.
+impl<T: EventSink> EventReader<T> {
+    /// Reads what is new. A run that is started again writes another file, and the events of the old one are then dropped.
+    pub fn read(&mut self, file: io::Result<File>) -> &T {
+        // A file that cannot be read has no events.
         let _ = file.and_then(|file| self.read_on(file));
-        &self.heard
+        &self.events
     }
 
     fn read_on(&mut self, mut file: File) -> io::Result<()> {
@@ -63,7 +61,7 @@ impl<T: Hears> Listener<T> {
         let at = written.or(now).map_or(0.0, |since| since.as_secs_f64());
         file.seek(SeekFrom::Start(self.read))?;
         let mut bytes = Vec::new();
-        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_READ_BYTES).read_to_end(&mut bytes)?;
         // The last line may not be whole yet.
         let whole = bytes
             .iter()
@@ -75,40 +73,40 @@ impl<T: Hears> Listener<T> {
             .unwrap_or_default()
             .split(|byte| *byte == b'\n')
         {
-            // Lines of other kinds are for others.
-            if line.len() < LONGEST
+            // Other lines are no events.
+            if line.len() < MAX_LINE_BYTES
                 && let Ok(event) = serde_json::from_slice(line)
             {
-                self.heard.hear(event, at);
+                self.events.add(event, at);
             }
         }
         Ok(())
     }
 }
 
-/// A trial that is under way.
+/// A trial in progress.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Begun {
+pub struct StartedTrial {
     /// Its treatment's label.
     pub treatment: String,
-    /// When it was seen to begin, in seconds since 1970.
+    /// When its start was read, in seconds since 1970.
     pub since: f64,
 }
 
 /// A trial that is over.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Over {
-    /// How long it took.
+pub struct FinishedTrial {
+    /// Its duration.
     pub seconds: f64,
-    /// Its leading numbers in words.
+    /// Its headline numbers.
     pub headline: String,
-    /// Why not to trust it.
+    /// Why it is suspect.
     pub suspect: Vec<String>,
     /// Why it failed, if it did.
     pub failed: Option<String>,
 }
 
-/// What a trial saw at one level of what it raises step by step.
+/// The readings of a trial at one load level.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
     level: f64,
@@ -118,21 +116,19 @@ pub struct Point {
     kept: Option<bool>,
 }
 
-/// What a trial that is under way said so far.
+/// The events of the present trial.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Told {
-    /// What it does, in a word.
+pub struct TrialEvents {
     pub phase: String,
-    /// What it is judged by.
     pub objective: String,
-    /// Levels, where it raises something step by step.
+    /// Its load levels.
     pub points: VecDeque<Point>,
-    /// What was sampled, second by second.
+    /// Its samples, one a second.
     pub meters: VecDeque<Meter>,
 }
 
-impl Hears for Told {
-    fn hear(&mut self, event: Event, _: f64) {
+impl EventSink for TrialEvents {
+    fn add(&mut self, event: Event, _: f64) {
         match event {
             Event::Phase { phase } => self.phase = shown(&phase),
             Event::Objective { text } => self.objective = shown(&text),
@@ -151,7 +147,7 @@ impl Hears for Told {
                     readings,
                     kept,
                 };
-                keep(&mut self.points, point, POINTS);
+                keep(&mut self.points, point, MAX_POINTS);
             }
             Event::Metered {
                 at,
@@ -166,14 +162,14 @@ impl Hears for Told {
                     carried,
                     source,
                 };
-                keep(&mut self.meters, meter, METERS);
+                keep(&mut self.meters, meter, MAX_METERS);
             }
             _ => {}
         }
     }
 }
 
-/// Adds the last one, and drops the first where there are too many.
+/// Adds one, and drops the first where there are too many.
 fn keep<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     if all.len() >= most {
         all.pop_front();
@@ -181,34 +177,35 @@ fn keep<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     all.push_back(one);
 }
 
-/// What was heard of a run so far.
+/// The events of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Heard {
-    /// Lines for people, the last ones.
+pub struct RunEvents {
+    /// The last notes.
     pub notes: VecDeque<String>,
-    /// For the rest, in seconds, as of the last trial's end.
+    /// The estimate for the missing trials at the end of the last one, in seconds.
     pub remaining: Option<f64>,
-    /// Trials under way, by index.
-    pub under_way: BTreeMap<u32, Begun>,
+    /// Trials in progress, by index.
+    pub started: BTreeMap<u32, StartedTrial>,
     /// Trials that are over, by index.
-    pub over: BTreeMap<u32, Over>,
-    /// Of the trial under way.
-    pub told: Told,
+    pub finished: BTreeMap<u32, FinishedTrial>,
+    /// Of the present trial.
+    pub trial: TrialEvents,
 }
 
-impl Hears for Heard {
-    fn hear(&mut self, event: Event, at: f64) {
+impl EventSink for RunEvents {
+    fn add(&mut self, event: Event, at: f64) {
         match event {
-            Event::Note { message } => keep(&mut self.notes, shown(&message), NOTES),
+            Event::Note { message } => keep(&mut self.notes, shown(&message), MAX_NOTES),
             Event::Started {
                 expected_seconds, ..
             } => self.remaining = Some(expected_seconds),
             Event::TrialStarted { index, treatment } => {
-                // One that runs again is not over any more.
-                self.over.remove(&index);
+                // A trial that runs again is no longer over.
+                self.finished.remove(&index);
                 let since = at;
-                self.under_way.insert(index, Begun { treatment, since });
-                self.told = Told::default();
+                self.started
+                    .insert(index, StartedTrial { treatment, since });
+                self.trial = TrialEvents::default();
             }
             Event::TrialFinished {
                 index,
@@ -219,27 +216,27 @@ impl Hears for Heard {
                 failed,
                 ..
             } => {
-                self.under_way.remove(&index);
+                self.started.remove(&index);
                 self.remaining = Some(remaining_seconds);
-                let over = Over {
+                let over = FinishedTrial {
                     seconds,
                     headline,
                     suspect,
                     failed,
                 };
-                self.over.insert(index, over);
+                self.finished.insert(index, over);
             }
-            of_trial => self.told.hear(of_trial, at),
+            of_trial => self.trial.add(of_trial, at),
         }
     }
 }
 
-/// How many trials a run has said to be over.
+/// The number of trials that are over.
 #[derive(Debug, Default)]
-pub struct Ended(pub usize);
+pub struct TrialCount(pub usize);
 
-impl Hears for Ended {
-    fn hear(&mut self, event: Event, _: f64) {
+impl EventSink for TrialCount {
+    fn add(&mut self, event: Event, _: f64) {
         self.0 += usize::from(matches!(event, Event::TrialFinished { .. }));
     }
 }
@@ -272,10 +269,10 @@ mod tests {
     fn events_are_heard_as_they_come_and_anew_in_another_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
-        let mut listener: Listener<Heard> = Listener::default();
-        let mut ended: Listener<Ended> = Listener::default();
-        let heard = listener.listen(File::open(&path));
-        assert!(heard.over.is_empty());
+        let mut listener: EventReader<RunEvents> = EventReader::default();
+        let mut ended: EventReader<TrialCount> = EventReader::default();
+        let events = listener.read(File::open(&path));
+        assert!(events.finished.is_empty());
         let started = Event::TrialStarted {
             index: 7,
             treatment: "vm".to_owned(),
@@ -286,28 +283,28 @@ mod tests {
         let all = line(&started) + "no event\n" + &line(&note) + &line(&finished(7));
         let (most, rest) = all.split_at(all.len() - 9);
         fs::write(&path, most).unwrap();
-        let heard = listener.listen(File::open(&path));
-        assert_eq!(heard.under_way[&7].treatment, "vm");
-        assert_eq!(heard.notes, ["two [2J"]);
-        assert!(heard.over.is_empty(), "the line is not whole");
-        assert_eq!(ended.listen(File::open(&path)).0, 0);
+        let events = listener.read(File::open(&path));
+        assert_eq!(events.started[&7].treatment, "vm");
+        assert_eq!(events.notes, ["two [2J"]);
+        assert!(events.finished.is_empty(), "the line is not whole");
+        assert_eq!(ended.read(File::open(&path)).0, 0);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(rest.as_bytes()).unwrap();
-        let heard = listener.listen(File::open(&path));
-        assert!(heard.under_way.is_empty());
-        assert_eq!(heard.over[&7].suspect, ["swapped"]);
-        assert_eq!(heard.remaining, Some(4.0));
-        assert_eq!(ended.listen(File::open(&path)).0, 1);
-        assert_eq!(ended.listen(File::open(&path)).0, 1, "nothing is new");
+        let events = listener.read(File::open(&path));
+        assert!(events.started.is_empty());
+        assert_eq!(events.finished[&7].suspect, ["swapped"]);
+        assert_eq!(events.remaining, Some(4.0));
+        assert_eq!(ended.read(File::open(&path)).0, 1);
+        assert_eq!(ended.read(File::open(&path)).0, 1, "nothing is new");
         let other = folder.path().join("other");
         fs::write(&other, all.repeat(3) + &line(&started)).unwrap();
         fs::rename(&other, &path).unwrap();
-        let heard = listener.listen(File::open(&path));
+        let events = listener.read(File::open(&path));
         assert!(
-            heard.over.is_empty() && heard.under_way.contains_key(&7),
+            events.finished.is_empty() && events.started.contains_key(&7),
             "it runs again"
         );
-        assert_eq!(ended.listen(File::open(&path)).0, 3);
+        assert_eq!(ended.read(File::open(&path)).0, 3);
     }
 
     #[test]
@@ -332,18 +329,21 @@ mod tests {
             .flat_map(|number| [line(&metered(number)), line(&sampled(number))])
             .collect();
         text += &line(&Event::Phase {
-            phase: "x".repeat(LONGEST),
+            phase: "x".repeat(MAX_LINE_BYTES),
         });
         text += &line(&Event::Objective {
             text: "errors <= 1 %".to_owned(),
         });
         fs::write(&path, &text).unwrap();
-        let mut listener: Listener<Heard> = Listener::default();
-        let told = &listener.listen(File::open(&path)).told;
-        assert_eq!((told.meters.len(), told.points.len()), (METERS, POINTS));
-        assert_eq!(told.meters[METERS - 1].at, 999.0);
+        let mut listener: EventReader<RunEvents> = EventReader::default();
+        let trial = &listener.read(File::open(&path)).trial;
         assert_eq!(
-            (told.phase.as_str(), told.objective.as_str()),
+            (trial.meters.len(), trial.points.len()),
+            (MAX_METERS, MAX_POINTS)
+        );
+        assert_eq!(trial.meters[MAX_METERS - 1].at, 999.0);
+        assert_eq!(
+            (trial.phase.as_str(), trial.objective.as_str()),
             ("", "errors <= 1 %")
         );
         let next = Event::TrialStarted {
@@ -352,6 +352,9 @@ mod tests {
         };
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
         file.write_all(line(&next).as_bytes()).unwrap();
-        assert_eq!(listener.listen(File::open(&path)).told, Told::default());
+        assert_eq!(
+            listener.read(File::open(&path)).trial,
+            TrialEvents::default()
+        );
     }
 }

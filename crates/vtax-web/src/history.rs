@@ -1,19 +1,18 @@
-//! What was seen of the host and of each guest, kept for a while in little memory: an hour of every
-//! second and a day of every ten seconds.
+//! The history of the host and of each guest in memory: an hour of every second and a day of every ten seconds.
 //!
-//! The host's own series is always that long. The guests share a bound of [`MOST_POINTS`]: with many
-//! guests the series of each is shorter, and says so by its first time.
+//! The host's own series is always that long. The guests share a bound of [`MAX_POINTS`]: with many guests the series of
+//! each is shorter, as its first time shows.
 
 use std::collections::{HashMap, VecDeque};
 use vtax_serve::top::{Party, Rates, Row};
 
-/// What a guest's point holds, in its order: percent of one processor by stage, then the others.
+/// The columns of a guest's point: percent of one processor by stage, then the others.
 pub const GUEST: [&str; 9] = [
     "vcpu", "emulator", "iothread", "vhost", "softirq", "backend", "watts", "packets", "exits",
 ];
 
-/// What the host's point holds: the stages of all guests, the host's own work and what nobody can be
-/// charged for, all in percent of one processor; then the others.
+/// The columns of the host's point: the stages of all guests, the host's own work and the unattributed time, all in percent
+/// of one processor; then the others.
 pub const HOST: [&str; 11] = [
     "vcpu",
     "emulator",
@@ -34,17 +33,17 @@ const STAGES: usize = 6;
 const HOUR: usize = 3600;
 /// Points of ten seconds in a day.
 const DAY: usize = 8640;
-/// Points that become one.
+/// Fine points that become one coarse point.
 const STEP: u64 = 10;
 /// Points of all guests together: 36 MB.
-pub const MOST_POINTS: usize = 1_000_000;
-/// Guests that are gone and whose series are kept, the last ones.
-const MOST_GONE: usize = 64;
+pub const MAX_POINTS: usize = 1_000_000;
+/// The last departed guests whose series are kept.
+const MAX_DEPARTED: usize = 64;
 
-/// Numbers of one moment; one that is not known is not a number.
+/// The numbers of one interval; NaN where one is not known.
 pub type Point<const N: usize> = [f32; N];
 
-/// Which of the two resolutions.
+/// One of the two resolutions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Span {
@@ -57,38 +56,38 @@ pub enum Span {
 /// A series of points.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series<const N: usize> {
-    /// When each interval ended, in seconds since 1970.
+    /// The end of each interval, in seconds since 1970.
     pub at: Vec<f64>,
-    /// As many points.
+    /// A point for each.
     pub points: Vec<Point<N>>,
 }
 
 /// The history.
 #[derive(Debug)]
 pub struct History {
-    /// Of the fine points: when each ended.
+    /// The ends of the fine points.
     seconds: VecDeque<f64>,
-    /// Of the coarse ones.
+    /// The ends of the coarse points.
     tens: VecDeque<f64>,
     /// Fine points so far.
     ticks: u64,
     host: Track<{ HOST.len() }>,
     guests: HashMap<u32, Track<{ GUEST.len() }>>,
-    /// Whose these are: name and platform.
+    /// The names and platforms of the guests.
     names: HashMap<u32, (String, &'static str)>,
-    gone: VecDeque<u32>,
-    most_points: usize,
+    departed: VecDeque<u32>,
+    max_points: usize,
 }
 
 impl Default for History {
     fn default() -> Self {
-        Self::bounded(MOST_POINTS)
+        Self::bounded(MAX_POINTS)
     }
 }
 
 impl History {
-    /// With at most so many points of all guests.
-    fn bounded(most_points: usize) -> Self {
+    /// A history of at most so many points of all guests.
+    fn bounded(max_points: usize) -> Self {
         Self {
             seconds: VecDeque::new(),
             tens: VecDeque::new(),
@@ -96,18 +95,17 @@ impl History {
             host: Track::default(),
             guests: HashMap::new(),
             names: HashMap::new(),
-            gone: VecDeque::new(),
-            most_points,
+            departed: VecDeque::new(),
+            max_points,
         }
     }
 
-    /// How many intervals were added.
+    /// The number of intervals that were added.
     pub fn ticks(&self) -> u64 {
         self.ticks
     }
 
-    /// Adds an interval that ended at `at`, in seconds since 1970. The coarse point that it completes,
-    /// where it does.
+    /// Adds an interval that ended at `at`, in seconds since 1970. Returns the coarse point that it completes.
     pub fn add(&mut self, at: f64, rates: &Rates) -> Option<Point<{ HOST.len() }>> {
         self.ticks += 1;
         let closes = self.ticks.is_multiple_of(STEP);
@@ -123,46 +121,46 @@ impl History {
                 Track::default()
             });
         }
-        let each = self.most_points / self.guests.len().max(1);
+        let each = self.max_points / self.guests.len().max(1);
         let fine = HOUR.min(each / 2);
         let coarse = DAY.min(each - fine);
         for row in guests {
             let track = self.guests.entry(row.number.unwrap_or(0)).or_default();
             track.add(self.ticks, guest_point(row), (fine, coarse), closes);
         }
-        self.forget();
+        self.drop_departed();
         self.host
             .add(self.ticks, host_point(rates), (HOUR, DAY), closes)
     }
 
-    /// Forgets guests that went long ago.
-    fn forget(&mut self) {
+    /// Drops the series of guests that departed long ago.
+    fn drop_departed(&mut self) {
         let ticks = self.ticks;
         for (number, track) in &mut self.guests {
             if track.last == Some(ticks - 1) {
-                self.gone.push_back(*number);
+                self.departed.push_back(*number);
                 track.shrink();
             }
         }
-        while self.gone.len() > MOST_GONE {
-            if let Some(number) = self.gone.pop_front() {
+        while self.departed.len() > MAX_DEPARTED {
+            if let Some(number) = self.departed.pop_front() {
                 self.guests.remove(&number);
                 self.names.remove(&number);
             }
         }
     }
 
-    /// The host's series.
+    /// The series of the host.
     pub fn host(&self, span: Span) -> Series<{ HOST.len() }> {
         self.series(&self.host, span)
     }
 
-    /// A guest's, also of one that went a while ago; `None` where nothing is kept of it.
+    /// The series of a guest, present or departed; `None` where none is kept.
     pub fn guest(&self, number: u32, span: Span) -> Option<Series<{ GUEST.len() }>> {
         Some(self.series(self.guests.get(&number)?, span))
     }
 
-    /// The name and platform of a guest, also of one that went a while ago.
+    /// The name and platform of a guest, present or departed.
     pub fn name(&self, number: u32) -> Option<(&str, &'static str)> {
         let (name, platform) = self.names.get(&number)?;
         Some((name, platform))
@@ -176,7 +174,7 @@ impl History {
                 (&self.tens, &track.coarse, self.ticks / STEP, last)
             }
         };
-        // Both end at the present, or at the moment when the guest went.
+        // Both end at the present, or when the guest departed.
         let missed = usize::try_from(now - last.unwrap_or(now)).unwrap_or(usize::MAX);
         let end = times.len().saturating_sub(missed);
         let kept = points.len().min(end);
@@ -210,7 +208,7 @@ pub fn guest_point(row: &Row) -> Point<{ GUEST.len() }> {
     .map(known)
 }
 
-/// The sum of points; what is not known of any is not known of the sum.
+/// The sum of points, column by column; NaN where no point has a number.
 pub fn sum<const N: usize>(points: impl Iterator<Item = Point<N>>) -> Point<N> {
     let mut sums = [f32::NAN; N];
     for point in points {
@@ -267,7 +265,7 @@ fn push<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
 struct Track<const N: usize> {
     fine: VecDeque<Point<N>>,
     coarse: VecDeque<Point<N>>,
-    /// Sums and counts of what will be the next coarse point.
+    /// Sums and counts for the next coarse point.
     open: [(f32, u16); N],
     /// The number of its last fine point.
     last: Option<u64>,
@@ -285,8 +283,7 @@ impl<const N: usize> Default for Track<N> {
 }
 
 impl<const N: usize> Track<N> {
-    /// Adds the point of a tick, keeps at most so many fine and coarse points, and gives the coarse one
-    /// that it completes.
+    /// Adds the point of a tick, keeps at most so many fine and coarse points, and returns the coarse one that it completes.
     fn add(
         &mut self,
         tick: u64,
@@ -395,7 +392,7 @@ mod tests {
         let tens = history.guest(1, Span::Day).unwrap();
         assert_eq!(tens.at, [19.0, 29.0]);
         assert_eq!(tens.points.len(), 2);
-        for number in 10..10 + u32::try_from(MOST_GONE).unwrap() {
+        for number in 10..10 + u32::try_from(MAX_DEPARTED).unwrap() {
             host.start(number);
             history.add(50.0, &pass(&mut host, 1000));
             host.end(number);

@@ -1,27 +1,26 @@
-//! Which lab runs on this host: what its lock says. The lock is only read; who tried to take it would
-//! stand in the way of a run that starts.
+//! The lab that runs on this host, read from its lock. The lock is not taken, which would make a run that starts fail.
 
 use crate::process::Process;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A run that goes on.
+/// A run in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lab {
-    /// Who runs it.
+    /// The process that runs it.
     pub process: Process,
     /// Its results directory.
     pub results: PathBuf,
 }
 
 impl Lab {
-    /// The one whose lock is in a directory of state.
+    /// The lab whose lock is in a directory of state.
     pub fn of(state: &Path) -> Option<Self> {
         let lock = state.join("lock");
         let text = fs::read_to_string(&lock).ok()?;
         let (number, purpose) = text.trim_end().strip_prefix("process ")?.split_once(", ")?;
-        // What an earlier one left in the file may name a number that another process has now.
+        // The file of an earlier lab may hold the number of another process of today.
         let process = Process::of_vtax(number.parse().ok()?)?;
         if !has_open(process.id, &lock) {
             return None;
@@ -30,7 +29,7 @@ impl Lab {
         let beside = fs::read_link(format!("/proc/{}/cwd", process.id)).unwrap_or_default();
         Some(Self {
             process,
-            results: same(&beside.join(into)),
+            results: canonical(&beside.join(into)),
         })
     }
 }
@@ -47,8 +46,8 @@ fn has_open(process: u32, path: &Path) -> bool {
     })
 }
 
-/// One name for one directory, also for one that is not there yet.
-pub fn same(path: &Path) -> PathBuf {
+/// The absolute path of a directory without links. The directory need not exist.
+pub fn canonical(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = whole.ancestors().find_map(|above| {
         let rest = whole.strip_prefix(above).ok()?;
@@ -70,20 +69,20 @@ mod tests {
     #[test]
     fn the_lock_of_a_living_vtax_names_its_run_and_no_other_does() {
         let state = tempfile::tempdir().unwrap();
-        let tell = |text: String| fs::write(state.path().join("lock"), text).unwrap();
+        let write = |text: String| fs::write(state.path().join("lock"), text).unwrap();
         assert_eq!(Lab::of(state.path()), None);
         // The test's own program is a vtax by its name.
         let own = std::process::id();
-        tell(format!(
+        write(format!(
             "process {own}, running plan a into b into results/a\n"
         ));
         assert_eq!(Lab::of(state.path()), None, "it does not hold the lock");
         let _held = fs::File::open(state.path().join("lock")).unwrap();
         let lab = Lab::of(state.path()).unwrap();
         assert_eq!(lab.process.id, own);
-        assert_eq!(lab.results, same(Path::new("results/a")));
+        assert_eq!(lab.results, canonical(Path::new("results/a")));
         for other in ["", "process 1, running plan a into b", "process x, y", "\0"] {
-            tell(other.to_owned());
+            write(other.to_owned());
             assert_eq!(Lab::of(state.path()), None, "{other:?}");
         }
     }
@@ -96,10 +95,10 @@ mod tests {
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&real, &link).unwrap();
         for below in ["", "a", "a/b/c"] {
-            assert_eq!(same(&link.join(below)), real.join(below), "{below:?}");
+            assert_eq!(canonical(&link.join(below)), real.join(below), "{below:?}");
         }
-        let later = same(&link.join("a/b"));
+        let later = canonical(&link.join("a/b"));
         fs::create_dir_all(real.join("a/b")).unwrap();
-        assert_eq!(later.as_os_str(), same(&link.join("a/b")).as_os_str());
+        assert_eq!(later.as_os_str(), canonical(&link.join("a/b")).as_os_str());
     }
 }

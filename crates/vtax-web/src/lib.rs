@@ -1,23 +1,22 @@
-//! `vtax web`: the page that one keeps open. It shows what the command line can show, reads the same
-//! structures, and starts runs as the command line does. See `docs/web.md`.
+//! `vtax web`: a page that shows what the command line can show, reads the same structures, and starts runs as the command
+//! line does. See `docs/web.md`.
 //!
-//! One thread reads the host once a second, whoever watches ([`Watch::run`]); another serves
-//! ([`Server`]); a third starts runs and tells them to end ([`Keeper`]). Between the first two is
-//! [`Live`]. Results and runs are read from their directories when somebody looks.
+//! One thread reads the host once a second ([`Watch::run`]) into [`Live`]; another serves that ([`Server`]); a third starts
+//! runs and asks them to end ([`RunManager`]). Results and runs are read from their directories on request.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod access;
 mod analyses;
-mod answers;
+mod app_state;
 mod assets;
 mod comparison;
 mod connections;
 mod curves;
 mod density;
+mod error;
 mod events;
 mod history;
-mod keeper;
 mod lab;
 mod listener;
 mod live;
@@ -28,24 +27,26 @@ mod plans;
 mod privileges;
 mod process;
 mod records;
+mod response;
 mod results;
 mod routes;
+mod run_manager;
 mod runs;
 mod server;
 mod share;
-mod site;
 mod testbed;
 mod text;
 mod tls;
 mod token_file;
 mod trials;
 
-pub use keeper::{Keeper, Starter};
+pub use app_state::AppState;
+pub use error::WebError;
 pub use listener::ListenerSettings;
 pub use live::Live;
 pub use machines::Machines;
-pub use server::{Server, WebError};
-pub use site::Site;
+pub use run_manager::{RunManager, Starter};
+pub use server::Server;
 pub use tls::Certificate;
 pub use vtax_http::Token;
 
@@ -55,112 +56,108 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use token_file::TokenFile;
+use tracing::{info, warn};
 use vtax_serve::Watch;
 
-/// Between two readings of the host: what the history is made of.
+/// Between two readings of the host.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// What to serve, where, and to whom.
+/// The options of `vtax web`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebOptions {
-    /// The address; off loopback it needs a certificate and a token.
+    /// The address; one that is not loopback needs a certificate and a token.
     pub listen: SocketAddr,
     /// The results directories below this one are shown, and runs write theirs there.
     pub results: PathBuf,
     /// The plans below this directory can be run.
     pub plans: PathBuf,
-    /// Encrypts.
+    /// Encrypts connections.
     pub certificate: Option<Certificate>,
     /// The file of the operator's token; without it one is made.
     pub token: Option<PathBuf>,
-    /// Whether only the user reads what is said: a token that is made may be part of it. It is in a file otherwise.
+    /// Whether only the user reads standard error: a token that is made is printed there, and written to a file otherwise.
     pub is_private: bool,
     /// The file of the watchers' token.
     pub watch_token: Option<PathBuf>,
-    /// Nobody changes anything.
+    /// Whether nobody may change anything.
     pub watch_only: bool,
-    /// What has interfaces of its own.
+    /// NICs and populations of micro VMs to show.
     pub machines: Machines,
-    /// What runs are started with.
+    /// How runs are started.
     pub starter: Starter,
 }
 
-/// Serves the page until `stop` is set. `say` gets where it is.
+/// Serves the page until `stop` is set. `print` gets its address.
 ///
 /// # Errors
-/// When it cannot listen there, a file of the certificate or of a token is no good, or the host cannot
-/// be read at all.
+/// When the address cannot be listened on, a file of the certificate or of a token cannot be used, or the host cannot be
+/// read at all.
 pub fn run(
     mut watch: Watch,
     options: &WebOptions,
     stop: &AtomicBool,
-    say: &mut dyn FnMut(&str),
+    print: &mut dyn FnMut(&str),
 ) -> Result<(), WebError> {
     let live = Arc::new(Live::default());
-    let keeper = Keeper::start(options.starter.clone());
-    let keeper =
-        keeper.map_err(|cause| WebError::Listener(format!("cannot start a thread: {cause}")))?;
+    let run_manager = RunManager::start(options.starter.clone()).map_err(WebError::Thread)?;
     let state = &options.starter.state;
-    let mut site = Site::new(Arc::clone(&live), &options.results, state)
+    let mut app = AppState::new(Arc::clone(&live), &options.results, state)
         .with_machines(options.machines.clone())
-        .with_keeper(state, keeper);
-    let read =
-        |path: &PathBuf| Token::read(path).map_err(|error| WebError::Listener(error.to_string()));
+        .with_run_manager(state, run_manager);
+    let read = |path: &PathBuf| Token::read(path);
     let mut settings = ListenerSettings {
         certificate: options.certificate.clone(),
         watcher: options.watch_token.as_ref().map(read).transpose()?,
         ..ListenerSettings::open(options.listen)
     };
-    let mut made = None;
+    let mut new_token = None;
     if !options.watch_only {
         settings.operator = options.token.as_ref().map(read).transpose()?;
-        // Elsewhere a token must be one that its users were given.
+        // On other addresses the users must have been given the token.
         if settings.operator.is_none() && options.listen.ip().is_loopback() {
-            let (token, text) = Token::random()
-                .map_err(|cause| WebError::Listener(format!("cannot make a token: {cause}")))?;
+            let (token, text) = Token::random().map_err(WebError::RandomToken)?;
             settings.operator = Some(token);
-            made = Some(text);
+            new_token = Some(text);
         }
     }
-    // Nobody else could start them.
+    // Only the operator starts runs.
     if settings.operator.is_some() {
-        site = site.with_plans(&options.plans);
+        app = app.with_plans(&options.plans);
     }
-    let server = Server::start(site, &settings)?;
+    let server = Server::start(app, &settings)?;
     let scheme = if settings.certificate.is_some() {
         "https"
     } else {
         "http"
     };
     let address = server.address();
-    // It goes with the page.
-    let mut _kept = None;
-    let key = match made {
+    // Removed when this function returns.
+    let mut _token_file = None;
+    let key = match new_token {
         None => String::new(),
         Some(text) if options.is_private => format!("/#token={text}"),
         Some(text) => {
             let file = TokenFile::write(state, address.port(), &text)?;
-            let told = format!("; the operator's token is in {}", file.path().display());
-            _kept = Some(file);
-            told
+            let note = format!("; the operator's token is in {}", file.path().display());
+            _token_file = Some(file);
+            note
         }
     };
-    say(&format!("the page is at {scheme}://{address}{key}"));
-    if server.gave_up() {
-        say(if options.watch_only {
-            "it runs as root to read every guest; what answers the network has given up all rights but to read"
-        } else {
-            "it runs as root to read every guest and to start runs; what answers the network has given up all rights but to read"
-        });
+    print(&format!("the page is at {scheme}://{address}{key}"));
+    if server.dropped_capabilities() {
+        info!("the thread that answers the network has dropped all capabilities but to read files");
     }
     let notes = watch.notes().to_vec();
     watch.run(INTERVAL, stop, |snapshot, _| match snapshot {
         Ok(mut snapshot) => {
-            // What does not work at all is a problem of every interval.
+            // What cannot be read at all is a problem of every interval.
             snapshot.problems.extend(notes.iter().cloned());
             live.show(snapshot);
         }
-        Err(error) => live.fail(&error.to_string()),
+        Err(error) => {
+            warn!("{error}");
+            live.fail(&error.to_string());
+        }
     })?;
     Ok(())
 }

@@ -1,46 +1,46 @@
-//! Where the page is served, and what guards it.
+//! The settings of the listener: its address, encryption and tokens.
 
 use crate::tls::Certificate;
 use std::net::SocketAddr;
 use std::time::Duration;
 use vtax_http::Token;
 
-/// Of a client that says nothing.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Of a client that sends nothing.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where, and to whom.
+/// The address of the page, and who may use it.
 #[derive(Debug, Clone)]
 pub struct ListenerSettings {
     /// The address and port.
     pub listen: SocketAddr,
-    /// With it connections are encrypted.
+    /// Encrypts connections.
     pub certificate: Option<Certificate>,
-    /// Whose bearer may do everything; without it nobody changes anything.
+    /// The token to change something; without it nobody can.
     pub operator: Option<Token>,
-    /// Whose bearer may look; with it nobody else may.
+    /// The token to read; without it no token is needed on loopback.
     pub watcher: Option<Token>,
-    /// How long a client may hold a connection without asking for something.
-    pub patience: Duration,
+    /// How long a client may hold a connection without a request.
+    pub idle_timeout: Duration,
 }
 
 impl ListenerSettings {
-    /// Where everybody who reaches the address may look, and nobody may do more.
+    /// Settings under which everybody who reaches the address may read, and nobody may change anything.
     pub fn open(listen: SocketAddr) -> Self {
         Self {
             listen,
             certificate: None,
             operator: None,
             watcher: None,
-            patience: PATIENCE,
+            idle_timeout: IDLE_TIMEOUT,
         }
     }
 
-    /// Whether looking needs a token.
+    /// Whether reading needs a token.
     pub fn is_closed(&self) -> bool {
         self.watcher.is_some() || !self.listen.ip().is_loopback()
     }
 
-    /// What is missing where other hosts reach the address.
+    /// The protection that is missing where other hosts reach the address.
     pub fn unguarded(&self) -> Option<&'static str> {
         if self.listen.ip().is_loopback() {
             None

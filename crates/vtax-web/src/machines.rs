@@ -1,5 +1,5 @@
-//! What runs beside the guests and has an interface of its own: NICs by their operator's sockets,
-//! populations of micro VMs by their address.
+//! NICs and populations of micro VMs, asked over their own interfaces: a `vtax nic` over its operator's socket, a
+//! `vtax mvm run` over HTTP.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,10 +11,9 @@ use std::time::Duration;
 use vtax_nic::control::api::{Change, PortInfo, Request, Response};
 use vtax_nic::telemetry::PortSnapshot;
 
-/// They answer at once or not at all.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Of an answer.
-const MOST_BYTES: u64 = 4 << 20;
+/// Of a connection, a request and its response each.
+const TIMEOUT: Duration = Duration::from_secs(3);
+const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 
 /// Where they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,9 +24,9 @@ pub struct Machines {
     pub populations: Vec<SocketAddr>,
 }
 
-/// All of them as they are now.
+/// The present state of all of them.
 #[derive(Debug, Serialize)]
-pub struct Seen {
+pub struct MachineList {
     nics: Vec<Nic>,
     populations: Vec<Population>,
 }
@@ -36,9 +35,9 @@ pub struct Seen {
 #[derive(Debug, Serialize)]
 struct Nic {
     socket: String,
-    /// Why it tells nothing.
+    /// Why it has no state.
     error: Option<String>,
-    /// When, in ns on the monotonic clock.
+    /// The time of the state, in ns on the monotonic clock.
     at_ns: u64,
     ports: Vec<Port>,
 }
@@ -54,39 +53,87 @@ struct Port {
 struct Population {
     address: String,
     error: Option<String>,
-    /// What it says of itself.
+    /// Its own status document.
     status: Option<Value>,
 }
 
-/// A port's budget, as the page sets it. One of the three.
+/// A change of a port's budget: one of the three.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
     socket: PathBuf,
     port: String,
-    /// What holds while the guest has not asked, in µs.
+    /// The budget without a request of the guest, in µs.
     default_us: Option<u32>,
-    /// What holds whatever the guest asks, in µs.
+    /// The budget whatever the guest requests, in µs.
     override_us: Option<u32>,
-    /// Let cap, default and guest decide again.
+    /// Removes the override.
     #[serde(default)]
     clear: bool,
 }
 
+/// A NIC or a population of micro VMs that gives no state, or refuses a change.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The command line does not name the NIC.
+    #[error("vtax web does not know this NIC: give its socket with --nic")]
+    UnknownNic,
+    /// The NIC does not answer.
+    #[error("no NIC answers at {}: {cause}; does `vtax nic --api` run with it?", socket.display())]
+    NoNic {
+        /// Its operator's socket.
+        socket: PathBuf,
+        /// The reason.
+        cause: io::Error,
+    },
+    /// The NIC refuses.
+    #[error("{0}")]
+    Refused(String),
+    /// The response of the NIC lacks the port.
+    #[error("the NIC gives no state of this port")]
+    NoPort,
+    /// The budget is above the operator's cap.
+    #[error(
+        "the operator’s cap of this port is {cap_us} µs; this raises it: vtax nic ctl --socket {} set {port} --cap-us N",
+        socket.display()
+    )]
+    AboveCap {
+        /// The cap.
+        cap_us: u32,
+        /// The operator's socket.
+        socket: PathBuf,
+        /// The port.
+        port: String,
+    },
+    /// The change is empty.
+    #[error("give a default or an override, in µs")]
+    NoBudget,
+    /// The population does not answer.
+    #[error(
+        "no population answers at {address}: {cause}; does `vtax mvm run --http {address}` run?"
+    )]
+    NoPopulation {
+        /// Its address.
+        address: SocketAddr,
+        /// The reason.
+        cause: io::Error,
+    },
+}
+
 impl Machines {
     /// Asks all of them.
-    pub fn look(&self) -> Seen {
+    pub fn list(&self) -> MachineList {
         let populations = self.populations.iter().map(|address| {
-            let status = status(*address);
+            let address = *address;
+            let status =
+                status(address).map_err(|cause| MachineError::NoPopulation { address, cause });
             Population {
                 address: address.to_string(),
-                error: status.as_ref().err().map(|cause| {
-                    format!("no population answers at {address}: {cause}; does `vtax mvm run --http {address}` run?")
-                }),
+                error: status.as_ref().err().map(ToString::to_string),
                 status: status.ok(),
             }
         });
-        Seen {
+        MachineList {
             nics: self.nics.iter().map(|socket| nic(socket)).collect(),
             populations: populations.collect(),
         }
@@ -95,48 +142,38 @@ impl Machines {
     /// Sets a port's budget, never above the operator's cap.
     ///
     /// # Errors
-    /// When there is no such port, the budget is above its cap, or the NIC refuses; in words.
-    pub fn set(&self, budget: &Budget) -> Result<(), String> {
+    /// When there is no such port, the budget is above its cap, or the NIC refuses.
+    pub fn set(&self, budget: &Budget) -> Result<(), MachineError> {
         let socket = self.nics.iter().find(|socket| **socket == budget.socket);
-        let socket =
-            socket.ok_or("vtax web was not told of this NIC: give its socket with --nic")?;
+        let socket = socket.ok_or(MachineError::UnknownNic)?;
         let port = Some(budget.port.clone());
         let known = ask(socket, &Request::List { port: port.clone() })?;
-        let known = known
-            .ports
-            .first()
-            .ok_or("the NIC says nothing of this port")?;
-        let asked = budget
-            .default_us
-            .into_iter()
-            .chain(budget.override_us)
-            .max();
-        if asked.is_some_and(|asked| asked > known.policy.cap_us) {
-            return Err(format!(
-                "the operator’s cap of this port is {} µs; this raises it: vtax nic ctl --socket {} set {} --cap-us N",
-                known.policy.cap_us,
-                socket.display(),
-                budget.port
-            ));
+        let known = known.ports.first().ok_or(MachineError::NoPort)?;
+        let highest = budget.default_us.max(budget.override_us);
+        if highest.is_some_and(|highest| highest > known.policy.cap_us) {
+            return Err(MachineError::AboveCap {
+                cap_us: known.policy.cap_us,
+                socket: socket.clone(),
+                port: budget.port.clone(),
+            });
         }
         if budget.clear {
-            ask(socket, &Request::ClearOverride { port }).map(drop)
-        } else {
-            let change = Change {
-                default_us: budget.default_us,
-                override_us: budget.override_us,
-                ..Change::default()
-            };
-            if change == Change::default() {
-                return Err("give a default or an override, in µs".to_owned());
-            }
-            ask(socket, &Request::Set { port, change }).map(drop)
+            return ask(socket, &Request::ClearOverride { port }).map(drop);
         }
+        let change = Change {
+            default_us: budget.default_us,
+            override_us: budget.override_us,
+            ..Change::default()
+        };
+        if change == Change::default() {
+            return Err(MachineError::NoBudget);
+        }
+        ask(socket, &Request::Set { port, change }).map(drop)
     }
 }
 
 fn nic(socket: &Path) -> Nic {
-    let look = || -> Result<(u64, Vec<Port>), String> {
+    let read = || -> Result<(u64, Vec<Port>), MachineError> {
         let infos = ask(socket, &Request::List { port: None })?;
         let mut stats = ask(socket, &Request::Stats { port: None })?;
         let ports = infos.ports.into_iter().map(|info| {
@@ -147,9 +184,9 @@ fn nic(socket: &Path) -> Nic {
         let ports = ports.collect();
         Ok((stats.at_ns, ports))
     };
-    let (error, (at_ns, ports)) = match look() {
-        Ok(seen) => (None, seen),
-        Err(why) => (Some(why), (0, Vec::new())),
+    let (error, (at_ns, ports)) = match read() {
+        Ok(state) => (None, state),
+        Err(error) => (Some(error.to_string()), (0, Vec::new())),
     };
     Nic {
         socket: socket.display().to_string(),
@@ -159,43 +196,41 @@ fn nic(socket: &Path) -> Nic {
     }
 }
 
-/// As `vtax nic ctl` asks, but not for ever.
-fn ask(socket: &Path, request: &Request) -> Result<Response, String> {
+/// Asks as `vtax nic ctl` does, with a timeout.
+fn ask(socket: &Path, request: &Request) -> Result<Response, MachineError> {
     let exchange = || -> io::Result<Response> {
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         stream.write_all(&line)?;
         let mut answer = String::new();
-        BufReader::new(stream.take(MOST_BYTES)).read_line(&mut answer)?;
+        BufReader::new(stream.take(MAX_RESPONSE_BYTES)).read_line(&mut answer)?;
         Ok(serde_json::from_str(&answer)?)
     };
-    let response = exchange().map_err(|cause| {
-        format!(
-            "no NIC answers at {}: {cause}; does `vtax nic --api` run with it?",
-            socket.display()
-        )
+    let response = exchange().map_err(|cause| MachineError::NoNic {
+        socket: socket.to_owned(),
+        cause,
     })?;
     match response.error {
-        Some(error) => Err(error),
+        Some(error) => Err(MachineError::Refused(error)),
         None => Ok(response),
     }
 }
 
 fn status(address: SocketAddr) -> io::Result<Value> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let request = format!("GET /status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes())?;
-    let mut lines = BufReader::new(stream.take(MOST_BYTES)).lines();
+    let mut lines = BufReader::new(stream.take(MAX_RESPONSE_BYTES)).lines();
     let first = lines.next().transpose()?.unwrap_or_default();
     if !first.starts_with("HTTP/1.1 200") {
         return Err(io::Error::other("it gives no status"));
     }
-    // After an empty line comes the status, in one: it may keep the connection.
+    // The status is the line after the empty one. The server may keep the connection open.
     let mut body = lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty()));
     let status = body.nth(1).transpose()?.unwrap_or_default();
     Ok(serde_json::from_str(&status)?)

@@ -1,38 +1,37 @@
-//! What was sampled of the trial under way, as curves: processor time by stage, and what the target's
-//! devices carried.
+//! The samples of the present trial as curves: processor time by stage, and the traffic of the target's devices.
 
-use crate::text::shown;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use vtax_core::{Quantity, Source};
+use vtax_host::untrusted::shown;
 use vtax_report::results::Stage;
 
-/// Actors, and things carried, that are shown.
-const MOST: usize = 32;
+/// Actors, and devices, that are shown.
+const MAX_SHOWN: usize = 32;
 
 /// One reading.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Meter {
-    /// When, in seconds since the trial began.
+    /// The time, in seconds since the trial began.
     pub at: f64,
     /// Processors kept busy, by actor and stage.
     pub cpu: BTreeMap<String, BTreeMap<String, f64>>,
-    /// What was carried, by name.
+    /// The traffic, by device and direction.
     pub carried: BTreeMap<String, Quantity>,
-    /// The flag of all that.
+    /// The source flag of all numbers.
     pub source: Source,
 }
 
 /// The readings of a trial, by column.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Meters {
-    /// When, in seconds since the trial began.
+    /// The time, in seconds since the trial began.
     at: Vec<f64>,
     /// Processors kept busy by stage; the guests beside the target and their clients are one.
     stages: Vec<Curve>,
     /// The last reading by actor and stage.
     actors: Vec<(String, &'static str, f64)>,
-    /// What was carried a second.
+    /// The traffic a second.
     carried: Vec<Carried>,
     source: Source,
 }
@@ -53,7 +52,7 @@ struct Carried {
 }
 
 impl Meters {
-    /// Of what a trial said; none where it said nothing yet.
+    /// The curves of readings; none without a reading.
     pub fn of(meters: &VecDeque<Meter>) -> Option<Self> {
         let last = meters.back()?;
         let stages = Stage::ALL.into_iter().filter_map(|stage| {
@@ -68,13 +67,13 @@ impl Meters {
                 values,
             })
         });
-        let actors = last.cpu.iter().take(MOST).flat_map(|(actor, stages)| {
+        let actors = last.cpu.iter().take(MAX_SHOWN).flat_map(|(actor, stages)| {
             Stage::ALL.into_iter().filter_map(|stage| {
                 let value = stages.get(stage.name())?;
                 Some((shown(actor), stage.name(), round(*value)))
             })
         });
-        let carried = last.carried.iter().take(MOST).map(|(name, quantity)| {
+        let carried = last.carried.iter().take(MAX_SHOWN).map(|(name, quantity)| {
             let values = meters.iter().map(|meter| {
                 let one = meter.carried.get(name)?;
                 Some(one.value.round())
@@ -95,8 +94,8 @@ impl Meters {
     }
 }
 
-/// What a reading says of a stage. What belongs to no guest is told by its own stage, and so is the target
-/// with its client; everybody else is a neighbour.
+/// The processors of a stage in a reading. The stages of the host, the target and its client are their own; all stages of
+/// other actors are those of neighbours.
 fn of_stage(meter: &Meter, stage: Stage) -> f64 {
     let all = meter.cpu.iter().flat_map(|(actor, stages)| {
         let is_neighbour = !["target", "client", "host", "vtax"].contains(&actor.as_str());
@@ -112,7 +111,7 @@ fn of_stage(meter: &Meter, stage: Stage) -> f64 {
     all.sum()
 }
 
-/// To what can be seen.
+/// With the digits that a graph shows.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

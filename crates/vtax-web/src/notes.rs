@@ -1,35 +1,34 @@
-//! What people noted of a run: `notes.jsonl` in its directory, a JSON object a line, so that notes stay
-//! with the results wherever these go. Notes are added, never changed.
+//! Notes on a run: `notes.jsonl` in its results directory, a JSON object a line. Notes are added, never changed.
 
+use crate::error::RequestError;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use vtax_files::Dir;
 
-/// In a results directory.
+/// The name of the file in a results directory.
 pub const FILE: &str = "notes.jsonl";
 /// A note is a paragraph or two.
-const LONGEST: usize = 4000;
-/// Of the file that is read.
-const MOST_BYTES: u64 = 4 << 20;
+const MAX_NOTE_BYTES: usize = 4000;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
 /// A note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// When it was written, RFC 3339.
     pub at: String,
-    /// The trial that it is about; none: the run.
+    /// Its trial; none: the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<u32>,
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
-/// The notes of a run, in their order. Lines that are none are left out.
+/// The notes of a run, in their order. Other lines are left out.
 pub fn read(results: &Dir) -> Vec<Note> {
     let read = || -> io::Result<String> {
         let file = results.sole_file(FILE)?;
         let mut bytes = Vec::new();
-        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_default();
@@ -40,11 +39,11 @@ pub fn read(results: &Dir) -> Vec<Note> {
 /// Adds a note.
 ///
 /// # Errors
-/// When it says nothing or too much, or cannot be written; in words.
-pub fn add(results: &Dir, trial: Option<u32>, text: &str) -> Result<(), String> {
+/// When the text is empty or too long, or cannot be written.
+pub fn add(results: &Dir, trial: Option<u32>, text: &str) -> Result<(), RequestError> {
     let text = text.trim();
-    if text.is_empty() || text.len() > LONGEST {
-        return Err(format!("a note has 1 to {LONGEST} bytes of text"));
+    if text.is_empty() || text.len() > MAX_NOTE_BYTES {
+        return Err(RequestError::NoteLength(MAX_NOTE_BYTES));
     }
     let note = Note {
         at: jiff::Timestamp::now().to_string(),
@@ -55,15 +54,13 @@ pub fn add(results: &Dir, trial: Option<u32>, text: &str) -> Result<(), String> 
         let mut line = serde_json::to_vec(&note)?;
         line.push(b'\n');
         let mut file = results.append(FILE)?;
-        // One write: notes of two who write at once do not mix.
+        // One write: concurrent notes do not mix.
         file.write_all(&line)?;
         file.sync_all()
     };
-    write().map_err(|cause| {
-        format!(
-            "cannot write the note into {}: {cause}; vtax web must run as whoever owns that directory",
-            results.path().join(FILE).display()
-        )
+    write().map_err(|cause| RequestError::Note {
+        path: results.path().join(FILE),
+        cause,
     })
 }
 
@@ -77,7 +74,7 @@ mod tests {
         super::read(&Dir::open(results).unwrap())
     }
 
-    fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), String> {
+    fn add(results: &Path, trial: Option<u32>, text: &str) -> Result<(), RequestError> {
         super::add(&Dir::open(results).unwrap(), trial, text)
     }
 
@@ -98,7 +95,7 @@ mod tests {
         assert_eq!(texts, ["the fan was loud", "<b>\"hot\"\nindeed"]);
         assert_eq!((notes[0].trial, notes[1].trial), (None, Some(3)));
         assert!(add(folder.path(), None, " \n").is_err());
-        assert!(add(folder.path(), None, &"x".repeat(LONGEST + 1)).is_err());
+        assert!(add(folder.path(), None, &"x".repeat(MAX_NOTE_BYTES + 1)).is_err());
         assert_eq!(read(folder.path()).len(), 2);
     }
 
@@ -114,6 +111,7 @@ mod tests {
         assert!(
             add(&results, None, "text")
                 .unwrap_err()
+                .to_string()
                 .contains("owns that directory")
         );
         assert_eq!(fs::read_to_string(&secret).unwrap().lines().count(), 1);

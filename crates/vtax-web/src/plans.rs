@@ -1,4 +1,4 @@
-//! Plans below a root, and what is wrong with a plan or what it comes to: what `vtax plan check` says.
+//! Plans below a root, and the check of a plan: its mistakes, or its trials and their time, as of `vtax plan check`.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -10,13 +10,13 @@ use vtax_lab::plan::{Catalogue, Diagnostics, Order, Plan, StopRule, schedule, tr
 use vtax_report::results::Scheduled;
 
 /// A plan is a page or two.
-pub const LONGEST: u64 = 256 << 10;
-/// How deep below the root.
-const DEPTH: usize = 3;
+pub const MAX_PLAN_BYTES: u64 = 256 << 10;
+/// Directories between the root and a plan.
+const MAX_DEPTH: usize = 3;
 /// Plans in the list.
-const MOST: usize = 500;
-/// Files that are looked at.
-const MOST_FILES: usize = 5000;
+const MAX_PLANS: usize = 500;
+/// Directory entries that are looked at.
+const MAX_FILES: usize = 5000;
 
 /// Plans below a root.
 #[derive(Debug, Clone)]
@@ -26,24 +26,23 @@ pub struct Plans {
 
 /// The list.
 #[derive(Debug, Serialize)]
-pub struct Listing {
+pub struct PlanList {
     root: String,
-    plans: Vec<Listed>,
+    plans: Vec<PlanEntry>,
     /// Files with settings of testbeds, by their paths.
     testbeds: Vec<String>,
 }
 
 /// One plan.
 #[derive(Debug, Serialize)]
-struct Listed {
+struct PlanEntry {
     path: String,
     name: String,
     description: String,
-    /// How much is wrong with it.
     mistakes: usize,
 }
 
-/// What runs a plan.
+/// The command that runs a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -53,34 +52,57 @@ pub enum Kind {
     Density,
 }
 
-/// What a sound plan comes to.
+/// A plan without mistakes: its trials and their time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Checked {
-    /// What runs it.
+pub struct PlanSummary {
+    /// The command that runs it.
     pub kind: Kind,
     /// Its name.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
     /// The labels of its treatments.
     pub treatments: Vec<String>,
     /// Its trials, in their order.
     pub schedule: Vec<Scheduled>,
-    /// A rough time for all of them.
+    /// An estimate for all of them.
     pub expected_seconds: f64,
-    /// Of climbs: that time is without what guests take to be made.
+    /// Whether the estimate lacks the time to make guests, as for climbs.
     pub at_least: bool,
-    /// Its rule may stop it before the last block.
+    /// Whether its stop rule may end it before the last block.
     pub may_stop_earlier: bool,
 }
 
-/// One thing that is wrong with a plan.
+/// A mistake in a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mistake {
     line: usize,
     column: usize,
     message: String,
     help: Option<String>,
+}
+
+/// A plan that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanFileError {
+    /// The path names no plan.
+    #[error("there is no plan {path:?} below {}", root.display())]
+    NoPlan {
+        /// The path below the root.
+        path: String,
+        /// The root.
+        root: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the plan {path:?} below {}: {cause}", root.display())]
+    Unreadable {
+        /// The path below the root.
+        path: String,
+        /// The root.
+        root: PathBuf,
+        /// The reason.
+        cause: std::io::Error,
+    },
 }
 
 impl Mistake {
@@ -97,17 +119,17 @@ impl Mistake {
 }
 
 impl Plans {
-    /// Below `root`, which may come later.
+    /// Those below `root`, which need not exist yet.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
         }
     }
 
-    /// All plans, also those with mistakes; by their paths.
-    pub fn list(&self) -> Listing {
+    /// All plans, those with mistakes too, in the order of their paths.
+    pub fn list(&self) -> PlanList {
         let catalogue = Catalogue::standard();
-        let mut plans: Vec<Listed> = Vec::new();
+        let mut plans: Vec<PlanEntry> = Vec::new();
         let mut testbeds = Vec::new();
         let mut open = vec![(self.root.clone(), 0)];
         let mut seen = 0;
@@ -115,14 +137,14 @@ impl Plans {
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 seen += 1;
-                if seen > MOST_FILES || plans.len() >= MOST {
+                if seen > MAX_FILES || plans.len() >= MAX_PLANS {
                     break;
                 }
                 if name.as_encoded_bytes().starts_with(b".") {
                     continue;
                 }
                 let kind = entry.file_type();
-                if kind.as_ref().is_ok_and(fs::FileType::is_dir) && depth < DEPTH {
+                if kind.as_ref().is_ok_and(fs::FileType::is_dir) && depth < MAX_DEPTH {
                     open.push((entry.path(), depth + 1));
                 } else if kind.is_ok_and(|kind| kind.is_file())
                     && name.as_encoded_bytes().ends_with(b".toml")
@@ -130,7 +152,7 @@ impl Plans {
                     && let Some(path) = below.to_str()
                     && let Ok(text) = self.text(path)
                 {
-                    match listed(path, &text, &catalogue) {
+                    match plan_entry(path, &text, &catalogue) {
                         Some(plan) => plans.push(plan),
                         None if vtax_testbed::Settings::parse(&text).is_ok() => {
                             testbeds.push(path.to_owned());
@@ -142,7 +164,7 @@ impl Plans {
         }
         plans.sort_by(|a, b| a.path.cmp(&b.path));
         testbeds.sort();
-        Listing {
+        PlanList {
             root: self.root.display().to_string(),
             plans,
             testbeds,
@@ -152,34 +174,30 @@ impl Plans {
     /// The text of a plan, by its path below the root.
     ///
     /// # Errors
-    /// When there is none; in words.
-    pub fn text(&self, path: &str) -> Result<String, String> {
+    /// When there is none, or it cannot be read.
+    pub fn text(&self, path: &str) -> Result<String, PlanFileError> {
         let below = Path::new(path);
         let plain = |part: Component<'_>| matches!(part, Component::Normal(name) if !name.as_encoded_bytes().starts_with(b"."));
+        let (named, root) = (path.to_owned(), self.root.clone());
+        if !path.ends_with(".toml") || !below.components().all(plain) {
+            return Err(PlanFileError::NoPlan { path: named, root });
+        }
         let read = || -> std::io::Result<String> {
             let file = vtax_files::Dir::open(&self.root)?.sole_file(below)?;
             let mut text = String::new();
-            file.take(LONGEST).read_to_string(&mut text)?;
+            file.take(MAX_PLAN_BYTES).read_to_string(&mut text)?;
             Ok(text)
         };
-        if path.ends_with(".toml") && below.components().all(plain) {
-            read().map_err(|cause| {
-                format!(
-                    "cannot read the plan {path:?} below {}: {cause}",
-                    self.root.display()
-                )
-            })
-        } else {
-            Err(format!(
-                "there is no plan {path:?} below {}",
-                self.root.display()
-            ))
-        }
+        read().map_err(|cause| PlanFileError::Unreadable {
+            path: named,
+            root,
+            cause,
+        })
     }
 }
 
-/// A file that is meant as a plan: other TOML files lie beside them.
-fn listed(path: &str, text: &str, catalogue: &Catalogue) -> Option<Listed> {
+/// The entry of a file that is meant as a plan. Other TOML files may be in the same directory.
+fn plan_entry(path: &str, text: &str, catalogue: &Catalogue) -> Option<PlanEntry> {
     let (name, description, mistakes) = if density::Plan::is_meant(text) {
         match density::Plan::read(path, text, false) {
             Ok(plan) => (plan.name, plan.description, 0),
@@ -200,7 +218,7 @@ fn listed(path: &str, text: &str, catalogue: &Catalogue) -> Option<Listed> {
             Err(_) => return None,
         }
     };
-    Some(Listed {
+    Some(PlanEntry {
         path: path.to_owned(),
         name,
         description,
@@ -208,15 +226,15 @@ fn listed(path: &str, text: &str, catalogue: &Catalogue) -> Option<Listed> {
     })
 }
 
-/// What a plan comes to at a place.
+/// Checks a plan for a place.
 ///
 /// # Errors
-/// Everything that is wrong with it.
-pub fn check(text: &str, quick: bool, place: &Place) -> Result<Checked, Vec<Mistake>> {
+/// All mistakes.
+pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<Mistake>> {
     if density::Plan::is_meant(text) {
         let plan = density::Plan::read("plan", text, quick).map_err(Mistake::all)?;
         let labels = plan.variants.iter().map(|one| one.treatment.label.clone());
-        return Ok(Checked {
+        return Ok(PlanSummary {
             kind: Kind::Density,
             treatments: labels.collect(),
             schedule: schedule(
@@ -239,7 +257,7 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<Checked, Vec<Mist
         plan.without_repetitions();
     }
     let all = treatments(&plan, &catalogue);
-    Ok(Checked {
+    Ok(PlanSummary {
         kind: Kind::Run,
         treatments: all.iter().map(|one| one.record.label.clone()).collect(),
         schedule: schedule(all.len(), plan.repetitions, plan.order, plan.seed),

@@ -1,14 +1,14 @@
-//! What the thread that answers the network may do on this host: read, as root reads, and nothing else
-//! that only root may do. Who reads the host's counters and who starts runs are other threads.
+//! The capabilities of the thread that answers the network: to read files as root, and no other. Other threads read the
+//! host's counters and start runs.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Takes from this thread, and from those that it starts, every capability but that to read files.
-/// Returns whether there was any to take.
+/// Drops every capability of this thread, and of those that it starts, but that to read files. Returns whether it had
+/// others.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn give_up() -> std::io::Result<bool> {
+pub fn drop_capabilities() -> std::io::Result<bool> {
     let held = capabilities(None)?;
     let kept = held.permitted & CapabilitySet::DAC_READ_SEARCH;
     if held.permitted == kept {
@@ -30,15 +30,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_gives_up_what_it_does_not_need_and_no_other_does() {
+    fn a_thread_drops_its_capabilities_and_no_other_does() {
         let before = capabilities(None).unwrap();
         std::thread::spawn(move || {
-            let had = give_up().unwrap();
+            let had = drop_capabilities().unwrap();
             let after = capabilities(None).unwrap();
             assert_eq!(had, before.permitted != after.permitted);
             assert!(CapabilitySet::DAC_READ_SEARCH.contains(after.permitted));
             assert_eq!(after.effective, after.permitted);
-            assert!(!give_up().unwrap(), "nothing is left to give up");
+            assert!(!drop_capabilities().unwrap(), "nothing is left to drop");
         })
         .join()
         .unwrap();

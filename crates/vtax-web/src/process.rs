@@ -1,8 +1,7 @@
-//! Processes of vtax: by number and start, since a number alone may be another's by now.
+//! Processes of vtax, by number and start time: a number alone may be another process's by now.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::io;
 
 /// A process.
@@ -15,20 +14,16 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of a number, whatever it is.
+    /// The process of a number.
     pub fn of(id: u32) -> Option<Self> {
-        let stat = fs::read(format!("/proc/{id}/stat")).ok()?;
-        let stat = String::from_utf8_lossy(&stat);
-        // Its name is in brackets and may have anything in it.
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let is_over = matches!(fields.next()?, "Z" | "X");
-        let started = fields.nth(18)?.parse().ok()?;
+        let kernel = vtax_kernel::Process::of_host(id);
+        let (is_over, started) = kernel.stat(|stat| Some((stat.is_over(), stat.started()?)))?;
         (!is_over).then_some(Self { id, started })
     }
 
     /// The same, if its name begins with `vtax`.
     pub fn of_vtax(id: u32) -> Option<Self> {
-        let name = fs::read(format!("/proc/{id}/comm")).ok()?;
+        let name = vtax_kernel::Process::of_host(id).command_name()?;
         name.starts_with(b"vtax").then(|| Self::of(id))?
     }
 
@@ -37,15 +32,15 @@ impl Process {
         Self::of(self.id) == Some(self)
     }
 
-    /// Asks it to end in order.
+    /// Sends it SIGINT, so that it ends in order.
     ///
     /// # Errors
-    /// When it is gone, or not ours to ask.
+    /// When it has ended, or is another user's.
     pub fn interrupt(self) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let number = i32::try_from(self.id).ok().and_then(Pid::from_raw);
         let file = pidfd_open(number.ok_or_else(gone)?, PidfdFlags::empty())?;
-        // The file is of whoever had the number then: looked at after it was opened, it is the same.
+        // A process that is alive after its file was opened is the one of the file.
         if !self.is_alive() {
             return Err(gone());
         }

@@ -1,9 +1,8 @@
-//! What the page keeps of the runs that it started or stopped, in the directory of vtax's state: for each
-//! results directory a folder with the plan, what the run says of itself (`events`, JSON lines of
-//! `vtax run --json`), what it says to people (`messages`), and a record. A server that comes later finds
-//! the runs of an earlier one there.
+//! The records of runs that the page started or stopped, in the directory of vtax's state: for each results directory a
+//! folder with the plan, the run's standard output (`events`, JSON lines of `vtax run --json`), its standard error
+//! (`messages`), and a record. A server that is started later finds the runs of an earlier one there.
 
-use crate::plans::Checked;
+use crate::plans::PlanSummary;
 use crate::process::Process;
 use crate::testbed::Testbed;
 use serde::{Deserialize, Serialize};
@@ -13,30 +12,30 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use vtax_files::{Dir, FileError};
 
-/// Records that are kept.
-const MOST: usize = 64;
+const MAX_RECORDS: usize = 64;
 /// The end of the messages that is read.
-const MESSAGES: u64 = 4096;
+const MAX_MESSAGE_BYTES: u64 = 4096;
+const MAX_MESSAGE_LINES: usize = 12;
 
-/// What was asked of a run from the page.
+/// The last request of the page to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Asked {
+pub enum RunRequest {
     /// To run.
     #[default]
     Run,
-    /// To end once a trial that is under way is over. Holds how many were over when it was asked.
+    /// To end once a present trial is over. Holds how many were over at the request.
     Pause(usize),
-    /// Paused: the trial was over, and it was told to end.
+    /// The trial was over, and the signal to end was sent.
     Paused,
-    /// Told to end at once.
+    /// The signal to end was sent at once.
     Cancelled,
 }
 
-/// What is kept of a run.
+/// The record of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its results directory, as [`crate::lab::same`] names it.
+    /// Its results directory, as [`crate::lab::canonical`] names it.
     pub results: PathBuf,
     /// `local`, `ssh:HOST`, `testbed:kvm`.
     pub place: String,
@@ -47,12 +46,12 @@ pub struct Record {
     pub testbed: Testbed,
     /// When it was started, RFC 3339.
     pub started: String,
-    /// What the plan came to; none where the page did not start the run.
-    pub plan: Option<Checked>,
-    /// Who runs it.
+    /// The trials of its plan and their time; none where the page did not start the run.
+    pub plan: Option<PlanSummary>,
+    /// The process that runs it.
     pub process: Option<Process>,
-    /// What it was asked last.
-    pub asked: Asked,
+    /// The last request.
+    pub asked: RunRequest,
 }
 
 impl Record {
@@ -69,8 +68,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// In a directory of state.
-    pub fn within(state: &Path) -> Self {
+    /// Those below the directory of vtax's state.
+    pub fn below(state: &Path) -> Self {
         Self {
             folder: state.join("web"),
         }
@@ -81,11 +80,11 @@ impl Records {
     /// # Errors
     /// When it cannot be made.
     pub fn make(&self, results: &Path) -> Result<Dir, FileError> {
-        // Plans and messages are nobody else's.
+        // Other users may not read plans and messages.
         Dir::private(&self.folder_of(results))
     }
 
-    /// Where what is kept of a run would be.
+    /// The folder of one run, which need not exist.
     pub fn folder_of(&self, results: &Path) -> PathBuf {
         let digest = Sha256::digest(results.as_os_str().as_encoded_bytes());
         let name: String = digest
@@ -101,34 +100,34 @@ impl Records {
         read(&self.folder_of(results)).filter(|record| record.results == results)
     }
 
-    /// Every record, those that were written last first.
+    /// Every record, the newest first.
     pub fn all(&self) -> Vec<Record> {
         let folders = self.folders();
         folders.iter().filter_map(|folder| read(folder)).collect()
     }
 
-    /// Keeps a record.
+    /// Writes a record.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When it cannot be written.
     pub fn keep(&self, record: &Record) -> io::Result<()> {
         let folder = self.make(&record.results)?;
         folder.write("record.json", &serde_json::to_vec_pretty(record)?)?;
-        self.forget();
+        self.remove_oldest();
         Ok(())
     }
 
-    /// The last lines that a run said to people.
+    /// The last lines of a run's standard error.
     pub fn messages(&self, results: &Path) -> Vec<String> {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = fs::File::open(self.folder_of(results).join("messages"))?;
             let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(MESSAGES)))?;
+            file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE_BYTES)))?;
             let mut bytes = Vec::new();
-            file.take(MESSAGES).read_to_end(&mut bytes)?;
+            file.take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
-        crate::text::last_lines(&read().unwrap_or_default(), 12)
+        crate::text::last_lines(&read().unwrap_or_default(), MAX_MESSAGE_LINES)
     }
 
     fn folders(&self) -> Vec<PathBuf> {
@@ -145,10 +144,10 @@ impl Records {
     }
 
     /// Removes the oldest records of runs that are over.
-    fn forget(&self) {
-        for folder in self.folders().into_iter().skip(MOST) {
+    fn remove_oldest(&self) {
+        for folder in self.folders().into_iter().skip(MAX_RECORDS) {
             if !read(&folder).is_some_and(|record| record.is_alive()) {
-                // One that cannot be removed costs a few kilobytes.
+                // A folder that cannot be removed takes a few kilobytes.
                 let _ = fs::remove_dir_all(folder);
             }
         }
@@ -166,7 +165,7 @@ mod tests {
     #[test]
     fn records_are_found_again_and_the_oldest_are_forgotten() {
         let state = tempfile::tempdir().unwrap();
-        let records = Records::within(state.path());
+        let records = Records::below(state.path());
         let record = |number: usize| Record {
             results: PathBuf::from(format!("/results/{number}")),
             place: "local".to_owned(),
@@ -175,17 +174,17 @@ mod tests {
             started: String::new(),
             plan: None,
             process: Process::of(std::process::id()).filter(|_| number == 0),
-            asked: Asked::Pause(number),
+            asked: RunRequest::Pause(number),
         };
         assert_eq!(records.of(Path::new("/results/0")), None);
-        for number in 0..MOST + 9 {
+        for number in 0..MAX_RECORDS + 9 {
             records.keep(&record(number)).unwrap();
         }
-        let last = MOST + 8;
+        let last = MAX_RECORDS + 8;
         assert_eq!(records.of(&record(last).results), Some(record(last)));
         assert_eq!(records.of(&record(1).results), None, "the oldest");
         assert_eq!(records.of(&record(0).results), Some(record(0)), "it runs");
-        assert!(records.all().len() <= MOST + 2);
+        assert!(records.all().len() <= MAX_RECORDS + 2);
         let folder = records.folder_of(&record(last).results);
         fs::write(folder.join("messages"), "one\n\x1b[2Jtwo\n").unwrap();
         assert_eq!(records.messages(&record(last).results), ["one", " [2Jtwo"]);

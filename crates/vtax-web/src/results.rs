@@ -1,9 +1,10 @@
-//! Results directories below one root: found, listed, and their reports.
+//! Results directories below one root: their list, and their reports.
 //!
 //! A directory is named by its path below the root. Nothing outside is read: no `..`, no link, no
 //! hidden name.
 
 use crate::density;
+use crate::error::RequestError;
 use crate::lab::Lab;
 use crate::notes;
 use crate::runs::{Runs, State};
@@ -14,21 +15,21 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use vtax_core::Source;
-use vtax_files::Dir;
+use vtax_files::{Dir, FileError};
 use vtax_report::analysis::distinct;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
 
-/// How deep below the root.
-const DEPTH: usize = 4;
+/// Directories between the root and a run.
+const MAX_DEPTH: usize = 4;
 /// Runs in the list.
-const MOST_RUNS: usize = 2000;
-/// Directories that are looked into.
-const MOST_DIRECTORIES: usize = 20_000;
-/// What a report found, in a results directory.
+const MAX_RUNS: usize = 2000;
+/// Directories that are read for the list.
+const MAX_DIRECTORIES: usize = 20_000;
+/// The findings of a report, in a results directory.
 const ANALYSIS: &str = "analysis.json";
 /// A report is a megabyte or two.
-const LONGEST_REPORT: u64 = 64 << 20;
+const MAX_REPORT_BYTES: u64 = 64 << 20;
 
 /// Results below a root.
 #[derive(Debug)]
@@ -39,18 +40,18 @@ pub struct Results {
 
 /// The list.
 #[derive(Debug, Serialize)]
-pub struct Listing {
+pub struct RunList {
     /// The root.
     pub root: String,
     /// The runs, those that started last first.
-    pub runs: Vec<Listed>,
-    /// Why directories are not in it; each a sentence.
+    pub runs: Vec<RunEntry>,
+    /// The directories that are not in it, each with the reason.
     pub problems: Vec<String>,
 }
 
 /// One run.
 #[derive(Debug, Serialize)]
-pub struct Listed {
+pub struct RunEntry {
     dir: String,
     name: String,
     description: String,
@@ -68,18 +69,18 @@ pub struct Listed {
     verdict: String,
     /// Measured, modelled or emulated: the worst flag of its headline numbers.
     source: Option<Source>,
-    /// What its report found, first what differs.
+    /// The findings of its report, differences first.
     found: Vec<String>,
     /// Whether its trials are climbs.
     density: bool,
-    /// What people noted of it, the last notes.
+    /// The last notes on it.
     notes: Vec<String>,
     report: bool,
     /// The report is older than the last trial.
     outdated: bool,
 }
 
-/// What is read of `analysis.json`.
+/// The fields of `analysis.json` that are read.
 #[derive(Debug, Default, Deserialize)]
 struct Findings {
     #[serde(default)]
@@ -101,8 +102,64 @@ struct Finding {
     verdict: Verdict,
 }
 
+/// A path that names no results directory.
+#[derive(Debug, thiserror::Error)]
+pub enum NameError {
+    /// A NUL byte in the path.
+    #[error("{0:?} contains a NUL byte, which no name has")]
+    Nul(String),
+    /// A path that leaves the root, or has a hidden name in it.
+    #[error(
+        "{dir:?} is no name below {}: no .., and nothing that begins with a dot or a slash",
+        root.display()
+    )]
+    Outside {
+        /// The path.
+        dir: String,
+        /// The root.
+        root: PathBuf,
+    },
+    /// A path of too many directories.
+    #[error("{0:?} is more than {MAX_DEPTH} directories below the root")]
+    TooDeep(String),
+    /// A path that is no text.
+    #[error("{} has a name that is no text", .0.display())]
+    NoText(PathBuf),
+    /// Something else is there.
+    #[error("{} is no directory", .0.display())]
+    NoDirectory(PathBuf),
+    /// A link is on the path.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// A name of which no new run can be made.
+#[derive(Debug, thiserror::Error)]
+pub enum NewRunError {
+    /// No directory can have that name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The name is that of the root.
+    #[error("give the run a name: that of its directory")]
+    NoName,
+    /// The directory is below the results of another run.
+    #[error("{} is within another run: {}", path.display(), run.display())]
+    WithinRun {
+        /// The directory.
+        path: PathBuf,
+        /// The other run's.
+        run: PathBuf,
+    },
+    /// The directory is not empty.
+    #[error(
+        "there is something in {} already: give the run another name, or go on with that one",
+        .0.display()
+    )]
+    NotEmpty(PathBuf),
+}
+
 impl Results {
-    /// Below `root`, which may come later.
+    /// Those below `root`, which need not exist yet.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -110,32 +167,32 @@ impl Results {
         }
     }
 
-    /// The directory that they are below.
+    /// The root.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// All runs.
-    pub fn list(&self, all: &Runs) -> Listing {
+    /// All runs, with what `all` knows of their state.
+    pub fn list(&self, all: &Runs) -> RunList {
         let mut problems = Vec::new();
         let mut runs = Vec::new();
         let lab = all.lab();
         match Dir::open(&self.root) {
             Ok(root) => {
                 for below in scan(&root, &mut problems) {
-                    match self.listed(&root, &below, all, lab.as_ref()) {
+                    match self.entry(&root, &below, all, lab.as_ref()) {
                         Ok(run) => runs.push(run),
-                        Err(why) => problems.push(why),
+                        Err(error) => problems.push(error.to_string()),
                     }
                 }
             }
-            // Before the first run there is none.
+            // Before the first run there is no root.
             Err(error) if error.is_not_found() => {}
             Err(error) => problems.push(error.to_string()),
         }
         // RFC 3339 in UTC sorts as text.
         runs.sort_by(|a, b| b.started.cmp(&a.started).then_with(|| a.dir.cmp(&b.dir)));
-        Listing {
+        RunList {
             root: self.root.display().to_string(),
             runs,
             problems,
@@ -145,48 +202,50 @@ impl Results {
     /// The run in a directory that is named by its path below the root.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read; in words.
-    pub fn open(&self, dir: &str) -> Result<ResultsDir, String> {
+    /// When there is none, or it cannot be read.
+    pub fn open(&self, dir: &str) -> Result<ResultsDir, RequestError> {
         let found = self
             .relative(dir)
             .ok()
             .and_then(|below| opened(&Dir::open(&self.root).ok()?, &below))
             .filter(|found| found.contains("run.json"));
-        let found = found
-            .ok_or_else(|| format!("there is no run in {dir:?} below {}", self.root.display()))?;
-        ResultsDir::open_in(found).map_err(|error| error.to_string())
+        let found = found.ok_or_else(|| RequestError::NoRun {
+            dir: dir.to_owned(),
+            root: self.root.clone(),
+        })?;
+        Ok(ResultsDir::open_in(found)?)
     }
 
     /// The report of a run, a page.
     ///
     /// # Errors
-    /// When it has none; in words, with what makes one.
-    pub fn report(&self, dir: &str) -> Result<String, String> {
+    /// When it has none.
+    pub fn report(&self, dir: &str) -> Result<String, RequestError> {
         report_of(&self.open(dir)?, dir)
     }
 
-    /// Where a run of that name is below the root, or would be: for names and messages, since by the time that it is
-    /// used something else may be there. What is there is opened by [`Results::open`].
+    /// The path of a run, which need not exist. It is for names and messages: by the time that it is used something else
+    /// may be there. [`Results::open`] opens a run.
     ///
     /// # Errors
-    /// When there can be none of that name; in words.
-    pub fn place(&self, dir: &str) -> Result<PathBuf, String> {
+    /// When no directory can have that name.
+    pub fn place(&self, dir: &str) -> Result<PathBuf, NameError> {
         let below = self.relative(dir)?;
         let path = self.root.join(&below);
         if below.as_os_str().is_empty() {
             return Ok(self.root.clone());
         }
         match Dir::open(&self.root).map(|root| root.metadata(&below)) {
-            Ok(Ok(there)) if !there.is_dir() => Err(format!("{} is no directory", path.display())),
-            Ok(Err(error)) if error.refusal().is_some() => Err(error.to_string()),
+            Ok(Ok(there)) if !there.is_dir() => Err(NameError::NoDirectory(path)),
+            Ok(Err(error)) if error.refusal().is_some() => Err(error.into()),
             _ => Ok(path),
         }
     }
 
-    /// The path below the root that a name means; empty for the root itself.
-    fn relative(&self, dir: &str) -> Result<PathBuf, String> {
+    /// A name as a path below the root; empty for the root itself.
+    fn relative(&self, dir: &str) -> Result<PathBuf, NameError> {
         if dir.contains('\0') {
-            return Err(format!("{dir:?} contains a NUL byte, which no name has"));
+            return Err(NameError::Nul(dir.to_owned()));
         }
         let mut below = PathBuf::new();
         let mut depth = 0;
@@ -198,59 +257,51 @@ impl Results {
                     depth += 1;
                 }
                 _ => {
-                    return Err(format!(
-                        "{dir:?} is no name below {}: no .., and nothing that begins with a dot or a slash",
-                        self.root.display()
-                    ));
+                    return Err(NameError::Outside {
+                        dir: dir.to_owned(),
+                        root: self.root.clone(),
+                    });
                 }
             }
         }
-        if depth > DEPTH {
-            return Err(format!(
-                "{dir:?} is more than {DEPTH} directories below the root"
-            ));
+        if depth > MAX_DEPTH {
+            return Err(NameError::TooDeep(dir.to_owned()));
         }
         Ok(below)
     }
 
-    /// Where a new run of that name would be.
+    /// The path of a new run of that name.
     ///
     /// # Errors
-    /// When there can be none, or something is there already; in words.
-    pub fn free(&self, dir: &str) -> Result<PathBuf, String> {
+    /// When no directory can have that name, or it is taken.
+    pub fn free(&self, dir: &str) -> Result<PathBuf, NewRunError> {
         let path = self.place(dir)?;
         if path == self.root {
-            return Err("give the run a name: that of its directory".to_owned());
+            return Err(NewRunError::NoName);
         }
         let is_run = |path: &Path| path.join("run.json").exists();
         let mut above = path.ancestors().skip(1);
         if let Some(run) = above.find(|above| above.starts_with(&self.root) && is_run(above)) {
-            return Err(format!(
-                "{} is within another run: {}",
-                path.display(),
-                run.display()
-            ));
+            let run = run.to_owned();
+            return Err(NewRunError::WithinRun { path, run });
         }
         if path
             .read_dir()
             .is_ok_and(|mut entries| entries.next().is_some())
         {
-            return Err(format!(
-                "there is something in {} already: give the run another name, or go on with that one",
-                path.display()
-            ));
+            return Err(NewRunError::NotEmpty(path));
         }
         Ok(path)
     }
 
-    /// The name below the root of a directory, if it is there.
+    /// The name of a directory below the root; none for another one.
     pub fn name(&self, path: &Path) -> Option<String> {
-        let root = crate::lab::same(&self.root);
+        let root = crate::lab::canonical(&self.root);
         let below = path.strip_prefix(root).ok()?.to_str()?;
         Some(if below.is_empty() { "." } else { below }.to_owned())
     }
 
-    /// What climbs found. They have no `analysis.json`.
+    /// The findings of climbs, which have no `analysis.json`.
     fn climbs(&self, results: &ResultsDir) -> Arc<Findings> {
         let at = changed(results.dir(), "trials");
         let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,7 +314,7 @@ impl Results {
             climbs: density::sentences(results),
             ..Findings::default()
         });
-        if kept.len() > MOST_RUNS {
+        if kept.len() > MAX_RUNS {
             kept.clear();
         }
         if let Some(at) = at {
@@ -272,20 +323,18 @@ impl Results {
         findings
     }
 
-    fn listed(
+    fn entry(
         &self,
         root: &Dir,
         below: &Path,
         all: &Runs,
         lab: Option<&Lab>,
-    ) -> Result<Listed, String> {
+    ) -> Result<RunEntry, RequestError> {
         let path = &self.root.join(below);
-        let dir = below
-            .to_str()
-            .ok_or_else(|| format!("{} has a name that is no text", path.display()))?;
-        let found =
-            opened(root, below).ok_or_else(|| format!("{} is no directory", path.display()))?;
-        let results = ResultsDir::open_in(found).map_err(|error| error.to_string())?;
+        let dir = below.to_str();
+        let dir = dir.ok_or_else(|| NameError::NoText(path.clone()))?;
+        let found = opened(root, below).ok_or_else(|| NameError::NoDirectory(path.clone()))?;
+        let results = ResultsDir::open_in(found)?;
         let run = results.run();
         let names = |of: fn(&vtax_report::results::Treatment) -> &String| {
             distinct(run.treatments.iter().map(of).cloned())
@@ -299,10 +348,10 @@ impl Results {
         let report = changed(results.dir(), "report.html");
         let host = results.host().unwrap_or_default();
         let fact = |pointer| host.pointer(pointer).and_then(serde_json::Value::as_str);
-        // A host's name is in no record, for the sake of whose host it is.
+        // Records hold no host's name, so that results can be published.
         let facts = ["/cpu/model", "/kernel", "/distribution", "/hypervisor"];
         let facts: Vec<&str> = facts.into_iter().filter_map(fact).collect();
-        Ok(Listed {
+        Ok(RunEntry {
             dir: if dir.is_empty() { "." } else { dir }.to_owned(),
             name: run.name.clone(),
             description: run.description.clone(),
@@ -339,9 +388,9 @@ impl Results {
         {
             return Some(Arc::clone(findings));
         }
-        // One that cannot be read says nothing; the report beside it is still there.
+        // A file that cannot be read gives no findings; the report beside it is still shown.
         let findings = Arc::new(read_findings(results.dir())?);
-        if kept.len() > MOST_RUNS {
+        if kept.len() > MAX_RUNS {
             kept.clear();
         }
         kept.insert(path.to_owned(), (at, Arc::clone(&findings)));
@@ -375,26 +424,26 @@ impl Findings {
 }
 
 /// The report in a results directory that is open.
-fn report_of(results: &ResultsDir, dir: &str) -> Result<String, String> {
-    let file = results.dir().sole_file("report.html").map_err(|error| {
-        format!(
-            "there is no report of this run to show ({}); this makes it: vtax report {}",
-            error.cause,
-            results.path().display()
-        )
+fn report_of(results: &ResultsDir, dir: &str) -> Result<String, RequestError> {
+    let file = results.dir().sole_file("report.html");
+    let file = file.map_err(|error| RequestError::NoReport {
+        path: results.path().to_owned(),
+        cause: error.cause,
     })?;
     let mut page = String::new();
-    file.take(LONGEST_REPORT)
-        .read_to_string(&mut page)
-        .map_err(|cause| format!("cannot read the report of {dir:?}: {cause}"))?;
+    let read = file.take(MAX_REPORT_BYTES).read_to_string(&mut page);
+    read.map_err(|cause| RequestError::Report {
+        dir: dir.to_owned(),
+        cause,
+    })?;
     Ok(page)
 }
 
-/// The directory may be another's, and what is there anything.
+/// The directory may be another user's, and its content anything.
 fn read_findings(results: &Dir) -> Option<Findings> {
     let file = results.sole_file(ANALYSIS).ok()?;
     let mut bytes = Vec::new();
-    file.take(LONGEST_REPORT).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_REPORT_BYTES).read_to_end(&mut bytes).ok()?;
     serde_json::from_slice(&bytes).ok()
 }
 
@@ -409,13 +458,13 @@ fn scan(root: &Dir, problems: &mut Vec<String>) -> Vec<PathBuf> {
     let mut next = vec![(PathBuf::new(), 0)];
     while let Some((below, depth)) = next.pop() {
         seen += 1;
-        if seen > MOST_DIRECTORIES || found.len() >= MOST_RUNS {
+        if seen > MAX_DIRECTORIES || found.len() >= MAX_RUNS {
             problems.push(format!(
-                "the list is cut: there are more than {MOST_RUNS} runs or {MOST_DIRECTORIES} directories; give a root with less in it"
+                "the list is cut: there are more than {MAX_RUNS} runs or {MAX_DIRECTORIES} directories; give a root with less in it"
             ));
             break;
         }
-        // It may be gone by now.
+        // It may have been removed since.
         let Some(directory) = opened(root, &below) else {
             continue;
         };
@@ -434,7 +483,7 @@ fn scan(root: &Dir, problems: &mut Vec<String>) -> Vec<PathBuf> {
             }
         };
         for entry in entries {
-            if entry.is_dir && depth < DEPTH && !is_hidden(&entry.name) {
+            if entry.is_dir && depth < MAX_DEPTH && !is_hidden(&entry.name) {
                 next.push((below.join(&entry.name), depth + 1));
             }
         }
@@ -450,7 +499,7 @@ fn opened(root: &Dir, below: &Path) -> Option<Dir> {
     root.dir(below).ok()
 }
 
-/// When a file or directory changed last.
+/// The last change of a file or directory.
 pub fn changed(dir: &Dir, below: impl AsRef<Path>) -> Option<SystemTime> {
     dir.metadata(below).ok()?.modified().ok()
 }
@@ -524,7 +573,7 @@ mod tests {
             (".hidden", "no name below"),
         ] {
             let refused = results.place(dir).unwrap_err();
-            assert!(refused.contains(why), "{refused}");
+            assert!(refused.to_string().contains(why), "{refused}");
         }
         results.place("a/b/c/d").unwrap();
     }

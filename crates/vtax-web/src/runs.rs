@@ -1,14 +1,15 @@
-//! A run as its results directory and its own words tell it, whoever runs it and where: what is done,
-//! what is being done, what is not to be trusted. Nothing is asked of the run itself.
+//! The state of a run, read from its results directory and its events, whatever process runs it: its trials, the present
+//! one, and those that are suspect. The run itself is not asked.
 
-use crate::events::{Heard, Hears, Listener, Point, Told};
-use crate::keeper::Keeper;
-use crate::lab::{Lab, same};
+use crate::error::RequestError;
+use crate::events::{EventReader, EventSink, Point, RunEvents, TrialEvents};
+use crate::lab::{Lab, canonical};
 use crate::meters::Meters;
 use crate::process::Process;
-use crate::records::{Asked, Record, Records};
+use crate::records::{Record, Records, RunRequest};
+use crate::run_manager::RunManager;
 use crate::text;
-use crate::trials::{Found, Known, TrialState, read_new, remaining};
+use crate::trials::{TrialCache, TrialState, TrialSummary, read_new, remaining};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
@@ -18,13 +19,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use vtax_report::results::{InFlight, ResultsDir, Scheduled};
 
-/// Runs whose trials are remembered.
-const MOST_RUNS: usize = 256;
+/// Runs whose trials are cached.
+const MAX_RUNS: usize = 256;
 /// The end of a log that is shown.
-const LOG_BYTES: u64 = 4096;
-const LOG_LINES: usize = 8;
+const MAX_LOG_BYTES: u64 = 4096;
+const MAX_LOG_LINES: usize = 8;
 
-/// How a run is.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -34,18 +35,17 @@ pub enum State {
     Running,
     /// The same, and it is to end when a trial is over.
     Pausing,
-    /// It was told to end, and puts the host back.
+    /// It was asked to end, and puts the host back.
     Stopping,
-    /// It ended because the page was asked to pause it.
+    /// The page paused it.
     Paused,
-    /// It ended because the page was asked to cancel it.
+    /// The page cancelled it.
     Cancelled,
-    /// Trials are missing, and nobody is seen to run them.
+    /// Trials are missing, and no process is seen that runs them.
     Unfinished,
 }
 
-/// The trial that is being written by a process that lives and is a vtax: a number alone may be
-/// another's by now.
+/// The trial that a living vtax writes. A number alone may be another process's by now.
 fn in_flight(results: &ResultsDir) -> Option<InFlight> {
     let mut all = results.in_flight().into_iter();
     all.find(|one| Process::of_vtax(one.writer).is_some())
@@ -60,52 +60,51 @@ pub struct Progress {
     profile: String,
     started: String,
     state: State,
-    /// Whether the page can tell it to end.
+    /// Whether the page can end it.
     controlled: bool,
-    /// Whether the page can go on with it.
+    /// Whether the page can resume it.
     resumable: bool,
     treatments: Vec<String>,
     /// As scheduled.
     trials: Vec<TrialState>,
     /// Attempts that were set aside and run again.
     again: usize,
-    /// For what is missing, from what trials of the same treatment took, or what the run expects:
-    /// seconds.
+    /// The time for the missing trials, from the times of finished ones of the same treatment, or the run's own estimate.
     remaining_seconds: Option<f64>,
-    /// When the last trial was finished, in seconds since 1970.
+    /// The end of the last trial, in seconds since 1970.
     last: Option<f64>,
     running: Option<Running>,
-    /// What the run said lately, for people.
+    /// The last notes of the run.
     notes: VecDeque<String>,
-    /// The end of what it said when it ended without being complete.
+    /// The end of its standard error, when it ended without being complete.
     messages: Vec<String>,
-    /// Whether there is a report of it.
+    /// Whether it has a report.
     report: bool,
     /// Whether its trials are climbs.
     density: bool,
 }
 
-/// The trial of now.
+/// The present trial.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Running {
     index: u32,
     treatment: String,
-    /// When it began, in seconds since 1970.
+    /// Its start, in seconds since 1970.
     since: f64,
-    /// What it does, in a word; empty where that is not known.
+    /// Its phase; empty where that is not known.
     phase: String,
-    /// What it is judged by; empty where that is nothing.
+    /// Its objective; empty where it has none.
     objective: String,
-    /// What it saw so far, where it raises something step by step.
+    /// Its load levels so far.
     points: VecDeque<Point>,
-    /// What was sampled of it so far.
+    /// Its samples so far.
     meters: Option<Meters>,
-    /// The end of its log, where it is written here.
+    /// The end of its log, where that is on this host.
     log: Vec<String>,
 }
 
-/// What is planned, before or after there is a directory.
-struct Planned {
+/// The plan of a run, from its results directory, or from its record before that exists.
+struct RunPlan {
     name: String,
     description: String,
     place: String,
@@ -115,7 +114,7 @@ struct Planned {
     schedule: Vec<Scheduled>,
 }
 
-impl Planned {
+impl RunPlan {
     fn of(results: Option<&ResultsDir>, record: Option<&Record>) -> Option<Self> {
         if let Some(results) = results {
             let run = results.run();
@@ -147,39 +146,39 @@ impl Planned {
     }
 }
 
-/// The runs that were looked at.
+/// Runs, with caches of their trials and events.
 #[derive(Debug)]
 pub struct Runs {
     state: PathBuf,
-    keeper: Option<Keeper>,
+    run_manager: Option<RunManager>,
     records: Records,
-    known: Mutex<HashMap<PathBuf, Known>>,
-    heard: Mutex<HashMap<PathBuf, Listener<Heard>>>,
-    told: Mutex<HashMap<PathBuf, Listener<Told>>>,
+    trials: Mutex<HashMap<PathBuf, TrialCache>>,
+    run_events: Mutex<HashMap<PathBuf, EventReader<RunEvents>>>,
+    trial_events: Mutex<HashMap<PathBuf, EventReader<TrialEvents>>>,
 }
 
 impl Runs {
-    /// Those that keep their state in a directory; the keeper sees more of the lab that runs.
-    pub fn of(state: &Path, keeper: Option<Keeper>) -> Self {
+    /// Those of the vtax whose state is in a directory. The run manager has the rights to see the lab of another user.
+    pub fn of(state: &Path, run_manager: Option<RunManager>) -> Self {
         Self {
             state: state.to_owned(),
-            keeper,
-            records: Records::within(state),
-            known: Mutex::default(),
-            heard: Mutex::default(),
-            told: Mutex::default(),
+            run_manager,
+            records: Records::below(state),
+            trials: Mutex::default(),
+            run_events: Mutex::default(),
+            trial_events: Mutex::default(),
         }
     }
 
     /// The lab that runs on this host.
     pub fn lab(&self) -> Option<Lab> {
-        match &self.keeper {
-            Some(keeper) => keeper.lab(),
+        match &self.run_manager {
+            Some(run_manager) => run_manager.lab(),
             None => Lab::of(&self.state),
         }
     }
 
-    /// The results directories of runs that go on, and of those that the page started, the last first.
+    /// The results directories of the run in progress, and of those that the page started, the newest first.
     pub fn started(&self) -> Vec<PathBuf> {
         let mut all: Vec<PathBuf> = self.lab().map(|lab| lab.results).into_iter().collect();
         for record in self.records.all() {
@@ -190,7 +189,7 @@ impl Runs {
         all
     }
 
-    /// What is kept of a run that the page started or stopped.
+    /// The record of a run that the page started or stopped.
     pub fn record(&self, path: &Path) -> Option<Record> {
         self.records.of(path)
     }
@@ -203,62 +202,65 @@ impl Runs {
         fs::read_to_string(self.records.folder_of(path).join("plan.toml"))
     }
 
-    /// How a run is, where this lab runs.
+    /// The state of a run, while this lab runs.
     pub fn state(&self, path: &Path, results: &ResultsDir, lab: Option<&Lab>) -> State {
         let done = results.trial_indexes().len() >= results.run().schedule.len();
-        let path = same(path);
+        let path = canonical(path);
         let record = self.records.of(&path);
         let lab = lab.filter(|lab| lab.results == path);
-        judged(record.as_ref(), lab, in_flight(results).is_some(), done).0
+        state_of(record.as_ref(), lab, in_flight(results).is_some(), done).0
     }
 
-    /// A run as it is now. A trial is read once. `open` opens its directory, and gives none where there is none yet.
+    /// The progress of a run. Each trial is read once. `open` opens its directory, and gives none where that does not exist
+    /// yet.
     ///
     /// # Errors
-    /// When nothing at all is known of it.
+    /// When there is neither a directory nor a record.
     pub fn progress(
         &self,
         path: &Path,
         open: impl FnOnce() -> Option<ResultsDir>,
-    ) -> Result<Progress, String> {
-        let path = same(path);
+    ) -> Result<Progress, RequestError> {
+        let path = canonical(path);
         let record = self.records.of(&path);
-        // Before the directory: what the run reports is in its directory by then.
-        let heard = record.as_ref().map(|_| self.listen(&path));
+        // Before the directory: a trial whose event is read is in the directory by then.
+        let events = record.as_ref().map(|_| self.read_events(&path));
         let results = open();
         let results = results.as_ref();
-        let planned = Planned::of(results, record.as_ref())
-            .ok_or_else(|| format!("there is no run in {}", path.display()))?;
+        let planned = RunPlan::of(results, record.as_ref())
+            .ok_or_else(|| RequestError::Unknown(path.clone()))?;
         let lab = self.lab().filter(|lab| lab.results == path);
         let written = results.and_then(in_flight);
         let others = lab.is_some() || written.is_some();
-        let heard = record
+        let events = record
             .as_ref()
-            // What this page's run said says nothing of one that somebody else runs now.
+            // The events of this page's run do not describe one that another process runs now.
             .filter(|record| record.plan.is_some() && record.is_alive() || !others)
-            .and(heard)
+            .and(events)
             .unwrap_or_default();
-        let mut all = lock(&self.known);
-        if all.len() >= MOST_RUNS && !all.contains_key(&path) {
+        let mut all = lock(&self.trials);
+        if all.len() >= MAX_RUNS && !all.contains_key(&path) {
             all.clear();
         }
         let trials = all.entry(path.clone()).or_default();
         let last = results.and_then(|results| read_new(results, trials));
-        let mut found: BTreeMap<u32, Found> = trials
+        let mut found: BTreeMap<u32, TrialSummary> = trials
             .iter()
             .map(|(index, (_, found))| (*index, found.clone()))
             .collect();
-        // What is not written here before the run ends, as over ssh.
-        for (index, over) in &heard.over {
-            found.entry(*index).or_insert_with(|| Found::heard(over));
+        // Trials whose results arrive when the run ends, as over ssh.
+        for (index, over) in &events.finished {
+            found
+                .entry(*index)
+                .or_insert_with(|| TrialSummary::of_event(over));
         }
         let done = found.len() >= planned.schedule.len();
-        let (state, controlled) = judged(record.as_ref(), lab.as_ref(), written.is_some(), done);
+        let (state, controlled) = state_of(record.as_ref(), lab.as_ref(), written.is_some(), done);
         let goes_on = matches!(state, State::Running | State::Pausing | State::Stopping);
         let under_way: Vec<u32> = match &written {
             _ if !goes_on => Vec::new(),
-            Some(one) => heard.under_way.keys().copied().chain([one.index]).collect(),
-            None => heard.under_way.keys().copied().collect(),
+            Some(one) => events.started.keys().copied().chain([one.index]).collect(),
+            None => events.started.keys().copied().collect(),
         };
         let states: Vec<TrialState> = (0..)
             .zip(&planned.schedule)
@@ -283,21 +285,21 @@ impl Runs {
             .is_some_and(|plan| plan.kind == crate::plans::Kind::Density)
             || results.is_some_and(vtax_density::run::is_density);
         let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
-        // Of one that a terminal began, the testbed's settings are not known.
+        // The testbed's settings of a run from a terminal are not known.
         let is_testbed = planned.place.starts_with("testbed:");
         let ended = !goes_on && state != State::Complete && record.is_some();
         Ok(Progress {
             running: goes_on
-                .then(|| self.running(&planned, results, written, &heard))
+                .then(|| self.running(&planned, results, written, &events))
                 .flatten(),
-            remaining_seconds: remaining(&states).or(heard.remaining.filter(|_| goes_on)),
+            remaining_seconds: remaining(&states).or(events.remaining.filter(|_| goes_on)),
             trials: states,
             state,
             controlled,
             resumable: !goes_on && state != State::Complete && (started_here || !is_testbed),
             again: results.map_or(0, |results| results.attempts().len()),
             last: last.map(seconds),
-            notes: heard.notes,
+            notes: events.notes,
             messages: if ended {
                 self.records.messages(&path)
             } else {
@@ -314,20 +316,20 @@ impl Runs {
         })
     }
 
-    fn listen(&self, path: &Path) -> Heard {
+    fn read_events(&self, path: &Path) -> RunEvents {
         let events = fs::File::open(self.records.folder_of(path).join("events"));
-        listened(&self.heard, path, events)
+        read_on(&self.run_events, path, events)
     }
 
-    /// The trial of now: as it is written here, else as the run says.
+    /// The present trial: from its directory on this host, else from the run's events.
     fn running(
         &self,
-        planned: &Planned,
+        planned: &RunPlan,
         results: Option<&ResultsDir>,
         written: Option<InFlight>,
-        heard: &Heard,
+        run_events: &RunEvents,
     ) -> Option<Running> {
-        let (index, treatment, since, told, log) = match written.zip(results) {
+        let (index, treatment, since, events, log) = match written.zip(results) {
             Some((one, results)) => {
                 let scheduled = planned.schedule.get(usize::try_from(one.index).ok()?)?;
                 let events = results.dir().sole_file(one.events());
@@ -336,7 +338,7 @@ impl Runs {
                     one.index,
                     planned.label(scheduled.treatment),
                     began(results, &one).map_or(0.0, seconds),
-                    listened(&self.told, &path, events.map_err(Into::into)),
+                    read_on(&self.trial_events, &path, events.map_err(Into::into)),
                     tail(
                         results
                             .dir()
@@ -346,13 +348,13 @@ impl Runs {
                 )
             }
             None => {
-                let (index, begun) = heard.under_way.iter().next()?;
+                let (index, begun) = run_events.started.iter().next()?;
                 let treatment = begun.treatment.clone();
                 (
                     *index,
                     treatment,
                     begun.since,
-                    heard.told.clone(),
+                    run_events.trial.clone(),
                     Vec::new(),
                 )
             }
@@ -361,27 +363,27 @@ impl Runs {
             index,
             treatment,
             since,
-            phase: told.phase,
-            objective: told.objective,
-            meters: Meters::of(&told.meters),
-            points: told.points,
+            phase: events.phase,
+            objective: events.objective,
+            meters: Meters::of(&events.meters),
+            points: events.points,
             log,
         })
     }
 }
 
-/// What was heard in a file of events so far.
-fn listened<T: Hears + Clone>(
-    all: &Mutex<HashMap<PathBuf, Listener<T>>>,
+/// Reads what is new in a file of events, and returns all of it.
+fn read_on<T: EventSink + Clone>(
+    all: &Mutex<HashMap<PathBuf, EventReader<T>>>,
     of: &Path,
     events: std::io::Result<fs::File>,
 ) -> T {
     let mut all = lock(all);
-    if all.len() >= MOST_RUNS && !all.contains_key(of) {
+    if all.len() >= MAX_RUNS && !all.contains_key(of) {
         all.clear();
     }
     let listener = all.entry(of.to_owned()).or_default();
-    listener.listen(events).clone()
+    listener.read(events).clone()
 }
 
 impl Progress {
@@ -406,22 +408,27 @@ impl Progress {
     }
 }
 
-/// How a run is, and whether the page can tell it to end. `lab` is the one that runs it.
-fn judged(record: Option<&Record>, lab: Option<&Lab>, written: bool, done: bool) -> (State, bool) {
+/// The state of a run, and whether the page can end it. `lab` is the one that runs it.
+fn state_of(
+    record: Option<&Record>,
+    lab: Option<&Lab>,
+    written: bool,
+    done: bool,
+) -> (State, bool) {
     let started = record.is_some_and(Record::is_alive);
     let goes_on = started || written || lab.is_some();
-    // What an earlier process was asked, a later one was not.
+    // A request to an earlier process does not apply to a later one.
     let asked = record
         .filter(|_| started || !goes_on)
         .map(|record| record.asked);
     let state = match (done, goes_on, asked.unwrap_or_default()) {
         (true, ..) => State::Complete,
-        (_, true, Asked::Run) => State::Running,
-        (_, true, Asked::Pause(_)) => State::Pausing,
-        (_, true, Asked::Paused | Asked::Cancelled) => State::Stopping,
-        (_, false, Asked::Run) => State::Unfinished,
-        (_, false, Asked::Pause(_) | Asked::Paused) => State::Paused,
-        (_, false, Asked::Cancelled) => State::Cancelled,
+        (_, true, RunRequest::Run) => State::Running,
+        (_, true, RunRequest::Pause(_)) => State::Pausing,
+        (_, true, RunRequest::Paused | RunRequest::Cancelled) => State::Stopping,
+        (_, false, RunRequest::Run) => State::Unfinished,
+        (_, false, RunRequest::Pause(_) | RunRequest::Paused) => State::Paused,
+        (_, false, RunRequest::Cancelled) => State::Cancelled,
     };
     (state, started || lab.is_some())
 }
@@ -430,7 +437,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// When a directory was made, where the file system keeps that; else when it changed last.
+/// The creation of a directory, where the file system records it; else its last change.
 fn began(results: &ResultsDir, trial: &InFlight) -> Option<SystemTime> {
     let known = results.dir().metadata(&trial.below).ok()?;
     known.created().or_else(|_| known.modified()).ok()
@@ -445,12 +452,12 @@ fn seconds(time: SystemTime) -> f64 {
 fn tail(log: std::io::Result<fs::File>) -> Vec<String> {
     let read = |mut file: fs::File| -> std::io::Result<Vec<u8>> {
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES)))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES)))?;
         let mut bytes = Vec::new();
-        file.take(LOG_BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    text::last_lines(&log.and_then(read).unwrap_or_default(), LOG_LINES)
+    text::last_lines(&log.and_then(read).unwrap_or_default(), MAX_LOG_LINES)
 }
 
 #[cfg(test)]
@@ -465,9 +472,9 @@ mod tests {
     #[test]
     fn no_phase_is_shown_of_a_trial_whose_directory_was_not_looked_for_after_it() {
         let state = tempfile::tempdir().unwrap();
-        let path = same(&state.path().join("results"));
+        let path = canonical(&state.path().join("results"));
         let text = include_str!("../../../plans/every-workload.toml");
-        let records = Records::within(state.path());
+        let records = Records::below(state.path());
         let folder = records.make(&path).unwrap();
         let record = Record {
             results: path.clone(),
@@ -477,7 +484,7 @@ mod tests {
             started: String::new(),
             plan: Some(check(text, true, &Place::Local).unwrap()),
             process: Process::of(std::process::id()),
-            asked: Asked::Run,
+            asked: RunRequest::Run,
         };
         records.keep(&record).unwrap();
         let runs = Runs::of(state.path(), None);

@@ -1,5 +1,4 @@
-//! A comparison as one file that needs nothing else: the page's own way to draw it, what is drawn, and
-//! the looks.
+//! A comparison as one file that needs nothing else: the page's scripts, the data and the styles.
 
 use crate::assets;
 use serde_json::Value;
@@ -8,22 +7,22 @@ use vtax_report::html::PALETTE;
 /// The page's modules that draw a comparison, in the order in which they need each other.
 const MODULES: [&str; 3] = ["/dom.js", "/curves.js", "/comparison.js"];
 
-/// The file. Names in it are text: it has them as JSON alone.
+/// The file. It holds names in its JSON only.
 pub fn page(compared: &Value) -> String {
-    let looks = assets::text("/app.css").unwrap_or_default();
+    let styles = assets::text("/app.css").unwrap_or_default();
     let scripts: String = MODULES
         .into_iter()
         .filter_map(assets::text)
-        .map(alone)
+        .map(without_imports)
         .collect();
-    // Nothing in it ends the element that it stands in.
+    // No text in the data closes its element.
     let data = compared.to_string().replace('<', "\\u003c");
     let version = env!("CARGO_PKG_VERSION");
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>Comparison · vtax</title>\n<link rel=\"icon\" href=\"data:,\">\n\
-         <style>\n{PALETTE}\n{looks}</style>\n</head>\n<body>\n\
+         <style>\n{PALETTE}\n{styles}</style>\n</head>\n<body>\n\
          <main><h1>Comparison</h1><div id=\"comparison\"></div></main>\n\
          <footer class=\"facts\">Made by vtax {version}.</footer>\n\
          <script type=\"application/json\" id=\"compared\">{data}</script>\n\
@@ -33,8 +32,8 @@ pub fn page(compared: &Value) -> String {
     )
 }
 
-/// A module as a part of one script: what it needs of the others is beside it.
-fn alone(module: &str) -> String {
+/// A module as a part of one script, without its imports and exports.
+fn without_imports(module: &str) -> String {
     let lines = module.lines().filter(|line| !line.starts_with("import "));
     lines
         .map(|line| line.strip_prefix("export ").unwrap_or(line).to_owned() + "\n")

@@ -1,17 +1,18 @@
-//! What of a testbed can be chosen, beyond what a plan says: `--testbed` and `--jobs` of `vtax run`.
+//! Settings of a testbed that are not in a plan: `--testbed` and `--jobs` of `vtax run`.
 
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use vtax_lab::place::Place;
 use vtax_testbed::Settings;
 use vtax_testbed::cost::CostModel;
 
-/// Emulated hosts at the same time, at most: more than any machine has memory for.
-const MOST_JOBS: usize = 256;
+/// Emulated hosts at the same time: more than any machine has memory for.
+const MAX_JOBS: usize = 256;
 
-/// What was chosen.
+/// The settings of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Testbed {
-    /// The settings file, as it is written; empty for the defaults.
+    /// The text of a settings file; empty for the defaults.
     #[serde(default)]
     pub settings: String,
     /// Emulated hosts at the same time; none: as many as fit.
@@ -19,37 +20,50 @@ pub struct Testbed {
     pub jobs: Option<usize>,
 }
 
+/// Settings of a testbed that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TestbedError {
+    /// The place is no testbed.
+    #[error("settings of a testbed are for testbed:kvm and testbed:xen, and the place is {0}")]
+    NoTestbed(Place),
+    /// Too few or too many hosts.
+    #[error("give 1 to {MAX_JOBS} emulated hosts at the same time")]
+    Jobs,
+    /// The settings file is wrong.
+    #[error("the settings of the testbed: {0}")]
+    Settings(String),
+    /// The cost model is neither a shipped one nor the whole path of a file.
+    #[error(
+        "the settings of the testbed: cost_model = {:?} is no model that vtax ships (vtax testbed cost --list); of a file give the whole path",
+        .0.display().to_string()
+    )]
+    CostModel(PathBuf),
+}
+
 impl Testbed {
     /// # Errors
-    /// What is wrong with it, or why it is not for this place; in words.
-    pub fn check(&self, place: &Place) -> Result<(), String> {
+    /// When a setting is wrong, or the place is no testbed.
+    pub fn check(&self, place: &Place) -> Result<(), TestbedError> {
         if *self == Self::default() {
             return Ok(());
         }
         if !matches!(place, Place::Testbed(_)) {
-            return Err(format!(
-                "settings of a testbed are for testbed:kvm and testbed:xen, and the place is {place}"
-            ));
+            return Err(TestbedError::NoTestbed(place.clone()));
         }
         if self
             .jobs
-            .is_some_and(|jobs| !(1..=MOST_JOBS).contains(&jobs))
+            .is_some_and(|jobs| !(1..=MAX_JOBS).contains(&jobs))
         {
-            return Err(format!(
-                "give 1 to {MOST_JOBS} emulated hosts at the same time"
-            ));
+            return Err(TestbedError::Jobs);
         }
-        let settings = Settings::parse(&self.settings)
-            .map_err(|why| format!("the settings of the testbed: {why}"))?;
+        let wrong = |cause: &dyn std::fmt::Display| TestbedError::Settings(cause.to_string());
+        let settings = Settings::parse(&self.settings).map_err(|cause| wrong(&cause))?;
         let Some(model) = settings.cost_model else {
             return Ok(());
         };
-        let is_shipped = CostModel::named(&model).map_err(|error| error.to_string())?;
-        if is_shipped.is_none() && !model.is_absolute() {
-            return Err(format!(
-                "the settings of the testbed: cost_model = {:?} is no model that vtax ships (vtax testbed cost --list); of a file give the whole path",
-                model.display().to_string()
-            ));
+        let shipped = CostModel::named(&model).map_err(|cause| wrong(&cause))?;
+        if shipped.is_none() && !model.is_absolute() {
+            return Err(TestbedError::CostModel(model));
         }
         Ok(())
     }
@@ -81,7 +95,7 @@ mod tests {
             ),
         ] {
             let refused = check(settings, jobs, place).unwrap_err();
-            assert!(refused.contains(why), "{refused}");
+            assert!(refused.to_string().contains(why), "{refused}");
         }
     }
 }

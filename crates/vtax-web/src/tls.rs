@@ -1,5 +1,6 @@
 //! Encryption: a certificate and its key from files, and the names that the certificate is for.
 
+use crate::error::WebError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
@@ -19,7 +20,7 @@ pub struct Certificate {
     pub key: PathBuf,
 }
 
-/// A certificate that was read.
+/// The certificate of this server.
 #[derive(Clone)]
 pub struct Identity {
     own: CertificateDer<'static>,
@@ -27,14 +28,15 @@ pub struct Identity {
 }
 
 impl Certificate {
-    /// Reads it.
+    /// Reads the two files.
     ///
     /// # Errors
-    /// When a file cannot be read, has nothing of its kind, or the two do not belong together.
-    pub fn read(&self) -> Result<Identity, String> {
+    /// When a file cannot be read, has nothing of its kind, or the key is not that of the certificate.
+    pub fn read(&self) -> Result<Identity, WebError> {
         let (chain, key) = (self.chain.as_path(), self.key.as_path());
-        let wrong = |path: &Path, why: &dyn std::fmt::Display| {
-            format!("cannot use {} for encryption: {why}", path.display())
+        let wrong = |path: &Path, why: &dyn std::fmt::Display| WebError::Certificate {
+            path: path.to_owned(),
+            why: why.to_string(),
         };
         let certificates = CertificateDer::pem_file_iter(chain)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -67,7 +69,7 @@ impl Identity {
             .is_some_and(|(known, name)| verify_server_name(&known, &name).is_ok())
     }
 
-    /// What greets clients.
+    /// The acceptor of connections.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.config))
     }

@@ -1,11 +1,10 @@
-//! The operator's token in a file of its own, where what the page says may be read by others: the journal of a service
-//! is read by the group `adm`.
+//! The operator's token in a file of its own, where others may read standard error: the group `adm` reads the journal.
 
-use crate::WebError;
+use crate::error::WebError;
 use std::path::{Path, PathBuf};
 use vtax_files::Dir;
 
-/// The file of a token that was made for one page; it is removed with it.
+/// The file of the token of one server; it is removed on drop.
 #[derive(Debug)]
 pub struct TokenFile {
     dir: Dir,
@@ -13,25 +12,21 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Writes the token of the page on this port below the directory of vtax's state, for this user alone.
+    /// Writes the token of the server on this port into the directory of vtax's state, for this user alone.
     ///
     /// # Errors
-    /// When there is no such directory of this user's, or the disk does not take it.
+    /// When the directory is another user's, or the file cannot be written.
     pub fn write(state: &Path, port: u16, token: &str) -> Result<Self, WebError> {
         let name = format!("web-{port}.token");
         let written = Dir::private(state).and_then(|dir| {
             dir.write(&name, format!("{token}\n").as_bytes())?;
             Ok(dir)
         });
-        match written {
-            Ok(dir) => Ok(Self { dir, name }),
-            Err(error) => Err(WebError::Listener(format!(
-                "cannot keep the operator's token: {error}; give one with --token FILE, or --watch-only"
-            ))),
-        }
+        let dir = written.map_err(WebError::TokenFile)?;
+        Ok(Self { dir, name })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join(&self.name)
     }
@@ -39,7 +34,7 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // One that stays is of a page that is gone: it opens nothing.
+        // A file that stays holds a token that is no longer valid.
         let _ = self.dir.remove_file(&self.name);
     }
 }

@@ -1,7 +1,6 @@
-//! The trials of a run, each as its record or the run itself tells it: whether it counts, why not, and its
-//! leading numbers.
+//! The trials of a run, from their records or the run's events: whether each counts, why not, and its headline numbers.
 
-use crate::events::Over;
+use crate::events::FinishedTrial;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,8 +9,8 @@ use std::time::SystemTime;
 use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
-/// Headline numbers of a trial.
-const MOST_NUMBERS: usize = 3;
+/// Headline numbers of a trial that are shown.
+const MAX_NUMBERS: usize = 3;
 
 /// One trial.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,31 +23,31 @@ pub struct TrialState {
     pub state: &'static str,
     /// Once it is over.
     #[serde(flatten)]
-    pub found: Option<Found>,
+    pub found: Option<TrialSummary>,
 }
 
-/// What a trial that is over says.
+/// The result of a trial that is over.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Found {
+pub struct TrialSummary {
     /// Of [`TrialState::state`].
     #[serde(skip)]
     pub state: &'static str,
-    /// How long it took.
+    /// Its duration.
     pub seconds: f64,
-    /// Why not to trust it, or why there is nothing of it.
+    /// Why it is suspect, or why it failed.
     pub reasons: Vec<String>,
-    /// Its leading numbers as the run said them, where its record is not here.
+    /// Its headline numbers from the run's event, where its record is not on this host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub said: String,
     /// Title, value with its unit, source flag.
     pub numbers: Vec<(String, String, Source)>,
 }
 
-/// Trials that were read, by index, with when they were written.
-pub type Known = BTreeMap<u32, (SystemTime, Found)>;
+/// Trials that were read, by index, with the times of their records.
+pub type TrialCache = BTreeMap<u32, (SystemTime, TrialSummary)>;
 
-/// Reads the trials that are new. When the last of all was written.
-pub fn read_new(results: &ResultsDir, trials: &mut Known) -> Option<SystemTime> {
+/// Reads the trials that are new. Returns the time of the newest record.
+pub fn read_new(results: &ResultsDir, trials: &mut TrialCache) -> Option<SystemTime> {
     let mut last = None;
     let there = results.trial_indexes();
     trials.retain(|index, _| there.binary_search(index).is_ok());
@@ -59,11 +58,11 @@ pub fn read_new(results: &ResultsDir, trials: &mut Known) -> Option<SystemTime> 
         last = last.max(Some(at));
         if trials.get(&index).is_none_or(|(known, _)| *known != at) {
             let found = match results.trial(index) {
-                Ok(trial) => Found::of(&trial),
-                Err(error) => Found {
+                Ok(trial) => TrialSummary::of(&trial),
+                Err(error) => TrialSummary {
                     state: "damaged",
                     reasons: vec![error.to_string()],
-                    ..Found::default()
+                    ..TrialSummary::default()
                 },
             };
             trials.insert(index, (at, found));
@@ -72,9 +71,9 @@ pub fn read_new(results: &ResultsDir, trials: &mut Known) -> Option<SystemTime> 
     last
 }
 
-impl Found {
-    /// As the run said.
-    pub fn heard(over: &Over) -> Self {
+impl TrialSummary {
+    /// From the run's event.
+    pub fn of_event(over: &FinishedTrial) -> Self {
         let (state, reasons) = match &over.failed {
             Some(why) => ("failed", vec![why.clone()]),
             None if over.suspect.is_empty() => ("counts", Vec::new()),
@@ -89,6 +88,7 @@ impl Found {
         }
     }
 
+    /// From its record.
     pub fn of(trial: &Trial) -> Self {
         let (state, reasons) = match &trial.outcome {
             TrialOutcome::Failed(why) => ("failed", vec![why.clone()]),
@@ -102,7 +102,7 @@ impl Found {
             reasons,
             said: String::new(),
             numbers: metrics
-                .take(MOST_NUMBERS)
+                .take(MAX_NUMBERS)
                 .map(|metric| {
                     let value = metric.quantity.to_string();
                     (metric.title.clone(), value, metric.source)
@@ -112,7 +112,7 @@ impl Found {
     }
 }
 
-/// What is missing takes as long as trials of its treatment did, else as any did.
+/// The time for the missing trials: the mean of the finished ones of the same treatment, else of all.
 pub fn remaining(trials: &[TrialState]) -> Option<f64> {
     let mut took: HashMap<usize, (f64, f64)> = HashMap::new();
     let mut all = (0.0, 0.0);

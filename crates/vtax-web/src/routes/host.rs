@@ -1,82 +1,74 @@
 //! The live host and its history.
 
-use crate::access::refusal;
-use crate::answers::{text, wrong};
+use crate::app_state::AppState;
+use crate::error::RequestError;
 use crate::history::Span;
-use crate::live::Look;
-use crate::site::Site;
+use crate::live::View;
+use crate::response::{Answer, json};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::header;
+use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// An update now and whenever there is a new one. A watcher that reads slowly misses updates, and keeps
-/// nobody else waiting.
-pub async fn live(State(site): State<Site>, look: Result<Query<Look>, QueryRejection>) -> Response {
-    let look = match look {
-        Ok(Query(look)) => look,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let mut watch = site.live.watch();
+/// Between two signs of life on a connection without updates.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Sends an update now and whenever there is a new one. A client that reads slowly misses updates, and delays nobody else.
+pub async fn live(
+    State(app): State<AppState>,
+    view: Result<Query<View>, QueryRejection>,
+) -> Answer {
+    let Query(view) = view?;
+    let mut watch = app.live.watch();
     watch.mark_changed();
-    let updates = stream::unfold((site, look, watch), |(site, look, mut watch)| async move {
+    let updates = stream::unfold((app, view, watch), |(app, view, mut watch)| async move {
         loop {
-            // Ends with the host's watching.
+            // Ends when the host is read no more.
             watch.changed().await.ok()?;
-            if let Some(text) = site.live.update(&look) {
+            if let Some(text) = app.live.update(&view) {
                 let event = Event::default().data(text);
-                return Some((Ok::<_, Infallible>(event), (site, look, watch)));
+                return Some((Ok::<_, Infallible>(event), (app, view, watch)));
             }
         }
     });
-    let alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Sse::new(updates).keep_alive(alive).into_response()
+    let alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Ok(Sse::new(updates).keep_alive(alive).into_response())
 }
 
-/// Of what, and how far back.
+/// Whose history, and how far back.
 #[derive(Debug, Deserialize)]
-pub struct Past {
+pub struct HistoryQuery {
     span: Span,
     guest: Option<u32>,
-    /// The first and last moment, in seconds since 1970.
+    /// The first and last time, in seconds since 1970.
     from: Option<f64>,
     to: Option<f64>,
 }
 
-const FORGOTTEN: &str = "nothing is kept of that guest";
-
 pub async fn history(
-    State(site): State<Site>,
-    past: Result<Query<Past>, QueryRejection>,
-) -> Response {
-    match past {
-        Ok(Query(past)) => match site.live.history(past.guest, past.span) {
-            Some(document) => text("application/json", document),
-            None => refusal(StatusCode::NOT_FOUND, FORGOTTEN),
-        },
-        Err(rejection) => wrong(&rejection),
-    }
+    State(app): State<AppState>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Answer {
+    let Query(query) = query?;
+    let document = app.live.history(query.guest, query.span);
+    document.map(json).ok_or(RequestError::NoHistory)
 }
 
 pub async fn history_csv(
-    State(site): State<Site>,
-    past: Result<Query<Past>, QueryRejection>,
-) -> Response {
-    let past = match past {
-        Ok(Query(past)) => past,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let within = (past.from.unwrap_or(f64::MIN), past.to.unwrap_or(f64::MAX));
-    let Some(table) = site.live.csv(past.guest, past.span, within) else {
-        return refusal(StatusCode::NOT_FOUND, FORGOTTEN);
-    };
-    // Names are anybody's; a number is harmless in a file's name.
-    let whose = match past.guest {
+    State(app): State<AppState>,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> Answer {
+    let Query(query) = query?;
+    let range = (query.from.unwrap_or(f64::MIN), query.to.unwrap_or(f64::MAX));
+    let table = app.live.csv(query.guest, query.span, range);
+    let table = table.ok_or(RequestError::NoHistory)?;
+    // A guest's name is arbitrary text; its number is safe in a file's name.
+    let owner = match query.guest {
         Some(number) => format!("guest-{number}"),
         None => "host".to_owned(),
     };
@@ -84,8 +76,8 @@ pub async fn history_csv(
         (header::CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),
         (
             header::CONTENT_DISPOSITION,
-            format!("attachment; filename=\"vtax-{whose}.csv\""),
+            format!("attachment; filename=\"vtax-{owner}.csv\""),
         ),
     ];
-    (headers, table).into_response()
+    Ok((headers, table).into_response())
 }

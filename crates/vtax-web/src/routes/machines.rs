@@ -1,19 +1,17 @@
 //! NICs and micro VMs.
 
-use crate::answers::{answer, change, document, posted, read};
-use crate::site::Site;
+use crate::app_state::AppState;
+use crate::machines::Budget;
+use crate::response::{Answer, change, document, posted};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::response::Response;
 
-pub async fn look(State(site): State<Site>) -> Response {
-    answer(read(move || document(&site.machines.look())).await)
+pub async fn list(State(app): State<AppState>) -> Answer {
+    document(move || Ok(app.machines.list())).await
 }
 
-pub async fn budget(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
-    match posted(&headers, &body) {
-        Ok(budget) => change(move || site.machines.set(&budget)).await,
-        Err(refused) => *refused,
-    }
+pub async fn budget(State(app): State<AppState>, headers: HeaderMap, body: Bytes) -> Answer {
+    let budget: Budget = posted(&headers, &body)?;
+    change(move || app.machines.set(&budget)).await
 }

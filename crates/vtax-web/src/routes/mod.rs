@@ -1,4 +1,4 @@
-//! What is answered to whom asks for what: one file for each part of the page.
+//! The handlers of requests: one file for each part of the page.
 
 pub mod atlas;
 pub mod host;

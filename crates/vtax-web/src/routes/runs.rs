@@ -1,17 +1,17 @@
-//! Runs: plans, what is wrong with one, what runs, and telling it to start and to end.
+//! Runs: plans and their mistakes, runs in progress, and the requests to start and to end one.
 
-use crate::access::refusal;
-use crate::answers::{answer, change, document, json, posted, read, work_out, wrong};
-use crate::keeper::{Keeper, Order, Start};
-use crate::lab::same;
-use crate::plans::{self, LONGEST, Plans};
-use crate::routes::results::Which;
-use crate::site::Site;
+use crate::app_state::AppState;
+use crate::error::RequestError;
+use crate::lab::canonical;
+use crate::plans::{self, MAX_PLAN_BYTES, Plans};
+use crate::response::{Answer, analysis, change, document, json, posted, read};
+use crate::routes::results::RunQuery;
+use crate::run_manager::{Order, RunError, RunManager, Start};
 use crate::testbed::Testbed;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
@@ -22,38 +22,34 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_lab::place::Place;
 
-/// Between two looks at a run's directory.
-const LOOK: Duration = Duration::from_secs(1);
-
-pub async fn list(State(site): State<Site>) -> Response {
-    answer(work_out(move || document(&plans(&site)?.list())).await)
-}
-
+/// Between two readings of a run's directory.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Between two signs of life on a connection without updates.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Trials of a schedule that are shown before the start.
-const MOST_SHOWN: usize = 2000;
+const MAX_SCHEDULE_SHOWN: usize = 2000;
+
+pub async fn list(State(app): State<AppState>) -> Answer {
+    analysis(move || Ok(plans(&app)?.list())).await
+}
 
 /// A plan, by its path.
 #[derive(Debug, Deserialize)]
-pub struct Chosen {
+pub struct PlanQuery {
     path: String,
 }
 
 pub async fn plan(
-    State(site): State<Site>,
-    chosen: Result<Query<Chosen>, QueryRejection>,
-) -> Response {
-    match chosen {
-        Ok(Query(Chosen { path })) => {
-            let text = move || document(&json!({ "text": plans(&site)?.text(&path)? }));
-            answer(read(text).await)
-        }
-        Err(rejection) => wrong(&rejection),
-    }
+    State(app): State<AppState>,
+    query: Result<Query<PlanQuery>, QueryRejection>,
+) -> Answer {
+    let Query(PlanQuery { path }) = query?;
+    document(move || Ok(json!({ "text": plans(&app)?.text(&path)? }))).await
 }
 
-/// A plan as it is typed.
+/// A plan while it is being typed.
 #[derive(Debug, Deserialize)]
-struct Typed {
+struct PlanText {
     text: String,
     #[serde(default)]
     quick: bool,
@@ -62,102 +58,92 @@ struct Typed {
     testbed: Testbed,
 }
 
-pub async fn check(headers: HeaderMap, body: Bytes) -> Response {
-    let typed: Typed = match posted(&headers, &body) {
-        Ok(typed) => typed,
-        Err(refused) => return *refused,
-    };
-    let checked = move || {
-        let (place, wrong_place) = match typed.at.parse() {
+pub async fn check(headers: HeaderMap, body: Bytes) -> Answer {
+    let typed: PlanText = posted(&headers, &body)?;
+    analysis(move || {
+        let (place, place_error) = match place(&typed.at) {
             Ok(place) => (place, None),
-            Err(why) => (Place::Local, Some(why)),
+            Err(error) => (Place::Local, Some(error.to_string())),
         };
         let (mut plan, mistakes) = match plans::check(&typed.text, typed.quick, &place) {
             Ok(plan) => (Some(plan), Vec::new()),
             Err(mistakes) => (None, mistakes),
         };
-        let wrong_testbed = typed.testbed.check(&place).err();
+        let testbed_error = || Some(typed.testbed.check(&place).err()?.to_string());
         let trials = plan.as_ref().map(|plan| plan.schedule.len());
         if let Some(plan) = &mut plan {
-            plan.schedule.truncate(MOST_SHOWN);
+            plan.schedule.truncate(MAX_SCHEDULE_SHOWN);
         }
-        document(
-            &json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": wrong_place.or(wrong_testbed) }),
-        )
-    };
-    answer(work_out(checked).await)
+        let place = place_error.or_else(testbed_error);
+        Ok(json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": place }))
+    })
+    .await
 }
 
-/// What was started from the page, and what else runs here.
-pub async fn started(State(site): State<Site>) -> Response {
-    let runs = move || {
+/// The runs that the page started, and what else runs on this host.
+pub async fn started(State(app): State<AppState>) -> Answer {
+    document(move || {
         let mut elsewhere = Vec::new();
         let mut all = Vec::new();
-        for path in site.runs.started() {
-            let Some(dir) = site.results.name(&path) else {
+        for path in app.runs.started() {
+            let Some(dir) = app.results.name(&path) else {
                 elsewhere.push(path.display().to_string());
                 continue;
             };
-            let open = || site.results.open(&dir).ok();
-            if let Ok(progress) = site.runs.progress(&path, open) {
+            let open = || app.results.open(&dir).ok();
+            if let Ok(progress) = app.runs.progress(&path, open) {
                 all.push(progress.brief(&dir));
             }
         }
-        document(&json!({ "runs": all, "elsewhere": elsewhere }))
-    };
-    answer(read(runs).await)
+        Ok(json!({ "runs": all, "elsewhere": elsewhere }))
+    })
+    .await
 }
 
-/// A run now and whenever it says something new.
+/// Sends the state of a run now and whenever it changes.
 pub async fn follow(
-    State(site): State<Site>,
-    which: Result<Query<Which>, QueryRejection>,
-) -> Response {
-    let Which { dir } = match which {
-        Ok(Query(which)) => which,
-        Err(rejection) => return wrong(&rejection),
-    };
-    let progress = move |site: Site, dir: String| {
+    State(app): State<AppState>,
+    query: Result<Query<RunQuery>, QueryRejection>,
+) -> Answer {
+    let Query(RunQuery { dir }) = query?;
+    let progress = move |app: AppState, dir: String| {
         read(move || {
-            let path = site.results.place(&dir)?;
-            if site.runs.record(&same(&path)).is_none() {
-                site.results.open(&dir)?;
+            let path = app.results.place(&dir)?;
+            if app.runs.record(&canonical(&path)).is_none() {
+                app.results.open(&dir)?;
             }
-            let open = || site.results.open(&dir).ok();
-            document(&site.runs.progress(&path, open)?)
+            let open = || app.results.open(&dir).ok();
+            Ok(serde_json::to_string(&app.runs.progress(&path, open)?)?)
         })
     };
-    // One that is not there is refused at once, in words.
-    let first = match progress(site.clone(), dir.clone()).await {
-        Ok(first) => first,
-        Err(refused) => return refused,
-    };
-    let begin = (site, dir, Some(first), String::new());
-    let updates = stream::unfold(begin, move |(site, dir, first, mut last)| async move {
+    // A run that does not exist is an error of the response, not of the stream.
+    let first = progress(app.clone(), dir.clone()).await?;
+    let begin = (app, dir, Some(first), String::new());
+    let updates = stream::unfold(begin, move |(app, dir, first, mut last)| async move {
         let mut next = first;
         loop {
             let now = match next.take() {
                 Some(now) => now,
                 None => {
-                    tokio::time::sleep(LOOK).await;
-                    // Ends when the directory went; the page asks again and is told.
-                    progress(site.clone(), dir.clone()).await.ok()?
+                    tokio::time::sleep(INTERVAL).await;
+                    // Ends when the directory is removed; the page then asks again and gets the error.
+                    progress(app.clone(), dir.clone()).await.ok()?
                 }
             };
             if now != last {
                 last.clone_from(&now);
                 let event = Event::default().data(now);
-                return Some((Ok::<_, Infallible>(event), (site, dir, None, last)));
+                return Some((Ok::<_, Infallible>(event), (app, dir, None, last)));
             }
         }
     });
-    let alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Sse::new(updates).keep_alive(alive).into_response()
+    let alive = KeepAlive::new().interval(KEEP_ALIVE);
+    Ok(Sse::new(updates).keep_alive(alive).into_response())
 }
 
 /// A run to start.
 #[derive(Debug, Deserialize)]
-struct Wanted {
+struct NewRun {
     text: String,
     dir: String,
     #[serde(default)]
@@ -167,44 +153,42 @@ struct Wanted {
     testbed: Testbed,
 }
 
-pub async fn start(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
-    let wanted: Wanted = match posted(&headers, &body) {
-        Ok(wanted) => wanted,
-        Err(refused) => return *refused,
-    };
+pub async fn start(State(app): State<AppState>, headers: HeaderMap, body: Bytes) -> Answer {
+    let run: NewRun = posted(&headers, &body)?;
     change(move || {
-        let keeper = keeper(&site)?;
-        let path = site.results.free(&wanted.dir)?;
-        let place: Place = wanted.at.parse()?;
-        wanted.testbed.check(&place)?;
-        let plan = plans::check(&wanted.text, wanted.quick, &place)
-            .map_err(|mistakes| format!("the plan has {} mistakes", mistakes.len()))?;
-        keeper.order(Order::Start(Box::new(Start {
-            results: same(&path),
-            text: wanted.text,
+        let run_manager = run_manager(&app)?;
+        let path = app.results.free(&run.dir)?;
+        let place = place(&run.at)?;
+        run.testbed.check(&place)?;
+        let plan = plans::check(&run.text, run.quick, &place)
+            .map_err(|mistakes| RunError::Mistakes(mistakes.len()))?;
+        Ok::<_, RequestError>(run_manager.order(Order::Start(Box::new(Start {
+            results: canonical(&path),
+            text: run.text,
             plan,
             place,
-            quick: wanted.quick,
-            testbed: wanted.testbed,
-        })))
+            quick: run.quick,
+            testbed: run.testbed,
+        })))?)
     })
     .await
 }
 
-fn plans(site: &Site) -> Result<&Plans, String> {
-    let plans = site.plans.as_deref();
-    plans.ok_or_else(|| {
-        "this server only shows: it was started without an operator’s token".to_owned()
-    })
+fn place(text: &str) -> Result<Place, RunError> {
+    let place = text.parse::<Place>();
+    place.map_err(|cause| RunError::Place(cause.to_string()))
 }
 
-fn keeper(site: &Site) -> Result<&Keeper, String> {
-    plans(site)?;
-    let keeper = site.keeper.as_ref();
-    keeper.ok_or_else(|| "this server starts nothing".to_owned())
+fn plans(app: &AppState) -> Result<&Plans, RequestError> {
+    app.plans.as_deref().ok_or(RequestError::ReadOnly)
 }
 
-/// What a run is asked to do.
+fn run_manager(app: &AppState) -> Result<&RunManager, RequestError> {
+    plans(app)?;
+    Ok(app.run_manager.as_ref().ok_or(RunError::NoManager)?)
+}
+
+/// What to do with a run.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Ask {
@@ -215,69 +199,57 @@ enum Ask {
 }
 
 #[derive(Debug, Deserialize)]
-struct Told {
+struct RunCommand {
     dir: String,
     ask: Ask,
 }
 
-pub async fn tell(State(site): State<Site>, headers: HeaderMap, body: Bytes) -> Response {
-    let told: Told = match posted(&headers, &body) {
-        Ok(told) => told,
-        Err(refused) => return *refused,
-    };
-    if site.results.place(&told.dir).is_err() {
-        return refusal(StatusCode::NOT_FOUND, "there is no such run");
-    }
+pub async fn control(State(app): State<AppState>, headers: HeaderMap, body: Bytes) -> Answer {
+    let command: RunCommand = posted(&headers, &body)?;
     change(move || {
-        let keeper = keeper(&site)?;
-        let path = same(&site.results.place(&told.dir)?);
-        keeper.order(match told.ask {
+        let path = canonical(&app.results.place(&command.dir)?);
+        let order = match command.ask {
             Ask::Pause => Order::Pause(path),
             Ask::Proceed => Order::Proceed(path),
             Ask::Cancel => Order::Cancel(path),
-            Ask::Resume => Order::Start(Box::new(again(&site, &told.dir, &path)?)),
-        })
+            Ask::Resume => Order::Start(Box::new(resumed(&app, &command.dir, &path)?)),
+        };
+        Ok::<_, RequestError>(run_manager(&app)?.order(order)?)
     })
     .await
 }
 
-/// The run that goes on with what is in a directory: the same plan, profile and place.
-fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
-    let record = site.runs.record(path);
+/// The run that completes a results directory, with its plan, profile and place.
+fn resumed(app: &AppState, dir: &str, path: &Path) -> Result<Start, RequestError> {
+    let record = app.runs.record(path);
     let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
     let testbed = record.as_ref().map(|record| record.testbed.clone());
-    let (text, place, quick) = match site.results.open(dir) {
+    let (text, at, quick) = match app.results.open(dir) {
         Ok(results) => {
-            // What others left there is theirs to run, also where this page's own directory was.
+            // Nobody runs another user's plan, also where this page's own directory was.
             if results.dir().owner().ok() != Some(rustix::process::geteuid().as_raw()) {
-                return Err(format!(
-                    "{} belongs to another user: run its plan in a terminal as that one",
-                    path.display()
-                ));
+                return Err(RunError::OtherOwner(path.to_owned()).into());
             }
-            let text = results.dir().read_text("plan.toml", LONGEST);
-            let text = text.map_err(|error| format!("cannot read the plan of {dir:?}: {error}"))?;
+            let text = results.dir().read_text("plan.toml", MAX_PLAN_BYTES);
+            let text = text.map_err(|cause| RunError::Plan {
+                dir: dir.to_owned(),
+                cause,
+            })?;
             let run = results.run();
             (text, run.place.clone(), run.profile == "quick")
         }
-        Err(why) => {
-            let record = record.ok_or(why)?;
-            let text = site
-                .runs
-                .plan_of(path)
-                .map_err(|cause| format!("its plan is gone: {cause}"))?;
+        Err(error) => {
+            let record = record.ok_or(error)?;
+            let text = app.runs.plan_of(path).map_err(RunError::PlanCopy)?;
             (text, record.place, record.quick)
         }
     };
-    let place: Place = place.parse()?;
+    let place = place(&at)?;
     if matches!(place, Place::Testbed(_)) && !started_here {
-        return Err(format!(
-            "it was begun in a terminal, perhaps with settings of the testbed, which its directory does not tell: go on there, with vtax run PLAN --at {place} --results {}",
-            path.display()
-        ));
+        let path = path.to_owned();
+        return Err(RunError::ForeignTestbed { place, path }.into());
     }
-    let plan = plans::check(&text, quick, &place)
-        .map_err(|_| "this vtax does not understand the plan of that run any more".to_owned())?;
+    let plan = plans::check(&text, quick, &place).map_err(|_| RunError::OldPlan)?;
     Ok(Start {
         results: path.to_owned(),
         text,
@@ -288,17 +260,14 @@ fn again(site: &Site, dir: &str, path: &Path) -> Result<Start, String> {
     })
 }
 
-/// Whether runs can be started here.
-pub fn can_start(site: &Site) -> bool {
-    site.plans.is_some()
-}
-
-/// The version, how stages look, and what whoever asks may do.
-pub fn about(role: &str, site: &Site, stages: &[serde_json::Value]) -> Response {
-    json(&json!({
+/// The version, the colours of stages, and what the client may do.
+pub fn about(role: &str, app: &AppState, stages: &[serde_json::Value]) -> Response {
+    let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "stages": stages,
         "may": role,
-        "starts": can_start(site),
-    }))
+        // Whether runs can be started here.
+        "starts": app.plans.is_some(),
+    });
+    json(about.to_string())
 }

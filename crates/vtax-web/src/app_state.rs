@@ -1,29 +1,29 @@
-//! What is served: each part of it, as the answers find it.
+//! The state that all handlers share.
 
 use crate::analyses::Analyses;
-use crate::keeper::Keeper;
 use crate::live::Live;
 use crate::machines::Machines;
 use crate::plans::Plans;
 use crate::results::Results;
+use crate::run_manager::RunManager;
 use crate::runs::Runs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What is served.
+/// The parts of the page.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct AppState {
     pub(crate) live: Arc<Live>,
     pub(crate) results: Arc<Results>,
     pub(crate) analyses: Arc<Analyses>,
     pub(crate) runs: Arc<Runs>,
-    /// None: nothing is started here.
+    /// None where runs cannot be started.
     pub(crate) plans: Option<Arc<Plans>>,
     pub(crate) machines: Arc<Machines>,
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) run_manager: Option<RunManager>,
 }
 
-impl Site {
+impl AppState {
     /// The live host, and the results below a directory; `state` is the directory of vtax's state.
     pub fn new(live: Arc<Live>, results: &Path, state: &Path) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Site {
             runs: Arc::new(Runs::of(state, None)),
             plans: None,
             machines: Arc::default(),
-            keeper: None,
+            run_manager: None,
         }
     }
 
@@ -46,17 +46,17 @@ impl Site {
         }
     }
 
-    /// The same, where a thread with more rights sees which lab runs.
+    /// The same with a thread that has the rights to see which lab runs.
     #[must_use]
-    pub fn with_keeper(self, state: &Path, keeper: Keeper) -> Self {
+    pub fn with_run_manager(self, state: &Path, run_manager: RunManager) -> Self {
         Self {
-            runs: Arc::new(Runs::of(state, Some(keeper.clone()))),
-            keeper: Some(keeper),
+            runs: Arc::new(Runs::of(state, Some(run_manager.clone()))),
+            run_manager: Some(run_manager),
             ..self
         }
     }
 
-    /// The same, where that thread starts runs, of the plans below a directory among others.
+    /// The same where that thread starts runs; the plans below a directory are offered.
     #[must_use]
     pub fn with_plans(self, plans: &Path) -> Self {
         Self {

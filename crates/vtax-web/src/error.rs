@@ -1,0 +1,228 @@
+//! Why the page cannot be served ([`WebError`]), and why a request is not answered ([`RequestError`]).
+
+use crate::machines::MachineError;
+use crate::plans::PlanFileError;
+use crate::results::{NameError, NewRunError};
+use crate::run_manager::RunError;
+use crate::testbed::TestbedError;
+use axum::extract::rejection::QueryRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use vtax_files::FileError;
+use vtax_http::TokenError;
+use vtax_report::results::ResultsError;
+
+/// Why the page cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum WebError {
+    /// Other hosts could reach it.
+    #[error(
+        "cannot serve the page on {0}: other hosts would reach it, {1}; give --certificate and --key, and --token or --watch-token, or a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
+    )]
+    LeavesTheHost(SocketAddr, &'static str),
+    /// A file of the certificate cannot be used.
+    #[error("cannot use {} for encryption: {why}", path.display())]
+    Certificate {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A file of a token cannot be used.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// The kernel gives no random numbers.
+    #[error("cannot make a token: {0}")]
+    RandomToken(io::Error),
+    /// The token that was made cannot be written down.
+    #[error("cannot keep the operator's token: {0}; give one with --token FILE, or --watch-only")]
+    TokenFile(FileError),
+    /// The kernel gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// The kernel refused.
+    #[error("cannot serve the page on {address}: {cause}{}", remedy(.cause))]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        cause: io::Error,
+    },
+    /// The host cannot be read at all.
+    #[error(transparent)]
+    Observe(#[from] vtax_observe::ObserveError),
+}
+
+fn remedy(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program has it, perhaps a page that is open already: give another port with --listen"
+        }
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need root: give another one",
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        _ => "",
+    }
+}
+
+/// Why a request is not answered. [`RequestError::status`] alone maps it to HTTP.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The query has a wrong field.
+    #[error("{}", .0.body_text())]
+    Query(#[from] QueryRejection),
+    /// The body is not JSON by its type, which a form of another site cannot set.
+    #[error("only application/json is understood here")]
+    ContentType,
+    /// The body is not the JSON that this path takes.
+    #[error("not understood: {0}")]
+    Body(serde_json::Error),
+    /// No file of the page has that path.
+    #[error("there is no such page")]
+    NoPage,
+    /// The history has no series of that guest.
+    #[error("nothing is kept of that guest")]
+    NoHistory,
+    /// A path that names no results directory.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// No run has that name.
+    #[error("there is no run in {dir:?} below {}", root.display())]
+    NoRun {
+        /// The name that was asked for.
+        dir: String,
+        /// The directory of all results.
+        root: PathBuf,
+    },
+    /// Neither the directory nor a record of the run exists.
+    #[error("there is no run in {}", .0.display())]
+    Unknown(PathBuf),
+    /// The results cannot be read.
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    /// The trials cannot be analysed.
+    #[error(transparent)]
+    Analysis(#[from] Arc<ResultsError>),
+    /// The run has no report.
+    #[error(
+        "there is no report of this run to show ({cause}); this makes it: vtax report {}",
+        path.display()
+    )]
+    NoReport {
+        /// The results directory.
+        path: PathBuf,
+        /// Why the file cannot be opened.
+        cause: io::Error,
+    },
+    /// The report cannot be read.
+    #[error("cannot read the report of {dir:?}: {cause}")]
+    Report {
+        /// The name of the run.
+        dir: String,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// Too few or too many runs to compare or to draw.
+    #[error("give {least} to {most} runs to {action}")]
+    RunCount {
+        /// The fewest.
+        least: usize,
+        /// The most.
+        most: usize,
+        /// What was to be done with them.
+        action: &'static str,
+    },
+    /// The atlas's own data are damaged.
+    #[error(transparent)]
+    Atlas(#[from] vtax_atlas::AtlasError),
+    /// A plan cannot be read.
+    #[error(transparent)]
+    PlanFile(#[from] PlanFileError),
+    /// The server has no operator's token.
+    #[error("this server only shows: it was started without an operator’s token")]
+    ReadOnly,
+    /// The response is no JSON.
+    #[error("cannot write the response as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A note is empty or too long.
+    #[error("a note has 1 to {0} bytes of text")]
+    NoteLength(usize),
+    /// A note cannot be written.
+    #[error(
+        "cannot write the note into {}: {cause}; vtax web must run as whoever owns that directory",
+        path.display()
+    )]
+    Note {
+        /// The file of the notes.
+        path: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// A note on a trial that the run does not have.
+    #[error("there is no trial {trial}: this run has {planned}, and the first is 0")]
+    NoTrial {
+        /// The trial of the note.
+        trial: u32,
+        /// How many trials the run has.
+        planned: usize,
+    },
+    /// A NIC or a population of micro VMs refused, or did not answer.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// A run was not started, paused or ended.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The work panicked.
+    #[error("vtax failed to do this: a defect")]
+    Defect,
+}
+
+impl From<TestbedError> for RequestError {
+    fn from(error: TestbedError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+impl From<NewRunError> for RequestError {
+    fn from(error: NewRunError) -> Self {
+        Self::Run(error.into())
+    }
+}
+
+impl RequestError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Query(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
+            Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::Defect | Self::Json(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            // What was to be changed is not in a state to be changed so.
+            Self::NoteLength(_)
+            | Self::Note { .. }
+            | Self::NoTrial { .. }
+            | Self::Machine(_)
+            | Self::Run(_) => StatusCode::CONFLICT,
+            Self::NoPage
+            | Self::NoHistory
+            | Self::Name(_)
+            | Self::NoRun { .. }
+            | Self::Unknown(_)
+            | Self::Results(_)
+            | Self::Analysis(_)
+            | Self::NoReport { .. }
+            | Self::Report { .. }
+            | Self::RunCount { .. }
+            | Self::Atlas(_)
+            | Self::PlanFile(_)
+            | Self::ReadOnly => StatusCode::NOT_FOUND,
+        }
+    }
+}
+
+impl IntoResponse for RequestError {
+    fn into_response(self) -> Response {
+        crate::access::refusal(self.status(), &self.to_string())
+    }
+}

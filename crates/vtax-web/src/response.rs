@@ -1,0 +1,152 @@
+//! How responses are made: JSON documents, and work that reads files.
+
+use crate::error::RequestError;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+
+/// What a handler returns.
+pub type Answer = Result<Response, RequestError>;
+
+/// A JSON text.
+pub fn json(text: String) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// A page of a report, which the browser isolates from this server.
+pub fn report(page: String) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, crate::access::REPORT),
+    ];
+    (headers, page).into_response()
+}
+
+/// Runs what reads files, on a thread of its own.
+///
+/// # Errors
+/// That of the work, or that it panicked.
+pub async fn read<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Result<T, RequestError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or(Err(RequestError::Defect))
+}
+
+/// As [`read`]; the result becomes a JSON document.
+pub async fn document<T: Serialize + 'static>(
+    work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Answer {
+    read(move || Ok(serde_json::to_string(&work()?)?))
+        .await
+        .map(json)
+}
+
+/// Concurrent calls of [`analyse`]. More wait, so that no number of clients keeps the host's processors busy.
+const MAX_ANALYSES: usize = 4;
+
+static ANALYSES: Semaphore = Semaphore::const_new(MAX_ANALYSES);
+
+/// As [`read`], of what may take seconds: analyses, checks of plans. A client that leaves the queue takes its work along.
+///
+/// # Errors
+/// As [`read`].
+pub async fn analyse<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Result<T, RequestError> {
+    in_turn(&ANALYSES, work).await
+}
+
+/// As [`analyse`]; the result becomes a JSON document.
+pub async fn analysis<T: Serialize + 'static>(
+    work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Answer {
+    analyse(move || Ok(serde_json::to_string(&work()?)?))
+        .await
+        .map(json)
+}
+
+async fn in_turn<T: Send + 'static>(
+    turns: &'static Semaphore,
+    work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Result<T, RequestError> {
+    // It is never closed.
+    let turn = turns.acquire().await.ok();
+    read(move || {
+        // Held until the work is done, whether or not the client still waits.
+        let _turn = turn;
+        work()
+    })
+    .await
+}
+
+/// Runs what changes something.
+pub async fn change<E: Into<RequestError>>(
+    work: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> Answer {
+    document(move || {
+        work().map_err(Into::into)?;
+        Ok(serde_json::json!({}))
+    })
+    .await
+}
+
+/// The JSON of a request. Its type must be `application/json`, which no form of another site can set.
+///
+/// # Errors
+/// When the type is another one, or the JSON is not a `T`.
+pub fn posted<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, RequestError> {
+    let kind = headers.get(header::CONTENT_TYPE);
+    if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"application/json")) {
+        return Err(RequestError::ContentType);
+    }
+    serde_json::from_slice(body).map_err(RequestError::Body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::task::{Context, Waker};
+
+    static TURNS: Semaphore = Semaphore::const_new(1);
+
+    #[test]
+    fn work_waits_for_its_turn_and_whoever_leaves_meanwhile_takes_it_along() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let _inside = runtime.enter();
+        let done = Arc::new(AtomicUsize::new(0));
+        let count = || {
+            let done = Arc::clone(&done);
+            move || Ok::<_, RequestError>(done.fetch_add(1, Ordering::SeqCst))
+        };
+        let (go, wait) = mpsc::channel::<()>();
+        let first = count();
+        let mut first = pin!(in_turn(&TURNS, move || {
+            let _ = wait.recv();
+            first()
+        }));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(first.as_mut().poll(&mut context).is_pending());
+        let mut second = pin!(in_turn(&TURNS, count()));
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        {
+            let mut leaves = pin!(in_turn(&TURNS, count()));
+            assert!(leaves.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(done.load(Ordering::SeqCst), 0, "one has the only turn");
+        go.send(()).unwrap();
+        assert!(matches!(runtime.block_on(first), Ok(0)));
+        assert!(matches!(runtime.block_on(second), Ok(1)));
+        drop(runtime);
+        assert_eq!(done.load(Ordering::SeqCst), 2);
+    }
+}
