@@ -13,6 +13,7 @@ pub mod account;
 mod count;
 pub mod counter;
 pub mod metric;
+pub mod owner;
 mod pattern;
 mod quantity;
 mod random;

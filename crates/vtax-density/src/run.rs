@@ -9,7 +9,9 @@ use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vtax_core::{Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric};
+use vtax_core::{
+    Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric, owner,
+};
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
 use vtax_host::{Roots, host_settings};
@@ -351,13 +353,13 @@ fn samples(climb: &Climb, mut writer: SampleWriter) -> Result<(), LabError> {
             source: Source::Measured,
         })
     };
-    let population = register("target", metric::GUESTS.name, Base::One);
-    let own = register("target", &counter::SHARE.of("cpu"), Base::Percent);
+    let population = register(owner::TARGET, metric::GUESTS.name, Base::One);
+    let own = register(owner::TARGET, &counter::SHARE.of("cpu"), Base::Percent);
     let shares: BTreeMap<Resource, _> = Resource::ALL
         .into_iter()
         .map(|resource| {
             let metric = counter::SHARE.of(resource.name().replace(' ', "_").to_lowercase());
-            (resource, register("host", &metric, Base::Percent))
+            (resource, register(owner::HOST, &metric, Base::Percent))
         })
         .collect();
     for interval in climb.climb.iter().chain(&climb.descent) {

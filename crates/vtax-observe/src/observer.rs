@@ -162,7 +162,7 @@ impl Sampler {
     ) -> Self {
         let mut readings = Readings::default();
         let own_cpu = readings.register(Series {
-            owner: "vtax".to_owned(),
+            owner: vtax_core::owner::OBSERVER.to_owned(),
             metric: counter::CPU_TOTAL.to_owned(),
             unit: Unit::of(Base::Nanosecond),
             kind: SeriesKind::Counter,

@@ -223,7 +223,7 @@ impl Instrument for BusyByFrequency {
             })?;
             let id = *self.columns.entry(khz).or_insert_with(|| {
                 into.register(Series {
-                    owner: "host".to_owned(),
+                    owner: vtax_core::owner::HOST.to_owned(),
                     metric: counter::CPU_BUSY_AT.of(khz),
                     unit: Unit::of(Base::Nanosecond),
                     kind: SeriesKind::Counter,

@@ -22,7 +22,7 @@ mod stage;
 mod window;
 
 pub use stage::{Stage, Stages};
-pub use window::{HOST, OBSERVER, Part, SWITCH, Window, beside_target};
+pub use window::{Part, Window, beside_target};
 
 use crate::Nanoseconds;
 

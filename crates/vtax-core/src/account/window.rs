@@ -1,14 +1,8 @@
 //! The account of a trial's window: from counters by owner and name to [`super::close`].
 
 use super::{Account, Host, Owner, Stage, Stages, close};
+use crate::owner::{HOST, OBSERVER, SWITCH};
 use crate::{Nanoseconds, counter};
-
-/// The owner of the host's own counters.
-pub const HOST: &str = "host";
-/// The owner of what sampling costs.
-pub const OBSERVER: &str = "vtax";
-/// The owner of what the processes of a switch use.
-pub const SWITCH: &str = "switch";
 
 /// A window of a trial, or one second of it.
 pub struct Window<'a> {

@@ -3,9 +3,9 @@
 use vtax_core::{Series, Source};
 use vtax_host::meters;
 use vtax_host::{HostError, Roots};
+use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Found, Meter, host_energy};
-use vtax_observe::Readings;
 
 /// The meters of this host.
 pub struct Energy {

@@ -18,7 +18,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// The name of the target's seat.
-pub const TARGET: &str = "target";
+pub use vtax_core::owner::TARGET;
 
 /// What a seat is to be like.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Whom the CPU time of a switch's own processes belongs to.
-pub use vtax_core::account::SWITCH;
+pub use vtax_core::owner::SWITCH;
 
 /// The setting.
 pub(super) const KIND: Parameter = Parameter::new("link.switch", Domain::Choice(&["bridge", "openvswitch", "none"]), "bridge").help("what is between the ports: Linux's bridge, Open vSwitch in the kernel, or nothing, where a VM's tap is its client's device");

@@ -22,7 +22,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use vtax_core::account::HOST;
+use vtax_core::owner::HOST;
 use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_kernel::file;
 

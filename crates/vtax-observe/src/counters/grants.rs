@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner;
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/grants.bpf.o");
@@ -217,7 +218,7 @@ impl Grants {
         });
         let mut watched: Vec<Watched> = domains.collect();
         (!watched.is_empty()).then(|| {
-            watched.push(Watched::new("host", None));
+            watched.push(Watched::new(owner::HOST, None));
             Self { probe, watched }
         })
     }

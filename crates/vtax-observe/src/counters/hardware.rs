@@ -18,6 +18,7 @@ use std::fs::File;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner;
 use vtax_kernel::text;
 
 const WHAT: &str = "hardware counters";
@@ -114,7 +115,7 @@ impl HardwareCounters {
     /// When there is no PMU (as in most VMs), when it does not count, or when this process may not
     /// use it.
     pub fn host(sys: &Path) -> Result<Self, ObserveError> {
-        Self::open("host", &online_cpus(sys)?, Scope::Cpu)
+        Self::open(owner::HOST, &online_cpus(sys)?, Scope::Cpu)
     }
 
     /// Counts what a control group's processes run. `group` must be of the hierarchy that perf

@@ -20,7 +20,7 @@ use vtax_core::counter;
 use vtax_kernel::stat::{self, CpuState, CpuTimes, Line};
 use vtax_kernel::{KernelError, KernelFile, text};
 
-const OWNER: &str = "host";
+const OWNER: &str = vtax_core::owner::HOST;
 
 /// CPU time of the whole host.
 #[derive(Debug)]

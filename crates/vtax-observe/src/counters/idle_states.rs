@@ -10,6 +10,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
@@ -50,7 +51,7 @@ impl IdleStates {
                 let name = counter::cpu_idle_in(cpu, name.trim());
                 states.push(State {
                     time: KernelFile::open_one_piece(time)?,
-                    column: GuardedColumn::new("host", name, Rule::TIME),
+                    column: GuardedColumn::new(owner::HOST, name, Rule::TIME),
                 });
             }
         }

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner;
 use vtax_kernel::text;
 
 /// Interrupts of the host, by source.
@@ -25,7 +26,7 @@ impl Interrupts {
     pub fn open(proc: &Path) -> Result<Self, ObserveError> {
         CpuTable::open(
             proc.join("interrupts"),
-            "host",
+            owner::HOST,
             counter::INTERRUPTS_TOTAL,
             |part| counter::INTERRUPTS.of(part),
             source,

@@ -26,7 +26,7 @@ use vtax_core::Nanoseconds;
 use vtax_core::counter;
 use vtax_kernel::text;
 
-const OWNER: &str = "host";
+const OWNER: &str = vtax_core::owner::HOST;
 const WHAT: &str = "KVM exits (tracepoint kvm:kvm_exit)";
 
 /// Which module runs guests, and with it what an exit's number means.

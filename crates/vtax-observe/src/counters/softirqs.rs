@@ -6,6 +6,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner;
 
 /// Software interrupts of the host, by kind.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ impl Softirqs {
         }
         CpuTable::open(
             proc.join("softirqs"),
-            "host",
+            owner::HOST,
             counter::SOFTIRQS_TOTAL,
             |part| counter::SOFTIRQS.of(part),
             kind,

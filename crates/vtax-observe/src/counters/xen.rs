@@ -14,6 +14,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
@@ -40,7 +41,7 @@ impl XenHost {
         }
         Ok(Some(Self {
             library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new("host", counter::CPU_DOM0, Rule::TIME),
+            total: GuardedColumn::new(owner::HOST, counter::CPU_DOM0, Rule::TIME),
         }))
     }
 }

@@ -149,7 +149,10 @@ pub fn host_energy<'a>(meters: impl IntoIterator<Item = &'a dyn Meter>) -> Optio
         .find(|meter| !host_domains(meter.domains()).0.is_empty())?;
     let (domains, covers) = host_domains(base.domains());
     let series_of = |meter: &dyn Meter, domain: &Domain| {
-        ("host".to_owned(), joules_metric(meter.name(), &domain.name))
+        (
+            vtax_core::owner::HOST.to_owned(),
+            joules_metric(meter.name(), &domain.name),
+        )
     };
     let mut energy = HostEnergy {
         series: domains

@@ -110,7 +110,7 @@ pub(super) fn energy_since(
 ) -> Option<Joules> {
     let since = |domain: &Domain| {
         let metric = joules_metric(meter.name(), &domain.name);
-        Some(after.since(before, "host", &metric)?.value)
+        Some(after.since(before, vtax_core::owner::HOST, &metric)?.value)
     };
     let (host, _) = host_domains(meter.domains());
     if host.is_empty() {

@@ -35,7 +35,7 @@ impl MeterSeries {
 
     fn new(metric: String, base: Base, kind: SeriesKind, source: Source) -> Self {
         let series = Series {
-            owner: "host".to_owned(),
+            owner: vtax_core::owner::HOST.to_owned(),
             metric,
             unit: Unit::of(base),
             kind,

@@ -34,6 +34,7 @@ use crate::stats::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
+use vtax_core::owner::TARGET;
 use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
 
 /// Series whose steadiness is judged: metric of the target, its name, and its direction. Metrics of the
@@ -226,7 +227,7 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
         Err(error) => return (None, vec![error.to_string()]),
     };
     let is_steadiness = |owner: &str, metric: &str| {
-        owner == "target" && STEADY_SERIES.iter().any(|(name, ..)| *name == metric)
+        owner == TARGET && STEADY_SERIES.iter().any(|(name, ..)| *name == metric)
     };
     let is_scenario = scenario::is_scenario(&trial);
     let wanted = |owner: &str, metric: &str| {

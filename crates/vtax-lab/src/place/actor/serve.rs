@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Longer than any healthy handshake between two hosts of one site.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 /// The owner of the commands' series.
-const CLIENT: &str = "client";
+const CLIENT: &str = vtax_core::owner::CLIENT;
 
 /// Serves until `input` ends or sends no request for [`REQUEST_TIMEOUT`], or `output` is closed; then kills
 /// its commands. Call it on the process's main thread: commands die with the calling thread.

@@ -11,7 +11,7 @@ use crate::run::Attempt;
 use crate::suspect::{self, OwnWork};
 use std::collections::BTreeMap;
 use std::time::Instant;
-use vtax_core::account::OBSERVER;
+use vtax_core::owner::OBSERVER;
 use vtax_core::{Nanoseconds, Source, counter, metric};
 use vtax_host::cell::SWITCH;
 use vtax_host::host_settings;

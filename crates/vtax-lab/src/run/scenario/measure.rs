@@ -4,6 +4,7 @@ use super::observation::{CpuShares, Inner, Observation};
 use super::residency;
 use crate::external::xenapi::DOM0;
 use std::collections::BTreeMap;
+use vtax_core::owner::HOST;
 use vtax_core::{Base, Pattern, Quantity, Source, Unit, counter, metric};
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};
@@ -185,7 +186,7 @@ impl Observation<'_> {
             if in_a_domain && *source == Source::Modelled {
                 return None;
             }
-            let joules = self.delta("host", name)?;
+            let joules = self.delta(HOST, name)?;
             let (total, worst) = sum.unwrap_or((0.0, Source::Measured));
             sum = Some((total + joules, source.combine(worst)));
         }
@@ -223,7 +224,7 @@ impl Observation<'_> {
             if result.work.is_none() {
                 set.lead(metric::POWER_MEAN);
             }
-            self.add_rates(&mut set, seconds, "host", &HOST_RATES);
+            self.add_rates(&mut set, seconds, HOST, &HOST_RATES);
             for found in residency::between(self.begin, self.end, seconds) {
                 let part = found.part.as_str();
                 set.add_part(found.metric, part, part, found.value);
@@ -260,7 +261,7 @@ impl Observation<'_> {
         set.add(metric::CPU_CORES, spent / seconds);
         if self.guest == 0 {
             set.add(metric::CPU_MACHINE, cpu.busy / seconds);
-            if let Some(stolen) = self.delta("host", counter::CPU_STEAL) {
+            if let Some(stolen) = self.delta(HOST, counter::CPU_STEAL) {
                 set.add(metric::CPU_STEAL, stolen / 1e9 / seconds);
             }
         }

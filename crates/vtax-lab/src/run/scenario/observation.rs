@@ -7,7 +7,8 @@
 
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
-use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
+use vtax_core::account::{Window, beside_target};
+use vtax_core::owner::{HOST, OBSERVER, SWITCH};
 use vtax_core::{Nanoseconds, Source, counter};
 use vtax_observe::Snapshot;
 use vtax_report::results::Stage;

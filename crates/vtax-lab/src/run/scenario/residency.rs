@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use vtax_core::metric::{self, Metric};
+use vtax_core::owner::HOST;
 use vtax_core::{Pattern, counter};
 use vtax_observe::Snapshot;
 
@@ -49,7 +50,7 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Res
 /// By idle state, how many processors were in it.
 fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f64> {
     let mut asleep = BTreeMap::new();
-    for (series, _) in end.iter().filter(|(series, _)| series.owner == "host") {
+    for (series, _) in end.iter().filter(|(series, _)| series.owner == HOST) {
         let Some(state) = counter::idle_state(&series.metric) else {
             continue;
         };
@@ -71,7 +72,7 @@ fn processors(
         let khz = family.part(&series.metric)?;
         let advanced = end.since(begin, &series.owner, &series.metric)?.value;
         let mhz = khz.parse::<u64>().ok()? / 1000;
-        (series.owner == "host").then_some((mhz, advanced / 1e9 / seconds))
+        (series.owner == HOST).then_some((mhz, advanced / 1e9 / seconds))
     });
     counters.collect()
 }

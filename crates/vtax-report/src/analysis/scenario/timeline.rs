@@ -3,7 +3,8 @@
 use crate::results::{Actor, Role, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::account::{HOST, OBSERVER, SWITCH, Window, beside_target};
+use vtax_core::account::{Window, beside_target};
+use vtax_core::owner::{CLIENT, HOST, OBSERVER, SWITCH, TARGET};
 use vtax_core::{Base, Nanoseconds, Quantity, SeriesKind, Source, counter, metric};
 
 /// One trial over time: one value for each second of its window.
@@ -173,7 +174,7 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
 /// The target, and who is beside it on its host.
 fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str, Stage)>) {
     let target = trial.actors.iter().find(|actor| actor.role == Role::Target);
-    let target = target.map_or("target", |actor| actor.name.as_str());
+    let target = target.map_or(TARGET, |actor| actor.name.as_str());
     let here = trial.actors.iter().filter(|actor| actor.place == "local");
     let beside = here.filter(|actor| actor.role != Role::Target);
     let is_its_client = |actor: &&Actor| {
@@ -183,7 +184,7 @@ fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str
     let (clients, neighbours): (Vec<&Actor>, Vec<&Actor>) = beside.partition(is_its_client);
     let names = |actors: Vec<&'a Actor>| actors.into_iter().map(|actor| actor.name.as_str());
     // A trial that names no actors has one client.
-    let unnamed = trial.actors.is_empty().then_some("client");
+    let unnamed = trial.actors.is_empty().then_some(CLIENT);
     let clients = unnamed.into_iter().chain(names(clients));
     let has_switch = counted.has(SWITCH, counter::CPU_TOTAL);
     let others = beside_target(clients, names(neighbours), has_switch);
@@ -227,7 +228,7 @@ impl<'a> Counted<'a> {
 
     fn name(&self, owner: &str) -> String {
         match owner {
-            "target" => owner.to_owned(),
+            TARGET => owner.to_owned(),
             _ => format!("{}{owner}", self.elsewhere),
         }
     }

@@ -8,7 +8,7 @@ use vtax_host::HostError;
 use vtax_observe::Subject;
 
 /// The owner of the client's series.
-pub(super) const CLIENT: &str = "client";
+pub(super) use vtax_core::owner::CLIENT;
 
 /// The client's machine.
 pub(in super::super) struct ClientHost {
