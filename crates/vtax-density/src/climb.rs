@@ -14,8 +14,7 @@ use crate::supervisor::{
     Answer, Guests, LinuxOptions, Request, Runtime, SUPERVISOR, Spec, Supervisor,
 };
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vtax_guest::image::{self, EchoGuest, Recipe};
 use vtax_guest::platform::container::{self, ContainerPool};
@@ -26,6 +25,7 @@ use vtax_host::kernel_file;
 use vtax_host::settings::{Level, Settings};
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
+use vtax_kernel::cgroup::{self, GroupClock};
 use vtax_observe::clock::process_cpu;
 
 /// The host and the method of a climb.
@@ -458,66 +458,23 @@ impl Group {
     }
 
     fn read(&self) -> GroupUsage {
-        let first = |of: fn(&Path) -> Option<f64>| {
-            self.folders
-                .iter()
-                .find_map(|folder| of(folder))
-                .unwrap_or(0.0)
-        };
+        let clock = GroupClock::find(&self.folders);
+        let times = clock.and_then(|mut clock| clock.times().ok());
+        let mut disks = self.folders.iter();
         GroupUsage {
             at: Instant::now(),
-            seconds: first(cpu_seconds),
-            disk_bytes: first(disk_bytes),
+            seconds: times.unwrap_or_default().total.as_secs_f64(),
+            disk_bytes: disks
+                .find_map(|group| cgroup::disk_bytes(group))
+                .unwrap_or_default()
+                .0 as f64,
         }
     }
 
     /// Memory charged to the group in bytes; none where memory is not accounted.
     fn charged(&self) -> Option<f64> {
-        self.folders.iter().find_map(|folder| {
-            ["memory.current", "memory.usage_in_bytes"]
-                .iter()
-                .find_map(|file| {
-                    fs::read_to_string(folder.join(file))
-                        .ok()?
-                        .trim()
-                        .parse()
-                        .ok()
-                })
-        })
+        cgroup::memory_used(&self.folders).map(|bytes| bytes.0 as f64)
     }
-}
-
-/// `blkio.throttle.io_service_bytes_recursive` (v1) or `io.stat` (v2).
-fn disk_bytes(folder: &Path) -> Option<f64> {
-    let file = "blkio.throttle.io_service_bytes_recursive";
-    if let Ok(text) = fs::read_to_string(folder.join(file)) {
-        let total = text
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix("Total "))?;
-        return total.trim().parse().ok();
-    }
-    let text = fs::read_to_string(folder.join("io.stat")).ok()?;
-    let bytes = text
-        .split_whitespace()
-        .filter_map(|word| {
-            word.strip_prefix("rbytes=")
-                .or(word.strip_prefix("wbytes="))
-        })
-        .filter_map(|bytes| bytes.parse::<f64>().ok());
-    Some(bytes.sum())
-}
-
-/// `cpuacct.usage` (v1, nanoseconds) or `cpu.stat` (v2, microseconds).
-fn cpu_seconds(folder: &Path) -> Option<f64> {
-    if let Ok(text) = fs::read_to_string(folder.join("cpuacct.usage")) {
-        return Some(text.trim().parse::<f64>().ok()? / 1e9);
-    }
-    let text = fs::read_to_string(folder.join("cpu.stat")).ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("usage_usec "))?;
-    Some(line.trim().parse::<f64>().ok()? / 1e6)
 }
 
 impl GroupUsage {

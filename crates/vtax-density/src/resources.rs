@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::time::Instant;
+use vtax_core::Bytes;
 use vtax_host::{HostError, Roots};
+use vtax_kernel::MemInfo;
+use vtax_kernel::stat::{CpuState, HostStat, tasks};
 
 /// A resource that can be exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -94,27 +97,21 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Parses `/proc/meminfo`.
+    /// What the kernel shows, 0 where it shows nothing.
     #[must_use]
-    pub fn parse(text: &str) -> Self {
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
-                .unwrap_or(0.0)
-                * 1024.0
-        };
-        let swap_total = field("SwapTotal");
+    pub fn of(info: &MemInfo) -> Self {
+        let bytes = |value: Option<Bytes>| value.unwrap_or_default().0 as f64;
+        let swap_total = bytes(info.swap_total);
         Self {
-            total: field("MemTotal"),
-            available: field("MemAvailable"),
-            user: field("AnonPages") + field("Shmem"),
-            slab: field("Slab"),
-            page_tables: field("PageTables") + field("SecPageTables"),
-            per_cpu: field("Percpu"),
-            stacks: field("KernelStack"),
-            vmalloc: field("VmallocUsed"),
-            swap: swap_total - field("SwapFree"),
+            total: bytes(info.total),
+            available: bytes(info.available),
+            user: bytes(info.anonymous) + bytes(info.shared),
+            slab: bytes(info.slab),
+            page_tables: bytes(info.page_tables),
+            per_cpu: bytes(info.per_cpu),
+            stacks: bytes(info.kernel_stacks),
+            vmalloc: bytes(info.vmalloc),
+            swap: swap_total - bytes(info.swap_free),
             swap_total,
         }
     }
@@ -133,7 +130,7 @@ pub struct Accounts {
     pub at: Option<Instant>,
     /// Memory.
     pub memory: Memory,
-    /// Processor time since boot, busy and in all, in ticks of all processors.
+    /// Processor time since boot, busy and in all, in seconds of all processors.
     cpu: (f64, f64),
     /// Open files and their limit.
     handles: (f64, f64),
@@ -151,17 +148,19 @@ impl Accounts {
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
     pub fn levels(roots: &Roots) -> Result<Self, HostError> {
-        let path = roots.proc.join("meminfo");
-        let meminfo = fs::read_to_string(&path).map_err(HostError::file("read", path))?;
+        let memory = MemInfo::read(&roots.proc)?;
         let text = |file: &str| roots.proc_text(file).unwrap_or_default();
         let number = |text: String| text.parse::<f64>().unwrap_or(f64::INFINITY);
         let most_tasks =
             number(text("sys/kernel/pid_max")).min(number(text("sys/kernel/threads-max")));
         Ok(Self {
             at: Some(Instant::now()),
-            memory: Memory::parse(&meminfo),
+            memory: Memory::of(&memory),
             handles: handles(&text("sys/fs/file-nr")),
-            tasks: (tasks(&text("loadavg")), most_tasks),
+            tasks: (
+                tasks(text("loadavg").as_bytes()).unwrap_or(0) as f64,
+                most_tasks,
+            ),
             ..Self::default()
         })
     }
@@ -180,7 +179,7 @@ impl Accounts {
                 .map(|megabits| megabits * 1e6 / 8.0)
         };
         Ok(Self {
-            cpu: cpu(&text("stat")),
+            cpu: cpu(&HostStat::read(&roots.proc).unwrap_or_default()),
             disks: disks(&text("diskstats")),
             links: links(&text("net/dev"), speed),
             ..Self::levels(roots)?
@@ -222,9 +221,9 @@ impl Accounts {
     #[must_use]
     pub fn shares_since(&self, earlier: &Self, process: Option<&ProcessLevels>) -> Shares {
         let mut shares = self.level_shares(process);
-        let ticks = self.cpu.1 - earlier.cpu.1;
-        if ticks > 0.0 {
-            let busy = (self.cpu.0 - earlier.cpu.0) / ticks * 100.0;
+        let all = self.cpu.1 - earlier.cpu.1;
+        if all > 0.0 {
+            let busy = (self.cpu.0 - earlier.cpu.0) / all * 100.0;
             shares.insert(Resource::Cpu, busy.clamp(0.0, 100.0));
         }
         let seconds = match (self.at, earlier.at) {
@@ -285,23 +284,15 @@ pub fn most_mappings() -> f64 {
         .unwrap_or(65_530.0)
 }
 
-/// Busy and all ticks of `/proc/stat`'s first line. Waiting for a disk is idle; guest time is in
-/// user time already.
-fn cpu(stat: &str) -> (f64, f64) {
-    let fields: Vec<f64> = stat
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .skip(1)
-        .take(8)
-        .filter_map(|field| field.parse().ok())
-        .collect();
-    let all: f64 = fields.iter().sum();
-    let idle: f64 = fields.iter().skip(3).take(2).sum();
-    // Stolen time did not belong to this host: it is neither busy nor part of the total.
-    let stolen = fields.get(7).copied().unwrap_or(0.0);
-    (all - idle - stolen, all - stolen)
+/// Busy time, and all, in seconds. Waiting for a disk is idle; stolen time did not belong to this host: it is neither
+/// busy nor part of the total.
+fn cpu(stat: &HostStat) -> (f64, f64) {
+    let busy = stat.times.sum(&CpuState::BUSY).as_secs_f64();
+    let idle = stat
+        .times
+        .sum(&[CpuState::Idle, CpuState::Iowait])
+        .as_secs_f64();
+    (busy, busy + idle)
 }
 
 fn handles(file_nr: &str) -> (f64, f64) {
@@ -313,15 +304,6 @@ fn handles(file_nr: &str) -> (f64, f64) {
         [open, free, most] => (open - free, most),
         _ => (0.0, f64::INFINITY),
     }
-}
-
-/// All tasks, from `0.20 0.18 0.12 1/80 11206`.
-fn tasks(loadavg: &str) -> f64 {
-    loadavg
-        .split_whitespace()
-        .nth(3)
-        .and_then(|field| field.split_once('/')?.1.parse().ok())
-        .unwrap_or(0.0)
 }
 
 /// Busy milliseconds of whole disks; partitions and memory disks are left out.
@@ -373,6 +355,10 @@ mod tests {
         Roots::below(directory)
     }
 
+    fn cpu_of(stat: &str) -> (f64, f64) {
+        cpu(&HostStat::parse(stat.as_bytes()).unwrap())
+    }
+
     #[test]
     fn levels_are_shares_of_what_the_host_says_it_has() {
         let folder = tempfile::tempdir().unwrap();
@@ -420,7 +406,7 @@ mod tests {
     #[test]
     fn rates_are_shares_of_the_time_between_two_readings() {
         let then = Instant::now();
-        let stat = |busy: u32, idle: u32| cpu(&format!("cpu  {busy} 0 0 {idle} 0 0 0 50 0 0"));
+        let stat = |busy: u32, idle: u32| cpu_of(&format!("cpu  {busy} 0 0 {idle} 0 0 0 50 0 0"));
         let earlier = Accounts {
             at: Some(then),
             cpu: stat(100, 100),
@@ -447,8 +433,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_of_the_kernel_is_too_odd(text in "[ -~\n]{0,300}") {
-            let _ = (cpu(&text), handles(&text), tasks(&text), disks(&text));
-            let _ = (links(&text, |_| Some(1.0)), Memory::parse(&text));
+            let _ = (handles(&text), disks(&text));
+            let _ = links(&text, |_| Some(1.0));
         }
 
         #[test]
@@ -457,7 +443,7 @@ mod tests {
             let earlier = Accounts { at: Some(then), disks: [("sda".to_owned(), 0.0)].into(), ..Accounts::default() };
             let later = Accounts {
                 at: Some(then + Duration::from_millis(10)),
-                cpu: cpu(&format!("cpu {busy} 0 0 {idle} 0 0 0 0")),
+                cpu: cpu_of(&format!("cpu {busy} 0 0 {idle} 0 0 0 0")),
                 disks: [("sda".to_owned(), io)].into(),
                 ..Accounts::default()
             };

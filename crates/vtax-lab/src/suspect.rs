@@ -1,12 +1,15 @@
-//! Reasons not to trust a trial, from what the host did around its measured window. A suspect
-//! trial is kept and shown, and left out of the headline numbers.
+//! Reasons to suspect a trial, from readings of the host around its window. A suspect trial is kept and shown, and
+//! left out of the headline numbers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use vtax_core::{Bytes, Nanoseconds};
 use vtax_host::Roots;
 use vtax_host::facts::{cpu_directories, frequency_policies};
-use vtax_host::roots::{names, numbered, text};
+use vtax_host::roots::text;
+use vtax_kernel::stat::{CpuState, CpuTimes, HostStat};
+use vtax_kernel::text::keyed;
+use vtax_kernel::{Process, ProcessStat, numbered};
 use vtax_observe::ObserverReport;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::counters::Rule;
@@ -16,7 +19,7 @@ use vtax_observe::counters::Rule;
 /// smallest difference that plans usually look for.
 pub const FOREIGN_LOAD_SHARE: f64 = 0.05;
 
-/// Less foreign CPU time than this is not judged: `/proc/stat` counts in 10 ms per CPU and state.
+/// The least foreign CPU time that counts: `/proc/stat` has a resolution of 10 ms per CPU and state.
 pub const FOREIGN_LOAD_MINIMUM: Nanoseconds = Nanoseconds(200_000_000);
 
 /// Time that a hypervisor took from this host, as a share of the machine's capacity. The kernel
@@ -45,15 +48,15 @@ pub const SWAP_PAGES: u64 = 256;
 /// Free space below which the results themselves are in danger.
 pub const FREE_DISK_MINIMUM: Bytes = Bytes(256 << 20);
 
-/// USER_HZ: what `/proc/stat` counts in, fixed at 100 on every architecture that vtax runs on.
-const TICK: u64 = 10_000_000;
+/// The parent of the kernel's own threads.
+const KTHREADD: u32 = 2;
 
 /// Watches the host around a trial's measured window.
 #[derive(Debug, Clone)]
 pub struct HostWatch {
     roots: Roots,
     results: PathBuf,
-    softirq_threads: Vec<PathBuf>,
+    softirq_threads: Vec<u32>,
 }
 
 impl HostWatch {
@@ -66,23 +69,24 @@ impl HostWatch {
         }
     }
 
-    /// What the host has done so far. Takes about a millisecond on a small host, so it is
-    /// called outside of the measured window. What the host does not tell stays empty.
+    /// The host's counters now. It takes about a millisecond on a small host, so call it outside of the
+    /// window. Counters that the host lacks stay empty.
     pub fn read(&self) -> HostReading {
-        let stat = self.roots.proc_text("stat").unwrap_or_default();
-        let vmstat = self.roots.proc_text("vmstat").unwrap_or_default();
+        let stat = HostStat::read(&self.roots.proc).unwrap_or_default();
+        let vmstat = vtax_kernel::read(self.roots.proc.join("vmstat")).unwrap_or_default();
+        let counter = |name| keyed(&vmstat, name).unwrap_or(0);
         HostReading {
             at: SystemClock.now(),
-            cpu: CpuTimes::parse(&stat),
+            cpu: HostTimes::of(&stat.times),
             softirq_threads: Nanoseconds(
                 self.softirq_threads
                     .iter()
-                    .filter_map(|stat| thread_time(stat))
-                    .sum(),
+                    .filter_map(|pid| Process::new(&self.roots.proc, *pid).cpu_time())
+                    .fold(0, |sum, time| sum.saturating_add(time.0)),
             ),
             throttles: throttles(&self.roots),
-            oom_kills: counter(&vmstat, "oom_kill"),
-            swapped_pages: counter(&vmstat, "pswpin").saturating_add(counter(&vmstat, "pswpout")),
+            oom_kills: counter("oom_kill"),
+            swapped_pages: counter("pswpin").saturating_add(counter("pswpout")),
             frequencies_khz: frequency_policies(&self.roots)
                 .iter()
                 .filter_map(|policy| text(&policy.join("scaling_cur_freq"))?.parse().ok())
@@ -94,14 +98,14 @@ impl HostWatch {
     }
 }
 
-/// What a host has done up to one moment.
+/// A host's counters at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostReading {
-    /// When, on the monotonic clock.
+    /// The time, on the monotonic clock.
     pub at: Nanoseconds,
     /// The CPU time of the whole host.
-    pub cpu: CpuTimes,
-    /// CPU time of the kernel's `ksoftirqd` threads, which do the trial's own network work.
+    pub cpu: HostTimes,
+    /// CPU time of the kernel's `ksoftirqd` threads, which process the trial's own packets.
     pub softirq_threads: Nanoseconds,
     /// Thermal throttling events, by place (`cpu3`, `package 0`).
     pub throttles: BTreeMap<String, u64>,
@@ -117,7 +121,7 @@ pub struct HostReading {
 
 /// CPU time of a host since boot, summed over its CPUs (`/proc/stat`, first line).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct CpuTimes {
+pub struct HostTimes {
     /// In processes and their system calls: user, nice and system time.
     pub processes: Nanoseconds,
     /// In interrupts and softirqs, which belong to no process.
@@ -128,33 +132,19 @@ pub struct CpuTimes {
     pub steal: Nanoseconds,
 }
 
-impl CpuTimes {
-    fn parse(stat: &str) -> Self {
-        let fields: Vec<u64> = stat
-            .lines()
-            .find_map(|line| line.strip_prefix("cpu "))
-            .map(|rest| {
-                rest.split_whitespace()
-                    .filter_map(|field| field.parse().ok())
-                    .collect()
-            })
-            .unwrap_or_default();
-        let sum = |indexes: &[usize]| {
-            let ticks: u64 = indexes.iter().filter_map(|index| fields.get(*index)).sum();
-            Nanoseconds(ticks.saturating_mul(TICK))
-        };
-        // user nice system idle iowait irq softirq steal guest guest_nice; guest time is
-        // already in user and nice.
+impl HostTimes {
+    fn of(times: &CpuTimes) -> Self {
+        use CpuState::{Idle, Iowait, Irq, Nice, Softirq, Steal, System, User};
         Self {
-            processes: sum(&[0, 1, 2]),
-            interrupts: sum(&[5, 6]),
-            idle: sum(&[3, 4]),
-            steal: sum(&[7]),
+            processes: times.sum(&[User, Nice, System]),
+            interrupts: times.sum(&[Irq, Softirq]),
+            idle: times.sum(&[Idle, Iowait]),
+            steal: times.of(Steal),
         }
     }
 
-    /// What was added since `before`; `None` where a column started anew, so that no share of the
-    /// machine is known. Sampling names the column.
+    /// The difference since `before`; `None` where a counter was reset, so that no share is known. The sampler
+    /// reports that counter.
     fn since(&self, before: &Self) -> Option<Self> {
         let exact = |after: Nanoseconds, before: Nanoseconds| {
             let change = Rule::TIME.change(before.0, after.0, u64::MAX);
@@ -173,7 +163,7 @@ impl CpuTimes {
     }
 }
 
-/// What the trial itself did between the two readings.
+/// The trial's own work between the two readings.
 #[derive(Debug, Clone, Default)]
 pub struct OwnWork {
     /// CPU time of the target.
@@ -184,21 +174,20 @@ pub struct OwnWork {
     pub vtax: Nanoseconds,
     /// CPU time of the cell's switch, where it has processes.
     pub switch: Nanoseconds,
-    /// Time that the trial's own Xen domains ran. Dom0 books what it waited meanwhile as stolen.
+    /// Time that the trial's own Xen domains ran. Dom0 counts its wait meanwhile as steal.
     pub domains: Nanoseconds,
     /// The sampling period.
     pub period: Nanoseconds,
-    /// What sampling did.
+    /// The report of the sampler.
     pub observer: ObserverReport,
-    /// Whether nobody else works on the host, as in an emulated one: the kernel's count of ticks is then
-    /// no sign of others, and where all is deterministic may be far off.
+    /// Whether the host has no other programs, as an emulated one: then ticks are no sign of others, and may be
+    /// far off where everything is deterministic.
     pub is_alone: bool,
-    /// Whether the plan asked for a governor that follows the load: then the frequency is what it measures.
+    /// Whether the plan sets a governor that follows the load: then frequencies may change.
     pub follows_load: bool,
 }
 
-/// Every reason not to trust what was measured between two readings: a sentence each, with its
-/// numbers. Empty when there is none.
+/// Every reason to suspect a window between two readings: a sentence each, with its numbers.
 pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(cpu) = after.cpu.since(&before.cpu) {
@@ -217,7 +206,7 @@ pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<
 fn foreign_load(
     before: &HostReading,
     after: &HostReading,
-    cpu: &CpuTimes,
+    cpu: &HostTimes,
     own: &OwnWork,
 ) -> Option<String> {
     let softirq_threads = difference(after.softirq_threads, before.softirq_threads).0;
@@ -242,7 +231,7 @@ fn foreign_load(
     })
 }
 
-fn steal(cpu: &CpuTimes, own: &OwnWork) -> Option<String> {
+fn steal(cpu: &HostTimes, own: &OwnWork) -> Option<String> {
     let stolen = difference(cpu.steal, own.domains).0;
     let share = share(stolen, cpu.capacity());
     (share > STEAL_SHARE).then(|| {
@@ -406,14 +395,6 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn counter(vmstat: &str, name: &str) -> u64 {
-    vmstat
-        .lines()
-        .find_map(|line| line.split_once(' ').filter(|(key, _)| *key == name))
-        .and_then(|(_, value)| value.trim().parse().ok())
-        .unwrap_or(0)
-}
-
 fn throttles(roots: &Roots) -> BTreeMap<String, u64> {
     let mut throttles = BTreeMap::new();
     for cpu in cpu_directories(roots) {
@@ -436,38 +417,16 @@ fn throttles(roots: &Roots) -> BTreeMap<String, u64> {
     throttles
 }
 
-/// The `stat` files of the kernel's `ksoftirqd` threads: one for each CPU, for good.
-fn softirq_threads(roots: &Roots) -> Vec<PathBuf> {
-    names(&roots.proc)
-        .into_iter()
-        .filter(|name| numbered(name, "").is_some())
-        .map(|process| roots.proc.join(process))
-        // A user's program may call itself so, but cannot be a child of kthreadd.
-        .filter(|process| {
-            text(&process.join("stat")).is_some_and(|stat| {
-                stat.split_once(" (ksoftirqd/").is_some()
-                    && stat
-                        .rsplit_once(") ")
-                        .and_then(|(_, rest)| rest.split(' ').nth(1))
-                        == Some("2")
-            })
-        })
-        .map(|process| process.join("stat"))
+/// The kernel's `ksoftirqd` threads: one for each CPU, for good.
+fn softirq_threads(roots: &Roots) -> Vec<u32> {
+    // A user's program may call itself so, but is no thread of the kernel's.
+    let is_one = |stat: ProcessStat<'_>| {
+        Some(stat.name.starts_with(b"ksoftirqd/") && stat.parent() == Some(KTHREADD))
+    };
+    let processes = numbered(&roots.proc).into_iter().map(|(pid, _)| pid);
+    processes
+        .filter(|pid| Process::new(&roots.proc, *pid).stat(is_one) == Some(true))
         .collect()
-}
-
-/// utime + stime of a `/proc/PID/stat` (proc(5), fields 14 and 15), in nanoseconds.
-fn thread_time(stat: &Path) -> Option<u64> {
-    let stat = text(stat)?;
-    // The name may hold blanks and brackets: count from its end.
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let ticks: u64 = rest
-        .split(' ')
-        .skip(11)
-        .take(2)
-        .filter_map(|field| field.parse::<u64>().ok())
-        .sum();
-    Some(ticks.saturating_mul(TICK))
 }
 
 #[cfg(test)]
@@ -496,7 +455,7 @@ mod tests {
         };
         let after = HostReading {
             at: seconds_of(10.0),
-            cpu: CpuTimes {
+            cpu: HostTimes {
                 processes: seconds_of(6.0),
                 interrupts: seconds_of(2.0),
                 idle: seconds_of(12.0),
@@ -570,10 +529,10 @@ mod tests {
             at: seconds_of(0.5),
             ..HostReading::default()
         };
-        after.cpu = CpuTimes {
+        after.cpu = HostTimes {
             processes: seconds_of(0.15),
             idle: seconds_of(0.85),
-            ..CpuTimes::default()
+            ..HostTimes::default()
         };
         assert!(reasons(&before, &after, &OwnWork::default()).is_empty());
     }
@@ -701,7 +660,7 @@ mod tests {
         let reading = HostWatch::new(&host.roots, &host.path("")).read();
         assert_eq!(
             reading.cpu,
-            CpuTimes {
+            HostTimes {
                 processes: seconds_of(1.5),
                 interrupts: seconds_of(0.13),
                 idle: seconds_of(4.5),

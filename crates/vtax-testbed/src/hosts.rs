@@ -17,12 +17,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
-use vtax_core::Source;
+use vtax_core::{Bytes, Source};
 use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
+use vtax_kernel::MemInfo;
 use vtax_lab::LabError;
 use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::Shard;
@@ -154,16 +155,13 @@ fn governors(run: &PlanRun<'_>) -> bool {
 
 /// The number of hosts that run at the same time.
 fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
-    let meminfo = Roots::host().proc_text("meminfo").unwrap_or_default();
-    let free = vtax_host::facts::kib_of(&meminfo, "MemAvailable").map(|kib| kib / 1024);
-    let each = u64::from(run.settings.memory_mib) + BESIDE_MEMORY_MIB;
-    let room = free.map_or(1, |free| free / each);
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    let memory = MemInfo::read(&Roots::host().proc).unwrap_or_default();
+    let room = room(memory.available, run.settings.memory_mib);
     if room == 0 {
         return Err(LabError::Host(HostError::Setting(format!(
             "an emulated host has {} MiB of memory, and {} MiB are available here: set a smaller memory_mib in the settings of the testbed, or free memory",
             run.settings.memory_mib,
-            free.unwrap_or_default()
+            memory.available.unwrap_or_default().0 >> 20
         ))));
     }
     // Hosts with this machine's clock run one at a time, since they would disturb each other.
@@ -172,6 +170,13 @@ fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
         false => 1,
     };
     Ok(run.jobs.unwrap_or(processors).min(room))
+}
+
+/// How many hosts of this memory fit into what is free, one where that is unknown.
+fn room(free: Option<Bytes>, memory_mib: u32) -> usize {
+    let each = u64::from(memory_mib) + BESIDE_MEMORY_MIB;
+    let room = free.map_or(1, |free| (free.0 >> 20) / each);
+    usize::try_from(room).unwrap_or(usize::MAX)
 }
 
 struct Hosts<'a> {
@@ -520,6 +525,14 @@ mod tests {
     use crate::host::tests::fake_host;
     use tempfile::TempDir;
     use vtax_lab::plan::{Catalogue, Plan, treatments};
+
+    #[test]
+    fn no_more_hosts_run_at_once_than_fit_into_free_memory() {
+        let each = Bytes((2000 + BESIDE_MEMORY_MIB) << 20);
+        assert_eq!(room(Some(Bytes(each.0 * 3)), 2000), 3);
+        assert_eq!(room(Some(Bytes(each.0 - 1)), 2000), 0);
+        assert_eq!(room(None, 2000), 1);
+    }
 
     struct Silent;
 

@@ -94,10 +94,8 @@ impl QemuProcess {
 
     /// Processor time so far; zero once it has ended.
     pub fn computed(&self) -> Duration {
-        fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
-            .ok()
-            .and_then(|stat| processor_time(&stat))
-            .unwrap_or_default()
+        let time = vtax_kernel::Process::of_host(self.child.id()).cpu_time();
+        Duration::from_nanos(time.unwrap_or_default().0)
     }
 
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, HostError> {
@@ -157,17 +155,6 @@ impl Drop for QemuProcess {
     }
 }
 
-/// User and system time in a process's `stat` (proc_pid_stat(5)).
-fn processor_time(stat: &str) -> Option<Duration> {
-    // The second field is a name, which may hold anything.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut times = fields.split_whitespace().skip(11);
-    let user: u64 = times.next()?.parse().ok()?;
-    let system: u64 = times.next()?.parse().ok()?;
-    let ticks = rustix::param::clock_ticks_per_second();
-    Some(Duration::from_secs(user.checked_add(system)?) / u32::try_from(ticks).ok()?)
-}
-
 /// The end of the output of a console.
 pub(crate) fn tail(console: &Path) -> String {
     String::from_utf8_lossy(&end_of(console, 2048)).replace('\r', "")
@@ -176,16 +163,4 @@ pub(crate) fn tail(console: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processor_time_is_user_and_system_time_whatever_the_name() {
-        let hertz = rustix::param::clock_ticks_per_second();
-        let stat = format!(
-            "7 (a) b) S 1 7 7 0 -1 4194304 5 6 7 8 {} {} 9 9 20 0 1 0 5 6 7",
-            2 * hertz,
-            3 * hertz
-        );
-        assert_eq!(processor_time(&stat), Some(Duration::from_secs(5)));
-        assert_eq!(processor_time("7 (a) S 1"), None);
-    }
 }

@@ -1,25 +1,23 @@
-//! Whether other programs keep the host busy, and which: asked between trials, when nothing of ours
-//! works.
+//! Other programs that keep the host busy between trials.
 
 use crate::LabError;
 use crate::suspect::FOREIGN_LOAD_SHARE;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use vtax_core::Nanoseconds;
 use vtax_host::Roots;
-use vtax_host::roots::names;
 use vtax_host::signals::Signals;
+use vtax_kernel::{Process, ProcessStat, numbered};
 
-/// How long the host is watched for one answer.
-const GLANCE: Duration = Duration::from_millis(300);
-/// A process that takes less of a processor is not worth naming.
-const WORTH_NAMING: f64 = 0.05;
-/// How many are named.
-const NAMED: usize = 3;
-/// USER_HZ: what `/proc/PID/stat` counts in (proc(5)).
-const TICKS_A_SECOND: f64 = 100.0;
+/// The interval over which the load of other programs is measured.
+const INTERVAL: Duration = Duration::from_millis(300);
+/// The least share of a processor for which a process is named.
+const NAMED_SHARE: f64 = 0.05;
+/// The most processes that are named.
+const MAX_NAMED: usize = 3;
 
-/// Waits until the host is quiet, for `patience` at the most. What disturbs it, and how long was
-/// waited, in words; `None` where it was quiet at once.
+/// Waits until the host is quiet, for `patience` at the most. Returns the disturbance and the wait in words;
+/// `None` where the host was quiet at once.
 ///
 /// # Errors
 /// When the user interrupts.
@@ -32,13 +30,13 @@ pub(super) fn wait(
     let mut disturbers = None;
     loop {
         signals.check()?;
-        let found = glance(roots);
+        let found = busy_processes(roots);
         if found.is_empty() {
             let waited = began.elapsed().as_secs();
             return Ok(disturbers
                 .map(|disturbers| format!("waited {waited} s until {disturbers} was done")));
         }
-        let named = said(&found);
+        let named = named(&found);
         if began.elapsed() >= patience {
             let waited = match patience {
                 Duration::ZERO => String::new(),
@@ -53,19 +51,18 @@ pub(super) fn wait(
     }
 }
 
-/// The processes that take more of the machine than trials can bear, with the share of a processor
-/// that each takes; empty where all of them together take less.
-fn glance(roots: &Roots) -> Vec<(String, f64)> {
-    let before = ticks(roots);
-    std::thread::sleep(GLANCE);
-    let after = ticks(roots);
+/// The processes of other programs with their shares of a processor; empty where all of them together take no
+/// more than [`FOREIGN_LOAD_SHARE`].
+fn busy_processes(roots: &Roots) -> Vec<(String, f64)> {
+    let before = cpu_times(roots);
+    std::thread::sleep(INTERVAL);
+    let after = cpu_times(roots);
     let mut busy: Vec<(String, f64)> = after
         .into_iter()
         .filter_map(|(key, spent)| {
-            let spent = spent.saturating_sub(*before.get(&key)?);
-            #[allow(clippy::cast_precision_loss, reason = "ticks of a moment")]
-            let share = spent as f64 / TICKS_A_SECOND / GLANCE.as_secs_f64();
-            (share >= WORTH_NAMING).then(|| (format!("{} (PID {})", key.1, key.0), share))
+            let spent = spent.saturating_since(*before.get(&key)?);
+            let share = spent.as_secs_f64() / INTERVAL.as_secs_f64();
+            (share >= NAMED_SHARE).then(|| (format!("{} (PID {})", key.1, key.0), share))
         })
         .collect();
     busy.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -79,32 +76,31 @@ fn glance(roots: &Roots) -> Vec<(String, f64)> {
     }
 }
 
-fn said(busy: &[(String, f64)]) -> String {
-    let named: Vec<String> = busy
+fn named(busy: &[(String, f64)]) -> String {
+    let names: Vec<String> = busy
         .iter()
-        .take(NAMED)
+        .take(MAX_NAMED)
         .map(|(name, share)| format!("{name} with {:.0} % of a processor", share * 100.0))
         .collect();
-    match busy.len().saturating_sub(NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
+    match busy.len().saturating_sub(MAX_NAMED) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
     }
 }
 
-/// User and system time of every process but this one, in ticks (proc(5), fields 14 and 15).
-fn ticks(roots: &Roots) -> BTreeMap<(u32, String), u64> {
+/// CPU time of every process but this one.
+fn cpu_times(roots: &Roots) -> BTreeMap<(u32, String), Nanoseconds> {
+    let others = numbered(&roots.proc).into_iter().map(|(pid, _)| pid);
     let own = std::process::id();
-    names(&roots.proc)
-        .into_iter()
-        .filter_map(|name| name.parse::<u32>().ok())
+    let time = |stat: ProcessStat<'_>| {
+        let name = String::from_utf8_lossy(stat.name).into_owned();
+        Some((name, stat.cpu_time()?))
+    };
+    others
         .filter(|pid| *pid != own)
         .filter_map(|pid| {
-            let stat = roots.proc_text(&format!("{pid}/stat"))?;
-            let (head, fields) = stat.rsplit_once(')')?;
-            let name = head.split_once('(')?.1.to_owned();
-            let fields: Vec<&str> = fields.split_whitespace().collect();
-            let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-            Some(((pid, name), number(11)? + number(12)?))
+            let (name, time) = Process::new(&roots.proc, pid).stat(time)?;
+            Some(((pid, name), time))
         })
         .collect()
 }
@@ -130,16 +126,16 @@ mod tests {
             .spawn();
         let busy = Loop(busy.unwrap());
         let named = format!("sh (PID {})", busy.0.id());
-        let found = glance(&Roots::host());
+        let found = busy_processes(&Roots::host());
         let share = found.iter().find(|(name, _)| *name == named).unwrap().1;
-        assert!((WORTH_NAMING..1.5).contains(&share), "{found:?}");
-        let words = said(&[("a (PID 1)".to_owned(), 0.5)]);
+        assert!((NAMED_SHARE..1.5).contains(&share), "{found:?}");
+        let words = super::named(&[("a (PID 1)".to_owned(), 0.5)]);
         assert_eq!(words, "a (PID 1) with 50 % of a processor");
     }
 
     #[test]
     fn a_host_without_processes_is_quiet() {
         let empty = tempfile::tempdir().unwrap();
-        assert!(glance(&Roots::below(empty.path())).is_empty());
+        assert!(busy_processes(&Roots::below(empty.path())).is_empty());
     }
 }

@@ -6,8 +6,10 @@ use super::{Scenarios, charging};
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeSet;
+use vtax_core::Bytes;
 use vtax_host::cell::LinkConfig;
 use vtax_host::host_settings;
+use vtax_kernel::MemInfo;
 use vtax_observe::charge::MethodChoice;
 
 impl Scenarios<'_> {
@@ -45,10 +47,7 @@ impl Scenarios<'_> {
     /// What guests and host settings of the treatments lack.
     fn missing_for_guests(&self) -> Result<BTreeSet<String>, LabError> {
         let mut missing = BTreeSet::new();
-        let free = self
-            .roots
-            .proc_text("meminfo")
-            .and_then(|text| vtax_host::facts::kib_of(&text, "MemAvailable").map(|kib| kib / 1024));
+        let memory = MemInfo::read(&self.roots.proc).unwrap_or_default();
         for planned in self.planned {
             let specs = self.specs(planned)?;
             for spec in &specs {
@@ -73,12 +72,8 @@ impl Scenarios<'_> {
                 .iter()
                 .map(|spec| spec.platform.memory_mib(spec.settings))
                 .sum();
-            if let Some(free) = free.filter(|free| wanted > *free) {
-                missing.insert(format!(
-                    "{}: its guests want {wanted} MiB of memory, and {free} MiB are available: give them less (vm.memory_mib), or take fewer neighbours",
-                    planned.record.label
-                ));
-            }
+            let lacking = lacking_memory(wanted, memory.available);
+            missing.extend(lacking.map(|what| format!("{}: {what}", planned.record.label)));
             if let Err(cause) = host_settings::check(&planned.settings, &self.roots.sys) {
                 missing.insert(cause.to_string());
             }
@@ -108,5 +103,29 @@ impl Scenarios<'_> {
             }
         }
         Ok(missing)
+    }
+}
+
+/// What guests that want so many MiB lack, where more is wanted than is free.
+fn lacking_memory(wanted_mib: u64, free: Option<Bytes>) -> Option<String> {
+    let free_mib = free?.0 >> 20;
+    (wanted_mib > free_mib).then(|| {
+        format!(
+            "its guests want {wanted_mib} MiB of memory, and {free_mib} MiB are available: give them less (vm.memory_mib), or take fewer neighbours"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_that_want_more_memory_than_is_free_are_refused() {
+        let free = Some(Bytes(1 << 30));
+        let lacking = lacking_memory(1025, free).unwrap();
+        assert!(lacking.contains("1024 MiB are available"), "{lacking}");
+        assert_eq!(lacking_memory(1024, free), None);
+        assert_eq!(lacking_memory(1 << 30, None), None);
     }
 }
