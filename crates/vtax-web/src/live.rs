@@ -479,7 +479,7 @@ mod tests {
             guest: Some(guest),
             ..View::default()
         };
-        let one = &parsed(&live, &look(1))["guest"];
+        let one = &parsed(&live, &view(1))["guest"];
         assert_eq!(
             (&one["booked"], &one["moved_to"], &one["taken_from"]),
             (&9.0.into(), &1.0.into(), &0.0.into())
@@ -488,8 +488,8 @@ mod tests {
             one["contexts"],
             serde_json::json!([{"number": 2, "name": "guest-2", "percent": 5.0}])
         );
-        assert_eq!(parsed(&live, &look(2))["guest"]["taken_from"], 5.0);
-        assert!(parsed(&live, &look(9))["guest"].is_null());
+        assert_eq!(parsed(&live, &view(2))["guest"]["taken_from"], 5.0);
+        assert!(parsed(&live, &view(9))["guest"].is_null());
     }
 
     #[test]
