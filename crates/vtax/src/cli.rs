@@ -10,13 +10,14 @@ use vtax_density::cli::DensityArguments;
 use vtax_fleet::Engine;
 use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::Shard;
+use vtax_log::Verbosity;
 use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
 
-/// What every command has in common.
+/// The part of the help that all commands share.
 const AFTER_HELP: &str = "\
 Exit status:
   0  it did what was asked
@@ -47,18 +48,20 @@ pub struct Cli {
 pub enum Command {
     /// Show what this host can run and measure, with evidence and remedies.
     Doctor(DoctorArgs),
-    /// Look at a plan without running it.
+    /// Check a plan, or list the keys of plans.
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Run a plan, or go on with an unfinished run of it.
+    /// Run a plan, or resume an unfinished run of it.
     Run(RunArgs),
-    /// Put shards of one run into one results directory.
+    /// Merge shards of one run into one results directory.
     Merge(MergeArgs),
     /// Make report.html, the figures and analysis.json from results, and print the table.
     Report(ReportArgs),
     /// Compare results directories with the first of them, treatment by treatment.
     Compare(CompareArgs),
-    /// What thousands of results directories say together, and all of their trials as one Parquet file.
+    /// Show since which run of a plan a number is another.
+    History(HistoryArgs),
+    /// Summarize thousands of results directories, and write all of their trials as one Parquet file.
     Survey(SurveyArgs),
     /// Write the trials or samples of a run as CSV or Parquet.
     Export(ExportArgs),
@@ -72,9 +75,9 @@ pub enum Command {
     Cap(CapArgs),
     /// Export what guests cost to Prometheus.
     Exporter(ExporterArgs),
-    /// In a guest: what it costs its host, told by the host's exporter over a virtio-serial port.
+    /// Show, in a guest, what it costs its host: the host's exporter sends it over a virtio-serial port.
     Share(ShareArgs),
-    /// Serve the page that one keeps open: this host live, runs in progress, results, comparisons.
+    /// Serve a page: this host live, runs in progress, results, comparisons.
     Web(WebArgs),
     /// Energy meters of this host.
     #[command(subcommand)]
@@ -90,12 +93,12 @@ pub enum Command {
     Mvm(MvmCommand),
     /// A virtual NIC for VMs that merges notifications within a latency budget.
     Nic(Box<vtax_nic::cli::Cli>),
-    /// How many guests this host holds: the standardized scalability test, for any platform.
+    /// Measure how many guests this host holds: the standardized scalability test, for any platform.
     Density(DensityArguments),
-    /// How right charge-back is: two guests together against each of them alone.
+    /// Measure the error of charge-back: two guests together against each of them alone.
     #[command(subcommand)]
     Accuracy(AccuracyCommand),
-    /// Undo what a run that was cut off left on this host.
+    /// Undo the changes to this host that a killed run left.
     Restore(RestoreArgs),
     /// A load generator, as workloads start it in the client.
     #[command(subcommand, hide = true)]
@@ -103,7 +106,7 @@ pub enum Command {
     /// One shard of a run on many machines, as an engine starts it.
     #[command(hide = true)]
     Shard(ShardArgs),
-    /// An actor of another host's trials, spoken to in JSON lines: that vtax starts it through ssh.
+    /// An actor of trials of another host, which starts it through ssh and sends it JSON lines.
     #[command(hide = true)]
     Actor,
 }
@@ -146,8 +149,7 @@ pub struct RunArgs {
     /// Run only this share of the blocks, such as 2/4.
     #[arg(long, value_name = "I/N")]
     pub shard: Option<Shard>,
-    /// This is a part of a run that another vtax puts together: wait while another lab runs on this
-    /// host, and leave the report out.
+    /// Run a part of a run that another vtax merges: wait while another lab runs on this host, and write no report.
     #[arg(long, hide = true)]
     pub part: bool,
     #[command(flatten)]
@@ -161,7 +163,7 @@ pub struct OnArgs {
     /// `kubernetes`.
     #[arg(long, value_name = "ENGINE", conflicts_with = "shard")]
     pub on: Option<Engine>,
-    /// In how many shards, each of whole blocks [default: one for each block].
+    /// The number of shards, each of whole blocks [default: one for each block].
     #[arg(long, value_name = "N", requires = "on")]
     pub shards: Option<NonZeroU32>,
     /// An image that has this vtax and what the plan's platforms need (with `--on kubernetes`).
@@ -190,7 +192,7 @@ pub struct ShardArgs {
     pub shard: u32,
 }
 
-/// What to run, where, and what to say meanwhile.
+/// The plan, its place and its output.
 #[derive(Debug, Args)]
 pub struct PlanRunArgs {
     /// The plan, a TOML file.
@@ -198,7 +200,7 @@ pub struct PlanRunArgs {
     /// The results directory [default: results/PLAN-NAME].
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
-    /// A first look: short durations, few repetitions, marked as such in the report.
+    /// Use the quick profile: short durations, few repetitions, marked as such in the report.
     #[arg(long)]
     pub quick: bool,
     /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
@@ -215,13 +217,13 @@ pub struct PlanRunArgs {
     /// for people; the numbers are in the results directory's analysis.json (a study: study.json).
     #[arg(long)]
     pub json: bool,
-    /// What the results say of the place, when another vtax started this one.
+    /// The name of the place in the results, when another vtax starts this one.
     #[arg(long, hide = true)]
     pub place_name: Option<String>,
     /// Run this treatment alone, once, for another vtax.
     #[arg(long, hide = true)]
     pub treatment: Option<usize>,
-    /// This host is an emulated one: every number is to say so.
+    /// Flag every number as emulated: this host is an emulated one.
     #[arg(long, hide = true)]
     pub emulated: bool,
 }
@@ -255,8 +257,30 @@ pub struct CompareArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// Results directories of one plan, in any order.
+    #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
+    pub results: Vec<PathBuf>,
+    /// The numbers to follow: the tax, in which the host's drift between runs cancels, or the treatment's own values.
+    #[arg(long, value_enum, default_value = "tax")]
+    pub of: HistoryOf,
+    /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines; may be repeated.
+    #[arg(long = "metric", value_name = "NAME")]
+    pub metrics: Vec<String>,
+    /// Print one JSON document: the history.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum HistoryOf {
+    Tax,
+    Cost,
+}
+
+#[derive(Debug, Args)]
 pub struct SurveyArgs {
-    /// Results directories, or directories that have them somewhere below.
+    /// Results directories, or directories above them.
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// Write every trial and metric there too, as one Parquet file.
@@ -296,20 +320,19 @@ pub struct AtlasArgs {
     /// Run the plans' quick profiles.
     #[arg(long)]
     pub quick: bool,
-    /// Run every plan there, instead of each where the atlas says.
+    /// Run every plan at this place, instead of the atlas's own places.
     #[arg(long, value_name = "PLACE")]
     pub at: Option<Place>,
-    /// Where the runs lie, each plan's in a directory of its name; what is whole there is not run
-    /// again.
+    /// The directory of the runs, each in a directory of its plan's name; complete ones are not run again.
     #[arg(long, value_name = "DIR", default_value = "atlas-results")]
     pub results: PathBuf,
     /// The directory of the plans.
     #[arg(long, value_name = "DIR", default_value = "plans")]
     pub plans: PathBuf,
-    /// Run nothing: make the page of the numbers that came with vtax, and of the runs that are there.
+    /// Run nothing: make the page from the numbers in vtax, and from the runs that exist.
     #[arg(long)]
     pub page_only: bool,
-    /// Keep the numbers as CSV in this directory, with their provenance: vtax's own are papers/ours.
+    /// Write the numbers as CSV with their provenance into this directory; those in vtax are papers/ours.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "papers/ours")]
     pub keep: Option<PathBuf>,
     /// The page.
@@ -400,7 +423,7 @@ pub struct CapArgs {
     /// Between two looks at the ledger.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// How many intervals; until stopped without it.
+    /// The number of intervals [default: until stopped].
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Set nothing: say what would be set.
@@ -415,19 +438,18 @@ pub struct CapArgs {
 
 #[derive(Debug, Args)]
 pub struct ExporterArgs {
-    /// Where to listen: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH. May be given several
+    /// An address to listen on: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH. May be given several
     /// times.
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19190")]
     pub listen: Vec<Address>,
-    /// A file with a secret that clients must send as a bearer token, except on UNIX sockets. Needed to
-    /// listen where other hosts can ask.
+    /// A file with the bearer token that clients must send, except on UNIX sockets. Needed to listen on addresses that other
+    /// hosts can reach.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Between two readings. Scrapes in between see the last one.
+    /// The time between two readings. Scrapes in between return the last one.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
-    /// Tell each guest its own share over its virtio-serial port, whose socket is NAME.sock in this
-    /// directory.
+    /// Send each guest its own share over its virtio-serial port, whose socket is NAME.sock in this directory.
     #[arg(long, value_name = "DIR")]
     pub share: Option<PathBuf>,
     /// Guests that get series of their own; the others' use is one sum.
@@ -435,6 +457,8 @@ pub struct ExporterArgs {
     pub max_guests: usize,
     #[command(flatten)]
     pub ledger: LedgerArgs,
+    #[command(flatten)]
+    pub verbosity: Verbosity,
     // The last: its heading is that of all that follow.
     #[command(flatten)]
     pub push: PushArgs,
@@ -443,27 +467,27 @@ pub struct ExporterArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pushing")]
 pub struct PushArgs {
-    /// Push every reading there besides: remote-write:URL (Prometheus' remote write) or otlp:URL (OTLP
+    /// Push every reading to a server too: remote-write:URL (Prometheus' remote write) or otlp:URL (OTLP
     /// over HTTP). May be given several times.
     #[arg(long, value_name = "WHERE")]
     pub push: Vec<Destination>,
     /// A file with a secret to send as a bearer token.
     #[arg(long, value_name = "FILE", requires = "push")]
     pub push_token_file: Option<PathBuf>,
-    /// Send the token also through a network that others can read.
+    /// Send the token unencrypted through a network.
     #[arg(long, requires = "push_token_file")]
     pub push_plain: bool,
-    /// Certificates of authorities in PEM, in place of the well-known ones.
+    /// A file with the certificates of authorities in PEM, in place of the well-known ones.
     #[arg(long, value_name = "FILE", requires = "push")]
     pub push_ca: Option<PathBuf>,
     /// A label on every series that is pushed. May be given several times; `job` is vtax and `instance`
     /// this host's name unless given.
     #[arg(long, value_name = "NAME=VALUE", requires = "push", value_parser = label)]
     pub push_label: Vec<(String, String)>,
-    /// Where readings wait while they cannot be pushed; /var/lib/vtax/push for root.
+    /// The directory of readings that wait to be pushed; /var/lib/vtax/push for root.
     #[arg(long, value_name = "DIR", requires = "push")]
     pub queue: Option<PathBuf>,
-    /// What they may take there for each server, in MiB; then the oldest are dropped.
+    /// The limit of waiting readings for each server, in MiB; then the oldest are dropped.
     #[arg(long, value_name = "MIB", requires = "push", default_value_t = 256,
           value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub queue_mib: u64,
@@ -471,13 +495,13 @@ pub struct PushArgs {
 
 #[derive(Debug, Args)]
 pub struct ShareArgs {
-    /// The port on which the host tells it; the one called vtax.share.0 without it.
+    /// The virtio-serial port [default: the one named vtax.share.0].
     #[arg(long, value_name = "PATH")]
     pub port: Option<PathBuf>,
     /// JSON lines: one object an interval.
     #[arg(long)]
     pub json: bool,
-    /// How many intervals; until stopped without it.
+    /// The number of intervals [default: until stopped].
     #[arg(long, value_name = "N")]
     pub count: Option<usize>,
 }
@@ -488,7 +512,7 @@ pub struct WebArgs {
     /// a token.
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19191", value_parser = socket)]
     pub listen: SocketAddr,
-    /// Show the results directories below this one; runs that are started write theirs there.
+    /// Show the results directories below this one, and write those of new runs there.
     #[arg(long, value_name = "DIR", default_value = "results")]
     pub results: PathBuf,
     /// Offer the plans below this directory.
@@ -500,14 +524,14 @@ pub struct WebArgs {
     /// The private key of the certificate, a PEM file.
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
-    /// The file with the token of who may start and stop runs. Without it one is made: it is shown where standard error
-    /// is a terminal, and is in a file in the directory of vtax's state otherwise.
+    /// The file with the operator's token, which permits to start and stop runs. Without it one is made: it is printed where
+    /// standard error is a terminal, and written to a file in the directory of vtax's state otherwise.
     #[arg(long, value_name = "FILE", conflicts_with = "watch_only")]
     pub token: Option<PathBuf>,
-    /// The file with the token of those who may look and change nothing.
+    /// The file with the watchers' token, which permits to read.
     #[arg(long, value_name = "FILE")]
     pub watch_token: Option<PathBuf>,
-    /// Only show: nobody starts a run, writes a note or sets a budget.
+    /// Serve for reading only: nobody can start a run, write a note or set a budget.
     #[arg(long)]
     pub watch_only: bool,
     /// The operator's socket of a `vtax nic` (its --api), to show and set its ports; may be given
@@ -520,17 +544,62 @@ pub struct WebArgs {
     pub mvm: Vec<SocketAddr>,
     #[command(flatten)]
     pub ledger: LedgerArgs,
+    #[command(flatten)]
+    pub verbosity: Verbosity,
 }
 
-fn socket(text: &str) -> Result<SocketAddr, String> {
+/// A text that is no value of its option.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ValueError {
+    /// No TCP address.
+    #[error("give ADDRESS:PORT or PORT")]
+    Socket,
+    /// A time without a unit.
+    #[error("give a time with its unit, such as 500ms, 10s, 5m or 1h")]
+    Unit,
+    /// A time out of range.
+    #[error("give a time from 100ms to 24h")]
+    Interval,
+    /// No number.
+    #[error("`{0}` is no number")]
+    Number(String),
+    /// No share.
+    #[error("`{0}` is no share: give NAME=PROCESSORS, such as web-1=0.5")]
+    Share(String),
+    /// No number of processors, or one out of range.
+    #[error(
+        "`{0}` is no number of processors from 0.01 to 4096: with less than a hundredth no guest answers"
+    )]
+    Processors(String),
+    /// No label.
+    #[error("`{0}` is no label: give NAME=VALUE")]
+    Label(String),
+    /// A label with a name that Prometheus does not take.
+    #[error("`{0}` is no name of a label: letters, digits and _")]
+    LabelName(String),
+    /// A label of the exporter.
+    #[error("the exporter has a label `{0}` of its own")]
+    LabelTaken(String),
+    /// A label without a value, or with one of several lines.
+    #[error("the label `{0}` needs a value of one line")]
+    LabelValue(String),
+    /// No power.
+    #[error("give watts, such as 58.4")]
+    Watts,
+    /// No part of a testbed.
+    #[error("{0}, or `qemu`")]
+    TestbedPart(String),
+}
+
+fn socket(text: &str) -> Result<SocketAddr, ValueError> {
     match text.parse() {
         Ok(Address::Tcp(address)) => Ok(address),
-        _ => Err("give ADDRESS:PORT or PORT".to_owned()),
+        _ => Err(ValueError::Socket),
     }
 }
 
 /// A time such as `500ms`, `10s`, `5m`, `1h`, from 100 ms to a day.
-fn interval(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, ValueError> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     let scale = match unit {
@@ -538,17 +607,17 @@ fn interval(text: &str) -> Result<Duration, String> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err("give a time with its unit, such as 500ms, 10s, 5m or 1h".to_owned()),
+        _ => return Err(ValueError::Unit),
     };
     match number.parse::<f64>().map(|number| number * scale) {
         Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        Ok(_) => Err("give a time from 100ms to 24h".to_owned()),
-        Err(_) => Err(format!("`{number}` is no number")),
+        Ok(_) => Err(ValueError::Interval),
+        Err(_) => Err(ValueError::Number(number.to_owned())),
     }
 }
 
-/// What the exporter's own labels are called.
-const TAKEN: [&str; 16] = [
+/// The names of the exporter's own labels.
+const EXPORTER_LABELS: [&str; 16] = [
     "energy_covers",
     "energy_source",
     "guest",
@@ -567,49 +636,45 @@ const TAKEN: [&str; 16] = [
     "version",
 ];
 
-fn share(text: &str) -> Result<(String, f64), String> {
+fn share(text: &str) -> Result<(String, f64), ValueError> {
     let (name, value) = text
         .rsplit_once('=')
         .filter(|(name, _)| !name.is_empty())
-        .ok_or_else(|| format!("`{text}` is no share: give NAME=PROCESSORS, such as web-1=0.5"))?;
+        .ok_or_else(|| ValueError::Share(text.to_owned()))?;
     Ok((name.to_owned(), processors(value)?))
 }
 
-fn processors(text: &str) -> Result<f64, String> {
+fn processors(text: &str) -> Result<f64, ValueError> {
     match text.parse() {
         Ok(processors) if (0.01..=4096.0).contains(&processors) => Ok(processors),
-        _ => Err(format!(
-            "`{text}` is no number of processors from 0.01 to 4096: with less than a hundredth no guest answers"
-        )),
+        _ => Err(ValueError::Processors(text.to_owned())),
     }
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("`{text}` is no label: give NAME=VALUE"))?;
+fn label(text: &str) -> Result<(String, String), ValueError> {
+    let label = text.split_once('=');
+    let (name, value) = label.ok_or_else(|| ValueError::Label(text.to_owned()))?;
+    let named = name.to_owned();
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(is_word)
         && !name.starts_with("__");
     if !is_name {
-        return Err(format!(
-            "`{name}` is no name of a label: letters, digits and _"
-        ));
+        return Err(ValueError::LabelName(named));
     }
-    if TAKEN.contains(&name) {
-        return Err(format!("the exporter has a label `{name}` of its own"));
+    if EXPORTER_LABELS.contains(&name) {
+        return Err(ValueError::LabelTaken(named));
     }
     if value.is_empty() || value.chars().any(char::is_control) {
-        return Err(format!("the label `{name}` needs a value of one line"));
+        return Err(ValueError::LabelValue(named));
     }
-    Ok((name.to_owned(), value.to_owned()))
+    Ok((named, value.to_owned()))
 }
 
-fn watts(text: &str) -> Result<f64, String> {
+fn watts(text: &str) -> Result<f64, ValueError> {
     match text.parse::<f64>() {
         Ok(watts) if (0.0..=1e5).contains(&watts) => Ok(watts),
-        _ => Err("give watts, such as 58.4".to_owned()),
+        _ => Err(ValueError::Watts),
     }
 }
 
@@ -694,7 +759,7 @@ pub enum TestbedCommand {
     },
 }
 
-/// What a testbed is built of.
+/// The parts of a testbed that are built.
 #[derive(Debug, Clone, Copy)]
 pub enum TestbedPart {
     /// The image of a host.
@@ -704,15 +769,13 @@ pub enum TestbedPart {
 }
 
 impl FromStr for TestbedPart {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "qemu" => Ok(Self::Qemu),
-            _ => text
-                .parse()
-                .map(Self::Host)
-                .map_err(|cause: String| format!("{cause}, or `qemu`")),
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if text == "qemu" {
+            return Ok(Self::Qemu);
         }
+        let host = text.parse::<Hypervisor>().map(Self::Host);
+        host.map_err(|cause| ValueError::TestbedPart(cause.to_string()))
     }
 }
 

@@ -64,7 +64,7 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
     )?)
 }
 
-/// Where `vtax cap` keeps its journal, in the state directory: a run that begins meanwhile undoes what is in the lab's.
+/// The directory of the journal of `vtax cap` below the state directory: a run that starts meanwhile undoes the lab's journal.
 pub const CAP: &str = "cap";
 
 pub fn cap(arguments: &CapArgs) -> Outcome {
@@ -104,6 +104,7 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
 }
 
 pub fn exporter(arguments: ExporterArgs) -> Outcome {
+    arguments.verbosity.start_log();
     let stop = Signals::install()?.flag();
     let options = ExporterOptions {
         listen: arguments.listen,
@@ -113,16 +114,11 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
             .map(Token::read)
             .transpose()?,
         interval: arguments.interval,
-        most_guests: arguments.max_guests,
+        max_guests: arguments.max_guests,
         share: arguments.share,
         push: push(arguments.push)?,
     };
-    Ok(exporter::run(
-        watch(&arguments.ledger)?,
-        &options,
-        &stop,
-        &mut note,
-    )?)
+    Ok(exporter::run(watch(&arguments.ledger)?, &options, &stop)?)
 }
 
 fn push(arguments: PushArgs) -> Result<PushOptions, Box<dyn Error>> {
@@ -172,6 +168,7 @@ pub fn share(arguments: &ShareArgs) -> Outcome {
 }
 
 pub fn web(arguments: &WebArgs) -> Outcome {
+    arguments.verbosity.start_log();
     let stop = Signals::install()?.flag();
     let options = WebOptions {
         listen: arguments.listen,
