@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Command::Shard(arguments) => commands::fleet::shard(&arguments),
         Command::Report(arguments) => commands::report::report(&arguments),
         Command::Compare(arguments) => commands::report::compare(&arguments),
+        Command::History(arguments) => commands::report::history(&arguments),
         Command::Survey(arguments) => commands::report::survey(&arguments),
         Command::Export(arguments) => commands::report::export(&arguments),
         Command::Atlas(arguments) => commands::atlas::run(&arguments),
@@ -116,6 +117,7 @@ fn only_prints(command: &Command) -> bool {
         Command::Plan(_)
             | Command::Report(_)
             | Command::Compare(_)
+            | Command::History(_)
             | Command::Survey(_)
             | Command::Export(_)
             | Command::Mvm(MvmCommand::Build(_))

@@ -1,8 +1,10 @@
-//! `vtax report`, `vtax compare`, `vtax export`: from results to what people and programs read.
+//! `vtax report`, `vtax compare`, `vtax history`, `vtax export`: from results to what people and programs read.
 
 use super::json;
 use crate::Outcome;
-use crate::cli::{CompareArgs, ExportArgs, ExportFormat, ReportArgs, SurveyArgs};
+use crate::cli::{
+    CompareArgs, ExportArgs, ExportFormat, HistoryArgs, HistoryOf, ReportArgs, SurveyArgs,
+};
 use crate::output::{cannot_write, out, outln};
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
@@ -10,7 +12,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::results::{ResultsDir, ResultsError};
-use vtax_report::{compare, export, html, survey, terminal};
+use vtax_report::{compare, export, history, html, survey, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
     if let [only] = arguments.results.as_slice() {
@@ -60,12 +62,13 @@ fn read(directories: &[PathBuf]) -> Result<(ResultsDir, Analysis), Box<dyn Error
     Ok((first, analysis))
 }
 
+fn analyses(directories: &[PathBuf]) -> Result<Vec<Analysis>, ResultsError> {
+    let open = |path: &PathBuf| ResultsDir::open(path).and_then(|results| analyse(&results));
+    directories.iter().map(open).collect()
+}
+
 pub fn compare(arguments: &CompareArgs) -> Outcome {
-    let analyses: Vec<Analysis> = arguments
-        .results
-        .iter()
-        .map(|path| ResultsDir::open(path).and_then(|results| analyse(&results)))
-        .collect::<Result<_, _>>()?;
+    let analyses = analyses(&arguments.results)?;
     let (first, others) = analyses
         .split_first()
         .ok_or("give at least two results directories")?;
@@ -74,6 +77,30 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         return json(&comparison);
     }
     out!("{}", compare::table(&comparison, width()))?;
+    Ok(())
+}
+
+pub fn history(arguments: &HistoryArgs) -> Outcome {
+    let of = match arguments.of {
+        HistoryOf::Tax => history::Of::Tax,
+        HistoryOf::Cost => history::Of::Cost,
+    };
+    let history = history::history(&analyses(&arguments.results)?, of, &arguments.metrics);
+    if history.series.is_empty() {
+        let what = match arguments.metrics.as_slice() {
+            [] => "a headline number".to_owned(),
+            some => format!("a number of {}", some.join(", ")),
+        };
+        return Err(format!(
+            "no run that counts has {what} to follow: `vtax report RESULTS --json` lists the metrics of each, and \
+             --of cost follows treatments without a baseline"
+        )
+        .into());
+    }
+    if arguments.json {
+        return json(&history);
+    }
+    out!("{}", history::table(&history, width()))?;
     Ok(())
 }
 
