@@ -6,7 +6,7 @@ use crate::verdict::{NEAR, Ratio, Verdict};
 use crate::{Compared, ComparedRow, Entry, Summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
-use vtax_core::{Source, counted};
+use vtax_core::{Source, counted, metric};
 use vtax_report::html::frame::{DASH, Page, badge, prose, table};
 use vtax_report::numbers;
 
@@ -206,7 +206,7 @@ fn repeated(number: &Number) -> String {
 /// The flags of a number; what a model made of an emulated host's counts has both.
 fn badges(metric: &str, number: &Number) -> Markup {
     html! {
-        @if metric.starts_with("model.") || number.source == Source::Modelled { (badge(Source::Modelled)) }
+        @if metric::MODEL.part(metric).is_some() || number.source == Source::Modelled { (badge(Source::Modelled)) }
         @if number.source == Source::Emulated { (badge(Source::Emulated)) }
     }
 }

@@ -197,6 +197,7 @@ families! {
     FREQUENCY_SET = "frequency.*_mhz", of(Base::Core), Neither, "processors set to {} MHz";
     FREQUENCY_BUSY = "frequency.*_mhz.busy", of(Base::Core), Neither, "processors kept busy at {} MHz";
     IDLE_STATE = "idle.*", of(Base::Core), Neither, "processors in the idle state {}";
+    MODEL = "model.*", Workload, Lower, "{}, by a cost model";
     CHARGE_HOST = "charge.*.host", of(Base::Core), Neither, "the host's own tasks ({})";
     CHARGE_HOST_SOFTIRQ = "charge.*.host_softirq", of(Base::Core), Neither, "soft interrupts for no guest ({})";
     CHARGE_ERROR = "charge.*.error", of(Base::Core), Neither, "how far that may be off ({})";
