@@ -2,7 +2,7 @@
 
 use crate::emulator::missing;
 use crate::machine::Files;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -158,9 +158,4 @@ impl Drop for QemuProcess {
 /// The end of the output of a console.
 pub(crate) fn tail(console: &Path) -> String {
     String::from_utf8_lossy(&end_of(console, 2048)).replace('\r', "")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
 }
