@@ -220,7 +220,7 @@ fn the_arrows_of_the_design_are_dependencies() {
     let page = fs::read_to_string(root().join("docs/design.md")).unwrap();
     let (_, arrows) = page.split_once("Arrows point one way: ").unwrap();
     let (arrows, _) = arrows.split_once('.').unwrap();
-    let groups = arrows.split('→').map(|group| spans(group));
+    let groups = arrows.split('→').map(spans);
     let groups: Vec<Vec<String>> = groups.collect();
     assert!(groups.len() > 5, "{groups:?}");
     for pair in groups.windows(2) {

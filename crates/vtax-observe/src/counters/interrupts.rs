@@ -57,7 +57,7 @@ pub fn parse_interrupts(table: &[u8]) -> BTreeMap<String, f64> {
     for row in table::rows(table, columns) {
         let sum = row.sum as f64;
         *counts
-            .entry(counter::INTERRUPTS.of(&source(&row)))
+            .entry(counter::INTERRUPTS.of(source(&row)))
             .or_insert(0.0) += sum;
         if is_interrupt(&row) {
             *counts
