@@ -1,10 +1,13 @@
 //! Figures as Vega-Lite specifications, which anyone can restyle.
 
+mod history;
 mod levels;
 mod metrics;
 mod percentiles;
 mod taxes;
 mod timelines;
+
+pub use history::of_history;
 
 use crate::analysis::certainty::{Certainty, Kinds};
 use crate::analysis::{Analysis, TreatmentSummary, TrialRow, distinct, headline_metrics};

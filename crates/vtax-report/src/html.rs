@@ -2,6 +2,7 @@
 
 mod files;
 pub mod frame;
+pub mod history;
 mod provenance;
 mod summary;
 mod tables;

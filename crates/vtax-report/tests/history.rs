@@ -113,3 +113,14 @@ fn few_runs_show_no_change_and_the_text_says_how_many_are_needed() {
     assert!(history.series.iter().all(|one| one.changes.is_empty()));
     assert!(table(&history, 80).contains("at least two runs before it and two after it"));
 }
+
+#[test]
+fn the_page_has_a_plot_of_each_series_and_names_the_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = history(&twelve_days(folder.path()), Of::Tax, &[]);
+    let page = vtax_report::html::history::page(&history);
+    let plots = page.matches("class=\"plot\"").count();
+    assert_eq!(plots, history.series.len());
+    assert!(page.contains("worse since "), "no sentence");
+    assert!(page.contains("kernel: 6.1 → 6.12"), "no fact");
+}

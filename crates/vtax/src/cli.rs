@@ -267,6 +267,9 @@ pub struct HistoryArgs {
     /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines; may be repeated.
     #[arg(long = "metric", value_name = "NAME")]
     pub metrics: Vec<String>,
+    /// Write a page with a plot of each series there, too.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
     /// Print one JSON document: the history.
     #[arg(long)]
     pub json: bool,

@@ -139,7 +139,8 @@ pub type Part = (&'static str, &'static str);
 
 /// The findings of a report.
 pub const SUMMARY: Part = ("summary", "What was found");
-const FIGURES: Part = ("figures", "Figures");
+/// The figures of a report.
+pub const FIGURES: Part = ("figures", "Figures");
 /// The tables of a report.
 pub const TABLES: Part = ("tables", "Tables");
 /// The provenance of a report.
@@ -147,9 +148,14 @@ pub const PROVENANCE: Part = ("provenance", "Where the numbers come from");
 
 /// Links to the parts of a report.
 pub fn contents() -> Markup {
+    links(&[SUMMARY, FIGURES, TABLES, PROVENANCE])
+}
+
+/// Links to parts.
+pub fn links(parts: &[Part]) -> Markup {
     html! {
         ul.facts {
-            @for (id, heading) in [SUMMARY, FIGURES, TABLES, PROVENANCE] {
+            @for (id, heading) in parts {
                 li { a href={ "#" (id) } { (heading) } }
             }
         }

@@ -97,6 +97,14 @@ pub fn history(arguments: &HistoryArgs) -> Outcome {
         )
         .into());
     }
+    if let Some(path) = &arguments.output {
+        let mut output = vtax_files::output(path)?;
+        let written = output
+            .file()
+            .write_all(html::history::page(&history).as_bytes());
+        written.map_err(|cause| format!("cannot write {}: {cause}", path.display()))?;
+        output.finish()?;
+    }
     if arguments.json {
         return json(&history);
     }

@@ -1,0 +1,114 @@
+//! The figure of one number over the runs of a plan.
+
+use super::Figure;
+use crate::history::{History, Series};
+use crate::html::frame::when;
+use crate::numbers::{common_scale, ratio, scaled};
+use serde_json::{Value, json};
+
+/// The figures of the series of a history, those that change first.
+pub fn of_history(history: &History) -> Vec<Figure> {
+    let (changing, steady): (Vec<&Series>, Vec<&Series>) = history
+        .series
+        .iter()
+        .partition(|one| !one.changes.is_empty());
+    let all = changing.into_iter().chain(steady).enumerate();
+    all.map(|(number, one)| of_series(history, one, number + 1))
+        .collect()
+}
+
+fn of_series(history: &History, series: &Series, number: usize) -> Figure {
+    let values = series.points.iter().map(|point| point.value);
+    // A tax is a ratio: it has no unit and no scale.
+    let (scale, unit) = match series.unit {
+        Some(unit) => common_scale(values, unit),
+        None => (1.0, String::new()),
+    };
+    let shown = |value: f64, interval| match series.unit {
+        Some(_) => scaled(value, interval, scale, unit.clone()).line(),
+        None => ratio(value, interval).line(),
+    };
+    let points: Vec<Value> = (series.points.iter().enumerate())
+        .map(|(place, point)| {
+            let run = history.runs.get(point.run);
+            let change = series
+                .changes
+                .iter()
+                .find(|change| change.since == point.run);
+            json!({
+                "place": place + 1,
+                "value": point.value / scale,
+                "low": point.interval.map(|interval| interval.low / scale),
+                "high": point.interval.map(|interval| interval.high / scale),
+                "shown": shown(point.value, point.interval),
+                "run": run.map(|run| &run.directory),
+                "started": run.map(|run| when(&run.started)),
+                "change": change.map(|change| if change.worse { "worse" } else { "better" }),
+            })
+        })
+        .collect();
+    let title = match series.unit {
+        Some(_) if unit.is_empty() => series.title.clone(),
+        Some(_) => format!("{} in {unit}", series.title),
+        None => "ratio to the baseline".to_owned(),
+    };
+    let x = json!({"field": "place", "type": "quantitative", "title": "run", "scale": {"nice": false, "padding": 12},
+                   "axis": {"tickMinStep": 1, "grid": false, "format": "d"}});
+    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": title, "scale": {"zero": false}});
+    let tooltip = json!([
+        {"field": "shown", "title": series.title}, {"field": "run"}, {"field": "started"}, {"field": "change", "title": "changes"}
+    ]);
+    let levels: Vec<Value> = levels(series)
+        .into_iter()
+        .map(|(from, to, value)| json!({"from": from, "to": to, "value": value / scale}))
+        .collect();
+    let mut layers = vec![
+        json!({"data": {"values": points}, "mark": {"type": "rule", "color": "#999"},
+               "encoding": {"x": x, "y": y("low"), "y2": {"field": "high"}}}),
+        json!({"data": {"values": points}, "mark": {"type": "point", "filled": true, "size": 55, "opacity": 1},
+               "encoding": {"x": x, "y": y("value"), "tooltip": tooltip,
+                            "color": {"condition": {"test": "datum.change === 'worse'", "value": "#B4322D"}, "value": "#4C72B0"}}}),
+    ];
+    layers.push(
+        json!({"data": {"values": levels}, "mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.7, "color": "#4C72B0"},
+               "encoding": {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}, "y": y("value")}}),
+    );
+    Figure::new(
+        format!("{number:02}-history"),
+        series.heading(),
+        caption(series),
+        json!(170),
+        json!({"layer": layers}),
+    )
+}
+
+fn caption(series: &Series) -> String {
+    let lines = match series.changes.len() {
+        0 => "The line is the geometric mean of the runs.",
+        _ => "The lines are the levels that the changepoints separate.",
+    };
+    let bars = match series.exact {
+        true => "The numbers are exact.",
+        false => "Each point is a run with its 95 % confidence interval.",
+    };
+    format!("{bars} {lines}")
+}
+
+/// The levels of a series: first and last place, which count from 1, and geometric mean.
+fn levels(series: &Series) -> Vec<(f64, f64, f64)> {
+    let place = |run: usize| {
+        let place = series.points.iter().position(|point| point.run == run);
+        place.unwrap_or(0)
+    };
+    let starts = series.changes.iter().map(|change| place(change.since));
+    let starts: Vec<usize> = std::iter::once(0).chain(starts).collect();
+    let ends = starts.iter().skip(1).copied().chain([series.points.len()]);
+    (starts.iter().zip(ends))
+        .filter_map(|(start, end)| {
+            let points = series.points.get(*start..end)?;
+            let sum: f64 = points.iter().map(|point| point.value.ln()).sum();
+            let mean = (sum / points.len().max(1) as f64).exp();
+            Some((*start as f64 + 0.7, end as f64 + 0.3, mean))
+        })
+        .collect()
+}
