@@ -52,9 +52,18 @@ fn of_series(history: &History, series: &Series, number: usize) -> Figure {
         Some(_) => format!("{} in {unit}", series.title),
         None => "ratio to the baseline".to_owned(),
     };
-    let x = json!({"field": "place", "type": "quantitative", "title": "run", "scale": {"nice": false, "padding": 12},
+    let ends = series.points.iter().flat_map(|point| {
+        let interval = point.interval.map(|interval| [interval.low, interval.high]);
+        interval.into_iter().flatten().chain([point.value])
+    });
+    let (low, high) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), end| {
+        (low.min(end / scale), high.max(end / scale))
+    });
+    let margin = (0.05 * (high - low)).max(0.01 * high.abs());
+    let domain = [low - margin, high + margin];
+    let x = json!({"field": "place", "type": "quantitative", "title": "run", "scale": {"zero": false, "nice": false, "padding": 12},
                    "axis": {"tickMinStep": 1, "grid": false, "format": "d"}});
-    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": title, "scale": {"zero": false}});
+    let y = |field: &str| json!({"field": field, "type": "quantitative", "title": title, "scale": {"zero": false, "domain": domain}});
     let tooltip = json!([
         {"field": "shown", "title": series.title}, {"field": "run"}, {"field": "started"}, {"field": "change", "title": "changes"}
     ]);

@@ -39,9 +39,7 @@ fn found(history: &History) -> Markup {
             @for (series, change) in changes(history) {
                 li.different {
                     (series.heading()) ": " (series.in_words(change, directory(history, change.since)))
-                    @if !change.with.is_empty() {
-                        ul { @for fact in &change.with { li { "with it: " (fact) } } }
-                    }
+                    @for fact in &change.with { br; "with it: " (fact) }
                 }
             }
             @if steady > 0 {
