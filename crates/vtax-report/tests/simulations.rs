@@ -3,8 +3,8 @@
 
 use vtax_report::results::Better;
 use vtax_report::stats::{
-    Groups, Random, SteadyState, Tax, Verdict, classify, paired_tax, pairs_to_show, seed_of,
-    tax_over, verdict,
+    Groups, Random, SteadyState, Tax, Verdict, above_floor, classify, noise_floor, paired_tax,
+    pairs_to_show, seed_of, tax_over, verdict,
 };
 
 /// Data sets of each cell: a share of 0.05 is known to a standard error of 0.005.
@@ -30,23 +30,30 @@ enum World {
     Blocks,
     /// One trial in ten, of either treatment, takes 1.5 to 3 times as long.
     Outliers,
+    /// A busy host: three trials in ten, of either treatment, cost 1.3 to 2 times as much.
+    Busy,
 }
 
-const WORLDS: [World; 4] = [World::Noise, World::Drift, World::Blocks, World::Outliers];
+const WORLDS: [World; 5] = [
+    World::Noise,
+    World::Drift,
+    World::Blocks,
+    World::Outliers,
+    World::Busy,
+];
 
 impl World {
     fn pairs(self, random: &mut Random, n: usize, ratio: f64) -> (Vec<f64>, Vec<f64>) {
         let of_block = |block: usize, random: &mut Random| match self {
             Self::Drift => 1.0 + 0.5 * block as f64 / (n - 1) as f64,
             Self::Blocks => (0.3 * normal(random)).exp(),
-            Self::Noise | Self::Outliers => 1.0,
+            Self::Noise | Self::Outliers | Self::Busy => 1.0,
         };
         let trial = |random: &mut Random| {
-            let is_outlier = self == Self::Outliers && random.uniform() < 0.1;
-            let factor = if is_outlier {
-                1.5 + 1.5 * random.uniform()
-            } else {
-                1.0
+            let factor = match self {
+                Self::Outliers if random.uniform() < 0.1 => 1.5 + 1.5 * random.uniform(),
+                Self::Busy if random.uniform() < 0.3 => 1.3 + 0.7 * random.uniform(),
+                _ => 1.0,
             };
             factor * (NOISE * normal(random)).exp()
         };
@@ -110,7 +117,10 @@ fn from_3_to_30_pairs_the_interval_covers_the_truth_and_few_equal_treatments_are
         row(world, "coverage %", &coverage);
         row(world, "false \"different\" %", &called);
         // Few values with outliers scatter so much that the interval is wider than it needs to be.
-        let most = if world == World::Outliers { 0.99 } else { 0.97 };
+        let most = match world {
+            World::Outliers | World::Busy => 0.99,
+            _ => 0.97,
+        };
         for (n, share) in PAIRS.iter().zip(coverage) {
             assert!(
                 (0.93..=most).contains(&share),
@@ -130,7 +140,7 @@ fn drift_and_blocks_hide_no_difference_of_10_percent() {
         let pairs = [3, 4, 5, 6, 7, 8, 10];
         let shares = pairs.map(|n| world.share(n, 1.1, is_different));
         row(world, "power at 1.10× %", &shares);
-        if world == World::Outliers {
+        if matches!(world, World::Outliers | World::Busy) {
             continue;
         }
         for (n, share) in pairs.iter().zip(shares) {
@@ -139,6 +149,76 @@ fn drift_and_blocks_hide_no_difference_of_10_percent() {
                 4 => 0.35,
                 5 => 0.5,
                 6 => 0.6,
+                _ => 0.7,
+            };
+            assert!(share >= least, "{world:?}, n = {n}: {share}");
+        }
+    }
+}
+
+/// What holds without and with the noise floor, over the same data sets: the share of intervals that contain the
+/// truth, and of those called different.
+fn without_and_with_the_floor(world: World, n: usize, ratio: f64) -> [[f64; 2]; 2] {
+    let mut random = Random::new(seed_of(&["floor", &format!("{world:?}")]) + n as u64);
+    let mut held = [[0u32; 2]; 2];
+    for set in 0..SETS {
+        let (treatment, baseline) = world.pairs(&mut random, n, ratio);
+        let tax = paired_tax(&treatment, &baseline, set as u64).unwrap();
+        let pairs: Vec<(f64, f64)> = treatment.into_iter().zip(baseline).collect();
+        let floored = noise_floor(&pairs).map_or(tax, |floor| above_floor(tax, floor));
+        for ([covers, differs], tax) in held.iter_mut().zip([tax, floored]) {
+            *covers += u32::from(tax.interval.unwrap().contains(ratio));
+            *differs += u32::from(is_different(&tax));
+        }
+    }
+    held.map(|of| of.map(|held| f64::from(held) / SETS as f64))
+}
+
+#[test]
+fn the_noise_floor_makes_no_interval_cover_less_and_no_false_difference_more_frequent() {
+    for world in WORLDS {
+        let shares = PAIRS.map(|n| without_and_with_the_floor(world, n, 1.0));
+        row(
+            world,
+            "coverage above the floor %",
+            &shares.map(|[_, [covers, _]]| covers),
+        );
+        row(
+            world,
+            "false \"different\" above the floor %",
+            &shares.map(|[_, [_, called]]| called),
+        );
+        for (n, [[covered, called], [covers, calls]]) in PAIRS.iter().zip(shares) {
+            assert!(
+                covers >= covered && covers >= 0.93,
+                "{world:?}, n = {n}: {covers}"
+            );
+            assert!(
+                calls <= called && calls <= 0.06,
+                "{world:?}, n = {n}: {calls}"
+            );
+        }
+        // The floor rules: at some number of pairs it withholds a false difference.
+        assert!(
+            shares
+                .iter()
+                .any(|[[_, called], [_, calls]]| calls < called),
+            "{world:?}"
+        );
+    }
+}
+
+#[test]
+fn the_noise_floor_hides_no_difference_of_10_percent_behind_drift_or_blocks() {
+    for world in [World::Noise, World::Drift, World::Blocks, World::Busy] {
+        let pairs = [4, 6, 8, 10, 30];
+        let shares = pairs.map(|n| without_and_with_the_floor(world, n, 1.1)[1][1]);
+        row(world, "power at 1.10× above the floor %", &shares);
+        for (n, share) in pairs.iter().zip(shares) {
+            let least = match (world, n) {
+                (World::Busy, _) => 0.0,
+                (_, 4) => 0.25,
+                (_, 6) => 0.5,
                 _ => 0.7,
             };
             assert!(share >= least, "{world:?}, n = {n}: {share}");
