@@ -164,6 +164,8 @@ impl Pusher {
                     path: path.clone(),
                     cause,
                 })?;
+            // An earlier exporter may have sent part of its queue. Read before the first pass is queued.
+            sender.unsure_until = queue.newest_time();
             let shared = Arc::new(Shared {
                 inside: Mutex::new(Inside {
                     queue,

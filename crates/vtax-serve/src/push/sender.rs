@@ -97,7 +97,7 @@ pub(super) struct Sender {
     /// Records to send one by one, after they were refused together.
     singly: usize,
     /// Records up to this time, in ms since 1970, may have been delivered by an attempt without a response.
-    unsure_until: Option<i64>,
+    pub(super) unsure_until: Option<i64>,
 }
 
 impl Sender {
@@ -152,8 +152,6 @@ impl Sender {
     /// Sends until the exporter ends, and then what can be sent within its time.
     pub(super) fn run(&mut self, shared: &Shared) {
         let mut failed: u32 = 0;
-        // An earlier exporter may have sent part of its queue when it ended.
-        self.unsure_until = shared.lock().queue.newest_time();
         loop {
             let Some(batch) = self.next(shared) else {
                 return;
