@@ -130,7 +130,7 @@ pub struct Accounts {
     pub at: Option<Instant>,
     /// Memory.
     pub memory: Memory,
-    /// Processor time since boot, busy and in all, in seconds of all processors.
+    /// Processor time since boot, busy and in all, in nanoseconds of all processors.
     cpu: (f64, f64),
     /// Open files and their limit.
     handles: (f64, f64),
@@ -284,14 +284,11 @@ pub fn most_mappings() -> f64 {
         .unwrap_or(65_530.0)
 }
 
-/// Busy time, and all, in seconds. Waiting for a disk is idle; stolen time did not belong to this host: it is neither
+/// Busy time, and all, in nanoseconds. Waiting for a disk is idle; stolen time did not belong to this host: it is neither
 /// busy nor part of the total.
 fn cpu(stat: &HostStat) -> (f64, f64) {
-    let busy = stat.times.sum(&CpuState::BUSY).as_secs_f64();
-    let idle = stat
-        .times
-        .sum(&[CpuState::Idle, CpuState::Iowait])
-        .as_secs_f64();
+    let busy = stat.times.sum(&CpuState::BUSY).0 as f64;
+    let idle = stat.times.sum(&[CpuState::Idle, CpuState::Iowait]).0 as f64;
     (busy, busy + idle)
 }
 
