@@ -163,6 +163,7 @@ fn run(path: &Path, words: &str) -> ResultsDir {
             treatment: treatment.clone(),
             started: "2026-11-20T14:03:00+01:00".to_owned(),
             outcome,
+            disturbed: Vec::new(),
             suspect: match place {
                 1 => vec![format!("steal 7 %{words}")],
                 _ => Vec::new(),

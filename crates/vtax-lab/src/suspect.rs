@@ -1,5 +1,5 @@
-//! Reasons to suspect a trial, from readings of the host around its window. A suspect trial is kept and shown, and
-//! left out of the headline numbers.
+//! Reasons to suspect a trial, and what disturbed it, from readings of the host around its window. A suspect trial is
+//! kept and shown, and left out of the headline numbers; a disturbed one counts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -187,18 +187,30 @@ pub struct OwnWork {
     pub follows_load: bool,
 }
 
-/// Every reason to suspect a window between two readings: a sentence each, with its numbers.
-pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<String> {
+/// What disturbed a window between two readings: a sentence each, with its numbers. Its numbers are right, and
+/// scatter more: the trial counts.
+pub fn disturbances(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(cpu) = after.cpu.since(&before.cpu) {
         reasons.extend(foreign_load(before, after, &cpu, own));
         reasons.extend(steal(&cpu, own));
     }
     reasons.extend(throttling(before, after));
-    reasons.extend(clock_step(before, after, own));
-    reasons.extend(memory(before, after));
+    reasons.extend(swapping(before, after));
     reasons.extend(sampling(own));
     reasons.extend(frequency(before, after).filter(|_| !own.follows_load));
+    reasons
+}
+
+/// Every reason to suspect a window between two readings, whose numbers may be wrong: a sentence each.
+pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<String> {
+    let mut reasons = Vec::new();
+    reasons.extend(clock_step(before, after, own));
+    reasons.extend(killed(before, after));
+    let failures = own.observer.failures.iter();
+    reasons.extend(failures.map(|(instrument, count, first)| {
+        format!("{instrument} could not be read {count} time(s): {first}")
+    }));
     reasons.extend(disk(after));
     reasons
 }
@@ -279,21 +291,15 @@ fn clock_step(before: &HostReading, after: &HostReading, own: &OwnWork) -> Optio
     })
 }
 
-fn memory(before: &HostReading, after: &HostReading) -> Vec<String> {
-    let mut reasons = Vec::new();
+fn killed(before: &HostReading, after: &HostReading) -> Option<String> {
     let killed = gain(before.oom_kills, after.oom_kills);
-    if killed > 0 {
-        reasons.push(format!(
-            "the kernel killed {killed} process(es) for lack of memory"
-        ));
-    }
+    (killed > 0).then(|| format!("the kernel killed {killed} process(es) for lack of memory"))
+}
+
+fn swapping(before: &HostReading, after: &HostReading) -> Option<String> {
     let swapped = gain(before.swapped_pages, after.swapped_pages);
-    if swapped > SWAP_PAGES {
-        reasons.push(format!(
-            "the host swapped {swapped} pages in or out (limit {SWAP_PAGES})"
-        ));
-    }
-    reasons
+    (swapped > SWAP_PAGES)
+        .then(|| format!("the host swapped {swapped} pages in or out (limit {SWAP_PAGES})"))
 }
 
 fn sampling(own: &OwnWork) -> Vec<String> {
@@ -316,11 +322,6 @@ fn sampling(own: &OwnWork) -> Vec<String> {
             "{:.2} s went by between two samples (limit {:.2} s, {GAP_PERIODS} periods)",
             gap / 1e9,
             allowed / 1e9
-        ));
-    }
-    for (instrument, count, first) in &observer.failures {
-        reasons.push(format!(
-            "{instrument} could not be read {count} time(s): {first}"
         ));
     }
     reasons
@@ -483,22 +484,43 @@ mod tests {
 
     /// The one reason of a window that was quiet before `change`.
     fn only_reason(change: impl FnOnce(&mut HostReading, &mut OwnWork)) -> String {
+        let (suspect, disturbed) = found(change);
+        assert_eq!(
+            (suspect.len(), disturbed.len()),
+            (1, 0),
+            "{suspect:?} {disturbed:?}"
+        );
+        suspect.into_iter().next().unwrap()
+    }
+
+    /// The one disturbance of a window that was quiet before `change`.
+    fn only_disturbance(change: impl FnOnce(&mut HostReading, &mut OwnWork)) -> String {
+        let (suspect, disturbed) = found(change);
+        assert_eq!(
+            (suspect.len(), disturbed.len()),
+            (0, 1),
+            "{suspect:?} {disturbed:?}"
+        );
+        disturbed.into_iter().next().unwrap()
+    }
+
+    fn found(change: impl FnOnce(&mut HostReading, &mut OwnWork)) -> (Vec<String>, Vec<String>) {
         let (before, mut after, mut own) = quiet_window();
         change(&mut after, &mut own);
-        let found = reasons(&before, &after, &own);
-        assert_eq!(found.len(), 1, "{found:?}");
-        found.into_iter().next().unwrap()
+        (
+            reasons(&before, &after, &own),
+            disturbances(&before, &after, &own),
+        )
     }
 
     #[test]
     fn a_quiet_window_gives_no_reason() {
-        let (before, after, own) = quiet_window();
-        assert_eq!(reasons(&before, &after, &own), Vec::<String>::new());
+        assert_eq!(found(|_, _| ()), (Vec::new(), Vec::new()));
     }
 
     #[test]
     fn load_of_other_programs_is_told_with_its_share_of_the_machine() {
-        let reason = only_reason(|after, _| after.cpu.processes = seconds_of(8.0));
+        let reason = only_disturbance(|after, _| after.cpu.processes = seconds_of(8.0));
         assert!(
             reason.contains("2.45 s") && reason.contains("11.1 % of the machine (limit 5.0 %)"),
             "{reason}"
@@ -510,7 +532,7 @@ mod tests {
         let (before, mut after, mut own) = quiet_window();
         after.cpu.processes = seconds_of(8.0);
         own.is_alone = true;
-        assert_eq!(reasons(&before, &after, &own), Vec::<String>::new());
+        assert_eq!(disturbances(&before, &after, &own), Vec::<String>::new());
     }
 
     #[test]
@@ -519,7 +541,7 @@ mod tests {
         after.cpu.processes = seconds_of(8.0);
         after.softirq_threads = seconds_of(2.3);
         after.cpu.interrupts = seconds_of(9.0);
-        assert_eq!(reasons(&before, &after, &own), Vec::<String>::new());
+        assert_eq!(disturbances(&before, &after, &own), Vec::<String>::new());
     }
 
     #[test]
@@ -534,12 +556,12 @@ mod tests {
             idle: seconds_of(0.85),
             ..HostTimes::default()
         };
-        assert!(reasons(&before, &after, &OwnWork::default()).is_empty());
+        assert!(disturbances(&before, &after, &OwnWork::default()).is_empty());
     }
 
     #[test]
     fn stolen_time_is_a_reason() {
-        let reason = only_reason(|after, _| after.cpu.steal = seconds_of(10.0));
+        let reason = only_disturbance(|after, _| after.cpu.steal = seconds_of(10.0));
         assert!(
             reason.contains("10.00 s") && reason.contains("33.3 %"),
             "{reason}"
@@ -551,9 +573,9 @@ mod tests {
         let (before, mut after, mut own) = quiet_window();
         after.cpu.steal = seconds_of(10.0);
         own.domains = seconds_of(4.0);
-        assert!(reasons(&before, &after, &own).is_empty());
+        assert!(disturbances(&before, &after, &own).is_empty());
         own.domains = seconds_of(0.5);
-        let reasons = reasons(&before, &after, &own);
+        let reasons = disturbances(&before, &after, &own);
         assert!(
             reasons.len() == 1 && reasons[0].contains("9.50 s"),
             "{reasons:?}"
@@ -562,7 +584,7 @@ mod tests {
 
     #[test]
     fn throttling_is_a_reason_and_names_the_place() {
-        let reason = only_reason(|after, _| {
+        let reason = only_disturbance(|after, _| {
             after.throttles.insert("package 0".to_owned(), 7);
             after.throttles.insert("cpu9".to_owned(), 2);
         });
@@ -588,16 +610,16 @@ mod tests {
     fn a_frequency_that_the_plan_lets_follow_the_load_is_no_reason() {
         let (before, mut after, mut own) = quiet_window();
         after.frequencies_khz = vec![1_400_000; 2];
-        assert_eq!(reasons(&before, &after, &own).len(), 1);
+        assert_eq!(disturbances(&before, &after, &own).len(), 1);
         own.follows_load = true;
-        assert!(reasons(&before, &after, &own).is_empty());
+        assert!(disturbances(&before, &after, &own).is_empty());
     }
 
     #[test]
-    fn killed_processes_swapping_drift_and_a_full_disk_are_reasons() {
+    fn killed_processes_swapping_drift_and_a_full_disk_are_each_a_reason_or_a_disturbance() {
         assert!(only_reason(|after, _| after.oom_kills = 1).contains("killed 1 process"));
-        assert!(only_reason(|after, _| after.swapped_pages = 4000).contains("4000 pages"));
-        let drift = only_reason(|after, _| after.frequencies_khz = vec![1_400_000; 2]);
+        assert!(only_disturbance(|after, _| after.swapped_pages = 4000).contains("4000 pages"));
+        let drift = only_disturbance(|after, _| after.frequencies_khz = vec![1_400_000; 2]);
         assert!(drift.contains("from 2100 to 1400 MHz, 33.3 %"), "{drift}");
         assert!(
             only_reason(|after, _| after.free_disk = Some(Bytes(10 << 20))).contains("only 10 MiB")
@@ -605,10 +627,10 @@ mod tests {
     }
 
     #[test]
-    fn gaps_missed_passes_and_failed_instruments_are_reasons() {
-        let missed = only_reason(|_, own| own.observer.missed = 4);
+    fn gaps_and_missed_passes_disturb_and_failed_instruments_are_reasons() {
+        let missed = only_disturbance(|_, own| own.observer.missed = 4);
         assert!(missed.contains("missed 4 of 15 passes, 26.7 %"), "{missed}");
-        let gap = only_reason(|_, own| own.observer.longest_gap = Nanoseconds(4 * SECOND));
+        let gap = only_disturbance(|_, own| own.observer.longest_gap = Nanoseconds(4 * SECOND));
         assert!(gap.contains("4.00 s went by"), "{gap}");
         let failed = only_reason(|_, own| {
             own.observer
@@ -698,7 +720,7 @@ mod tests {
         for spinner in spinners {
             spinner.join().unwrap();
         }
-        let found = reasons(&before, &watch.read(), &OwnWork::default());
+        let found = disturbances(&before, &watch.read(), &OwnWork::default());
         assert!(
             found
                 .iter()

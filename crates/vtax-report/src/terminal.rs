@@ -87,6 +87,7 @@ impl Page {
             if counts.counted == 1 { "s" } else { "" }
         )];
         let parts = [
+            (counts.disturbed, "disturbed"),
             (counts.suspect, "suspect"),
             (counts.failed, "failed"),
             (counts.unreadable, "damaged"),
@@ -258,7 +259,7 @@ impl Page {
         for sentence in analysis.fleet.sentences(&analysis.comparisons) {
             self.paragraph(CYAN, "  ", &sentence);
         }
-        for check in &analysis.checks {
+        for check in analysis.noise.iter().chain(&analysis.checks) {
             self.paragraph(CYAN, "  ", check);
         }
         let left_out: Vec<String> = analysis

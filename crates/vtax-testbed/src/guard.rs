@@ -200,6 +200,7 @@ pub(crate) mod tests {
             started: String::new(),
             outcome: TrialOutcome::Complete,
             suspect: Vec::new(),
+            disturbed: Vec::new(),
             times: PhaseTimes::default(),
             window: (Nanoseconds(0), Nanoseconds(1_000_000_000)),
             work: None,

@@ -504,6 +504,7 @@ fn take(trial: Trial, attempt: &mut Attempt) -> Result<(), LabError> {
         times: trial.times,
         window: trial.window,
         suspect: trial.suspect,
+        disturbed: trial.disturbed,
         environment: trial.environment,
         observation: trial.observation,
         work: trial.work,

@@ -211,6 +211,7 @@ fn record(path: &Path) {
             times: PhaseTimes::default(),
             window: (Nanoseconds(0), Nanoseconds(1_000_000_000)),
             suspect: Vec::new(),
+            disturbed: Vec::new(),
             environment: BTreeMap::new(),
             observation: ObservationCost::default(),
             work: None,

@@ -538,6 +538,7 @@ mod tests {
             started: String::new(),
             outcome: TrialOutcome::Complete,
             suspect: Vec::new(),
+            disturbed: Vec::new(),
             times: vtax_report::results::PhaseTimes::default(),
             window: (vtax_core::Nanoseconds(0), vtax_core::Nanoseconds(0)),
             work: None,

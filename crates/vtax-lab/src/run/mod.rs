@@ -285,6 +285,7 @@ impl Runner<'_> {
             failed: 0,
             stopped_early: None,
         };
+        let trials = queue.len();
         let mut failures: BTreeMap<usize, u32> = BTreeMap::new();
         let mut last_block = None;
         let mut under_way: Vec<Assignment> = Vec::new();
@@ -332,8 +333,9 @@ impl Runner<'_> {
                 index: assignment.index,
                 treatment: treatment.label.clone(),
                 seconds: took.as_secs_f64(),
-                done: summary.ran,
-                of: summary.ran + under_way.len() + queue.len(),
+                // A trial that runs again is not done.
+                done: trials.saturating_sub(under_way.len() + queue.len()),
+                of: trials,
                 remaining_seconds: rest(queue, &estimate, experiment),
                 headline: headline(&trial),
                 suspect: trial.suspect.clone(),
@@ -406,6 +408,9 @@ fn headline(trial: &Trial) -> String {
         .map(|metric| format!("{} {}", metric.title, metric.quantity))
         .collect();
     parts.truncate(3);
+    if let Some(first) = trial.disturbed.first() {
+        parts.push(format!("disturbed: {first}"));
+    }
     parts.join(", ")
 }
 

@@ -139,6 +139,7 @@ mod tests {
                 started: String::new(),
                 outcome,
                 suspect,
+                disturbed: Vec::new(),
                 times: PhaseTimes::default(),
                 window: (Nanoseconds(0), Nanoseconds(1)),
                 work: None,

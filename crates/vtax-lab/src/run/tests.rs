@@ -11,6 +11,7 @@ use vtax_report::results::Aside;
 enum End {
     Well,
     Suspect,
+    Disturbed,
     Failed,
 }
 
@@ -87,15 +88,25 @@ impl Experiment for Told {
                 attempt.suspect.push("somebody else worked".to_owned());
                 Ok(())
             }
+            End::Disturbed => {
+                attempt.disturbed.push("somebody else worked".to_owned());
+                Ok(())
+            }
             End::Failed => Err(LabError::other("it did not boot")),
         }
     }
 }
 
-struct Silent;
+/// How far the run was after each trial.
+#[derive(Default)]
+struct Counted(Vec<(usize, usize)>);
 
-impl Progress for Silent {
-    fn event(&mut self, _event: Event) {}
+impl Progress for Counted {
+    fn event(&mut self, event: Event) {
+        if let Event::TrialFinished { done, of, .. } = event {
+            self.0.push((done, of));
+        }
+    }
 }
 
 struct Bench {
@@ -112,6 +123,14 @@ impl Bench {
     }
 
     fn run(&self, told: &mut Told) -> Result<(ResultsDir, RunSummary), LabError> {
+        self.run_counted(told, &mut Counted::default())
+    }
+
+    fn run_counted(
+        &self,
+        told: &mut Told,
+        counted: &mut Counted,
+    ) -> Result<(ResultsDir, RunSummary), LabError> {
         let options = RunOptions {
             results: self.folder.path().join("results"),
             shard: None,
@@ -122,11 +141,11 @@ impl Bench {
             host: Source::Emulated,
             own: None,
         };
-        run_experiment(told, &options, &self.signals, &mut Silent)
+        run_experiment(told, &options, &self.signals, counted)
     }
 }
 
-use End::{Failed, Suspect, Well};
+use End::{Disturbed, Failed, Suspect, Well};
 
 #[test]
 fn a_trial_that_does_not_count_comes_again_at_the_end_of_its_block_and_is_kept() {
@@ -140,6 +159,24 @@ fn a_trial_that_does_not_count_comes_again_at_the_end_of_its_block_and_is_kept()
     assert_eq!(kept.len(), 1);
     assert_eq!((kept[0].index, kept[0].aside), (0, Aside::Again));
     assert_eq!(kept[0].trial.as_ref().unwrap().suspect.len(), 1);
+}
+
+#[test]
+fn a_disturbed_trial_counts_and_does_not_come_again() {
+    let mut told = Told::new(&[Disturbed; 6], 0.5);
+    let (results, _) = Bench::new().run(&mut told).unwrap();
+    assert_eq!(told.ran, [0, 1, 2, 3, 4, 5]);
+    let trial = results.trial(0).unwrap();
+    assert_eq!((trial.suspect.len(), trial.disturbed.len()), (0, 1));
+}
+
+#[test]
+fn progress_counts_trials_of_the_schedule_and_a_trial_that_comes_again_once() {
+    let mut counted = Counted::default();
+    let mut told = Told::new(&[Suspect, Well, Suspect], 0.5);
+    Bench::new().run_counted(&mut told, &mut counted).unwrap();
+    let expected = [0, 1, 1, 2, 3, 4, 5, 6].map(|done| (done, 6));
+    assert_eq!(counted.0, expected);
 }
 
 #[test]

@@ -50,6 +50,11 @@ pub struct Comparison {
     pub adjusted_p: Option<f64>,
     /// How many comparisons that family has.
     pub family: usize,
+    /// What so many pairs of identical treatments differ by, by chance: the noise floor, as a share. The interval is no
+    /// narrower. `None` without four pairs.
+    pub noise_floor: Option<f64>,
+    /// Whether the interval excludes 1 but for the noise floor.
+    pub is_below_floor: bool,
     /// What may be said.
     pub verdict: Verdict,
     /// How many repetitions would show how much, where neither a difference nor equality is shown.
@@ -119,6 +124,8 @@ impl Comparison {
             tax: found.ok().and_then(|(_, tax)| tax),
             adjusted_p: None,
             family: 0,
+            noise_floor: None,
+            is_below_floor: false,
             verdict: Verdict::NoRatio,
             needed: None,
             robust_ratio: None,

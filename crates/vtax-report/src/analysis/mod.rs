@@ -6,6 +6,7 @@ mod checks;
 mod comparisons;
 mod machines;
 mod model;
+mod noise;
 mod scenario;
 pub(crate) mod words;
 
@@ -124,6 +125,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     for comparison in &mut comparisons {
         let pairs = pairs_of(comparison);
         checks::note_outliers(comparison, &pairs);
+        noise::put_above_floor(comparison, &pairs);
     }
     fleet.judge(&mut comparisons, pairs_of);
     judge(&mut comparisons, run.minimum_effect);
@@ -172,10 +174,12 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         observation: observation(&trials),
         fleet,
         checks,
+        noise: Vec::new(),
         attempts: attempts(shards, &rows),
         trials: rows,
         unreadable,
     };
+    analysis.noise = noise::lines(&analysis);
     analysis.sentences = words::sentences(&analysis, &trials);
     Ok(analysis)
 }
@@ -422,6 +426,7 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
             TrialOutcome::Failed(reason) => Some(reason.clone()),
         },
         suspect: trial.suspect.clone(),
+        disturbed: trial.disturbed.clone(),
         phases: phases(trial),
         observation_cores: observation_cores(trial),
         steady,

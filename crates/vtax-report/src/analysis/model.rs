@@ -66,6 +66,8 @@ pub struct Analysis {
     pub fleet: Fleet,
     /// What is seen of drift over blocks, order within blocks and correlation of blocks, in lines.
     pub checks: Vec<String>,
+    /// The noise floor of headline comparisons, and how many trials were disturbed, in lines.
+    pub noise: Vec<String>,
 }
 
 impl Analysis {
@@ -168,6 +170,8 @@ pub struct Counts {
     pub counted: usize,
     /// Complete, but with a reason for suspicion.
     pub suspect: usize,
+    /// Of those that count, the ones beside which other programs worked or the host changed.
+    pub disturbed: usize,
     /// Failed.
     pub failed: usize,
     /// Not run yet.
@@ -182,6 +186,7 @@ impl Counts {
         let mut went = Self::default();
         for trial in trials {
             went.planned += 1;
+            went.disturbed += usize::from(super::counts(trial) && !trial.disturbed.is_empty());
             *match trial.outcome {
                 TrialOutcome::Failed(_) => &mut went.failed,
                 TrialOutcome::Complete if trial.suspect.is_empty() => &mut went.counted,
@@ -342,6 +347,8 @@ pub struct TrialRow {
     pub failed: Option<String>,
     /// Why not to trust it, if so.
     pub suspect: Vec<String>,
+    /// What disturbed it, if anything did.
+    pub disturbed: Vec<String>,
     /// Seconds by phase.
     pub phases: BTreeMap<&'static str, f64>,
     /// The sampling thread's CPU time per second of trial, in cores.

@@ -98,9 +98,14 @@ pub(super) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) ->
 
 /// Why trials are suspect: the most frequent reason, and how often; `None` where none is.
 pub(crate) fn most_frequent_reason(rows: &[TrialRow]) -> Option<(usize, &str)> {
+    most_frequent(rows.iter().flat_map(|row| &row.suspect))
+}
+
+/// The most frequent of reasons, and how often it is there.
+pub(super) fn most_frequent<'a>(all: impl Iterator<Item = &'a String>) -> Option<(usize, &'a str)> {
     // Reasons differ in their numbers; what stands before the first of them is common.
     let mut reasons: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
-    for reason in rows.iter().flat_map(|row| &row.suspect) {
+    for reason in all {
         let cause = reason.split(|c: char| c.is_ascii_digit()).next();
         let entry = reasons
             .entry(cause.unwrap_or(reason))
@@ -262,6 +267,12 @@ fn sentence(
         evidence.push_str(&format!(
             "; {robust} by Hodges and Lehmann, which outliers do not move"
         ));
+    }
+    if treatment.counts.disturbed + baseline.counts.disturbed > 0 {
+        evidence.push_str(", on a busy host");
+    }
+    if let Some(limit) = super::noise::limit(comparison) {
+        evidence.push_str(&format!("; {limit}"));
     }
     if let Some(needed) = comparison.needed_in_words() {
         evidence.push_str(&format!("; {needed}"));

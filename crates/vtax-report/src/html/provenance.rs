@@ -64,6 +64,10 @@ pub(super) fn provenance(analysis: &Analysis, provenance: &Provenance) -> Markup
                 h3 #machines { "The machines" }
                 ul { @for sentence in machines { li { (prose(&sentence)) } } }
             }
+            @if !analysis.noise.is_empty() {
+                h3 #noise { "Noise of this host" }
+                ul { @for line in &analysis.noise { li { (prose(line)) } } }
+            }
             @if !analysis.checks.is_empty() {
                 h3 #checks { "Checks on the design" }
                 ul { @for check in &analysis.checks { li { (prose(check)) } } }

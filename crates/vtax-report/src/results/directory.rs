@@ -473,7 +473,7 @@ pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Tria
         "Move {} away and run the plan again on this directory: only that trial is repeated",
         directory.display()
     );
-    let trial: Trial = match read_json(results, &below.join("trial.json"), &remedy) {
+    let mut trial: Trial = match read_json(results, &below.join("trial.json"), &remedy) {
         Err(ResultsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             return Err(ResultsError::Corrupted {
                 path: file,
@@ -492,6 +492,7 @@ pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Tria
         });
     }
     trial.check(&file)?;
+    trial.part_disturbances();
     Ok(trial)
 }
 

@@ -323,6 +323,9 @@ pub struct Trial {
     pub outcome: TrialOutcome,
     /// Reasons not to trust it; a suspect trial is kept and shown, and left out of headlines.
     pub suspect: Vec<String>,
+    /// What other programs, or the host itself, did beside it: it counts, and scatters more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbed: Vec<String>,
     /// How long each phase took.
     pub times: PhaseTimes,
     /// The measured window within `samples.parquet`, on its clock.
@@ -344,4 +347,28 @@ pub struct Trial {
     /// What had to hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<ObjectiveOutcome>,
+}
+
+/// How reasons begin that are disturbances, and what else they contain: the lab's words.
+const DISTURBANCES: [(&str, &str); 7] = [
+    ("other programs used ", " of CPU time, "),
+    ("the hypervisor below this host took ", " of CPU time, "),
+    ("the processor was throttled for heat: ", " times)"),
+    ("the mean CPU frequency went from ", " MHz, "),
+    ("the host swapped ", " pages in or out (limit "),
+    ("the sampler missed ", " passes, "),
+    ("", " s went by between two samples (limit "),
+];
+
+impl Trial {
+    /// Moves the disturbances among the reasons for suspicion to their own list. Records that have none hold
+    /// them there.
+    pub(super) fn part_disturbances(&mut self) {
+        let is_one = |reason: &String| {
+            let mut known = DISTURBANCES.iter();
+            known.any(|(start, part)| reason.starts_with(start) && reason.contains(part))
+        };
+        self.disturbed
+            .extend(self.suspect.extract_if(.., |reason| is_one(reason)));
+    }
 }

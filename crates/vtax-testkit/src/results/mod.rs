@@ -475,6 +475,7 @@ impl Fake {
             ),
             outcome,
             suspect,
+            disturbed: Vec::new(),
             times: PhaseTimes {
                 boot: Nanoseconds(boot),
                 service: Nanoseconds(second / 4),

@@ -232,6 +232,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         started: format!("2026-11-21T09:{:02}:00+01:00", 30 + index),
         outcome: TrialOutcome::Complete,
         suspect: Vec::new(),
+        disturbed: Vec::new(),
         times: PhaseTimes {
             measured: Nanoseconds(total),
             total: Nanoseconds(total + 20 * SECOND),

@@ -93,8 +93,9 @@ impl Findings<'_, '_> {
         };
         let whole = (&first.begin, &last.end);
         attempt.window = (first.begin.at, last.end.at);
-        let reasons = suspect::reasons(&first.before, &last.after, &self.own_work(whole));
-        attempt.suspect.extend(reasons);
+        let (before, after, own) = (&first.before, &last.after, self.own_work(whole));
+        attempt.suspect.extend(suspect::reasons(before, after, &own));
+        attempt.disturbed.extend(suspect::disturbances(before, after, &own));
         let nothing = WorkloadResult::default();
         let is_steady = measured.windows.len() == 1 && first.level.is_none();
         let of_target = self.observation(whole, 0, true);

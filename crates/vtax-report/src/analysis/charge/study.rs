@@ -471,6 +471,7 @@ mod tests {
             started: String::new(),
             outcome: TrialOutcome::Complete,
             suspect: Vec::new(),
+            disturbed: Vec::new(),
             times: PhaseTimes::default(),
             window: (Nanoseconds(SECOND), Nanoseconds(3 * SECOND)),
             work: None,

@@ -144,6 +144,7 @@ fn both(
         started: String::new(),
         outcome: TrialOutcome::Complete,
         suspect: Vec::new(),
+        disturbed: Vec::new(),
         times: PhaseTimes::default(),
         window,
         work: None,

@@ -43,6 +43,7 @@ fn trial(clients: &[(&str, &str, &str)], processors: Option<usize>) -> Trial {
         started: String::new(),
         outcome: TrialOutcome::Complete,
         suspect: Vec::new(),
+        disturbed: Vec::new(),
         times: PhaseTimes::default(),
         window: WINDOW,
         work: None,

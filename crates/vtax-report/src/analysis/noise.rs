@@ -1,0 +1,68 @@
+//! The noise floor of comparisons, and disturbed trials, in a report's words.
+
+use super::checks::Pairs;
+use super::words::most_frequent;
+use super::{Analysis, Comparison};
+use crate::numbers::percent;
+use crate::stats::{above_floor, noise_floor};
+use std::collections::BTreeMap;
+use vtax_core::counted;
+
+/// Widens the interval of a comparison of pairs to the noise floor, where that is wider.
+pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
+    let Some(tax) = comparison.tax.filter(|tax| tax.paired) else {
+        return;
+    };
+    let values: Vec<(f64, f64)> = pairs.iter().map(|(_, one, other)| (*one, *other)).collect();
+    let Some(floor) = noise_floor(&values) else {
+        return;
+    };
+    let floored = above_floor(tax, floor);
+    let excludes = |of: crate::stats::Tax| of.interval.is_some_and(|ends| !ends.contains(1.0));
+    comparison.noise_floor = Some(floor.exp_m1());
+    comparison.is_below_floor = excludes(tax) && !excludes(floored);
+    comparison.tax = Some(floored);
+}
+
+/// What the sentence of a comparison that is below the floor has.
+pub(super) fn limit(comparison: &Comparison) -> Option<String> {
+    let floor = comparison
+        .noise_floor
+        .filter(|_| comparison.is_below_floor)?;
+    Some(format!(
+        "this host cannot tell less than ±{} today",
+        percent(floor)
+    ))
+}
+
+/// The floor of each headline metric, and the disturbances, in lines.
+pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
+    let mut floors: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    for comparison in analysis.comparisons.iter().filter(|one| one.headline) {
+        if let Some(floor) = comparison.noise_floor {
+            let key = (comparison.workload.as_str(), comparison.title.as_str());
+            let most = floors.entry(key).or_insert(floor);
+            *most = most.max(floor);
+        }
+    }
+    let shown: Vec<String> = floors
+        .into_iter()
+        .map(|((workload, title), floor)| format!("{title} in {workload} ±{}", percent(floor)))
+        .collect();
+    let mut lines = Vec::new();
+    if !shown.is_empty() {
+        lines.push(format!(
+            "Noise floor, the most that so many pairs of identical treatments differ by chance on this host: {}.",
+            shown.join("; ")
+        ));
+    }
+    let counts = analysis.counts;
+    let reasons = analysis.trials.iter().flat_map(|row| &row.disturbed);
+    if let Some((_, reason)) = most_frequent(reasons).filter(|_| counts.disturbed > 0) {
+        lines.push(format!(
+            "On a busy host: {} of those that count disturbed, for instance: {reason}. Their intervals are wider than on a quiet host.",
+            counted(counts.disturbed, "trial"),
+        ));
+    }
+    lines
+}
