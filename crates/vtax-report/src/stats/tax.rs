@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Level of every test and complement of every interval.
-const ALPHA: f64 = 0.05;
+pub(super) const ALPHA: f64 = 0.05;
 
 /// A ratio of treatment to baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -276,12 +276,12 @@ fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<In
     Interval::finite(centre - half, centre + half)
 }
 
-fn variance_of_mean(values: &[f64]) -> Option<f64> {
+pub(super) fn variance_of_mean(values: &[f64]) -> Option<f64> {
     Some(standard_deviation(values, mean(values)?)?.powi(2) / values.len() as f64)
 }
 
 /// Two-sided p of Student's t with n − 1 degrees of freedom.
-fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
+pub(super) fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
     let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
     match variance {
         Some(variance) if variance > 0.0 && degrees > 0 => {
