@@ -339,7 +339,10 @@ fn rounded(value: f64) -> f64 {
 
 /// Soft interrupts that ran in a guest's time: the part of its booked time that is not its own.
 fn taken(ledger: &Ledger, number: u32) -> Nanoseconds {
-    ledger.row(number).map(|row| row.taken()).unwrap_or_default()
+    ledger
+        .row(number)
+        .map(|row| row.taken())
+        .unwrap_or_default()
 }
 
 impl Detail {
