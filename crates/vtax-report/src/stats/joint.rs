@@ -1,0 +1,112 @@
+//! Several comparisons judged together: adjusted p, and intervals that agree with it.
+
+use super::bootstrap::Interval;
+use super::distribution::student_quantile;
+use super::permutation::benjamini_hochberg;
+use super::tax::{ALPHA, Tax, Verdict, verdict};
+
+/// What may be said of one comparison among several.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judged {
+    /// Student's p adjusted for the number of comparisons (Benjamini and Hochberg 1995).
+    pub adjusted_p: f64,
+    /// Level of `interval`, the same for all comparisons of the family.
+    pub confidence: f64,
+    /// The interval at that level; never narrower than the 95 % interval of the comparison alone.
+    pub interval: Option<Interval>,
+    /// By the adjusted p and this interval.
+    pub verdict: Verdict,
+}
+
+/// Judges a family of comparisons.
+///
+/// Of m comparisons R have an adjusted p below 0.05. The level of all intervals is 1 − max(R, 1) · 0.05 / m: of
+/// the R that are selected no more than 5 % are expected to miss the truth (Benjamini and Yekutieli 2005).
+/// Student's interval at that level excludes 1 exactly where the adjusted p is below 0.05.
+pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
+    let p: Vec<f64> = taxes.iter().map(|tax| tax.student_p).collect();
+    let adjusted = benjamini_hochberg(&p);
+    let selected = adjusted.iter().filter(|p| **p < ALPHA).count().max(1);
+    let complement = ALPHA * selected as f64 / taxes.len() as f64;
+    let judged = taxes.iter().zip(adjusted).map(|(tax, adjusted_p)| {
+        let interval = match selected == taxes.len() {
+            true => tax.interval,
+            false => wider(tax, 1.0 - complement),
+        };
+        Judged {
+            adjusted_p,
+            confidence: 1.0 - complement,
+            interval,
+            verdict: verdict(&Tax { interval, ..*tax }, adjusted_p, minimum_effect),
+        }
+    });
+    judged.collect()
+}
+
+/// Student's interval at that level, with all of the 95 % interval, which may be a resampled one.
+fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
+    let (alone, sd) = (tax.interval?, tax.sd?);
+    let degrees = u32::try_from(tax.n.checked_sub(1)?).unwrap_or(u32::MAX);
+    let half = student_quantile(confidence, degrees) * sd / (tax.n as f64).sqrt();
+    let centre = tax.ratio.ln();
+    Interval::finite(
+        (centre - half).exp().min(alone.low),
+        (centre + half).exp().max(alone.high),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Random;
+    use super::super::tax::paired_tax;
+    use super::*;
+
+    /// Families of which some members differ, with a shared baseline.
+    fn family(random: &mut Random, size: usize, n: usize) -> Vec<Tax> {
+        let values = |random: &mut Random, ratio: f64| -> Vec<f64> {
+            let value = |_| ratio * (0.1 * random.uniform()).exp();
+            (0..n).map(value).collect()
+        };
+        let baseline = values(random, 1.0);
+        let taxes = (0..size).map(|at| {
+            let ratio = 1.0 + 0.02 * (at % 4) as f64;
+            paired_tax(&values(random, ratio), &baseline, at as u64).unwrap()
+        });
+        taxes.collect()
+    }
+
+    #[test]
+    fn the_interval_excludes_1_exactly_where_the_adjusted_p_is_below_5_percent() {
+        let mut random = Random::new(5);
+        let (mut selected, mut others) = (0, 0);
+        for size in [1, 2, 6, 20] {
+            for _ in 0..50 {
+                for judged in judge_family(&family(&mut random, size, 6), 0.0) {
+                    let excludes = !judged.interval.unwrap().contains(1.0);
+                    assert_eq!(excludes, judged.adjusted_p < ALPHA, "{judged:?}");
+                    assert!(excludes || judged.verdict != Verdict::Different);
+                    *(if excludes { &mut selected } else { &mut others }) += 1;
+                }
+            }
+        }
+        assert!(selected > 100 && others > 100, "{selected} {others}");
+    }
+
+    #[test]
+    fn a_single_comparison_keeps_its_interval_and_others_are_wider() {
+        let taxes = family(&mut Random::new(3), 6, 5);
+        for tax in &taxes {
+            let [alone] = judge_family(&[*tax], 0.02)[..] else {
+                panic!("one comparison gives one judgement");
+            };
+            assert_eq!((alone.interval, alone.confidence), (tax.interval, 0.95));
+        }
+        let equal = vec![taxes[0]; 1];
+        assert_eq!(judge_family(&equal, 0.0).len(), 1);
+        for (judged, tax) in judge_family(&taxes, 0.0).iter().zip(&taxes) {
+            let (own, joint) = (tax.interval.unwrap(), judged.interval.unwrap());
+            assert!(joint.low <= own.low && joint.high >= own.high);
+        }
+        assert!(judge_family(&[], 0.0).is_empty());
+    }
+}
