@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test test-all lint bench bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
+.PHONY: help setup build demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all       run every test, and install what they need"
 	@echo "make lint           formatting, lints, no circle of imports, and no metric named by a string"
 	@echo "make bench          measure vtax itself"
+	@echo "make bench-busy     what intervals and claims are worth beside busy loops: RUNS=40, on a quiet host"
 	@echo "make bench-density  what the scalability test costs"
 	@echo "make bench-mvm      measure micro VMs: MVM='parked 1000000 live 4000 bare 4000 qemu 4'"
 	@echo "make bench-nic      measure the virtual NIC beside DPDK, QEMU and vhost-net: PARTS='pmd switch hold guest testbed'"
@@ -54,6 +55,9 @@ lint:
 
 bench: build
 	@./scripts/bench $(VTAX)
+
+bench-busy: build
+	@./scripts/busy-host $(VTAX) $(or $(RUNS),40)
 
 bench-density: setup
 	@./scripts/bench-density
