@@ -9,7 +9,7 @@ use vtax_report::analysis::{Analysis, Comparison, analyse, analyse_shards};
 use vtax_report::html::{Provenance, render};
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_report::stats::{Random, Verdict};
-use vtax_report::{compare, survey, terminal};
+use vtax_report::{compare, numbers, survey, terminal};
 use vtax_testkit::results::{Fake, normal};
 
 const BLOCKS: u32 = 8;
@@ -273,4 +273,92 @@ fn a_level_has_the_load_that_was_offered_beside_its_name_where_chance_took_it_of
     let page = render(&analyse(&results).unwrap(), &Provenance::of(&results));
     assert!(page.contains(" (offered 319)<"));
     assert_eq!(page.matches("(offered ").count(), 3, "one a treatment");
+}
+
+#[test]
+fn every_comparison_of_pairs_has_a_noise_floor_that_its_interval_holds() {
+    let (_folder, analysis) = run(BLOCKS, |trial| noise(trial, 0.03));
+    let of = cpu(&analysis.comparisons);
+    let (floor, tax) = (of.noise_floor.unwrap(), of.tax.unwrap());
+    let ends = tax.interval.unwrap();
+    assert!(floor > 0.005 && floor < 0.2, "{floor}");
+    assert!(ends.low <= tax.ratio / (1.0 + floor) * 1.000_001);
+    assert!(ends.high >= tax.ratio * (1.0 + floor) * 0.999_999);
+    assert_eq!(json!(of)["noise_floor"], json!(floor));
+    let table = terminal::table(&analysis, 100, false);
+    assert!(table.contains("Noise floor"), "{table}");
+}
+
+#[test]
+fn a_difference_below_the_noise_floor_is_not_claimed_and_the_sentence_has_the_floor() {
+    // Both go up and down from block to block, the treatment a little more: successive ratios are as far apart as
+    // they can be, so their mean square exceeds their variance.
+    let (_folder, analysis) = run(BLOCKS, |trial| {
+        let up = trial.block % 2 == 1;
+        match (is_vm(trial), up) {
+            (false, false) => 1.0,
+            (false, true) => 1.1,
+            (true, false) => 1.0015,
+            (true, true) => 1.1 * 1.0925,
+        }
+    });
+    let of = cpu(&analysis.comparisons);
+    assert!(of.is_below_floor, "{of:?}");
+    assert_eq!(of.verdict, Verdict::NoDifferenceShown);
+    let text = sentence(&analysis);
+    let floor = of.noise_floor.unwrap();
+    let expected = format!(
+        "this host cannot tell less than ±{} today",
+        numbers::percent(floor)
+    );
+    assert!(text.contains(&expected), "{text}");
+}
+
+#[test]
+fn disturbed_trials_count_and_the_sentence_the_table_and_the_record_say_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = fake(BLOCKS).write(&folder.path().join("run"));
+    let old = "other programs used 3.20 s of CPU time, 41.0 % of the machine (limit 5.0 %)";
+    for index in 0..u32::try_from(results.run().schedule.len()).unwrap() {
+        let mut trial = results.trial(index).unwrap();
+        // As records had it that had no list of disturbances.
+        trial.suspect.push(old.to_owned());
+        results.rewrite_trial(&trial).unwrap();
+        let read = results.trial(index).unwrap();
+        assert_eq!(
+            (read.suspect.len(), read.disturbed.as_slice()),
+            (0, &[old.to_owned()][..])
+        );
+    }
+    let analysis = analyse(&results).unwrap();
+    let counts = analysis.counts;
+    assert_eq!((counts.suspect, counts.counted), (0, counts.planned));
+    assert_eq!(counts.disturbed, counts.counted);
+    assert!(!analysis.provisional);
+    assert!(
+        sentence(&analysis).contains(", on a busy host"),
+        "{}",
+        sentence(&analysis)
+    );
+    let table = terminal::table(&analysis, 100, false);
+    assert!(
+        table.contains(&format!("{} disturbed", counts.counted)),
+        "{table}"
+    );
+    assert!(table.contains("On a busy host"), "{table}");
+}
+
+#[test]
+fn a_reason_that_is_no_disturbance_stays_a_suspicion() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = fake(1).write(&folder.path().join("run"));
+    let mut trial = results.trial(0).unwrap();
+    trial.suspect = vec![
+        "the load generator was late".to_owned(),
+        "other programs used 7 % of the machine while guests slept".to_owned(),
+        "the wall clock moved by 9.0 ms against the monotonic clock (limit 2.0 ms): it was set meanwhile".to_owned(),
+    ];
+    results.rewrite_trial(&trial).unwrap();
+    let read = results.trial(0).unwrap();
+    assert_eq!((read.suspect.len(), read.disturbed.len()), (3, 0));
 }
