@@ -46,8 +46,6 @@ pub struct Bench<'a> {
 const BATCH_SECONDS: f64 = 1.0;
 /// Time for booted guests to become idle before they are sampled.
 const SETTLE: Duration = Duration::from_millis(150);
-/// Time limit of the return of memory: the kernel frees some of it later.
-const RETURN_LIMIT: Duration = Duration::from_secs(15);
 /// The share of the population's memory that has to return; other programs may have taken the rest.
 const RETURNED: f64 = 0.98;
 /// Steps of a descent.
@@ -96,7 +94,7 @@ pub fn climb(
     let guard_cpu = ascent.guard_cpu;
     drop(ascent);
     cell.destroy()?;
-    let (after, returned_after) = returned(bench.roots, &before, &climb)?;
+    let (after, returned_after) = returned(bench, &before, &climb)?;
     let record = Climb {
         version: VERSION,
         platform: variant.treatment.platform.clone(),
@@ -411,7 +409,7 @@ impl Ascent<'_, '_> {
 
 /// Waits until the memory has returned or the time limit is over.
 fn returned(
-    roots: &Roots,
+    bench: &Bench<'_>,
     before: &Memory,
     climb: &[Interval],
 ) -> Result<(Memory, f64), HostError> {
@@ -420,9 +418,11 @@ fn returned(
         .map_or(0.0, |top| before.available - top.memory.available);
     let clock = Instant::now();
     loop {
-        let memory = Accounts::levels(roots)?.memory;
+        let memory = Accounts::levels(bench.roots)?.memory;
         let missing = before.available - memory.available;
-        if missing <= taken.max(0.0) * (1.0 - RETURNED) || clock.elapsed() > RETURN_LIMIT {
+        if missing <= taken.max(0.0) * (1.0 - RETURNED)
+            || clock.elapsed() > bench.method.memory_return
+        {
             return Ok((memory, clock.elapsed().as_secs_f64()));
         }
         std::thread::sleep(Duration::from_millis(100));

@@ -30,6 +30,8 @@ pub struct Method {
     pub probes: u32,
     /// Time without probes at the top.
     pub idle: Duration,
+    /// Time limit of the return of memory after the last guest: the kernel frees some of it later.
+    pub memory_return: Duration,
     /// Whether one process holds all guests, on platforms whose guests are in the supervisor.
     pub one_process: bool,
     /// The share of guests with work, in percent, where the platform has a `work`.
@@ -137,6 +139,7 @@ impl Default for Method {
             sample: Duration::from_millis(200),
             probes: 100,
             idle: Duration::from_secs(10),
+            memory_return: Duration::from_secs(15),
             one_process: false,
             working_percent: 10,
             churn: Churn {
@@ -285,7 +288,7 @@ impl Plan {
 
 type Reader<'a> = read::Reader<'a, ()>;
 
-const METHOD: [&str; 13] = [
+const METHOD: [&str; 14] = [
     "intervals",
     "stop_percent",
     "reserve_percent",
@@ -294,6 +297,7 @@ const METHOD: [&str; 13] = [
     "sample_ms",
     "probes",
     "idle_seconds",
+    "return_seconds",
     "one_process",
     "working_percent",
     "cloud_seconds",
@@ -362,6 +366,7 @@ fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> 
         Duration::from_secs_f64(number(key, low, 3600.0, before.as_secs_f64()))
     };
     let idle = seconds("idle_seconds", 0.0, before.idle);
+    let memory_return = seconds("return_seconds", 0.0, before.memory_return);
     let churn = Churn {
         watched: seconds("cloud_seconds", 0.0, before.churn.watched),
         life: seconds("cloud_life_seconds", 0.1, before.churn.life),
@@ -373,6 +378,7 @@ fn read_method(reader: &mut Reader<'_>, table: &DeTable<'_>, before: Method) -> 
     Method {
         limits,
         idle,
+        memory_return,
         churn,
         working_percent: count("working_percent", 1, 99, before.working_percent),
         intervals: count("intervals", 2, 1000, before.intervals),

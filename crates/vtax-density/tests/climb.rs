@@ -1,7 +1,7 @@
 //! Small climbs of every platform on this host, with real guests; what stops them; and that
 //! nothing is left behind, whatever ends them.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,17 +11,7 @@ use vtax_density::record::Climb;
 use vtax_mvm::machine::kvm::Host;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_testkit::stand_in::{FAILS, STAND_IN, program};
-use vtax_testkit::{alone, beside_others, needs::Need, skip, skip_in_part};
-
-/// A turn beside other climbs. Each has its own state directory, so that the lab's lock would not keep them apart.
-fn turn() -> File {
-    beside_others("climb")
-}
-
-/// The turn of a test that judges what its guests took of the host.
-fn turn_alone() -> File {
-    alone("climb")
-}
+use vtax_testkit::{needs::Need, skip, skip_in_part};
 
 fn density() -> Command {
     Command::new(env!("CARGO_BIN_EXE_vtax-density"))
@@ -35,7 +25,7 @@ impl Bench {
     fn new(density: &str, platform: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let plan = format!(
-            "name = \"test\"\nrepetitions = 1\n[density]\nintervals = 4\nsamples = 2\nsample_ms = 20\nprobes = 5\nidle_seconds = 0.2\nprobe_p99_ms = 60000\n{density}\n[[platform]]\n{platform}\n"
+            "name = \"test\"\nrepetitions = 1\n[density]\nintervals = 4\nsamples = 2\nsample_ms = 20\nprobes = 5\nidle_seconds = 0.2\nreturn_seconds = 0.5\nprobe_p99_ms = 60000\n{density}\n[[platform]]\n{platform}\n"
         );
         fs::write(folder.path().join("plan.toml"), plan).unwrap();
         Self { folder }
@@ -120,7 +110,6 @@ fn processes_in(group: &Path) -> Vec<i32> {
 
 /// Climbs a platform to `maximum` and checks what holds for every climb.
 fn whole_climb(platform: &str, maximum: u32) -> Climb {
-    let _turn = turn();
     let bench = Bench::new("", &format!("kind = {platform:?}\nmaximum = {maximum}"));
     let climb = bench.climb();
     let populations: Vec<u32> = climb.climb.iter().map(|i| i.population).collect();
@@ -178,6 +167,7 @@ fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
         "working_percent = 50",
         &format!("kind = {platform:?}\nwork = {work:?}\nmaximum = {maximum}"),
     );
+    bench.change("intervals = 4", "intervals = 2");
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
     let climb = bench.climb();
     assert_eq!(climb.guests(), maximum, "{}", climb.binding);
@@ -190,7 +180,6 @@ fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
 
 #[test(needs = [root()])]
 fn some_processes_work_and_the_others_answer() {
-    let _turn = turn_alone();
     let asleep = half_works("process", "none", 20).idle.unwrap();
     let computing = half_works("process", "cpu", 20).idle.unwrap();
     // Ten of them, some 10 ms each second; an idle one wakes for nothing.
@@ -228,7 +217,6 @@ fn written_bytes() -> f64 {
 
 #[test(needs = [root()])]
 fn some_containers_and_vms_work_and_the_others_answer() {
-    let _turn = turn_alone();
     for work in ["cpu", "disk", "network"] {
         let working = half_works("container", work, 4).idle.unwrap();
         assert!(
@@ -249,7 +237,6 @@ fn some_containers_and_vms_work_and_the_others_answer() {
 
 #[test(needs = [root()])]
 fn guests_come_and_go_and_those_that_are_there_answer() {
-    let _turn = turn();
     let cloudy = "cloud_seconds = 4\ncloud_life_seconds = 1\ncloud_load_percent = 150";
     for (platform, places) in [
         ("process", 20),
@@ -324,8 +311,8 @@ fn with_programs_of(folder: &Path) -> Command {
     command
 }
 
-/// This test's turn, where there is an image that a stand-in for a VMM can boot.
-fn linux_guests() -> File {
+/// Skips the test where there is no image that a stand-in for a VMM can boot.
+fn needs_linux_guests() {
     use vtax_guest::image::{Recipe, cached, echo_guest};
     let guest = match cached(&Recipe::standard()) {
         Ok(Some(files)) => echo_guest(&files).map_err(|cause| cause.to_string()),
@@ -335,12 +322,11 @@ fn linux_guests() -> File {
     if let Err(cause) = guest {
         skip!("{cause}");
     }
-    turn()
 }
 
 #[test(needs = [root(), kvm(), program("qemu-system-x86_64")])]
 fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
-    let _turn = linux_guests();
+    needs_linux_guests();
     for name in ["firecracker", "cloud-hypervisor"] {
         let programs = program(name, STAND_IN);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
@@ -361,7 +347,7 @@ fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by
 
 #[test(needs = [root(), kvm(), program("qemu-system-x86_64")])]
 fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
-    let _turn = linux_guests();
+    needs_linux_guests();
     for name in ["firecracker", "cloud-hypervisor"] {
         let programs = program(name, FAILS);
         let bench = Bench::new("", &format!("kind = {name:?}\nmaximum = 2"));
@@ -380,7 +366,6 @@ fn a_vmm_that_ends_before_its_guest_has_booted_is_quoted_and_kvm_named() {
 
 #[test(needs = [root()])]
 fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
-    let _turn = turn();
     if vtax_host::Roots::host().program("firecracker").is_some() {
         skip!("firecracker is installed here");
     }
@@ -409,7 +394,6 @@ fn with_128_descriptors() -> Command {
 
 #[test(needs = [root()])]
 fn more_guests_than_one_process_may_hold_are_spread_over_several() {
-    let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
     // 128 descriptors leave a supervisor room for 64 guests: two supervisors.
     let climb = bench.climb_by(with_128_descriptors());
@@ -428,7 +412,6 @@ fn more_guests_than_one_process_may_hold_are_spread_over_several() {
 
 #[test(needs = [root()])]
 fn one_process_runs_out_of_descriptors_and_says_so() {
-    let _turn = turn();
     let bench = Bench::new("one_process = true", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb_by(with_128_descriptors());
     let words = climb.binding.to_string();
@@ -446,7 +429,6 @@ fn one_process_runs_out_of_descriptors_and_says_so() {
 
 #[test(needs = [root()])]
 fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
-    let _turn = turn();
     // Less is free than the reserve: not a single guest may be made.
     let bench = Bench::new("reserve_percent = 99", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb();
@@ -484,7 +466,6 @@ impl Drop for FewPids {
 
 #[test(needs = [root()])]
 fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
-    let _turn = turn();
     let few = FewPids::new(60);
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 400");
     let mut command = Command::new("sh");
@@ -538,7 +519,6 @@ fn await_end(what: &str, ended: impl Fn() -> bool) {
 
 #[test(needs = [root()])]
 fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
-    let _turn = turn();
     // Some of them with processes of their own, which read no pipe of ours.
     let plan = "kind = \"process\"\nwork = \"network\"\nmaximum = 60";
     let bench = Bench::new("", plan);
@@ -573,7 +553,6 @@ fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
 
 #[test(needs = [root()])]
 fn ctrl_c_ends_a_climb_in_order() {
-    let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
     let (mut child, _said) = long_climb(&bench);
@@ -600,7 +579,6 @@ fn supervisor_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
 
 #[test(needs = [root()])]
 fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
-    let _turn = turn();
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
     bench.change("intervals = 4", "intervals = 2");
