@@ -49,16 +49,23 @@ pub(super) fn student_beyond(t: f64, degrees: u32) -> f64 {
 
 /// The t that |T| stays below with probability `confidence`, by bisection.
 pub(super) fn student_quantile(confidence: f64, degrees: u32) -> f64 {
+    bisect(|t| student_within(t, degrees.clamp(1, 10_000)) < confidence)
+}
+
+/// The least number up to a million that is not `too_small`, to double precision.
+fn bisect(too_small: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, 1e6);
-    for _ in 0..200 {
+    loop {
         let middle = (low + high) / 2.0;
-        if student_within(middle, degrees.clamp(1, 10_000)) < confidence {
+        if middle <= low || middle >= high {
+            return high;
+        }
+        if too_small(middle) {
             low = middle
         } else {
             high = middle
         }
     }
-    high
 }
 
 /// Logarithm of the gamma function for x > 0, to 1e-10 (Lanczos 1964, with the coefficients of Press et al.
@@ -124,16 +131,7 @@ pub(super) fn f_beyond(f: f64, above: f64, below: f64) -> f64 {
 
 /// The F that is not exceeded with this probability, by bisection.
 pub(super) fn f_quantile(probability: f64, above: f64, below: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 1e6);
-    for _ in 0..200 {
-        let middle = (low + high) / 2.0;
-        if 1.0 - f_beyond(middle, above, below) < probability {
-            low = middle
-        } else {
-            high = middle
-        }
-    }
-    high
+    bisect(|f| 1.0 - f_beyond(f, above, below) < probability)
 }
 
 #[cfg(test)]

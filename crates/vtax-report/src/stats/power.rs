@@ -23,9 +23,13 @@ pub fn pairs_to_show(effect: f64, sd: f64) -> Option<usize> {
         let both = student_quantile(CONFIDENCE, degrees) + student_quantile(POWER, degrees);
         (both * scatter).powi(2) <= n as f64
     };
-    let (mut few, mut many) = (super::tax::FEWEST_PAIRS, MOST);
-    if !is_enough(many) {
-        return None;
+    // Doubled first: quantiles of many degrees of freedom take long.
+    let (mut few, mut many) = (super::tax::FEWEST_PAIRS, super::tax::FEWEST_PAIRS);
+    while !is_enough(many) {
+        if many == MOST {
+            return None;
+        }
+        (few, many) = (many + 1, (2 * many).min(MOST));
     }
     while few < many {
         let middle = few + (many - few) / 2;
