@@ -165,6 +165,21 @@ pub fn percent(share: f64) -> String {
     format!("{} %", (share * 100.0 * scale).round() / scale)
 }
 
+/// `2026-11-20 14:03:00 +01:00` from RFC 3339.
+pub fn when(rfc3339: &str) -> String {
+    match rfc3339.split_once('T') {
+        Some((date, time)) => {
+            let cut = time.find(['Z', '+', '-']).unwrap_or(time.len());
+            let (clock, zone) = time.split_at(cut);
+            let clock = clock.split('.').next().unwrap_or(clock);
+            format!("{date} {clock} {}", if zone == "Z" { "UTC" } else { zone })
+                .trim_end()
+                .to_owned()
+        }
+        None => rfc3339.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,11 +10,12 @@
 //! A token that was entered becomes two secrets: a cookie, which browsers send to every port of a host, and a key, which
 //! the page stores where no page of another port reads it. The cookie alone permits to read.
 
+use crate::error::refusal;
 use crate::tls::Identity;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -285,13 +286,6 @@ async fn admitted(access: &Access, request: Request, next: Next) -> Response {
             "that takes too long, or others ask for too much at once",
         ),
     }
-}
-
-/// An error as `{"error": …}`.
-pub fn refusal(status: StatusCode, why: &str) -> Response {
-    let body = serde_json::json!({ "error": why }).to_string();
-    let kind = [(header::CONTENT_TYPE, "application/json")];
-    (status, kind, body).into_response()
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ struct Cell {
 
 impl Cell {
     fn of(row: &vtax_report::analysis::Comparison) -> Self {
-        let interval = row.tax.and_then(|tax| tax.interval);
+        let interval = row.interval();
         Self {
             words: row.ratio_in_words(),
             ratio: row.ratio,

@@ -2,11 +2,11 @@
 
 use crate::machines::MachineError;
 use crate::plans::PlanFileError;
-use crate::results::{NameError, NewRunError};
 use crate::run_manager::RunError;
+use crate::run_name::{NameError, NewRunError};
 use crate::testbed::TestbedError;
 use axum::extract::rejection::QueryRejection;
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use std::io;
 use std::net::SocketAddr;
@@ -223,6 +223,13 @@ impl RequestError {
 
 impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
-        crate::access::refusal(self.status(), &self.to_string())
+        refusal(self.status(), &self.to_string())
     }
+}
+
+/// An error as `{"error": …}`.
+pub fn refusal(status: StatusCode, why: &str) -> Response {
+    let body = serde_json::json!({ "error": why }).to_string();
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (status, kind, body).into_response()
 }

@@ -31,6 +31,7 @@ mod response;
 mod results;
 mod routes;
 mod run_manager;
+mod run_name;
 mod runs;
 mod server;
 mod share;

@@ -7,6 +7,7 @@ use crate::density;
 use crate::error::RequestError;
 use crate::lab::Lab;
 use crate::notes;
+use crate::run_name::{MAX_DEPTH, NameError, NewRunError};
 use crate::runs::{Runs, State};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -15,13 +16,11 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use vtax_core::Source;
-use vtax_files::{Dir, FileError};
+use vtax_files::Dir;
 use vtax_report::analysis::distinct;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
 
-/// Directories between the root and a run.
-const MAX_DEPTH: usize = 4;
 /// Runs in the list.
 const MAX_RUNS: usize = 2000;
 /// Directories that are read for the list.
@@ -100,62 +99,6 @@ struct Findings {
 struct Finding {
     text: String,
     verdict: Verdict,
-}
-
-/// A path that names no results directory.
-#[derive(Debug, thiserror::Error)]
-pub enum NameError {
-    /// A NUL byte in the path.
-    #[error("{0:?} contains a NUL byte, which no name has")]
-    Nul(String),
-    /// A path that leaves the root, or has a hidden name in it.
-    #[error(
-        "{dir:?} is no name below {}: no .., and nothing that begins with a dot or a slash",
-        root.display()
-    )]
-    Outside {
-        /// The path.
-        dir: String,
-        /// The root.
-        root: PathBuf,
-    },
-    /// A path of too many directories.
-    #[error("{0:?} is more than {MAX_DEPTH} directories below the root")]
-    TooDeep(String),
-    /// A path that is no text.
-    #[error("{} has a name that is no text", .0.display())]
-    NoText(PathBuf),
-    /// Something else is there.
-    #[error("{} is no directory", .0.display())]
-    NoDirectory(PathBuf),
-    /// A link is on the path.
-    #[error(transparent)]
-    File(#[from] FileError),
-}
-
-/// A name of which no new run can be made.
-#[derive(Debug, thiserror::Error)]
-pub enum NewRunError {
-    /// No directory can have that name.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The name is that of the root.
-    #[error("give the run a name: that of its directory")]
-    NoName,
-    /// The directory is below the results of another run.
-    #[error("{} is within another run: {}", path.display(), run.display())]
-    WithinRun {
-        /// The directory.
-        path: PathBuf,
-        /// The other run's.
-        run: PathBuf,
-    },
-    /// The directory is not empty.
-    #[error(
-        "there is something in {} already: give the run another name, or go on with that one",
-        .0.display()
-    )]
-    NotEmpty(PathBuf),
 }
 
 impl Results {

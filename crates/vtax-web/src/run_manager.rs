@@ -84,7 +84,7 @@ pub enum RunError {
     Testbed(#[from] TestbedError),
     /// No results directory can be made of that name.
     #[error(transparent)]
-    Name(#[from] crate::results::NewRunError),
+    Name(#[from] crate::run_name::NewRunError),
     /// The plan has mistakes.
     #[error("the plan has {0} mistakes")]
     Mistakes(usize),

@@ -1,9 +1,10 @@
 //! The server: a thread of its own with one task a connection, and the routes. GET changes nothing.
 
-use crate::access::{self, Access, Session, refusal};
+use crate::access::{self, Access, Session};
 use crate::app_state::AppState;
 use crate::assets;
 use crate::connections;
+use crate::error::refusal;
 use crate::error::{RequestError, WebError};
 use crate::listener::ListenerSettings;
 use crate::privileges;

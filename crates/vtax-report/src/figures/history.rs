@@ -2,8 +2,7 @@
 
 use super::Figure;
 use crate::history::{History, Series};
-use crate::html::frame::when;
-use crate::numbers::{common_scale, ratio, scaled};
+use crate::numbers::{common_scale, ratio, scaled, when};
 use serde_json::{Value, json};
 
 /// The figures of the series of a history, those that change first.

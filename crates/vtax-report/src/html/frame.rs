@@ -1,6 +1,7 @@
 //! The frame of every page, and the parts that pages are made of. All text is escaped by `maud`.
 
 use crate::figures::Figure;
+use crate::numbers::when;
 use maud::{Markup, PreEscaped, Render, html};
 use serde_json::{Map, Value};
 
@@ -177,21 +178,6 @@ pub fn run_facts(place: &str, started: &str, profile: &str, seed: u64, counted: 
             li { (counted) }
             li { "order " b { "random, interleaved, seed " (seed) } }
         }
-    }
-}
-
-/// `2026-11-20 14:03:00 +01:00` from RFC 3339.
-pub fn when(rfc3339: &str) -> String {
-    match rfc3339.split_once('T') {
-        Some((date, time)) => {
-            let cut = time.find(['Z', '+', '-']).unwrap_or(time.len());
-            let (clock, zone) = time.split_at(cut);
-            let clock = clock.split('.').next().unwrap_or(clock);
-            format!("{date} {clock} {}", if zone == "Z" { "UTC" } else { zone })
-                .trim_end()
-                .to_owned()
-        }
-        None => rfc3339.to_owned(),
     }
 }
 

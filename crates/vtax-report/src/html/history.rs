@@ -1,9 +1,9 @@
 //! The page of a history: what changed since which run, and each series as a figure.
 
-use super::frame::{DASH, FIGURES, Page, SUMMARY, TABLES, drawn, links, section, table, when};
+use super::frame::{DASH, FIGURES, Page, SUMMARY, TABLES, drawn, links, section, table};
 use crate::figures::of_history;
 use crate::history::{Change, History, Of, Series};
-use crate::numbers::percent;
+use crate::numbers::{percent, when};
 use maud::{Markup, html};
 use vtax_core::counted;
 

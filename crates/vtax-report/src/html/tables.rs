@@ -1,13 +1,13 @@
 //! The tables of a report: metrics, levels, actors, comparisons, treatments and trials.
 
-use super::frame::{DASH, TABLES, badge, fold, prose, section, table, when};
+use super::frame::{DASH, TABLES, badge, fold, prose, section, table};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{
     ActorSummary, Analysis, Certainty, Comparison, LevelSummary, MetricSummary, TreatmentSummary,
     TrialRow, distinct_metrics, find_metric,
 };
 use crate::figures::Platforms;
-use crate::numbers::{estimate, plain};
+use crate::numbers::{estimate, plain, when};
 use crate::stats::SteadyState;
 use maud::{Markup, html};
 use std::collections::BTreeMap;

@@ -1,37 +1,13 @@
 //! The limit of a guest's own time: the quota of its control group, or the cap of Xen's scheduler for its domain.
 
+use super::error::LimitError;
 use super::quota::Quota;
 use crate::snapshot::GuestUse;
-use std::path::PathBuf;
 use vtax_host::HostError;
 use vtax_host::journal::{Journal, Recorded};
 use vtax_host::xl::{self, Scheduler};
-use vtax_kernel::KernelError;
 use vtax_observe::charge::Stage;
 use vtax_observe::guests::Hierarchy;
-
-/// A guest whose time cannot be limited.
-#[derive(Debug, thiserror::Error)]
-pub enum LimitError {
-    /// It has no control group.
-    #[error("it has no control group that is known")]
-    NoGroup,
-    /// Its monitor is not known.
-    #[error("its monitor is not known")]
-    NoMonitor,
-    /// Its control group holds other processes.
-    #[error(
-        "its control group `{}` is that of other processes too, which the quota would hold as well; start it in one of its own (`systemd-run --scope`, libvirt)",
-        .0.display()
-    )]
-    SharedGroup(PathBuf),
-    /// Its control group has no quota.
-    #[error("its control group has no quota: {0}; is the controller `cpu` enabled for it?")]
-    NoQuota(#[from] KernelError),
-    /// The toolstack of Xen refuses.
-    #[error(transparent)]
-    Domain(#[from] HostError),
-}
 
 /// A guest's limit.
 #[derive(Debug)]

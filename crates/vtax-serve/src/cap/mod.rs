@@ -8,6 +8,7 @@
 //! leaves) → [`Limit`] (its group's file, or its cap under Xen, journalled before the first change).
 
 mod controller;
+mod error;
 mod limit;
 mod quota;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The quota of a guest's control group: `cpu.max` of v2, `cpu.cfs_quota_us` of v1
 //! (`Documentation/scheduler/sched-bwc.rst`).
 
-use super::limit::LimitError;
+use super::error::LimitError;
 use crate::snapshot::GuestUse;
 use std::io;
 use std::path::{Path, PathBuf};
