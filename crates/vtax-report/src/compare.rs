@@ -217,11 +217,14 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     }
     lines.push(String::new());
     let shown = comparison.others.iter().flat_map(|run| &run.comparisons);
-    let kinds: Kinds = shown.map(|row| row.certainty).collect();
-    let interval = if kinds.has_intervals() {
-        " [95 % CI]"
-    } else {
-        ""
+    let kinds: Kinds = shown.clone().map(|row| row.certainty).collect();
+    let is_adjusted = shown
+        .filter_map(|row| row.confidence)
+        .any(|level| level > 0.95);
+    let interval = match (kinds.has_intervals(), is_adjusted) {
+        (true, true) => " [95 % CI, adjusted for the number of comparisons]",
+        (true, false) => " [95 % CI]",
+        (false, _) => "",
     };
     lines.push(format!(
         "  * a difference is shown; = the same within {}; ratios are to A{interval}",

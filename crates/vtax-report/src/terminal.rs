@@ -2,7 +2,8 @@
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
-    Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, distinct, headline_metrics,
+    Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, adjusted_in_words, distinct,
+    headline_metrics,
 };
 use crate::numbers::{Shown, common_scale, scaled};
 use crate::stats::Verdict;
@@ -306,6 +307,9 @@ impl Page {
             (true, false) => "n trials, mean [95 % CI]; tax is the ratio to the baseline [95 % CI]",
         };
         self.paragraph(DIM, "  ", columns);
+        if let Some(adjusted) = adjusted_in_words(&analysis.comparisons) {
+            self.paragraph(DIM, "  ", &adjusted);
+        }
         if kinds.exact {
             self.paragraph(DIM, "  ", ONE_SEED);
         }

@@ -16,6 +16,7 @@ mod large;
 mod machines;
 mod markup;
 mod report;
+mod scipy;
 mod simulations;
 mod statistics;
 mod survey;

@@ -1,9 +1,9 @@
 //! Each treatment against its baseline: ratios, their certainty, and the verdicts.
 
-use super::{Certainty, Disagreement, MetricSummary, Read, TreatmentSummary, checks, model, words};
+use super::{Certainty, Disagreement, MetricSummary, Read, TreatmentSummary, checks, knees, model};
 use crate::numbers::{percent, ratio};
 use crate::results::{Better, Treatment};
-use crate::stats::{self, FEWEST_PAIRS, NoTax, Tax, Verdict, benjamini_hochberg, seed_of};
+use crate::stats::{self, FEWEST_PAIRS, Interval, Judged, KneeRatio, NoTax, Tax, Verdict, seed_of};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::{Source, counted, metric};
@@ -50,6 +50,14 @@ pub struct Comparison {
     pub adjusted_p: Option<f64>,
     /// How many comparisons that family has.
     pub family: usize,
+    /// The interval that is printed: adjusted for that family, so that it agrees with `adjusted_p`. The 95 %
+    /// interval of this comparison alone is in `tax`.
+    pub adjusted_interval: Option<Interval>,
+    /// Level of `adjusted_interval`, 0.95 or more.
+    pub confidence: Option<f64>,
+    /// The ratio of knees, whose ends may be open, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub knee: Option<KneeRatio>,
     /// What so many pairs of identical treatments differ by, by chance: the noise floor, as a share. The interval is no
     /// narrower. `None` without four pairs.
     pub noise_floor: Option<f64>,
@@ -124,6 +132,9 @@ impl Comparison {
             tax: found.ok().and_then(|(_, tax)| tax),
             adjusted_p: None,
             family: 0,
+            adjusted_interval: None,
+            confidence: None,
+            knee: None,
             noise_floor: None,
             is_below_floor: false,
             verdict: Verdict::NoRatio,
@@ -169,10 +180,24 @@ impl Comparison {
         self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 
+    /// The interval that is printed: adjusted for the family of comparisons once that is known.
+    pub fn interval(&self) -> Option<Interval> {
+        self.adjusted_interval.or(self.tax?.interval)
+    }
+
     /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` where there is none.
     pub fn ratio_in_words(&self) -> Option<String> {
-        let interval = self.tax.and_then(|tax| tax.interval);
+        let interval = self
+            .interval()
+            .or_else(|| knees::closed(self.knee.as_ref()?));
         let shown = ratio(self.ratio?, interval).line();
+        if let Some(knee) = self.knee {
+            return Some(match (knee.low, knee.high) {
+                (Some(_), None) => format!("at least {shown}"),
+                (None, Some(_)) => format!("at most {shown}"),
+                _ => shown,
+            });
+        }
         Some(if self.certainty.is_exact() {
             format!("exactly {shown}")
         } else {
@@ -261,11 +286,12 @@ pub(super) fn compare_with_baselines(
                         "{} without a partner in its block left out",
                         counted(dropped, "trial")
                     ))
-                } else if metric::KNEE.is(&metric.name) {
-                    words::bounds(summary, baseline)
                 } else {
                     None
                 };
+            }
+            if metric::KNEE.is(&metric.name) {
+                knees::compare(&mut comparison, (summary, baseline), &block_of);
             }
             comparisons.push(comparison);
         }
@@ -314,47 +340,65 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
             .iter_mut()
             .filter(|comparison| comparison.headline == headline && comparison.tax.is_some())
             .collect();
-        let p: Vec<f64> = family
-            .iter()
-            .filter_map(|comparison| Some(comparison.tax?.student_p))
-            .collect();
-        let size = p.len();
-        for (comparison, adjusted) in family.into_iter().zip(benjamini_hochberg(&p)) {
-            let Some(tax) = comparison.tax else { continue };
-            comparison.adjusted_p = Some(adjusted);
-            comparison.family = size;
-            comparison.verdict = stats::verdict(&tax, adjusted, minimum_effect);
-            let alone = stats::verdict(&tax, tax.student_p, minimum_effect);
-            if comparison.verdict != alone {
-                comparison.add_note(format!(
-                    "on its own p = {:.3}; among {size} comparisons {adjusted:.3}: more repetitions would decide",
-                    tax.student_p
-                ));
-            } else if let Some(why) = why_not_shown(&tax, comparison.verdict, minimum_effect) {
+        let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
+        let judged = stats::judge_family(&taxes, minimum_effect);
+        for ((comparison, tax), judged) in family.into_iter().zip(&taxes).zip(judged) {
+            comparison.adjusted_p = Some(judged.adjusted_p);
+            comparison.family = taxes.len();
+            comparison.adjusted_interval = judged.interval;
+            comparison.confidence = Some(judged.confidence);
+            comparison.verdict = judged.verdict;
+            if let Some(why) = why_not_shown(tax, judged, taxes.len(), minimum_effect) {
                 comparison.add_note(why);
             }
             if comparison.verdict == Verdict::NoDifferenceShown {
-                comparison.needed = needed(&tax, minimum_effect);
+                comparison.needed = needed(tax, minimum_effect);
             }
         }
     }
 }
 
-/// Why no difference is shown though the interval excludes 1; `None` where it does not.
-fn why_not_shown(tax: &Tax, verdict: Verdict, minimum_effect: f64) -> Option<String> {
-    let excludes = tax.interval.is_some_and(|interval| !interval.contains(1.0));
-    if verdict != Verdict::NoDifferenceShown || !excludes {
+/// Why neither a difference nor equality is shown though the comparison alone, or its interval, would; `None` where
+/// they would not.
+fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) -> Option<String> {
+    if judged.verdict != Verdict::NoDifferenceShown {
         return None;
     }
-    Some(match tax.p < 0.05 {
-        true => format!(
+    let excludes = judged.interval.is_some_and(|found| !found.contains(1.0));
+    match stats::verdict(tax, tax.student_p, minimum_effect) {
+        Verdict::Different => Some(format!(
+            "on its own p = {:.3}; among {size} comparisons {:.3}: more repetitions would decide",
+            tax.student_p, judged.adjusted_p
+        )),
+        Verdict::Same => Some(format!(
+            "on its own the 95 % interval lies within {}; the one for {size} comparisons does not: more repetitions \
+             would decide",
+            percent(minimum_effect)
+        )),
+        _ if excludes && tax.p < 0.05 => Some(format!(
             "the interval excludes 1, but the ratio is nearer to 1 than the minimum effect of {}",
             percent(minimum_effect)
-        ),
-        false => format!(
+        )),
+        _ if excludes => Some(format!(
             "the interval excludes 1, but the permutation test does not (p = {:.3}): more repetitions would decide",
             tax.p
-        ),
+        )),
+        _ => None,
+    }
+}
+
+/// How the printed intervals of the headline comparisons are adjusted; `None` where each is the 95 % interval
+/// of its comparison alone.
+pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
+    let mut headlines = comparisons.iter().filter(|one| one.headline);
+    let (family, confidence) = headlines.find_map(|one| Some((one.family, one.confidence?)))?;
+    (family > 1 && confidence > 0.95).then(|| {
+        format!(
+            "Intervals of ratios are adjusted for {}: each is at {:.4} %, so that they agree with the adjusted p. The \
+             95 % interval of each alone is in analysis.json.",
+            counted(family, "headline comparison"),
+            100.0 * confidence
+        )
     })
 }
 

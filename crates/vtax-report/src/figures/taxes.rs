@@ -66,7 +66,7 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     let mut rows: Vec<String> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
     for comparison in &shown {
-        let interval = comparison.tax.and_then(|tax| tax.interval);
+        let interval = comparison.interval();
         let summary = labels.get(comparison.treatment.as_str())?;
         // The label that remains when platform is shown by colour: workload, metric, levels.
         let levels = summary
@@ -105,7 +105,7 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     let spans: Vec<f64> = shown
         .iter()
         .flat_map(|comparison| {
-            let interval = comparison.tax.and_then(|tax| tax.interval);
+            let interval = comparison.interval();
             let ends = interval.map(|interval| [interval.low, interval.high]);
             comparison
                 .ratio

@@ -2,7 +2,7 @@
 
 use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
-use crate::analysis::{Analysis, Sentence, asked_effect};
+use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect};
 use crate::numbers::percent;
 use crate::stats::Verdict;
 use maud::{Markup, html};
@@ -130,13 +130,14 @@ fn legend(analysis: &Analysis) -> Markup {
     html! {
         @if kinds.has_intervals() {
             p.key {
-                "● a difference: the 95 % interval excludes 1, p < 0.05 also after adjustment for the number of comparisons, and the \
+                "● a difference: the interval excludes 1, p < 0.05 also after adjustment for the number of comparisons, and the \
                  effect is at least " (least) ". ○ the same within " (least) ": the whole interval is nearer to 1 than that. ○ none \
                  shown, which is not proof of equality: the interval says what remains possible, and how many more repetitions would show "
                 (percent(asked_effect(analysis.minimum_effect))) " with a chance of 80 %."
                 @if kinds.seeds { " Where n counts seeds, intervals say how much chance there is in the timing." }
             }
         }
+        @if let Some(adjusted) = adjusted_in_words(&analysis.comparisons) { p.key { (adjusted) } }
         @if kinds.exact {
             p.key {
                 (prose(ONE_SEED)) " ● a difference" @if kinds.has_intervals() { " of what is exact" }
