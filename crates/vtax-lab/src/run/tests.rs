@@ -163,8 +163,9 @@ fn a_trial_that_does_not_count_comes_again_at_the_end_of_its_block_and_is_kept()
 
 #[test]
 fn a_disturbed_trial_counts_and_does_not_come_again() {
+    let bench = Bench::new();
     let mut told = Told::new(&[Disturbed; 6], 0.5);
-    let (results, _) = Bench::new().run(&mut told).unwrap();
+    let (results, _) = bench.run(&mut told).unwrap();
     assert_eq!(told.ran, [0, 1, 2, 3, 4, 5]);
     let trial = results.trial(0).unwrap();
     assert_eq!((trial.suspect.len(), trial.disturbed.len()), (0, 1));
