@@ -1,9 +1,9 @@
 //! A guest of a trial: its specification, and the booted guest with its client and service.
 
-use super::remote;
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeMap;
+use vtax_core::owner::CLIENT;
 use vtax_guest::image::GuestFiles;
 use vtax_guest::platform::{Platform, Target};
 use vtax_host::HostError;
@@ -25,6 +25,14 @@ pub(super) struct GuestSpec<'a> {
     pub settings: &'a Settings,
     /// Whether it follows the target's profile.
     pub is_twin: bool,
+}
+
+/// A client on another machine as a subject: only its name, since no process of this host is the client's.
+fn remote_client() -> Subject {
+    Subject {
+        owner: CLIENT.to_owned(),
+        ..Subject::default()
+    }
 }
 
 impl<'a> GuestSpec<'a> {
@@ -55,7 +63,7 @@ impl<'a> GuestSpec<'a> {
         })?;
         let actor = actor.filter(|_| seat.outer_network().is_some());
         let (client, client_subject, client_place): (Box<dyn LoadClient>, _, _) = match actor {
-            Some((actor, place)) => (Box::new(actor.clone()), remote::client_subject(), place),
+            Some((actor, place)) => (Box::new(actor.clone()), remote_client(), place),
             None => {
                 let client = seat.client();
                 let subject = client.subject();

@@ -5,10 +5,8 @@ use crate::plan::RemoteClient;
 use std::ffi::OsStr;
 use std::path::Path;
 use vtax_host::HostError;
-use vtax_observe::Subject;
 
 /// The owner of the client's series.
-pub(super) use vtax_core::owner::CLIENT;
 
 /// The client's machine.
 pub(in super::super) struct ClientHost {
@@ -37,13 +35,5 @@ impl ClientHost {
         let this = Path::new("/proc/self/exe");
         let actor = RemoteActor::start(OsStr::new("ssh"), &self.client.host, this)?;
         Ok(self.actor.insert(actor).clone())
-    }
-}
-
-/// The client's subject: only its name, since no process of this host is the client's.
-pub(in super::super) fn client_subject() -> Subject {
-    Subject {
-        owner: CLIENT.to_owned(),
-        ..Subject::default()
     }
 }

@@ -4,7 +4,7 @@ mod client;
 mod counters;
 mod pool;
 
-pub(super) use client::{ClientHost, client_subject};
+pub(super) use client::ClientHost;
 pub(super) use counters::RemoteReport;
 
 use super::guest::Guest;
@@ -13,10 +13,10 @@ use crate::LabError;
 use crate::external;
 use crate::place::actor::RemoteActor;
 use crate::run::Log;
-use client::CLIENT;
 use counters::ActorCounters;
 use pool::PoolCounters;
 use vtax_core::Nanoseconds;
+use vtax_core::owner::CLIENT;
 use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
 
