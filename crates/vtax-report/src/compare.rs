@@ -221,15 +221,18 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     let is_adjusted = shown
         .filter_map(|row| row.confidence)
         .any(|level| level > 0.95);
-    let interval = match (kinds.has_intervals(), is_adjusted) {
-        (true, true) => " [95 % CI, adjusted for the number of comparisons]",
-        (true, false) => " [95 % CI]",
-        (false, _) => "",
+    let interval = if kinds.has_intervals() {
+        " [95 % CI]"
+    } else {
+        ""
     };
     lines.push(format!(
         "  * a difference is shown; = the same within {}; ratios are to A{interval}",
         percent(comparison.minimum_effect)
     ));
+    if is_adjusted {
+        lines.push("  intervals are adjusted for the number of comparisons".to_owned());
+    }
     for (letter, run) in &runs {
         let rows = run.comparisons.iter().filter(|row| row.headline);
         let open: Vec<String> = rows
