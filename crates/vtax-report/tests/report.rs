@@ -828,11 +828,17 @@ fn a_knee_that_is_a_bound_says_so() {
         let mut trial = results.trial(index).unwrap();
         let objective = trial.objective.as_mut().unwrap();
         match trial.treatment.factors["neighbours"].as_str() {
-            "none" => objective.broke = None,
+            "none" => {
+                objective.broke = None;
+                trial.phases.retain(|phase| phase.kept == Some(true));
+            }
             "pi" => {}
             _ => {
                 objective.knee = None;
                 trial.metrics.remove("knee");
+                for phase in &mut trial.phases {
+                    phase.kept = Some(false);
+                }
             }
         }
         results.rewrite_trial(&trial).unwrap();

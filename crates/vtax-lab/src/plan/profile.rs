@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
-use vtax_core::{Base, Quantity, Unit};
+use vtax_core::{Base, Quantity, Unit, metric};
 use vtax_report::results::Metric;
 
 /// The most levels of one trial.
@@ -169,6 +169,9 @@ pub struct Objective {
     pub has_unit: bool,
 }
 
+/// The percentage of requests that may fail where an objective is on something else.
+const ALLOWED_ERRORS: f64 = 0.1;
+
 /// Suffixes of a limit, with their factor and unit.
 const SUFFIXES: [(&str, f64, Unit); 18] = [
     ("kbit/s", 1e3, Unit::per(Base::Bit, Base::Second)),
@@ -263,6 +266,14 @@ impl Objective {
         };
         Ok((holds, found))
     }
+
+    /// The share of failed requests, where that is more than an objective on something else allows: what is refused at
+    /// once has no latency.
+    pub fn too_many_errors(&self, metrics: &BTreeMap<String, Metric>) -> Option<Quantity> {
+        let errors = metrics.get(metric::ERRORS.name)?.quantity;
+        let is_too_many = errors.value > ALLOWED_ERRORS && errors.unit == Unit::of(Base::Percent);
+        (is_too_many && !metric::ERRORS.is(&self.metric)).then_some(errors)
+    }
 }
 
 impl fmt::Display for Objective {
@@ -300,6 +311,24 @@ mod tests {
         assert!(other.contains("limit in s"), "{other}");
         let at_least = Objective::parse("latency.p99>=5").unwrap();
         assert!(at_least.judge(&metric(5.0, Base::Byte)).unwrap().0);
+    }
+
+    #[test]
+    fn refused_requests_break_an_objective_on_latency_however_fast_they_were() {
+        let with = |percent: f64| {
+            let mut metrics = metric(0.001, Base::Second);
+            let errors = metric(percent, Base::Percent)
+                .remove("latency.p99")
+                .unwrap();
+            metrics.insert("errors".to_owned(), errors);
+            metrics
+        };
+        let latency = Objective::parse("latency.p99 <= 20ms").unwrap();
+        assert!(latency.judge(&with(5.0)).unwrap().0);
+        assert_eq!(latency.too_many_errors(&with(5.0)).unwrap().value, 5.0);
+        assert_eq!(latency.too_many_errors(&with(0.1)), None);
+        let own = Objective::parse("errors <= 10%").unwrap();
+        assert_eq!(own.too_many_errors(&with(5.0)), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub(crate) mod certainty;
 pub mod charge;
 mod checks;
 mod comparisons;
+mod knees;
 mod machines;
 mod model;
 mod noise;
@@ -12,7 +13,7 @@ pub(crate) mod words;
 
 pub use certainty::Certainty;
 pub use comparisons::{Comparison, Needed, by_key};
-pub(crate) use comparisons::{asked_effect, judge};
+pub(crate) use comparisons::{adjusted_in_words, asked_effect, judge};
 use comparisons::{blocks, compare_with_baselines, places};
 pub use machines::{Disagreement, Fleet};
 use model::by_label;
@@ -129,6 +130,9 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     }
     fleet.judge(&mut comparisons, pairs_of);
     judge(&mut comparisons, run.minimum_effect);
+    for comparison in &mut comparisons {
+        knees::judge(comparison, run.minimum_effect);
+    }
     if provisional {
         for comparison in &mut comparisons {
             comparison.make_provisional();
@@ -446,7 +450,9 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
         .iter()
         .map(|trial| (trial.index, &trial.metrics))
         .collect();
-    let metrics = metric_summaries(&[&treatment.label], &found, Certainty::of(&counted));
+    let mut metrics = metric_summaries(&[&treatment.label], &found, Certainty::of(&counted));
+    let objective = scenario::objective(&counted);
+    knees::widen(&mut metrics, objective.as_ref());
     let mut steady: BTreeMap<String, SteadyState> = BTreeMap::new();
     let rows = own.iter().map(|(_, row)| row);
     for row in rows.filter(|row| row.failed.is_none() && row.suspect.is_empty()) {
@@ -484,7 +490,7 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
             .filter_map(|(phase, values)| Some((phase, stats::mean(&values)?)))
             .collect(),
         levels: scenario::levels(treatment, &counted),
-        objective: scenario::objective(&counted),
+        objective,
         actors: scenario::actors(treatment, &counted),
         distributions: scenario::distributions(&read),
         timeline: read.iter().find_map(|read| read.timeline.clone()),

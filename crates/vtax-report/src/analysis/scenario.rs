@@ -6,7 +6,8 @@ mod timeline;
 pub use timeline::{Layer, Timeline, TimelinePhase};
 pub(super) use timeline::{is_wanted, timeline};
 
-use super::{Certainty, MetricSummary, Read, distinct, find_metric, metric_summaries};
+use super::{Certainty, MetricSummary, Read, distinct, find_metric, knees, metric_summaries};
+use crate::stats::Knee;
 use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -38,7 +39,7 @@ impl LevelSummary {
 }
 
 /// How an objective fared over the trials.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectiveSummary {
     /// As the plan says it: `latency.p99 <= 20ms`.
     pub text: String,
@@ -50,6 +51,8 @@ pub struct ObjectiveSummary {
     pub broken_at_first: usize,
     /// What broke it, in words, without repetition.
     pub broke: Vec<String>,
+    /// The knee of each trial, by its index; empty where the load was steady.
+    pub knees: Vec<(u32, Knee)>,
 }
 
 /// An actor beside the target, over the trials.
@@ -144,6 +147,11 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
         held_to_last: all.clone().filter(|one| one.broke.is_none()).count(),
         broken_at_first: all.clone().filter(|one| one.knee.is_none()).count(),
         broke: distinct(all.filter_map(|one| one.broke.clone())),
+        knees: counted
+            .iter()
+            .filter(|trial| trial.objective.is_some())
+            .filter_map(|trial| knees::of(trial))
+            .collect(),
     })
 }
 

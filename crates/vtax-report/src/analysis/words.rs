@@ -33,11 +33,12 @@ pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
     let short = &summary.short;
     let mut line = match summary.metric(metric::KNEE.name) {
         Some(knee) => {
-            // Trials that agree on a level do not know the knee any better than levels are apart.
-            let interval = knee
-                .interval
-                .filter(|interval| interval.low < interval.high);
-            let shown = estimate(knee.description.mean, interval, knee.unit).line();
+            let low = super::knees::over_trials(objective).and_then(|ends| ends.low);
+            let value = match objective.held_to_last > 0 {
+                true => low.unwrap_or(knee.description.mean),
+                false => knee.description.mean,
+            };
+            let shown = estimate(value, knee.interval, knee.unit).line();
             let n = knee.description.n;
             let bound = if objective.held_to_last > 0 {
                 "at least "

@@ -268,6 +268,9 @@ pub struct ObjectiveOutcome {
     /// What broke it, and at which level, in words; `None` where it held to the last level, so that
     /// the knee is a lower bound.
     pub broke: Option<String>,
+    /// The next level above the knee that was tried, and broke it. Absent in records that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Quantity>,
 }
 
 /// How long each phase of a trial took.

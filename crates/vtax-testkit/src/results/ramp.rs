@@ -253,6 +253,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
             text: OBJECTIVE.to_owned(),
             knee,
             broke,
+            next: None,
         }),
     }
 }

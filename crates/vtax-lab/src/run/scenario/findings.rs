@@ -75,13 +75,19 @@ pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option
         let result = window.of_target()?;
         let late = result.late.as_ref().filter(|late| counts(late, host))?;
         let is_judged = level(window) <= lowest && result.unreached.is_none();
-        is_judged.then(|| format!("at {}: {}", window.name, late.text))
+        // A level that was not judged was repeated.
+        let is_repeated = window.kept.is_none() && windows.iter().any(|one| one.kept.is_some());
+        let limit = match window.kept {
+            Some(false) => "the load generator, not the service, was the limit: ",
+            _ => "",
+        };
+        (is_judged && !is_repeated).then(|| format!("at {}: {limit}{}", window.name, late.text))
     })
 }
 
 /// Whether a load generator's lateness makes its trial suspect. In an emulated host client and target take turns on the
 /// same few processors by design, so that there some requests always leave late: only a typical request's lateness counts.
-fn counts(late: &Lateness, host: Source) -> bool {
+pub(super) fn counts(late: &Lateness, host: Source) -> bool {
     late.is_typical || host != Source::Emulated
 }
 
@@ -94,8 +100,12 @@ impl Findings<'_, '_> {
         let whole = (&first.begin, &last.end);
         attempt.window = (first.begin.at, last.end.at);
         let (before, after, own) = (&first.before, &last.after, self.own_work(whole));
-        attempt.suspect.extend(suspect::reasons(before, after, &own));
-        attempt.disturbed.extend(suspect::disturbances(before, after, &own));
+        attempt
+            .suspect
+            .extend(suspect::reasons(before, after, &own));
+        attempt
+            .disturbed
+            .extend(suspect::disturbances(before, after, &own));
         let nothing = WorkloadResult::default();
         let is_steady = measured.windows.len() == 1 && first.level.is_none();
         let of_target = self.observation(whole, 0, true);

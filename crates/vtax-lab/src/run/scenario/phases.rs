@@ -3,6 +3,7 @@
 mod course;
 
 use super::charging::{Charged, Charging};
+use super::findings;
 use super::live::LiveSampler;
 use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
@@ -19,6 +20,7 @@ use vtax_host::signals::Signals;
 use vtax_load::workload::{LoadLevel, Timing, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
 use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
+use vtax_report::stats;
 
 /// Between two checks whether a load has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -189,7 +191,9 @@ impl PhaseRunner<'_, '_, '_> {
         } else {
             let levels = profile.longest(trial.plan.duration, self.guests.iter().count());
             // Between two levels one generator ends and the next one starts.
-            levels + levels / if trial.is_steady() { 50 } else { 10 }
+            let between = levels / if trial.is_steady() { 50 } else { 10 };
+            // A level that broke the objective is repeated.
+            levels * if trial.is_steady() { 1 } else { 2 } + between
         };
         for number in 0..count {
             let timing = Timing {
@@ -435,17 +439,30 @@ impl PhaseRunner<'_, '_, '_> {
     /// Level after level of the profile.
     fn levels(&mut self) -> Result<(), LabError> {
         let mut course = Course::of(&self.trial.planned.profile);
+        let repeats = !matches!(self.trial.planned.profile, Profile::Steps { .. });
         let mut knee = Knee::default();
         while let Some(level) = course.next(knee.broke_at.map(|at| at.elapsed())) {
-            let is_first = self.measured.windows.is_empty();
-            let verdict = match self.level(level, &course)? {
-                Ok(verdict) => verdict,
-                Err(cause) if is_first => return Err(LabError::Plan(cause)),
-                Err(cause) => Some((false, cause)),
-            };
-            if let Some((kept, found)) = verdict {
-                course.judged(level, kept);
-                knee.judged(level, kept, found);
+            let first = self.judged_level(level, &course)?;
+            let mut verdicts = vec![first];
+            // A stall is no limit: a level breaks the objective when it does so twice.
+            let is_broken = matches!(verdicts.as_slice(), [Some((false, _))]);
+            if is_broken && repeats && knee.broke_at.is_none() {
+                self.guests.stop();
+                self.log
+                    .line(&format!("broken at {level}: the level is repeated"));
+                // Not judged where the generator itself was late.
+                if self.is_late() {
+                    verdicts.clear();
+                    if let Some(window) = self.measured.windows.last_mut() {
+                        window.kept = None;
+                    }
+                }
+                verdicts.push(self.judged_level(level, &course)?);
+            }
+            let verdicts: Vec<Verdict> = verdicts.into_iter().flatten().collect();
+            if let Some((kept, _)) = verdicts.last() {
+                course.judged(level, *kept);
+                knee.judged(level, verdicts);
             }
         }
         // A generator that goes on by itself does so beyond the last level.
@@ -455,14 +472,34 @@ impl PhaseRunner<'_, '_, '_> {
             let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
             self.measured.objective = Some(ObjectiveOutcome {
                 text: objective.to_string(),
-                knee: knee.best.and_then(quantity),
-                broke: knee.broke.map(|(level, found)| match quantity(level) {
+                knee: knee.best().and_then(quantity),
+                broke: knee.broke().map(|(level, found)| match quantity(level) {
                     Some(level) => format!("{found} at {level}"),
-                    None => found,
+                    None => found.to_owned(),
                 }),
+                next: knee.broke().and_then(|(level, _)| quantity(level)),
             });
         }
         Ok(())
+    }
+
+    /// Whether the load generator was late at the last level that was measured.
+    fn is_late(&self) -> bool {
+        let last = self.measured.windows.last();
+        let last = last.filter(|window| window.kept == Some(false));
+        let result = last.and_then(MeasuredWindow::of_target);
+        let late = result.and_then(|result| result.late.as_ref());
+        late.is_some_and(|late| findings::counts(late, self.instruments.metering.host))
+    }
+
+    /// Measures and judges one level; one after the first that cannot be judged is broken.
+    fn judged_level(&mut self, level: f64, course: &Course) -> Result<Option<Verdict>, LabError> {
+        let is_first = self.measured.windows.is_empty();
+        match self.level(level, course)? {
+            Ok(verdict) => Ok(verdict),
+            Err(cause) if is_first => Err(LabError::Plan(cause)),
+            Err(cause) => Ok(Some((false, cause))),
+        }
     }
 
     /// Measures one level; the verdict on it, or why it cannot be judged.
@@ -493,6 +530,10 @@ impl PhaseRunner<'_, '_, '_> {
                     window.kept = Some(*kept);
                 }
                 self.report_level(level, Some(&window), window.kept);
+                let mut windows = self.measured.windows.iter();
+                if windows.any(|earlier| earlier.name == window.name) {
+                    window.name.push_str(", again");
+                }
                 self.measured.windows.push(window);
                 Ok(verdict)
             }
@@ -522,6 +563,7 @@ impl PhaseRunner<'_, '_, '_> {
         self.measured.objective = Some(ObjectiveOutcome {
             text: objective.to_string(),
             knee: None,
+            next: None,
             broke: verdict.filter(|(kept, _)| !kept).map(|(_, found)| found),
         });
         for window in &mut self.measured.windows {
@@ -535,8 +577,15 @@ impl PhaseRunner<'_, '_, '_> {
         let Some(objective) = &self.trial.planned.objective else {
             return Ok(None);
         };
-        let (kept, found) = objective.judge(&self.metrics(window))?;
+        let metrics = self.metrics(window);
+        let (kept, found) = objective.judge(&metrics)?;
         let found = format!("{} was {found}", objective.metric);
+        if let Some(errors) = objective.too_many_errors(&metrics).filter(|_| kept) {
+            return Ok(Some((
+                false,
+                format!("{} were {errors}", metric::ERRORS.name),
+            )));
+        }
         let unreached = window
             .of_target()
             .and_then(|result| result.unreached.clone());
@@ -575,28 +624,40 @@ impl PhaseRunner<'_, '_, '_> {
     }
 }
 
-/// The highest level that kept the objective, and the lowest one that broke it.
+/// Every run of every level that was judged.
 #[derive(Default)]
 struct Knee {
-    best: Option<f64>,
-    broke: Option<(f64, String)>,
+    runs: Vec<(f64, bool)>,
+    /// What broke it, at which level.
+    broken: Vec<(f64, String)>,
+    /// When a level broke it for good.
     broke_at: Option<Instant>,
 }
 
 impl Knee {
-    fn judged(&mut self, level: f64, kept: bool, found: String) {
-        let is_below = self.broke.as_ref().is_none_or(|(at, _)| level < *at);
-        if kept {
-            if is_below {
-                self.best = Some(self.best.map_or(level, |best| best.max(level)));
+    fn judged(&mut self, level: f64, verdicts: Vec<Verdict>) {
+        if verdicts.last().is_some_and(|(kept, _)| !kept) {
+            self.broke_at = self.broke_at.or_else(|| Some(Instant::now()));
+        }
+        for (kept, found) in verdicts {
+            self.runs.push((level, kept));
+            if !kept {
+                self.broken.push((level, found));
             }
-            return;
         }
-        self.broke_at = self.broke_at.or_else(|| Some(Instant::now()));
-        if is_below {
-            self.broke = Some((level, found));
-            self.best = self.best.filter(|best| *best < level);
-        }
+    }
+
+    fn best(&self) -> Option<f64> {
+        let low = stats::knee(&self.runs)?.low;
+        (low > 0.0).then_some(low)
+    }
+
+    /// The next level above the knee, and what broke it.
+    fn broke(&self) -> Option<(f64, &str)> {
+        let high = stats::knee(&self.runs)?.high?;
+        let above = self.broken.iter().filter(|(level, _)| *level >= high);
+        let lowest = above.min_by(|one, other| one.0.total_cmp(&other.0))?;
+        Some((high, &lowest.1))
     }
 }
 

@@ -15,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use vtax_core::{Base, Hertz, Series, Unit};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{self, CommandLine, Finished, Job, Target};
@@ -60,6 +61,8 @@ struct Fake {
     falls_short: bool,
     /// From this rate on it sends late.
     late_from: f64,
+    /// Whether requests at 200 are still to fail once.
+    stalls: Option<&'static AtomicBool>,
 }
 
 const NEVER: f64 = f64::INFINITY;
@@ -67,26 +70,37 @@ const STARTED_EACH: Fake = Fake {
     ramps: false,
     falls_short: false,
     late_from: NEVER,
+    stalls: None,
 };
 const BY_ITSELF: Fake = Fake {
     ramps: true,
     falls_short: false,
     late_from: NEVER,
+    stalls: None,
 };
 const SHORT: Fake = Fake {
     ramps: false,
     falls_short: true,
     late_from: NEVER,
+    stalls: None,
 };
 const LATE_AT_THE_BREAK: Fake = Fake {
     ramps: true,
     falls_short: false,
     late_from: 300.0,
+    stalls: None,
 };
 const LATE_BEYOND: Fake = Fake {
     ramps: true,
     falls_short: false,
     late_from: 500.0,
+    stalls: None,
+};
+
+static TO_STALL: AtomicBool = AtomicBool::new(true);
+const STALLS_ONCE: Fake = Fake {
+    stalls: Some(&TO_STALL),
+    ..STARTED_EACH
 };
 
 impl Fake {
@@ -155,7 +169,9 @@ impl Workload for Fake {
             (name.to_owned(), metric)
         };
         let is_too_much = *rate >= 300.0;
-        let errors = f64::from(is_too_much && !self.falls_short);
+        let stalls = self.stalls.filter(|_| *rate == 200.0);
+        let stalls = stalls.is_some_and(|once| once.swap(false, Ordering::Relaxed));
+        let errors = f64::from(stalls || is_too_much && !self.falls_short);
         let metrics = [
             metric("errors", errors, Base::Percent),
             metric("opened", *opened, Base::Second),
@@ -362,18 +378,21 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
         .lines()
         .flat_map(|line| line.split(' ').next())
         .collect();
-    assert_eq!(rates, ["100", "", "200", "", "300", "", "500"]);
+    let measured_at = measured.windows.iter().filter_map(|window| window.level);
+    let measured_at: Vec<String> = measured_at.map(|level| level.value.to_string()).collect();
+    assert_eq!(rates, measured_at.join("  ").split(' ').collect::<Vec<_>>());
     // Whoever watches is told of every level, the one without an answer too, and of the seconds between.
-    let told = [(100.0, true), (200.0, true), (300.0, false), (400.0, false)];
-    let told = told.into_iter().chain([(500.0, false)]);
-    let told: Vec<_> = told.map(|(level, kept)| (level, Some(kept))).collect();
-    assert_eq!(heard.levels, told);
+    let mut told: Vec<f64> = heard.levels.iter().map(|(level, _)| *level).collect();
+    let count = told.len();
+    told.dedup();
+    assert_eq!(told, [100.0, 200.0, 300.0, 400.0, 500.0]);
+    assert!(heard.levels.contains(&(400.0, Some(false))));
     assert_eq!(heard.objectives, ["errors <= 0.10 %"]);
     assert!(heard.meters >= 1, "{}", heard.meters);
     let written = std::fs::read_to_string(&events).unwrap();
     assert_eq!(
         written.lines().count(),
-        heard.phases.len() + told.len() + heard.meters + 1
+        heard.phases.len() + count + heard.meters + 1
     );
     let late = late_in_a_ramp(&measured.windows, Source::Measured);
     let results = measured
@@ -396,17 +415,36 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
 #[test]
 fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_level() {
     let (each, processes) = drive(&STARTED_EACH, true);
-    assert_eq!(processes, 5);
-    // Objective broken at 300, no answer at 400, and two seconds are over after 500.
+    assert_eq!(processes, 6);
+    // Objective broken twice at 300, no answer at 400, and two seconds are over after 500.
     let kept: Vec<_> = each.levels.iter().map(|(_, kept)| *kept).collect();
-    assert_eq!(kept, [true, true, false, false].map(Some));
+    assert_eq!(kept, [true, true, false, false, false].map(Some));
+    assert_eq!(each.levels[3].0, "300 request/s, again");
     let objective = each.objective.as_ref().unwrap();
     assert_eq!(objective.knee.unwrap().value, 200.0);
     assert!(objective.broke.as_ref().unwrap().contains("300"));
-    assert_eq!(each.phases.len(), 10, "{:?}", each.phases);
+    assert_eq!(objective.next.unwrap().value, 300.0);
+    assert_eq!(each.phases.len(), 12, "{:?}", each.phases);
 
-    // It gave up once, and another one went on from there.
-    assert_eq!(drive(&BY_ITSELF, true), (each, 2));
+    // It was started again for the repeat, and where it gave up.
+    assert_eq!(drive(&BY_ITSELF, true), (each, 3));
+}
+
+#[test]
+fn a_level_that_stalls_once_is_repeated_and_the_ramp_goes_on() {
+    let (seen, _) = drive(&STALLS_ONCE, true);
+    let levels: Vec<_> = seen.levels.iter().take(4).collect();
+    assert_eq!(levels[1], &("200 request/s".to_owned(), Some(false)));
+    assert_eq!(levels[2], &("200 request/s, again".to_owned(), Some(true)));
+    assert_eq!(levels[3].0, "300 request/s");
+    assert_eq!(seen.objective.unwrap().knee.unwrap().value, 200.0);
+}
+
+#[test]
+fn a_level_at_which_the_generator_is_late_is_not_judged_but_repeated() {
+    let (seen, _) = drive(&LATE_AT_THE_BREAK, true);
+    let judged: Vec<_> = seen.levels.iter().map(|(_, kept)| *kept).collect();
+    assert_eq!(judged[2..4], [None, Some(false)]);
 }
 
 #[test]
@@ -423,7 +461,9 @@ fn a_generator_that_is_late_at_the_level_that_broke_makes_the_trial_suspect_and_
     let late = |workload| drive(workload, true).0.late;
     assert_eq!(
         late(&LATE_AT_THE_BREAK).as_deref(),
-        Some("at 300 request/s: sent late")
+        Some(
+            "at 300 request/s, again: the load generator, not the service, was the limit: sent late"
+        )
     );
     assert_eq!(late(&LATE_BEYOND), None);
 }
@@ -431,7 +471,7 @@ fn a_generator_that_is_late_at_the_level_that_broke_makes_the_trial_suspect_and_
 #[test]
 fn a_load_has_its_blocks_seed_unless_the_plan_sets_it_or_the_host_is_emulated() {
     let (seen, _) = drive(&STARTED_EACH, true);
-    assert_eq!(seen.seeds, [load_seed(1, 1, 0) as f64; 4]);
+    assert_eq!(seen.seeds, [load_seed(1, 1, 0) as f64; 5]);
     let seeded = |settings: &Settings, host| is_seeded_by_block(&STARTED_EACH, settings, host);
     let mut settings = Settings::default();
     assert!(seeded(&settings, Source::Measured));
@@ -443,5 +483,5 @@ fn a_load_has_its_blocks_seed_unless_the_plan_sets_it_or_the_host_is_emulated() 
 #[test]
 fn where_nobody_sees_its_lines_it_is_started_for_each_level() {
     let (_, processes) = drive(&BY_ITSELF, false);
-    assert_eq!(processes, 5);
+    assert_eq!(processes, 6);
 }

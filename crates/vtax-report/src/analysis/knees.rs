@@ -1,0 +1,119 @@
+//! Knees over trials: their intervals, and those of their ratios, which contain the steps between levels.
+
+use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary, words};
+use crate::results::Trial;
+use crate::stats::{self, FEWEST_PAIRS, Interval, Knee, KneeRatio, Tax, Verdict};
+use std::collections::BTreeMap;
+use vtax_core::metric;
+
+/// The knee of a trial by all of its levels; `None` where none was judged.
+pub(super) fn of(trial: &Trial) -> Option<(u32, Knee)> {
+    let phases = trial.phases.iter();
+    let runs = phases.filter_map(|phase| Some((phase.level?.value, phase.kept?)));
+    let mut runs: Vec<(f64, bool)> = runs.collect();
+    // A level without any result is no phase.
+    let next = trial.objective.as_ref().and_then(|one| one.next);
+    runs.extend(
+        next.filter(|next| !runs.iter().any(|run| run.0 == next.value))
+            .map(|next| (next.value, false)),
+    );
+    Some((trial.index, stats::knee(&runs)?))
+}
+
+/// Gives the knee of a treatment the interval that contains the steps between levels; none where an end is open.
+pub(super) fn widen(metrics: &mut [MetricSummary], objective: Option<&ObjectiveSummary>) {
+    let Some(objective) = objective.filter(|one| !one.knees.is_empty()) else {
+        return;
+    };
+    for knee in metrics.iter_mut().filter(|one| metric::KNEE.is(&one.name)) {
+        let ends = over_trials(objective);
+        knee.interval = ends
+            .and_then(|ends| closed(&ends))
+            .filter(|ends| ends.contains(knee.description.mean));
+    }
+}
+
+/// The knee over the trials of a treatment: its ends are ratios to 1.
+pub(super) fn over_trials(objective: &ObjectiveSummary) -> Option<KneeRatio> {
+    let one = Knee {
+        low: 1.0,
+        high: Some(1.0),
+    };
+    let knees = objective.knees.iter().map(|(_, knee)| (*knee, one));
+    stats::knee_ratio(&knees.collect::<Vec<_>>())
+}
+
+pub(super) fn closed(ratio: &KneeRatio) -> Option<Interval> {
+    let (low, high) = ratio.low.zip(ratio.high)?;
+    Some(Interval { low, high })
+}
+
+/// Replaces the ratio of a comparison of knees by one that contains the steps and drops no trial.
+pub(super) fn compare(
+    comparison: &mut Comparison,
+    (own, other): (&TreatmentSummary, &TreatmentSummary),
+    block_of: &BTreeMap<u32, u32>,
+) {
+    let (Some(mine), Some(base)) = (&own.objective, &other.objective) else {
+        return;
+    };
+    let by_block: BTreeMap<u32, Knee> = (base.knees.iter())
+        .filter_map(|(trial, knee)| Some((*block_of.get(trial)?, *knee)))
+        .collect();
+    let pairs = (mine.knees.iter())
+        .filter_map(|(trial, knee)| Some((*knee, *by_block.get(block_of.get(trial)?)?)));
+    let pairs: Vec<(Knee, Knee)> = pairs.collect();
+    if pairs.is_empty() {
+        return;
+    }
+    comparison.note = words::bounds(own, other);
+    let Some(found) = stats::knee_ratio(&pairs) else {
+        (comparison.ratio, comparison.tax) = (None, None);
+        comparison.add_note("no ratio: the knees allow any".to_owned());
+        return;
+    };
+    comparison.knee = Some(found);
+    comparison.ratio = Some(found.ratio);
+    if comparison.certainty.is_exact() {
+        return;
+    }
+    comparison.tax = Some(Tax {
+        ratio: found.ratio,
+        interval: closed(&found),
+        paired: true,
+        n: found.n,
+        effect: comparison.tax.map_or(0.0, |tax| tax.effect),
+        p: found.p,
+        student_p: found.p,
+        smallest_p: if found.n < FEWEST_PAIRS { 1.0 } else { 0.0 },
+        sd: None,
+    });
+}
+
+/// The verdict on a comparison of knees, which no step between levels may give.
+pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
+    let Some(knee) = comparison.knee else { return };
+    let is_open = closed(&knee).is_none();
+    if let (Some(tax), Some(ends)) = (&mut comparison.tax, closed(&knee)) {
+        tax.interval = tax.interval.map(|own| Interval {
+            low: own.low.min(ends.low),
+            high: own.high.max(ends.high),
+        });
+        comparison.adjusted_interval = comparison.adjusted_interval.map(|own| Interval {
+            low: own.low.min(ends.low),
+            high: own.high.max(ends.high),
+        });
+    }
+    let shown = match knee.contains_one() {
+        true => Verdict::NoDifferenceShown,
+        false => stats::exact_verdict(knee.ratio, minimum_effect),
+    };
+    let is_significant = comparison.adjusted_p.is_none_or(|p| p < 0.05);
+    comparison.verdict = match comparison.verdict {
+        Verdict::Different if knee.contains_one() => Verdict::NoDifferenceShown,
+        _ if comparison.certainty.is_exact() => shown,
+        _ if is_open && knee.n >= FEWEST_PAIRS && is_significant => shown,
+        Verdict::TooFewTrials if is_open && knee.n >= FEWEST_PAIRS => Verdict::NoDifferenceShown,
+        other => other,
+    };
+}
