@@ -808,7 +808,7 @@ fn a_ramp_shows_its_levels_its_knees_and_what_broke() {
     );
     assert!(table.lines().all(|line| line.chars().count() <= 80));
     assert!(
-        flat.contains("A VM (QEMU, KVM) with neighbours = pi bears 0."),
+        flat.contains("A VM (QEMU, KVM) with neighbours = disk+net bears 0."),
         "{table}"
     );
     let html = page(&results, &analysis);

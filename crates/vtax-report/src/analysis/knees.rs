@@ -93,7 +93,6 @@ pub(super) fn compare(
 /// The verdict on a comparison of knees, which no step between levels may give.
 pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
     let Some(knee) = comparison.knee else { return };
-    let is_open = closed(&knee).is_none();
     if let (Some(tax), Some(ends)) = (&mut comparison.tax, closed(&knee)) {
         tax.interval = tax.interval.map(|own| Interval {
             low: own.low.min(ends.low),
@@ -112,8 +111,10 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
     comparison.verdict = match comparison.verdict {
         Verdict::Different if knee.contains_one() => Verdict::NoDifferenceShown,
         _ if comparison.certainty.is_exact() => shown,
-        _ if is_open && knee.n >= FEWEST_PAIRS && is_significant => shown,
-        Verdict::TooFewTrials if is_open && knee.n >= FEWEST_PAIRS => Verdict::NoDifferenceShown,
+        Verdict::TooFewTrials if knee.n >= FEWEST_PAIRS => match is_significant {
+            true => shown,
+            false => Verdict::NoDifferenceShown,
+        },
         other => other,
     };
 }
