@@ -5,7 +5,6 @@
     reason = "a benchmark that cannot run should say so and stop"
 )]
 
-
 use std::time::Instant;
 use vtax_report::{analysis, html};
 

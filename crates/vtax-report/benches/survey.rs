@@ -8,7 +8,6 @@
     reason = "a benchmark that cannot run should say so and stop"
 )]
 
-
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

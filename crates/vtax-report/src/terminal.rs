@@ -3,7 +3,7 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, adjusted_in_words, distinct,
-    headline_metrics,
+    headline_metrics, knee_in_words,
 };
 use crate::numbers::{Shown, common_scale, scaled};
 use crate::stats::Verdict;
@@ -157,7 +157,7 @@ impl Page {
         for metric in names {
             self.metric(compared, treatments, metric);
         }
-        for knee in treatments.iter().filter_map(|one| one.knee_in_words()) {
+        for knee in treatments.iter().filter_map(|one| knee_in_words(one)) {
             self.paragraph(BOLD, "  ", &knee);
         }
     }

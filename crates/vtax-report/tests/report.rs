@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use vtax_core::Source;
-use vtax_report::analysis::{Analysis, Certainty, Comparison, analyse, analyse_shards};
+use vtax_report::analysis::{
+    Analysis, Certainty, Comparison, analyse, analyse_shards, knee_in_words,
+};
 use vtax_report::html::{Provenance, render, write_report};
 use vtax_report::results::{Aside, ResultsDir, ResultsError, Stage, Trial};
 use vtax_report::stats::{SteadyState, Verdict};
@@ -847,7 +849,7 @@ fn a_knee_that_is_a_bound_says_so() {
     let knees: Vec<String> = analysis
         .treatments
         .iter()
-        .map(|one| one.knee_in_words().unwrap())
+        .map(|one| knee_in_words(one).unwrap())
         .collect();
     assert!(
         knees[0].contains(": at least 350 request/s kept"),

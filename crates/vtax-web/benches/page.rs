@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use vtax_serve::fake::Host;
-use vtax_web::{ListenerSettings, Live, Server, AppState};
+use vtax_web::{AppState, ListenerSettings, Live, Server};
 
 const GUESTS: u32 = 1000;
 const SECONDS: u64 = 30;

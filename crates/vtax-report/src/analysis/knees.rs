@@ -1,10 +1,11 @@
 //! Knees over trials: their intervals, and those of their ratios, which contain the steps between levels.
 
-use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary, words};
+use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary};
+use crate::numbers::estimate;
 use crate::results::Trial;
 use crate::stats::{self, FEWEST_PAIRS, Interval, Knee, KneeRatio, Tax, Verdict};
 use std::collections::BTreeMap;
-use vtax_core::metric;
+use vtax_core::{counted, metric};
 
 /// The knee of a trial by all of its levels; `None` where none was judged.
 pub(super) fn of(trial: &Trial) -> Option<(u32, Knee)> {
@@ -28,7 +29,7 @@ pub(super) fn widen(metrics: &mut [MetricSummary], objective: Option<&ObjectiveS
     for knee in metrics.iter_mut().filter(|one| metric::KNEE.is(&one.name)) {
         let ends = over_trials(objective);
         knee.interval = ends
-            .and_then(|ends| closed(&ends))
+            .and_then(|ends| ends.closed())
             .filter(|ends| ends.contains(knee.description.mean));
     }
 }
@@ -41,11 +42,6 @@ pub(super) fn over_trials(objective: &ObjectiveSummary) -> Option<KneeRatio> {
     };
     let knees = objective.knees.iter().map(|(_, knee)| (*knee, one));
     stats::knee_ratio(&knees.collect::<Vec<_>>())
-}
-
-pub(super) fn closed(ratio: &KneeRatio) -> Option<Interval> {
-    let (low, high) = ratio.low.zip(ratio.high)?;
-    Some(Interval { low, high })
 }
 
 /// Replaces the ratio of a comparison of knees by one that contains the steps and drops no trial.
@@ -66,7 +62,7 @@ pub(super) fn compare(
     if pairs.is_empty() {
         return;
     }
-    comparison.note = words::bounds(own, other);
+    comparison.note = bounds(own, other);
     let Some(found) = stats::knee_ratio(&pairs) else {
         (comparison.ratio, comparison.tax) = (None, None);
         comparison.add_note("no ratio: the knees allow any".to_owned());
@@ -79,7 +75,7 @@ pub(super) fn compare(
     }
     comparison.tax = Some(Tax {
         ratio: found.ratio,
-        interval: closed(&found),
+        interval: found.closed(),
         paired: true,
         n: found.n,
         effect: comparison.tax.map_or(0.0, |tax| tax.effect),
@@ -93,7 +89,7 @@ pub(super) fn compare(
 /// The verdict on a comparison of knees, which no step between levels may give.
 pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
     let Some(knee) = comparison.knee else { return };
-    if let (Some(tax), Some(ends)) = (&mut comparison.tax, closed(&knee)) {
+    if let (Some(tax), Some(ends)) = (&mut comparison.tax, knee.closed()) {
         tax.interval = tax.interval.map(|own| Interval {
             low: own.low.min(ends.low),
             high: own.high.max(ends.high),
@@ -117,4 +113,76 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
         },
         other => other,
     };
+}
+
+/// The knee of a treatment in words, with what broke the objective; `None` where it has no objective:
+/// `qemu: 310 [290–330] request/s kept latency.p99 <= 20ms (n = 4); broken by p99 31 ms at …`.
+pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
+    let objective = summary.objective.as_ref()?;
+    let text = &objective.text;
+    let short = &summary.short;
+    let mut line = match summary.metric(metric::KNEE.name) {
+        Some(knee) => {
+            let low = over_trials(objective).and_then(|ends| ends.low);
+            let value = match objective.held_to_last > 0 {
+                true => low.unwrap_or(knee.description.mean),
+                false => knee.description.mean,
+            };
+            let shown = estimate(value, knee.interval, knee.unit).line();
+            let n = knee.description.n;
+            let bound = if objective.held_to_last > 0 {
+                "at least "
+            } else {
+                ""
+            };
+            format!("{short}: {bound}{shown} kept {text} (n = {n})")
+        }
+        None => format!("{short}: no load kept {text}"),
+    };
+    let of = |times: usize| format!("{times} of {}", counted(objective.trials, "trial"));
+    if objective.held_to_last > 0 {
+        line.push_str(&format!(
+            "; in {} the highest load kept it",
+            of(objective.held_to_last)
+        ));
+    }
+    if objective.broken_at_first > 0 {
+        line.push_str(&format!(
+            "; in {} the lowest load broke it",
+            of(objective.broken_at_first)
+        ));
+    }
+    if let Some((first, others)) = objective.broke.split_first() {
+        line.push_str(&format!("; broken by {first}"));
+        if !others.is_empty() {
+            line.push_str(", for instance");
+        }
+    }
+    Some(line)
+}
+
+/// What a ratio of knees leaves out; `None` where every trial of both has its knee.
+fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<String> {
+    let mut parts = Vec::new();
+    for one in [summary, baseline] {
+        let Some(objective) = &one.objective else {
+            continue;
+        };
+        for (times, what) in [
+            (objective.held_to_last, "is a lower bound"),
+            (
+                objective.broken_at_first,
+                "is missing: the lowest load broke it",
+            ),
+        ] {
+            if times > 0 {
+                parts.push(format!(
+                    "in {} of {} the knee {what}",
+                    counted(times, "trial"),
+                    one.short
+                ));
+            }
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
 }

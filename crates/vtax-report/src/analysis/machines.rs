@@ -1,11 +1,11 @@
 //! How much the machines of a run disagree: a random effect on the logarithm of a comparison's ratio.
 //! Blocks never span machines, so every ratio is one machine's own.
 
-use super::Comparison;
 use super::checks::Pairs;
+use super::{Comparison, Disagreement};
 use crate::numbers::ratio;
 use crate::results::Together;
-use crate::stats::{Groups, Interval, tax_over};
+use crate::stats::{Groups, tax_over};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::counted;
@@ -24,26 +24,6 @@ pub struct Fleet {
     /// Machine of each block that was run.
     #[serde(skip)]
     of: BTreeMap<u32, usize>,
-}
-
-/// How much machines disagree about a ratio: 1 where they do not.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Disagreement {
-    /// Machines that have pairs.
-    pub machines: usize,
-    /// Two machines differ by about this factor: the random effect's standard deviation.
-    pub factor: f64,
-    /// Its 95 % interval.
-    pub interval: Interval,
-    /// Chance of machines so far apart if none differed.
-    pub p: f64,
-}
-
-impl Disagreement {
-    /// Whether the interval excludes that they agree.
-    pub fn is_shown(&self) -> bool {
-        self.interval.low > 1.0
-    }
 }
 
 impl Fleet {

@@ -3,28 +3,31 @@
 pub(crate) mod certainty;
 pub mod charge;
 mod checks;
+mod comparison;
 mod comparisons;
 mod knees;
 mod machines;
 mod model;
 mod noise;
 mod scenario;
+mod summaries;
+mod timeline;
 pub(crate) mod words;
 
 pub use certainty::Certainty;
-pub use comparisons::{Comparison, Needed, by_key};
+pub use comparison::{Comparison, Disagreement, Needed, by_key};
 pub(crate) use comparisons::{adjusted_in_words, asked_effect, judge};
 use comparisons::{blocks, compare_with_baselines, places};
-pub use machines::{Disagreement, Fleet};
-use model::by_label;
-pub use model::{
-    Analysis, AttemptRow, Counts, MetricSummary, Observation, RateSeries, Sentence,
-    TreatmentSummary, TrialRow, distinct,
+pub use knees::knee_in_words;
+pub use machines::Fleet;
+pub use model::{Analysis, AttemptRow, Observation, RateSeries, Sentence, TrialRow};
+use summaries::by_label;
+pub use summaries::{
+    ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,
+    TreatmentSummary, distinct,
 };
-pub(crate) use model::{distinct_metrics, find_metric, headline_metrics};
-pub use scenario::{
-    ActorSummary, Distribution, Layer, LevelSummary, ObjectiveSummary, Timeline, TimelinePhase,
-};
+pub(crate) use summaries::{distinct_metrics, find_metric, headline_metrics};
+pub use timeline::{Layer, Timeline, TimelinePhase};
 
 use crate::platforms;
 use crate::results::{
@@ -239,7 +242,7 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     };
     let is_scenario = scenario::is_scenario(&trial);
     let wanted = |owner: &str, metric: &str| {
-        is_steadiness(owner, metric) || (is_scenario && scenario::is_wanted(owner, metric))
+        is_steadiness(owner, metric) || (is_scenario && timeline::is_wanted(owner, metric))
     };
     let mut problems = Vec::new();
     let mut samples = Vec::new();
@@ -253,7 +256,7 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
         problems.push(error.to_string());
         Vec::new()
     });
-    let timeline = is_scenario.then(|| scenario::timeline(&trial, &samples));
+    let timeline = is_scenario.then(|| timeline::timeline(&trial, &samples));
     samples.retain(|samples| is_steadiness(&samples.series.owner, &samples.series.metric));
     let read = Read {
         trial,

@@ -24,17 +24,6 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
     comparison.tax = Some(floored);
 }
 
-/// What the sentence of a comparison that is below the floor has.
-pub(super) fn limit(comparison: &Comparison) -> Option<String> {
-    let floor = comparison
-        .noise_floor
-        .filter(|_| comparison.is_below_floor)?;
-    Some(format!(
-        "this host cannot tell less than ±{} today",
-        percent(floor)
-    ))
-}
-
 /// The floor of each headline metric, and the disturbances, in lines.
 pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
     let mut floors: BTreeMap<(&str, &str), f64> = BTreeMap::new();

@@ -1,85 +1,11 @@
-//! What scenarios add to a treatment: its levels, its objective, the other actors, distributions,
-//! and one trial over time.
+//! What scenarios add to a treatment: its levels, its objective, the other actors, and distributions.
 
-mod timeline;
-
-pub use timeline::{Layer, Timeline, TimelinePhase};
-pub(super) use timeline::{is_wanted, timeline};
-
-use super::{Certainty, MetricSummary, Read, distinct, find_metric, knees, metric_summaries};
-use crate::stats::Knee;
+use super::{
+    ActorSummary, Certainty, Distribution, LevelSummary, ObjectiveSummary, Read, distinct, knees,
+    metric_summaries,
+};
 use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
-use hdrhistogram::Histogram;
-use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::Quantity;
-
-/// One load level over the trials that reached it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct LevelSummary {
-    /// The phase's name.
-    pub name: String,
-    /// The load that was asked for.
-    pub level: Quantity,
-    /// How many trials reached it.
-    pub trials: usize,
-    /// In how many of them an objective was judged.
-    pub judged: usize,
-    /// In how many of those it held.
-    pub kept: usize,
-    /// The target's metrics at this level.
-    pub metrics: Vec<MetricSummary>,
-}
-
-impl LevelSummary {
-    /// One metric by name.
-    pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
-        find_metric(&self.metrics, name)
-    }
-}
-
-/// How an objective fared over the trials.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ObjectiveSummary {
-    /// As the plan says it: `latency.p99 <= 20ms`.
-    pub text: String,
-    /// Trials that had it.
-    pub trials: usize,
-    /// Those in which it held to the last level: their knee is a lower bound.
-    pub held_to_last: usize,
-    /// Those in which the lowest level broke it: they have no knee.
-    pub broken_at_first: usize,
-    /// What broke it, in words, without repetition.
-    pub broke: Vec<String>,
-    /// The knee of each trial, by its index; empty where the load was steady.
-    pub knees: Vec<(u32, Knee)>,
-}
-
-/// An actor beside the target, over the trials.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ActorSummary {
-    /// Its name.
-    pub name: String,
-    /// What it is.
-    pub role: Role,
-    /// Kind of platform and workload, or whom it drives; where it lived.
-    pub facts: String,
-    /// Its metrics over the whole measured part.
-    pub metrics: Vec<MetricSummary>,
-}
-
-/// The distribution of one metric at one level, added up over the trials.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Distribution {
-    /// The actor and the metric, such as `client.latency`.
-    pub name: String,
-    /// The level's name; `None` where the load was steady.
-    pub level: Option<String>,
-    /// How many trials it holds.
-    pub trials: usize,
-    /// Values in nanoseconds.
-    pub histogram: Histogram<u64>,
-}
 
 /// The parts of trials by name, in the order in which trials name them; of namesakes in a trial the first.
 fn by_name<'a, T>(

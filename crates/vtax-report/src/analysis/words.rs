@@ -1,7 +1,7 @@
 //! The plain words of a report: what platforms are called, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
-use crate::numbers::{estimate, percent, ratio};
+use crate::numbers::{percent, ratio};
 use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,77 +24,6 @@ pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
             summary.noun.push_str(&format!(" named {platform}"));
         }
     }
-}
-
-/// `qemu: 310 [290–330] request/s kept latency.p99 <= 20ms (n = 4); broken by p99 31 ms at …`.
-pub(super) fn knee(summary: &TreatmentSummary) -> Option<String> {
-    let objective = summary.objective.as_ref()?;
-    let text = &objective.text;
-    let short = &summary.short;
-    let mut line = match summary.metric(metric::KNEE.name) {
-        Some(knee) => {
-            let low = super::knees::over_trials(objective).and_then(|ends| ends.low);
-            let value = match objective.held_to_last > 0 {
-                true => low.unwrap_or(knee.description.mean),
-                false => knee.description.mean,
-            };
-            let shown = estimate(value, knee.interval, knee.unit).line();
-            let n = knee.description.n;
-            let bound = if objective.held_to_last > 0 {
-                "at least "
-            } else {
-                ""
-            };
-            format!("{short}: {bound}{shown} kept {text} (n = {n})")
-        }
-        None => format!("{short}: no load kept {text}"),
-    };
-    let of = |times: usize| format!("{times} of {}", counted(objective.trials, "trial"));
-    if objective.held_to_last > 0 {
-        line.push_str(&format!(
-            "; in {} the highest load kept it",
-            of(objective.held_to_last)
-        ));
-    }
-    if objective.broken_at_first > 0 {
-        line.push_str(&format!(
-            "; in {} the lowest load broke it",
-            of(objective.broken_at_first)
-        ));
-    }
-    if let Some((first, others)) = objective.broke.split_first() {
-        line.push_str(&format!("; broken by {first}"));
-        if !others.is_empty() {
-            line.push_str(", for instance");
-        }
-    }
-    Some(line)
-}
-
-/// What a ratio of knees leaves out; `None` where every trial of both has its knee.
-pub(super) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<String> {
-    let mut parts = Vec::new();
-    for one in [summary, baseline] {
-        let Some(objective) = &one.objective else {
-            continue;
-        };
-        for (times, what) in [
-            (objective.held_to_last, "is a lower bound"),
-            (
-                objective.broken_at_first,
-                "is missing: the lowest load broke it",
-            ),
-        ] {
-            if times > 0 {
-                parts.push(format!(
-                    "in {} of {} the knee {what}",
-                    counted(times, "trial"),
-                    one.short
-                ));
-            }
-        }
-    }
-    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
 /// Why trials are suspect: the most frequent reason, and how often; `None` where none is.
@@ -272,7 +201,7 @@ fn sentence(
     if treatment.counts.disturbed + baseline.counts.disturbed > 0 {
         evidence.push_str(", on a busy host");
     }
-    if let Some(limit) = super::noise::limit(comparison) {
+    if let Some(limit) = comparison.limit_in_words() {
         evidence.push_str(&format!("; {limit}"));
     }
     if let Some(needed) = comparison.needed_in_words() {

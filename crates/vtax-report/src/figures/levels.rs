@@ -4,7 +4,7 @@ use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Figure, Platforms, titled, unmeasured};
 use crate::analysis::certainty::Kinds;
-use crate::analysis::{Analysis, LevelSummary, MetricSummary, TreatmentSummary};
+use crate::analysis::{Analysis, LevelSummary, MetricSummary, TreatmentSummary, knee_in_words};
 use crate::numbers::{common_scale, scaled};
 use serde_json::{Value, json};
 use vtax_core::Unit;
@@ -281,7 +281,7 @@ impl<'a> LevelAxis<'a> {
         let lines: Vec<String> = if fully {
             let lines = treatments
                 .iter()
-                .filter_map(|summary| summary.knee_in_words());
+                .filter_map(|summary| knee_in_words(summary));
             lines.collect()
         } else {
             let knees = self.knees(treatments);

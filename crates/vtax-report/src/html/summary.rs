@@ -2,7 +2,7 @@
 
 use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
-use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect};
+use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect, knee_in_words};
 use crate::numbers::percent;
 use crate::stats::Verdict;
 use maud::{Markup, html};
@@ -55,7 +55,7 @@ pub(super) fn found(analysis: &Analysis) -> Markup {
             }
             @for (workload, treatments) in analysis.by_workload() {
                 @let found = sentences.remove(workload).unwrap_or_default();
-                @let knees: Vec<String> = treatments.iter().filter_map(|summary| summary.knee_in_words()).collect();
+                @let knees: Vec<String> = treatments.iter().filter_map(|summary| knee_in_words(summary)).collect();
                 @if !found.is_empty() || !knees.is_empty() {
                     h3 { (workload) }
                     @if !knees.is_empty() {

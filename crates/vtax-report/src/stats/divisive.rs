@@ -110,9 +110,8 @@ fn split(values: &[f64]) -> Option<(f64, usize)> {
             continue;
         }
         let (m, k) = (m as f64, k as f64);
-        let energy = 2.0 * between / (m * k)
-            - 2.0 * left / (m * (m - 1.0))
-            - 2.0 * right / (k * (k - 1.0));
+        let energy =
+            2.0 * between / (m * k) - 2.0 * left / (m * (m - 1.0)) - 2.0 * right / (k * (k - 1.0));
         let strength = m * k / (m + k) * energy;
         if best.is_none_or(|(most, _)| strength > most) {
             best = Some((strength, index + 1));

@@ -1,6 +1,6 @@
 //! Knees as intervals: the highest level that kept an objective, and the next one that was tried.
 
-use super::bootstrap::student_interval;
+use super::bootstrap::{Interval, student_interval};
 use super::describe::mean;
 use super::tax::{student_p, variance_of_mean};
 use serde::Serialize;
@@ -66,6 +66,14 @@ pub struct KneeRatio {
     pub n: usize,
     /// Two-sided p, by the end that is nearer to 1; 1 where the interval contains it.
     pub p: f64,
+}
+
+impl KneeRatio {
+    /// Both ends; `None` where one is open.
+    pub fn closed(&self) -> Option<Interval> {
+        let (low, high) = self.low.zip(self.high)?;
+        Some(Interval { low, high })
+    }
 }
 
 /// The ratio of knees of the same blocks. Its lower end is Student's of the log ratios of the treatment's lower ends to

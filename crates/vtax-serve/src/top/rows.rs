@@ -386,6 +386,12 @@ mod tests {
             backward.reverse();
             assert_eq!(names(key, false), backward);
         }
-        assert!("load".parse::<Key>().unwrap_err().to_string().contains("softirq"));
+        assert!(
+            "load"
+                .parse::<Key>()
+                .unwrap_err()
+                .to_string()
+                .contains("softirq")
+        );
     }
 }

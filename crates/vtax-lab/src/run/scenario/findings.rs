@@ -15,7 +15,7 @@ use vtax_core::owner::OBSERVER;
 use vtax_core::{Nanoseconds, Source, counter, metric};
 use vtax_host::cell::SWITCH;
 use vtax_host::host_settings;
-use vtax_load::workload::{Lateness, WorkloadResult};
+use vtax_load::workload::WorkloadResult;
 use vtax_observe::{ObserverReport, Snapshot};
 use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role};
 
@@ -73,7 +73,7 @@ pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option
     let lowest = broken.map(level).fold(f64::INFINITY, f64::min);
     windows.iter().find_map(|window| {
         let result = window.of_target()?;
-        let late = result.late.as_ref().filter(|late| counts(late, host))?;
+        let late = result.late.as_ref().filter(|late| late.is_suspect(host))?;
         let is_judged = level(window) <= lowest && result.unreached.is_none();
         // A level that was not judged was repeated.
         let is_repeated = window.kept.is_none() && windows.iter().any(|one| one.kept.is_some());
@@ -83,12 +83,6 @@ pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option
         };
         (is_judged && !is_repeated).then(|| format!("at {}: {limit}{}", window.name, late.text))
     })
-}
-
-/// Whether a load generator's lateness makes its trial suspect. In an emulated host client and target take turns on the
-/// same few processors by design, so that there some requests always leave late: only a typical request's lateness counts.
-pub(super) fn counts(late: &Lateness, host: Source) -> bool {
-    late.is_typical || host != Source::Emulated
 }
 
 impl Findings<'_, '_> {
@@ -115,7 +109,7 @@ impl Findings<'_, '_> {
         let host = self.metering.host;
         let late = match is_steady {
             true => {
-                let late = result.late.as_ref().filter(|late| counts(late, host));
+                let late = result.late.as_ref().filter(|late| late.is_suspect(host));
                 late.map(|late| late.text.clone())
             }
             false => late_in_a_ramp(&measured.windows, host),
@@ -352,6 +346,7 @@ pub fn histograms(measured: &Measurement, guests: &[ObservedGuest]) -> Vec<Histo
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_load::workload::Lateness;
 
     #[test]
     fn in_an_emulated_host_only_a_typical_lateness_counts() {
@@ -359,7 +354,9 @@ mod tests {
             text: String::new(),
             is_typical,
         };
-        assert!(counts(&late(false), Source::Measured) && counts(&late(true), Source::Emulated));
-        assert!(!counts(&late(false), Source::Emulated));
+        assert!(
+            late(false).is_suspect(Source::Measured) && late(true).is_suspect(Source::Emulated)
+        );
+        assert!(!late(false).is_suspect(Source::Emulated));
     }
 }

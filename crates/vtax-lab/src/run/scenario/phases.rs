@@ -3,7 +3,6 @@
 mod course;
 
 use super::charging::{Charged, Charging};
-use super::findings;
 use super::live::LiveSampler;
 use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
@@ -489,7 +488,7 @@ impl PhaseRunner<'_, '_, '_> {
         let last = last.filter(|window| window.kept == Some(false));
         let result = last.and_then(MeasuredWindow::of_target);
         let late = result.and_then(|result| result.late.as_ref());
-        late.is_some_and(|late| findings::counts(late, self.instruments.metering.host))
+        late.is_some_and(|late| late.is_suspect(self.instruments.metering.host))
     }
 
     /// Measures and judges one level; one after the first that cannot be judged is broken.
