@@ -6,8 +6,6 @@ use std::ffi::OsStr;
 use std::path::Path;
 use vtax_host::HostError;
 
-/// The owner of the client's series.
-
 /// The client's machine.
 pub(in super::super) struct ClientHost {
     pub client: RemoteClient,
