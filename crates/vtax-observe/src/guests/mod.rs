@@ -27,17 +27,17 @@ pub use platform::Platform;
 pub use pod::pod_of;
 
 use crate::Roots;
-use vtax_kernel::text;
 use container::OciStates;
 use device::HostLinks;
 use groups::{Added, Groups};
-use vtax_kernel::Process;
-pub use vtax_kernel::cgroup::Hierarchy;
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_kernel::Process;
+pub use vtax_kernel::cgroup::Hierarchy;
+use vtax_kernel::text;
 
 /// What makes a guest the same guest from one pass to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -176,7 +176,11 @@ pub fn keys(as_json: bool) -> Outcome {
         print(platform.parameters())?;
     }
     for workload in catalogue.workloads {
-        outln!("workload `{}`: {}", workload.kind(), workload.about().summary)?;
+        outln!(
+            "workload `{}`: {}",
+            workload.kind(),
+            workload.about().summary
+        )?;
         print(workload.about().parameters)?;
     }
     Ok(())
