@@ -1,4 +1,4 @@
-//! How many of something, with the noun in the right number.
+//! A count with its noun, in the singular or the plural.
 
 use std::fmt::Display;
 
@@ -12,7 +12,7 @@ pub fn counted<N: Display + PartialEq + From<u8> + Copy>(count: N, singular: &st
     format!("{count} {}", noun(count, singular))
 }
 
-/// The noun alone, for a count that is printed in another way: `singular`, which takes an `s`.
+/// The noun alone, for a count that is printed separately: `singular`, with an `s` appended in the plural.
 pub fn noun<N: PartialEq + From<u8>>(count: N, singular: &str) -> String {
     let ending = if count == N::from(1) { "" } else { "s" };
     format!("{singular}{ending}")

@@ -1,4 +1,4 @@
-//! What is counted and measured while a trial runs: the name and the unit of each series of readings.
+//! The names and units of the series that are counted and measured during a trial.
 
 use crate::{Base, Pattern, Unit};
 
@@ -13,7 +13,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// CPU time that an owner's control group or process used, by the scheduler's own clock.
+    /// CPU time that an owner's control group or process used, by the scheduler's clock.
     CPU_TOTAL = "cpu.total_ns", Nanosecond;
     /// CPU time of a VM's vCPU threads.
     CPU_VCPU = "cpu.vcpu_ns", Nanosecond;
@@ -21,20 +21,20 @@ counters! {
     CPU_IOTHREAD = "cpu.iothread_ns", Nanosecond;
     /// CPU time of the vhost workers that serve a VM.
     CPU_VHOST = "cpu.vhost_ns", Nanosecond;
-    /// What Domain 0 did for a VM of another host, by a method of charge-back.
+    /// CPU time that Domain 0 spent for a VM of another host, by a method of charge-back.
     CPU_BACKEND = "cpu.backend_ns", Nanosecond;
     /// CPU time of a Xen domain's vCPUs, which no process of the host has.
     CPU_DOMAIN = "cpu.domain_ns", Nanosecond;
-    /// CPU time in software interrupt handlers: the host's, or what worked for a subject.
+    /// CPU time in software interrupt handlers: of the whole host, or of the handlers that worked for a subject.
     CPU_SOFTIRQ = "cpu.softirq_ns", Nanosecond;
-    /// CPU time in software interrupt handlers, for whomever, that ran in the context of a subject's
-    /// tasks and is inside [`CPU_TOTAL`]: 0 on kernels that book it apart.
+    /// CPU time in software interrupt handlers, for any owner, that ran in the context of a subject's tasks and is inside
+    /// [`CPU_TOTAL`]: 0 on kernels that account it separately.
     CPU_SOFTIRQ_CONTEXT = "cpu.softirq_context_ns", Nanosecond;
     /// Time with nothing to run and no I/O outstanding.
     CPU_IDLE = "cpu.idle_ns", Nanosecond;
     /// Time with nothing to run while I/O was outstanding.
     CPU_IOWAIT = "cpu.iowait_ns", Nanosecond;
-    /// Time that a hypervisor below this host ran something else instead.
+    /// Time that a hypervisor below this host ran something else.
     CPU_STEAL = "cpu.steal_ns", Nanosecond;
     /// CPU time of Dom0's vCPUs, as Xen counts it.
     CPU_DOM0 = "cpu.dom0_ns", Nanosecond;
@@ -48,13 +48,13 @@ counters! {
     CPU_GUEST = "cpu.guest_ns", Nanosecond;
     /// All host CPU time that was neither idle, waiting for I/O, nor stolen.
     CPU_BUSY = "cpu.busy_ns", Nanosecond;
-    /// Host CPU time that tasks were scheduled, from a source that counts nanoseconds.
+    /// Host CPU time during which tasks were scheduled, from a source that counts nanoseconds.
     CPU_SCHEDULED = "cpu.scheduled_ns", Nanosecond;
     /// Time that a VM's vCPU threads were ready to run and no CPU was free.
     CPU_VCPU_WAIT = "cpu.vcpu_wait_ns", Nanosecond;
     /// CPU time of all other threads of a VMM, dead ones included.
     CPU_EMULATOR = "cpu.emulator_ns", Nanosecond;
-    /// Context switches: on the host all of them; for threads, times put on a CPU.
+    /// Context switches: all of them for the host; for threads, the number of times they were put on a CPU.
     CONTEXT_SWITCHES = "context_switches", One;
     /// Memory charged to a control group, page cache included (a gauge).
     MEMORY = "memory_bytes", Byte;
@@ -96,13 +96,13 @@ counters! {
     VBD_READ_BYTES = "vbd.read_bytes", Byte;
     /// Bytes that a Xen guest wrote through these rings.
     VBD_WRITE_BYTES = "vbd.write_bytes", Byte;
-    /// How often blkback had no room for a request and made the ring wait.
+    /// Number of times that blkback had no room for a request and made the ring wait.
     VBD_STALLS = "vbd.stalls", One;
-    /// Pages that back ends of this host exchanged with a Xen guest; the host's are with all of them.
+    /// Pages that back ends of this host exchanged with a Xen guest; the host's count covers all guests.
     XEN_PAGES_EXCHANGED = "xen.pages_exchanged", Page;
-    /// Those of them that a grant operation copied.
+    /// The exchanged pages that a grant operation copied.
     XEN_PAGES_COPIED = "xen.pages_copied", Page;
-    /// Those of them that a grant operation mapped. The rest were mapped already.
+    /// The exchanged pages that a grant operation mapped. The rest were mapped already.
     XEN_PAGES_MAPPED = "xen.pages_mapped", Page;
     /// Processor cycles, guest mode included.
     HW_CYCLES = "hw.cycles", Cycle;
@@ -112,22 +112,22 @@ counters! {
     HW_LLC_REFERENCES = "hw.llc_references", CacheEvent;
     /// Misses of the last-level cache.
     HW_LLC_MISSES = "hw.llc_misses", CacheEvent;
-    /// Share of the last period that the hardware counters really ran; below 100 the counts are
-    /// scaled up from that share (a gauge).
+    /// Share of the last period during which the hardware counters ran; below 100, the counts are scaled up from that
+    /// share (a gauge).
     HW_RUNNING = "hw.running_percent", Percent;
     /// Every VM exit on the host.
     KVM_EXITS = "kvm.exits", Exit;
-    /// VM exits that the kernel handed on to the VMM.
+    /// VM exits that the kernel passed on to the VMM.
     KVM_USERSPACE_EXITS = "kvm.userspace_exits", Exit;
-    /// Interrupts of a guest's paravirtual devices, as it counts them.
+    /// Interrupts of a guest's paravirtual devices, as the guest counts them.
     INTERRUPTS_PARAVIRTUAL = "interrupts.paravirtual", Interrupt;
-    /// Bytes of all frames that a guest sent and received, as it counts them.
+    /// Bytes of all frames that a guest sent and received, as the guest counts them.
     NET_BYTES = "net.bytes", Byte;
     /// Interrupts that the vtax NIC raised in a guest.
     NIC_CALLS = "nic.calls", Interrupt;
-    /// Notifications that a guest sent to it.
+    /// Notifications that a guest sent to the vtax NIC.
     NIC_KICKS = "nic.kicks", Interrupt;
-    /// Frames that it dropped.
+    /// Frames that the vtax NIC dropped.
     NIC_DROPS = "nic.drops", Packet;
 }
 
@@ -152,9 +152,9 @@ families! {
     CONTEXT_SWITCHES_OF = "context_switches.*", One;
     /// CPU time of one vCPU of a Xen domain.
     CPU_DOMAIN_VCPU = "cpu.domain.*_ns", Nanosecond;
-    /// Time that processors were set to a frequency in kHz, at work or not.
+    /// Time that processors were set to a frequency in kHz, busy or idle.
     CPU_AT = "cpu.at.*_ns", Nanosecond;
-    /// The part of it at work, where that is known.
+    /// The busy part of that time, where it is known.
     CPU_BUSY_AT = "cpu.busy_at.*_ns", Nanosecond;
     /// Time of one host CPU in an idle state, by the name that its driver gives it.
     CPU_IDLE_IN = "cpu.*.idle_in.*_ns", Nanosecond;
@@ -174,14 +174,14 @@ pub fn cpu_idle_in(cpu: u32, state: &str) -> String {
     CPU_IDLE_IN.name(&[&cpu.to_string(), &state])
 }
 
-/// The idle state that a [`cpu_idle_in`] is about; `None` for any other series.
+/// The idle state in the name of a [`cpu_idle_in`] series; `None` for any other series.
 pub fn idle_state(series: &str) -> Option<&str> {
     let (cpu, state) = CPU_IDLE_IN.part(series)?.split_once(".idle_in.")?;
     cpu.parse::<u32>().ok()?;
     Some(state)
 }
 
-/// The unit of a series: 1 for one that is not declared.
+/// The unit of a series; 1 for a series that is not declared.
 pub fn unit(name: &str) -> Unit {
     let mut named = COUNTERS.iter();
     let named = named.find(|(known, _)| *known == name);

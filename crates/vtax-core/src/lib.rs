@@ -1,5 +1,6 @@
 //! The vocabulary of every vtax number: a [`Quantity`] is a value with its [`Unit`], and
-//! [`Source`] says whether it was measured, modelled or emulated. [`account`] says whose CPU time a window was.
+//! [`Source`] records whether it was measured, modelled or emulated. [`account`] divides the CPU time of a window
+//! among its owners.
 //!
 //! ```
 //! use vtax_core::{Base, Quantity, Unit};

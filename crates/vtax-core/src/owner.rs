@@ -1,13 +1,13 @@
-//! Whose a series of readings is: the owners that every trial has. A guest beside the target, its client and what is on
-//! another host have names of their own.
+//! The owner names that every trial has: the owner of a series of readings. A guest beside the target, its client and
+//! processes on another host have names of their own.
 
 /// The host's own counters.
 pub const HOST: &str = "host";
-/// What sampling costs.
+/// CPU time and resources that sampling itself uses.
 pub const OBSERVER: &str = "vtax";
-/// The guest that the treatment is about.
+/// The guest to which the treatment is applied.
 pub const TARGET: &str = "target";
-/// The load generator that drives it.
+/// The load generator that drives the target.
 pub const CLIENT: &str = "client";
-/// What the processes of a switch use.
+/// The processes of a virtual switch.
 pub const SWITCH: &str = "switch";

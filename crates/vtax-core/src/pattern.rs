@@ -7,7 +7,7 @@ use std::fmt::Display;
 pub struct Pattern(pub &'static str);
 
 impl Pattern {
-    /// The name with these parts.
+    /// Returns the name with `parts` in place of the asterisks.
     pub fn name(self, parts: &[&str]) -> String {
         let mut name = String::new();
         let mut parts = parts.iter();
@@ -20,13 +20,13 @@ impl Pattern {
         name
     }
 
-    /// The name with one part.
+    /// Returns the name with `part` in place of its one asterisk.
     pub fn of(self, part: impl Display) -> String {
         self.name(&[&part.to_string()])
     }
 
-    /// The part of a name that varies; `None` where the name is no such name. Of several parts, all from the first to
-    /// the last.
+    /// Returns the part of `name` that varies; `None` where `name` does not match the pattern. For a pattern with several
+    /// such parts, the result runs from the first to the last.
     pub fn part(self, name: &str) -> Option<&str> {
         let (begin, rest) = self.0.split_once('*')?;
         let (between, end) = rest.rsplit_once('*').unwrap_or(("", rest));

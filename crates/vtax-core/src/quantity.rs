@@ -1,4 +1,4 @@
-//! A value with its unit, and how people read it.
+//! A value with its unit, and its format for printing.
 
 use crate::{Base, Unit};
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,8 @@ impl Quantity {
         Self { value, unit }
     }
 
-    /// The scale (`1e3`) and prefix (`k`) that bring this value between 1 and 1000, where the
-    /// unit takes prefixes. A table uses one scale for a column, so it is separate from printing.
+    /// The scale (`1e3`) and prefix (`k`) that bring this value between 1 and 1000, where the unit takes prefixes.
+    /// Separate from printing, because a table uses one scale for a whole column.
     pub fn scale(&self) -> (f64, &'static str) {
         const LARGE: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
         const SMALL: [(f64, &str); 4] = [(1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n")];

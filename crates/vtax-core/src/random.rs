@@ -1,10 +1,11 @@
-//! A small random generator with a published algorithm, so that a seed means the same for ever.
+//! A small random generator with a published algorithm, so that a seed always gives the same sequence.
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), with the
 /// mixing constants of Vigna's reference implementation. It passes the usual tests of randomness, and every seed
 /// begins a sequence of 2^64 draws.
 ///
-/// It is written out because a library's draws may change between versions, and a stored seed must keep its meaning.
+/// It is implemented here because a library's draws may change between versions, and a stored seed must keep its
+/// meaning.
 ///
 /// ```
 /// use vtax_core::SplitMix64;

@@ -1,20 +1,20 @@
-//! What one series of readings is.
+//! Description of one series of readings.
 
 use crate::{Source, Unit};
 use serde::{Deserialize, Serialize};
 
-/// How the values of a series are to be understood.
+/// The meaning of the values of a series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
-    /// Only ever grows (after wraps and resets are undone); differences are meaningful.
+    /// Never decreases (after wraps and resets are undone); differences are meaningful.
     Counter,
-    /// A momentary value; means are meaningful.
+    /// An instantaneous value; means are meaningful.
     Gauge,
 }
 
 impl SeriesKind {
-    /// Its name in files.
+    /// The name of the kind in files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -22,7 +22,7 @@ impl SeriesKind {
         }
     }
 
-    /// The kind of this name.
+    /// Returns the kind with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Counter, Self::Gauge]
             .into_iter()
@@ -30,12 +30,12 @@ impl SeriesKind {
     }
 }
 
-/// What the values of one series are. Owner and metric identify it.
+/// Description of the values of one series. Owner and metric identify it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Series {
-    /// Whose it is: `host`, `target`, `client`, `vtax`.
+    /// The owner: `host`, `target`, `client`, `vtax`.
     pub owner: String,
-    /// What it is, dotted: `cpu.total_ns`, `interrupts.virtio0`, as in [`crate::counter`].
+    /// The dotted name of the metric: `cpu.total_ns`, `interrupts.virtio0`, as in [`crate::counter`].
     pub metric: String,
     /// The unit of its values.
     pub unit: Unit,

@@ -1,24 +1,24 @@
-//! Where a number comes from. Every number that is shown carries one of these.
+//! The source of a number: measured, modelled or emulated. Every number that vtax shows carries one.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Where a number comes from, from the most to the least trustworthy.
+/// The source of a number, from the most to the least trustworthy.
 ///
-/// Ordered so that `max` over the inputs of a derived number is the flag that it must carry.
+/// Ordered so that the flag of a derived number is the `max` over its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// Read from real hardware or a real kernel counter.
     Measured,
-    /// Computed by a model from measured inputs (for example power from utilization).
+    /// Computed by a model from measured inputs (for example, power from utilization).
     Modelled,
-    /// Seen in an emulated machine (for example a guest under TCG): real counts, no real time.
+    /// Counted in an emulated machine (for example, a guest under TCG): the counts are real, the times are not.
     Emulated,
 }
 
 impl Source {
-    /// The flag of this name.
+    /// Returns the flag with this name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Measured, Self::Modelled, Self::Emulated]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Units as data: a base, and optionally what it is counted per.
+//! Units: a base, and optionally a second base that it is counted per.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 macro_rules! bases {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
-        /// What is counted or measured.
+        /// The quantity that is counted or measured.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Base { $($(#[$doc])* $name),* }
 
@@ -27,9 +27,9 @@ macro_rules! bases {
 }
 
 bases! {
-    /// A bare number, such as a ratio or a count whose name says what it counts.
+    /// A bare number, such as a ratio or a count; the metric's name names the items counted.
     One = "1",
-    /// Percent of something that the metric's name says.
+    /// Percent; the metric's name names the whole.
     Percent = "%",
     /// Seconds.
     Second = "s",
@@ -70,9 +70,9 @@ bases! {
 /// A unit: a base, and optionally what it is counted per, written `base/per` (`bit/s`, `J/GB`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Unit {
-    /// What is counted.
+    /// The quantity that is counted.
     pub base: Base,
-    /// What it is counted per, if anything.
+    /// The quantity that it is counted per, if any.
     pub per: Option<Base>,
 }
 

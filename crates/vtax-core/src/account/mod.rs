@@ -1,10 +1,10 @@
-//! Whose CPU time a window was: the rule by which the time that a host was busy is charged to its owners.
+//! Accounting of the CPU time of a window: the rules by which the busy time of a host is charged to its owners.
 //!
 //! 1. The charges, the host's own tasks, soft interrupts for nobody and the rest sum to what the host did, up to the
 //!    granularity of the counters ([`Account::excess`]).
-//! 2. Nothing is negative, and nobody is charged for more than was counted for it.
-//! 3. Soft interrupts are taken off the tasks that they interrupted and charged to whom they worked for.
-//! 4. What nobody is known to own stays in the rest and is never spread over the owners.
+//! 2. Nothing is negative, and no owner is charged for more than was counted for it.
+//! 3. Soft interrupts are subtracted from the tasks that they interrupted and charged to the owners they worked for.
+//! 4. Time without a known owner stays in the rest and is never spread over the owners.
 //!
 //! ```
 //! use vtax_core::Nanoseconds;
@@ -26,67 +26,68 @@ pub use window::{Part, Window, beside_target};
 
 use crate::Nanoseconds;
 
-/// What was counted of a host in a window.
+/// The counters of a host in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Host {
-    /// Time that processors of this kernel were neither idle nor taken away by a hypervisor below.
+    /// Time that processors of this kernel were neither idle nor stolen by a hypervisor below.
     pub busy: Nanoseconds,
-    /// Time that a hypervisor below took away from them.
+    /// Time that a hypervisor below stole from them.
     pub stolen: Nanoseconds,
-    /// The time of all tasks of this kernel; `None` where it is not read, and the host's own are in the rest.
+    /// The time of all tasks of this kernel; `None` where it is not read, and the time of the host's own tasks is in the
+    /// rest.
     pub tasks: Option<Nanoseconds>,
     /// Soft interrupts that worked for no owner.
     pub softirq: Nanoseconds,
-    /// Soft interrupts inside the time of tasks that no owner has.
+    /// Soft interrupts inside the time of tasks without an owner.
     pub context: Nanoseconds,
-    /// Soft interrupts in the kernel's own threads for them (ksoftirqd), which are inside `tasks` on every kernel.
+    /// Soft interrupts in the kernel's own threads for soft interrupts (ksoftirqd), inside `tasks` on every kernel.
     pub ksoftirqd: Nanoseconds,
-    /// Whether the time of tasks goes on while a hypervisor below runs something else. Kernels take that out of
-    /// their tasks' time, but Dom0's does not.
+    /// Whether the time of tasks includes time that a hypervisor below runs something else. Kernels subtract that time
+    /// from their tasks, except the kernel of a Dom0.
     pub tasks_hold_stolen: bool,
-    /// Whether that of soft interrupts does: it is so wherever they are timed by the clock.
+    /// Whether the time of soft interrupts includes it: true wherever a clock times soft interrupts.
     pub softirqs_hold_stolen: bool,
 }
 
-/// What was counted of an owner in a window.
+/// The counters of an owner in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owner {
-    /// Its tasks by stage, with the soft interrupts that the kernel books on them.
+    /// Its tasks by stage, including the soft interrupts that the kernel accounts to them.
     pub tasks: Stages,
-    /// Its virtual processors that a hypervisor below runs, as Xen does: no time of this kernel, and exact.
+    /// Its virtual processors that a hypervisor below runs, as Xen does. Exact, and no part of this kernel's time.
     pub outside: Nanoseconds,
-    /// Soft interrupts that worked for it, whatever they interrupted.
+    /// Soft interrupts that worked for it, whichever task they interrupted.
     pub softirq: Nanoseconds,
-    /// Soft interrupts, for whomever, inside `tasks`; nothing where the kernel books them apart.
+    /// Soft interrupts for any owner inside `tasks`; zero where the kernel accounts soft interrupts separately.
     pub context: Nanoseconds,
-    /// The place of the owner whose tasks hold this one's: the container that a monitor runs in.
+    /// The index of the owner whose tasks contain this owner's tasks: the container that a monitor runs in.
     pub inside: Option<usize>,
 }
 
-/// What an owner is charged.
+/// The time charged to an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Charge {
     /// Its time by stage.
     pub stages: Stages,
-    /// What the kernel books on its tasks, with its time outside of this kernel: all that dividing by processes'
-    /// CPU time can see.
+    /// The time that the kernel accounts to its tasks, plus its time outside of this kernel. Division by the CPU time of
+    /// processes sees only this.
     pub booked: Nanoseconds,
 }
 
 /// A closed window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Account {
-    /// All that processors did, the owners' time outside of this kernel included.
+    /// All time that processors were busy, including the owners' time outside of this kernel.
     pub total: Nanoseconds,
-    /// The owners' charges, in the order in which they were given.
+    /// The owners' charges, in the order of the input.
     pub charges: Vec<Charge>,
     /// The host's own tasks, where the time of all tasks is known.
     pub host: Nanoseconds,
     /// Soft interrupts that worked for no owner.
     pub softirq: Nanoseconds,
-    /// What remains of the total.
+    /// The remainder of the total.
     pub rest: Nanoseconds,
-    /// By how much the parts exceed the total: idle time is rounded to ticks, tasks are counted in nanoseconds.
+    /// The amount by which the parts exceed the total: idle time is rounded to ticks, tasks are counted in nanoseconds.
     pub excess: Nanoseconds,
 }
 
@@ -99,10 +100,10 @@ impl Account {
     }
 }
 
-/// Closes the books of a window.
+/// Closes the account of a window.
 pub fn close(host: &Host, owners: &[Owner]) -> Account {
     let ran = host.busy.0.saturating_add(host.stolen.0);
-    // Of what a clock counted, the part in which this kernel had the processor.
+    // Of a time that a clock counted, returns the part in which this kernel had the processor.
     let kept = |time: Nanoseconds| match (host.busy.0, host.stolen.0) {
         (0, _) | (_, 0) => time.0,
         (busy, _) => proportion(time.0, busy, ran),

@@ -1,18 +1,18 @@
-//! Who spent the host's CPU time: the stages that it is split into, in metrics, tables and figures.
+//! The stages into which the host's CPU time is split, in metrics, tables and figures.
 
 use crate::{Nanoseconds, metric};
 
-/// One share of the CPU time of a window. All shares of a window sum to what the host did.
+/// One share of the CPU time of a window. The shares of a window sum to the host's busy time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stage {
-    /// The service's own processes, where the target of a trial is no VM.
+    /// The service's own processes, where the target of a trial is not a VM.
     Service,
     /// Guest code: vCPU threads, or a Xen domain's virtual processors. In a ledger of guests also the
     /// processes of a container.
     Vcpu,
     /// The virtual machine monitor's other threads.
     Emulator,
-    /// Its I/O threads.
+    /// Dedicated I/O threads of the virtual machine monitor.
     Iothread,
     /// The kernel's vhost workers.
     Vhost,
@@ -28,7 +28,7 @@ pub enum Stage {
     Neighbours,
     /// vtax's own sampling.
     Observer,
-    /// What nobody owns. Where soft interrupts are not traced it holds those of the target.
+    /// Time without an owner. Where soft interrupts are not traced, it includes those of the target.
     Rest,
 }
 
@@ -49,7 +49,7 @@ impl Stage {
         Self::Rest,
     ];
 
-    /// Those of them that a ledger charges to guests, in the order of its tables.
+    /// The stages that a ledger charges to guests, in the order of its tables.
     pub const CHARGED: [Self; 6] = [
         Self::Vcpu,
         Self::Emulator,
@@ -59,7 +59,7 @@ impl Stage {
         Self::Backend,
     ];
 
-    /// Its name in metrics, who that is in words that follow "by", and its colour in every figure.
+    /// Its name in metrics, a phrase for its owner that follows "by", and its colour in every figure.
     const fn looks(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Service => ("service", "the service's processes", "#0072B2"),
@@ -90,7 +90,7 @@ impl Stage {
         metric::CPU_STAGE.of(self.name())
     }
 
-    /// Who that is, in words that follow "by".
+    /// A phrase for its owner that follows "by".
     pub const fn words(self) -> &'static str {
         self.looks().1
     }
@@ -100,8 +100,8 @@ impl Stage {
         self.looks().2
     }
 
-    /// Whether its time is spent for the target in any case. [`Stage::Rest`] is too where soft
-    /// interrupts are not traced.
+    /// Whether its time is always spent for the target. Where soft interrupts are not traced, some of [`Stage::Rest`] is
+    /// as well.
     pub fn is_targets(self) -> bool {
         !matches!(
             self,
@@ -127,7 +127,7 @@ impl Stages {
         }
     }
 
-    /// Adds another's stages to these.
+    /// Adds the stages of `other`.
     pub fn merge(&mut self, other: &Self) {
         for stage in Stage::ALL {
             self.add(stage, other.get(stage));
@@ -139,8 +139,7 @@ impl Stages {
         Nanoseconds(self.0.iter().fold(0, |sum, time| sum.saturating_add(*time)))
     }
 
-    /// The time that neither the guest nor its owner sees as the guest's: everything but its own
-    /// code.
+    /// The time that the guest cannot see: all stages except its own code.
     pub fn hidden(&self) -> Nanoseconds {
         self.total().saturating_since(self.get(Stage::Vcpu))
     }
@@ -151,8 +150,7 @@ impl Stages {
         times.filter(|(_, time)| time.0 > 0)
     }
 
-    /// Takes `time` away from the stages, from each in proportion; never more than there is.
-    /// Returns what was taken.
+    /// Subtracts `time` from the stages in proportion to each, limited to their total. Returns the time subtracted.
     pub fn take(&mut self, time: Nanoseconds) -> Nanoseconds {
         let (time, whole) = (time.0, self.total().0);
         if time >= whole {
@@ -166,7 +164,7 @@ impl Stages {
             *stage -= share;
             taken += share;
         }
-        // Rounding left a few nanoseconds.
+        // Rounding left a few nanoseconds to subtract.
         for stage in &mut self.0 {
             let rest = (time - taken).min(*stage);
             *stage -= rest;

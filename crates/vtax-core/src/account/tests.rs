@@ -1,4 +1,4 @@
-//! What holds of every account.
+//! Properties that hold for every account.
 
 use super::*;
 use crate::counter;
@@ -61,7 +61,7 @@ fn a_clock_that_goes_on_while_a_hypervisor_below_has_the_processor_is_scaled() {
     };
     let stages = |host: &Host| close(host, &[owner]).charges[0].stages;
     let by_kernel = stages(&host);
-    // The kernel's own account of tasks is right already, and so is the hypervisor's of what it ran.
+    // The kernel's own accounting of tasks is correct here, and so is the hypervisor's count of the time that it ran.
     assert_eq!(by_kernel.get(Stage::Backend).0, 400 - 40);
     assert_eq!(by_kernel.get(Stage::Softirq).0, 80);
     assert_eq!(by_kernel.get(Stage::Vcpu).0, 70);
@@ -130,7 +130,7 @@ fn the_switch_works_for_the_only_guest_and_with_neighbours_is_in_the_rest() {
     assert_eq!(parts(&["pi"]), among.map(named));
 }
 
-/// Ten windows last at most some hours.
+/// An upper bound for the counters: ten windows last a few hours at most.
 const MOST: u64 = 10_000_000_000_000;
 
 fn any_time() -> impl Strategy<Value = Nanoseconds> {
@@ -213,7 +213,7 @@ proptest! {
         prop_assert!(account.rest <= account.total);
     }
 
-    /// So a figure of seconds and a table of their window agree.
+    /// A figure in seconds must agree with a table of the same window.
     #[test]
     fn equal_windows_one_after_another_charge_the_sum(
         host in any_host(), owners in prop::collection::vec(any_owner(), 0..6), times in 2u64..12,
@@ -233,7 +233,8 @@ proptest! {
         prop_assert!(is_sum(one.softirq, all.softirq) && is_sum(one.excess, all.excess));
     }
 
-    /// Without stolen time, whose share may change, and with no more soft interrupts in a context than it is long.
+    /// Holds without stolen time, whose share may change, and with at most as much soft interrupt time in a context as the
+    /// context is long.
     #[test]
     fn a_longer_window_charges_nobody_less(
         first in prop::collection::vec(any_owner(), 3), then in prop::collection::vec(any_owner(), 3),

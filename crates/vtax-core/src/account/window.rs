@@ -6,33 +6,33 @@ use crate::{Nanoseconds, counter};
 
 /// A window of a trial, or one second of it.
 pub struct Window<'a> {
-    /// Its length.
+    /// The length of the window.
     pub span: Nanoseconds,
     /// Processors of the host that were online.
     pub processors: usize,
-    /// The guest whose time is split by stage.
+    /// The owner name of the guest whose time is split by stage.
     pub target: &'a str,
-    /// Whether it is a VM; plain processes have one stage.
+    /// Whether the target is a VM; plain processes have one stage.
     pub is_vm: bool,
-    /// The other owners on the host, each with the stage that all of its time is.
+    /// The other owners on the host, each with the one stage that all of its time is charged as.
     pub others: &'a [(&'a str, Stage)],
-    /// What a counter of an owner advanced by; `None` where it was not read.
+    /// Returns the advance of a counter, given its owner and name; `None` where it was not read.
     pub advance: &'a dyn Fn(&str, &str) -> Option<Nanoseconds>,
 }
 
 /// A share of a window's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// Whose it is; of the rest, [`HOST`].
+    /// The owner; [`HOST`] for the rest.
     pub owner: &'a str,
-    /// As what.
+    /// The stage that the time is charged as.
     pub stage: Stage,
-    /// How much.
+    /// The amount of CPU time.
     pub time: Nanoseconds,
 }
 
-/// Who is beside a target on its host, each with the stage that all of its time is. A switch works for the only guest;
-/// with `neighbours` it is nobody's alone, and in the rest.
+/// The owners beside the target on its host, each with the one stage that all of its time is charged as. The time of
+/// a switch is charged to the target where it is the only guest; with `neighbours` it stays in the rest.
 pub fn beside_target<'a>(
     clients: impl IntoIterator<Item = &'a str>,
     neighbours: impl IntoIterator<Item = &'a str>,
@@ -50,8 +50,8 @@ pub fn beside_target<'a>(
 }
 
 impl<'a> Window<'a> {
-    /// All that the host did, by owner and stage: the target's stages that have any time, `others` in their order, what
-    /// sampling cost, and the rest. `None` where it is not known how long the host was busy.
+    /// All time that the host was busy, by owner and stage: the target's stages with any time, `others` in their order,
+    /// the cost of sampling, and the rest. `None` where the host's busy time is not known.
     pub fn parts(&self) -> Option<Vec<Part<'a>>> {
         let account = self.account()?;
         let mut charges = account.charges.iter();
@@ -68,7 +68,7 @@ impl<'a> Window<'a> {
         Some(own.chain(others).chain([rest]).collect())
     }
 
-    /// The target's charge, those of `others` and that of [`OBSERVER`], in this order.
+    /// Closes the account of the target, `others` and [`OBSERVER`]; the charges are in this order.
     fn account(&self) -> Option<Account> {
         let others = self
             .others
@@ -85,8 +85,8 @@ impl<'a> Window<'a> {
         (self.advance)(owner, name).unwrap_or_default()
     }
 
-    /// Busy is what is not idle: idle time is kept by the kernel's high resolution clock, while the user and system
-    /// columns are sampled at the tick. When a Dom0 ran, the hypervisor knows exactly.
+    /// Busy time is all time that is not idle: the kernel keeps idle time by its high resolution clock, while it samples
+    /// the user and system columns at the tick. Where a Dom0 ran, the hypervisor's own count is exact.
     fn host(&self) -> Option<Host> {
         let dom0 = (self.advance)(HOST, counter::CPU_DOM0);
         let idle = (self.advance)(HOST, counter::CPU_IDLE)?;
@@ -124,7 +124,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Of a Xen domain all tasks are backends; of another VM, tasks that no thread of a role has are the monitor's.
+    /// In a Xen domain all tasks are backends. In any other VM, tasks outside the threads with a role are the monitor's.
     fn of_target(&self) -> Owner {
         let target = self.target;
         if self.time(target, counter::CPU_DOMAIN).0 > 0 {

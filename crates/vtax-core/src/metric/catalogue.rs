@@ -64,7 +64,7 @@ metrics! {
     ENERGY_PER_WORK = "energy.per_work", PerWork(Base::Joule), Lower, "host energy to {}",
         headline(), words("energy", "takes", "energy");
 
-    // Counters of the host, a second.
+    // Counters of the host, per second.
     INTERRUPTS_PER_SECOND = "interrupts.per_second", per_second(Base::Interrupt), Neither, "interrupts of the host";
     CONTEXT_SWITCHES_PER_SECOND = "context_switches.per_second", per_second(Base::One), Neither,
         "context switches of the host";
@@ -78,7 +78,7 @@ metrics! {
     XEN_MACHINE_PAGES_EXCHANGED_PER_SECOND = "xen.machine.pages_exchanged_per_second", per_second(Base::Page), Neither,
         "pages exchanged with all domains";
 
-    // What a guest's devices carried.
+    // Traffic of a guest's devices.
     NET_RX_PACKETS_PER_SECOND = "net.rx_packets_per_second", per_second(Base::Packet), Neither,
         "frames from the target's device";
     NET_TX_PACKETS_PER_SECOND = "net.tx_packets_per_second", per_second(Base::Packet), Neither,
@@ -114,7 +114,7 @@ metrics! {
     NIC_KICKS_PER_GB = "nic.kicks.per_gb", per_gigabyte(Base::Interrupt), Lower,
         "notifications to the NIC for 1 GB of frames";
 
-    // What load generators find. Which of them lead is a workload's choice.
+    // Results of load generators. The workload chooses the leading ones.
     THROUGHPUT = "throughput", Workload, Higher, "{}", words("throughput", "reaches", "throughput");
     RATE = "rate", Workload, Higher, "{}";
     OFFERED = "offered", per_second(Base::Request), Neither, "{} requests that were due";
@@ -142,7 +142,7 @@ metrics! {
     LAG_P99 = "lag.p99", of(Base::Second), Neither, "lateness of the load generator itself, 99th percentile";
     KNEE = "knee", Workload, Higher, "highest load {}", headline(), words("the load borne", "bears", "load");
 
-    // What a cost model makes of a trial of an emulated host.
+    // Results of a cost model for a trial of an emulated host.
     MODEL_CYCLES_PER_SECOND = "model.cycles_per_second", per_second(Base::Cycle), Lower, "cycles spent for the target";
     MODEL_POWER = "model.power", of(Base::Watt), Lower, "power of a host that does only this";
     MODEL_CYCLES_PER_WORK = "model.cycles_per_work", PerWork(Base::Cycle), Lower, "cycles to {}";
@@ -178,7 +178,7 @@ metrics! {
     CLOUD_LATE = "cloud.late", of(Base::Second), Lower, "how late a guest came or went, at most";
     CLOUD_CPU = "cloud.cpu", of(Base::Percent), Lower, "CPU of guests that come and go, of one processor";
 
-    // What was charged in a trial. All are rates, so that stretches compare.
+    // Charges of a trial. All are rates, so that windows of different lengths compare.
     CHARGE_WORK = "charge.work", Workload, Neither, "work done";
     CHARGE_BOOKED = "charge.booked", of(Base::Core), Neither, "booked by the kernel on the guest's threads";
     CHARGE_RECEIVED = "charge.received", per_second(Base::Packet), Neither, "packets received";

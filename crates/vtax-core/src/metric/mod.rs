@@ -1,4 +1,4 @@
-//! What a trial's metrics are: one declaration for each, by which all other code refers to it.
+//! The metrics of a trial: one declaration for each, by which all other code refers to it.
 
 mod catalogue;
 
@@ -19,25 +19,25 @@ pub enum Better {
     Neither,
 }
 
-/// What the values of a metric are in.
+/// The unit of the values of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Always in this unit.
     Fixed(Unit),
-    /// In this base for each unit of the workload's work.
+    /// This base per unit of the workload's work.
     PerWork(Base),
-    /// In what the workload gives it in.
+    /// The unit that the workload chooses.
     Workload,
 }
 
-/// How a sentence puts a metric: `The VM costs 1.2 times the CPU of …`.
+/// The words for a metric in a sentence: `The VM costs 1.2 times the CPU of …`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Words {
-    /// What is compared.
+    /// The quantity that is compared.
     pub noun: &'static str,
-    /// What a treatment does.
+    /// The verb that follows the treatment.
     pub verb: &'static str,
-    /// What it does that to.
+    /// The object of the verb.
     pub object: &'static str,
 }
 
@@ -46,15 +46,15 @@ pub struct Words {
 pub struct Metric {
     /// Its name in results.
     pub name: &'static str,
-    /// What its values are in.
+    /// The unit of its values.
     pub measure: Measure,
     /// Which direction is better.
     pub better: Better,
-    /// What it is, in a few words, for tables; `{}` is what [`Metric::title`] fills in.
+    /// A short description for tables; [`Metric::title`] fills in `{}`.
     pub title: &'static str,
-    /// Whether summaries lead with it wherever it is.
+    /// Whether summaries put it first wherever it is present.
     pub headline: bool,
-    /// How sentences put it, where not by its title.
+    /// Its words in sentences, where they differ from its title.
     pub words: Option<Words>,
 }
 
@@ -89,12 +89,12 @@ impl Metric {
         }
     }
 
-    /// Its title for one trial; `about` is what the declaration leaves open, such as the work's phrase.
+    /// Its title for one trial; `about` replaces the `{}` of the declaration, such as the work's phrase.
     pub fn title(&self, about: &str) -> String {
         self.title.replace("{}", about)
     }
 
-    /// The unit of its values; `given` is that of the work, or of the metric where the workload chooses it.
+    /// The unit of its values; `given` is the unit of the work, or of the metric where the workload chooses it.
     pub fn unit(&self, given: Unit) -> Unit {
         match self.measure {
             Measure::Fixed(unit) => unit,
@@ -103,7 +103,7 @@ impl Metric {
         }
     }
 
-    /// Whether `name` is its name.
+    /// Whether `name` is the name of this metric.
     pub fn is(&self, name: &str) -> bool {
         self.name == name
     }
@@ -119,7 +119,7 @@ impl Metric {
 pub struct Family(Metric);
 
 impl Family {
-    /// What its metrics have in common; the name has `*` for each part.
+    /// The declaration that its metrics share; the name has `*` for each part.
     pub fn metric(&self) -> &Metric {
         &self.0
     }
@@ -140,7 +140,7 @@ impl Family {
     }
 }
 
-/// The declaration of the metric of this name; `None` for one that a workload or a plan of its own has.
+/// Returns the declaration of the metric with this name; `None` for a metric that a workload or a plan declares.
 pub fn lookup(name: &str) -> Option<&'static Metric> {
     let mut metrics = METRICS.iter().copied();
     metrics.find(|metric| metric.name == name).or_else(|| {
