@@ -27,8 +27,8 @@ counters! {
     CPU_DOMAIN = "cpu.domain_ns", Nanosecond;
     /// CPU time in software interrupt handlers: of the whole host, or of the handlers that worked for a subject.
     CPU_SOFTIRQ = "cpu.softirq_ns", Nanosecond;
-    /// CPU time in software interrupt handlers, for any owner, that ran in the context of a subject's tasks and is inside
-    /// [`CPU_TOTAL`]: 0 on kernels that account it separately.
+    /// CPU time in software interrupt handlers, for any owner, that ran in the context of a subject's tasks and is
+    /// inside [`CPU_TOTAL`]: 0 on kernels that account it separately.
     CPU_SOFTIRQ_CONTEXT = "cpu.softirq_context_ns", Nanosecond;
     /// Time with nothing to run and no I/O outstanding.
     CPU_IDLE = "cpu.idle_ns", Nanosecond;

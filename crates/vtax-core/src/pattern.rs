@@ -25,8 +25,8 @@ impl Pattern {
         self.name(&[&part.to_string()])
     }
 
-    /// Returns the part of `name` that varies; `None` where `name` does not match the pattern. For a pattern with several
-    /// such parts, the result runs from the first to the last.
+    /// Returns the part of `name` that varies; `None` where `name` does not match the pattern. For a pattern with
+    /// several such parts, the result runs from the first to the last.
     pub fn part(self, name: &str) -> Option<&str> {
         let (begin, rest) = self.0.split_once('*')?;
         let (between, end) = rest.rsplit_once('*').unwrap_or(("", rest));

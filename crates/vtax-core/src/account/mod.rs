@@ -33,8 +33,8 @@ pub struct Host {
     pub busy: Nanoseconds,
     /// Time that a hypervisor below stole from them.
     pub stolen: Nanoseconds,
-    /// The time of all tasks of this kernel; `None` where it is not read, and the time of the host's own tasks is in the
-    /// rest.
+    /// The time of all tasks of this kernel; `None` where it is not read, and the time of the host's own tasks is in
+    /// the rest.
     pub tasks: Option<Nanoseconds>,
     /// Soft interrupts that worked for no owner.
     pub softirq: Nanoseconds,
@@ -69,8 +69,8 @@ pub struct Owner {
 pub struct Charge {
     /// Its time by stage.
     pub stages: Stages,
-    /// The time that the kernel accounts to its tasks, plus its time outside of this kernel. Division by the CPU time of
-    /// processes sees only this.
+    /// The time that the kernel accounts to its tasks, plus its time outside of this kernel. Division by the CPU time
+    /// of processes sees only this.
     pub booked: Nanoseconds,
 }
 

@@ -100,8 +100,8 @@ impl Stage {
         self.looks().2
     }
 
-    /// Whether its time is always spent for the target. Where soft interrupts are not traced, some of [`Stage::Rest`] is
-    /// as well.
+    /// Whether its time is always spent for the target. Where soft interrupts are not traced, some of [`Stage::Rest`]
+    /// is as well.
     pub fn is_targets(self) -> bool {
         !matches!(
             self,

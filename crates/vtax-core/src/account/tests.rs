@@ -233,8 +233,8 @@ proptest! {
         prop_assert!(is_sum(one.softirq, all.softirq) && is_sum(one.excess, all.excess));
     }
 
-    /// Holds without stolen time, whose share may change, and with at most as much soft interrupt time in a context as the
-    /// context is long.
+    /// Holds without stolen time, whose share may change, and with at most as much soft interrupt time in a context as
+    /// the context is long.
     #[test]
     fn a_longer_window_charges_nobody_less(
         first in prop::collection::vec(any_owner(), 3), then in prop::collection::vec(any_owner(), 3),

@@ -85,8 +85,8 @@ impl<'a> Window<'a> {
         (self.advance)(owner, name).unwrap_or_default()
     }
 
-    /// Busy time is all time that is not idle: the kernel keeps idle time by its high resolution clock, while it samples
-    /// the user and system columns at the tick. Where a Dom0 ran, the hypervisor's own count is exact.
+    /// Busy time is all time that is not idle: the kernel keeps idle time by its high resolution clock, while it
+    /// samples the user and system columns at the tick. Where a Dom0 ran, the hypervisor's own count is exact.
     fn host(&self) -> Option<Host> {
         let dom0 = (self.advance)(HOST, counter::CPU_DOM0);
         let idle = (self.advance)(HOST, counter::CPU_IDLE)?;
@@ -124,7 +124,8 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// In a Xen domain all tasks are backends. In any other VM, tasks outside the threads with a role are the monitor's.
+    /// In a Xen domain all tasks are backends. In any other VM, tasks outside the threads with a role are the
+    /// monitor's.
     fn of_target(&self) -> Owner {
         let target = self.target;
         if self.time(target, counter::CPU_DOMAIN).0 > 0 {
