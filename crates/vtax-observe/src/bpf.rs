@@ -1,9 +1,9 @@
-//! What the loader of BPF programs says when it fails, as errors of ours.
+//! Conversion of the BPF loader's errors to [`ObserveError`].
 
 use crate::ObserveError;
 use std::error::Error;
 
-/// An error with its causes, which is where the loader says what is wrong.
+/// The text of an error and all its causes; the loader reports the detail in the causes.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -18,7 +18,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Why `what` does not work: a right that this process lacks, or what the loader says.
+/// Explains why `what` does not work: a missing privilege, or the loader's own error.
 pub(crate) fn explain(what: &str, error: &dyn Error) -> ObserveError {
     let text = chain(error);
     if text.contains("Operation not permitted") || text.contains("Permission denied") {

@@ -1,15 +1,15 @@
-//! The one clock: every sample, mark and event of a trial is stamped by CLOCK_MONOTONIC, so that
-//! all series of a trial share one time axis.
+//! The clock of a trial: CLOCK_MONOTONIC stamps every sample, mark and event, so that all series of a trial share one
+//! time axis.
 
 use rustix::time::{ClockId, clock_gettime};
 use vtax_core::Nanoseconds;
 
-/// A source of monotonic time. Injected, so that tests decide what time it is.
+/// A source of monotonic time, injected so that tests control it.
 pub trait Clock: Send + Sync {
     /// Nanoseconds since an arbitrary zero that does not change while the host is up.
     fn now(&self) -> Nanoseconds;
 
-    /// Wall-clock time in nanoseconds since 1970, to recognise steps of the wall clock.
+    /// Wall-clock time in nanoseconds since 1970, to detect steps of the wall clock.
     fn wall(&self) -> Nanoseconds;
 }
 
@@ -27,12 +27,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// Processor time of the calling thread since it started.
+/// Processor time of the calling thread since its start.
 pub fn thread_cpu() -> Nanoseconds {
     read(ClockId::ThreadCPUTime)
 }
 
-/// Processor time of this process, all threads, since it started.
+/// Processor time of all threads of this process since its start.
 pub fn process_cpu() -> Nanoseconds {
     read(ClockId::ProcessCPUTime)
 }

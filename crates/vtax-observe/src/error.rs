@@ -1,4 +1,4 @@
-//! What can go wrong while observing, said so that the reader knows what to do.
+//! Errors of observation; each message includes the remedy where there is one.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub enum ObserveError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -23,16 +23,16 @@ pub enum ObserveError {
         /// What was expected and what was found.
         detail: String,
     },
-    /// A counter did what leaves something uncounted; everything else was read.
+    /// A counter changed in a way that leaves some of it uncounted; everything else was read.
     #[error("{name} in {path} {what} ({numbers})")]
     Counter {
         /// The counter.
         name: String,
-        /// The file, or the device, that shows it.
+        /// The file or the device of the counter.
         path: PathBuf,
-        /// What it did.
+        /// The change.
         what: &'static str,
-        /// From where to where, or by how much.
+        /// The values before and after, or the amount.
         numbers: String,
     },
     /// The instrument exists but this process may not use it.
@@ -56,13 +56,13 @@ pub enum ObserveError {
     Program {
         /// The command line.
         command: String,
-        /// Its exit and the end of what it said.
+        /// Its exit status and the end of its output.
         detail: String,
     },
-    /// What was sampled could not be stored.
+    /// The samples could not be stored.
     #[error("cannot store the samples: {cause}")]
     Sink {
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -72,7 +72,7 @@ pub enum ObserveError {
 }
 
 impl ObserveError {
-    /// The same sentence each time that the same counter does the same: for those who say a problem once.
+    /// The message without its numbers, equal for every repetition of one problem, so that a caller can report it once.
     pub fn without_numbers(&self) -> String {
         match self {
             Self::Counter {

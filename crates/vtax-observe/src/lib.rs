@@ -1,10 +1,9 @@
-//! What a host does while a trial runs: CPU time by owner, interrupts, device and hardware
-//! counters, and energy meters, all read on one monotonic clock by one thread.
+//! Observation of a host during a trial: CPU time by owner, interrupts, device and hardware counters, and energy
+//! meters, all read on one monotonic clock by one thread.
 //!
-//! The flow: [`counters`] and [`meter`]s are *instruments*; an [`Observer`] reads every
-//! instrument once per period on a thread of its own and hands each reading to a [`Sink`];
-//! [`Observer::mark`] takes an extra reading at an exact moment, and the difference of two
-//! marks is what a trial cost. See `docs/observe.md`.
+//! The flow: [`counters`] and [`meter`]s are *instruments*; an [`Observer`] reads every instrument once per period on a
+//! thread of its own and passes each reading to a [`Sink`]. [`Observer::mark`] takes an extra reading immediately, and
+//! the difference of two marks is the cost of a trial. See `docs/observe.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -19,8 +19,8 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// The handle of `series`, registering it at first sight. A series is identified by owner
-    /// and metric; unit, kind and source of the first registration stand.
+    /// Returns the handle of `series` and registers it at first use. Owner and metric identify a series; the unit, kind
+    /// and source of the first registration are kept.
     pub fn register(&mut self, series: Series) -> SeriesId {
         let key = (series.owner.clone(), series.metric.clone());
         if let Some(id) = self.ids.get(&key) {
@@ -53,13 +53,13 @@ impl Readings {
             .filter_map(|((id, series), value)| Some((id, series, (*value)?)))
     }
 
-    /// Forgets the values, keeps the registrations: the start of the next pass.
+    /// Clears the values and keeps the registrations, for the next pass.
     pub fn clear_values(&mut self) {
         self.values.fill(None);
     }
 }
 
-/// Something that can be read: a counter source or a meter.
+/// A source that can be read: a counter source or a meter.
 pub trait Instrument: Send {
     /// A short name for messages, such as `cgroup target` or `powercap`.
     fn name(&self) -> &str;
@@ -67,8 +67,8 @@ pub trait Instrument: Send {
     /// Reads everything once at `now` and records it.
     ///
     /// # Errors
-    /// When the source is gone or unreadable. The observer counts the failure, keeps the first
-    /// message for the report and goes on with the other instruments.
+    /// When the source is gone or unreadable. The observer counts the failure, keeps the first message for the report
+    /// and continues with the other instruments.
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError>;
 }
 
@@ -86,17 +86,17 @@ pub trait Sink: Send {
         value: f64,
     ) -> io::Result<()>;
 
-    /// No more readings follow.
+    /// Called after the last reading.
     ///
     /// # Errors
-    /// When what is buffered cannot be stored.
+    /// When buffered readings cannot be stored.
     fn finish(&mut self) -> io::Result<()>;
 }
 
-/// Everything that was read at one moment.
+/// All values that were read in one pass.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// When, on the trial's clock.
+    /// The time of the pass, on the trial's clock.
     pub at: Nanoseconds,
     values: HashMap<(String, String), (f64, Series)>,
 }
@@ -114,20 +114,20 @@ impl Snapshot {
         Self { at, values }
     }
 
-    /// One value, with its unit.
+    /// The value of a series, with its unit.
     pub fn get(&self, owner: &str, metric: &str) -> Option<Quantity> {
         let (value, series) = self.values.get(&(owner.to_owned(), metric.to_owned()))?;
         Some(Quantity::new(*value, series.unit))
     }
 
-    /// What a counter advanced by since `earlier`; `None` where either lacks it.
+    /// The advance of a counter since `earlier`; `None` where either snapshot lacks it.
     pub fn since(&self, earlier: &Self, owner: &str, metric: &str) -> Option<Quantity> {
         let after = self.get(owner, metric)?;
         let before = earlier.get(owner, metric)?;
         Some(Quantity::new(after.value - before.value, after.unit))
     }
 
-    /// The flag of one value.
+    /// The source flag of a value.
     pub fn source(&self, owner: &str, metric: &str) -> Option<Source> {
         let (_, series) = self.values.get(&(owner.to_owned(), metric.to_owned()))?;
         Some(series.source)

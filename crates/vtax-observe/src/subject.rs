@@ -1,4 +1,4 @@
-//! Whom the counters are about: a subject is the target or the client of a trial.
+//! Subjects of the counters: a subject is the target or the client of a trial.
 
 use std::path::PathBuf;
 
@@ -11,20 +11,20 @@ pub struct NetDevice {
     pub name: String,
 }
 
-/// Whom to observe.
+/// The processes, domain and devices to observe.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subject {
     /// The owner in every series: `target` or `client`.
     pub owner: String,
     /// Its control group directories: on v1 and hybrid one for each controller, on v2 one.
     pub cgroups: Vec<PathBuf>,
-    /// The VMM's process, when the subject is a VM whose threads are to be told apart.
+    /// The VMM's process, when the subject is a VM whose threads are accounted by role.
     pub vmm: Option<u32>,
     /// Thread ids of the vCPUs as the VMM itself reports them (QMP `query-cpus-fast`).
     pub vcpu_threads: Vec<u32>,
     /// Thread ids of dedicated I/O threads (QMP `query-iothreads`).
     pub iothreads: Vec<u32>,
-    /// The process of its virtual NIC, where vhost workers of that are told apart as well.
+    /// The process of its virtual NIC, whose vhost workers are then included.
     pub nic: Option<u32>,
     /// The number of the Xen domain, when the subject is one.
     pub domain: Option<u32>,
@@ -35,7 +35,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Whether anything of it is on this host, to be watched.
+    /// Whether any part of the subject is on this host and can be observed.
     pub fn is_here(&self) -> bool {
         !self.cgroups.is_empty() || self.vmm.is_some() || self.domain.is_some()
     }

@@ -1,9 +1,9 @@
-//! Charge-back: every nanosecond of the host's processors in an interval, and the energy with it, is
-//! charged to the guest that caused it, to the host itself, or to nobody, which is shown.
+//! Charge-back: every nanosecond of the host's processors in an interval, and its energy, is charged to the guest that
+//! caused it or to the host, or is reported as unattributed.
 //!
-//! [`Charger`] takes a pass each interval: it finds the guests, reads what they used themselves
-//! ([`Usage`]), asks a [`Method`] whose work the soft interrupts did ([`IoCharge`]), and closes the
-//! [`Ledger`]. `docs/charge.md` says what each number means and how good it is.
+//! [`Charger`] runs one pass per interval: it finds the guests, reads their own use ([`Usage`]), asks a [`Method`]
+//! which guests the soft interrupts worked for ([`IoCharge`]), and closes the [`Ledger`]. `docs/charge.md` defines each
+//! number and its accuracy.
 
 mod charger;
 mod cost;
@@ -33,17 +33,17 @@ pub use weights::Weights;
 use crate::ObserveError;
 use crate::guests::Guests;
 
-/// A way to find out whose work the kernel did in soft interrupts.
+/// A method that finds the guests that the kernel worked for in soft interrupts.
 pub trait Method: Send {
     /// Its name: `traced` or `counted`.
     fn name(&self) -> &'static str;
 
-    /// What it cannot see on this host, and why: a sentence.
+    /// What the method cannot see on this host, and why, as a sentence.
     fn note(&self) -> Option<&str> {
         None
     }
 
-    /// What it found since its last call. `usage` is the same interval's.
+    /// Returns the charge since the last call. `usage` is that of the same interval.
     ///
     /// # Errors
     /// When its source failed; the interval's soft interrupts are then unattributed.

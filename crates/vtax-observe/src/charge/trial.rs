@@ -1,12 +1,12 @@
-//! All that is read of this host during a trial.
+//! The instruments that read this host during a trial.
 
 use super::Charger;
 use super::subjects::{SubjectSoftirqs, boxed};
 use crate::counters::{self, Grants};
 use crate::{Instrument, ObserveError, Roots, Subject};
 
-/// All that is read during a trial of this host and its subjects, and what is not to be had with why. In a trial whose
-/// guests are charged, the charger's BPF programs serve both.
+/// Opens all instruments of this host and its subjects for a trial; also returns the instruments that are unavailable,
+/// with the reasons. In a trial whose guests are charged, the charger's BPF programs serve both purposes.
 pub fn instruments(
     subjects: &[Subject],
     charger: Option<&Charger>,

@@ -1,8 +1,8 @@
 //! Counters of a subject's block devices, from `/sys/class/block/NAME/stat`.
 //!
-//! Requests are what the device completed after merging; bytes are 512-byte sectors of those.
-//! Busy time (the kernel's `io_ticks`) has a resolution of 1 ms and says that something was in
-//! flight, not how much: a device that serves many requests at once is not saturated at 100 %.
+//! Requests are counted at completion, after merging; bytes are their 512-byte sectors. Busy time (the kernel's
+//! `io_ticks`) has a resolution of 1 ms and means that at least one request was in flight: a device that serves many
+//! requests at once is not saturated at 100 %.
 
 use super::counter::{Counter, Findings, Rule};
 use super::series::Column;
@@ -13,7 +13,7 @@ use vtax_core::counter;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
-/// Metric, field of the `stat` file (Documentation/block/stat.rst) and what one unit of it is.
+/// Metric, field of the `stat` file (Documentation/block/stat.rst), and the value of one unit of the field.
 const FIELDS: [(&str, usize, u64); 5] = [
     (counter::BLOCK_READ_REQUESTS, 0, 1),
     (counter::BLOCK_READ_BYTES, 2, 512),

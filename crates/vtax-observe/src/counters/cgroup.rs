@@ -1,11 +1,10 @@
 //! CPU time and memory of a subject's control groups, v1, v2 and hybrid.
 //!
-//! `cpu.total_ns` comes from v1's `cpuacct.usage` (nanoseconds) where there is one, else from
-//! v2's `cpu.stat` (`usage_usec`, microseconds). Both are the scheduler's own account and include
-//! processes that have ended; a task that is running is accounted up to its CPU's last tick or
-//! switch, so that a reading is at most a tick (1-10 ms) per CPU behind. User and system time are
-//! a split of that total by sampled ticks; v1 prints them in units of 10 ms. Work that the kernel
-//! does in interrupts or in threads of its own is in no group: see the host's softirq time.
+//! `cpu.total_ns` comes from v1's `cpuacct.usage` (nanoseconds) where present, else from v2's `cpu.stat` (`usage_usec`,
+//! microseconds). Both are kept by the scheduler and include processes that have ended; a running task is accounted up
+//! to its CPU's last tick or switch, so that a reading lags by at most a tick (1-10 ms) per CPU. User and system time
+//! split that total by sampled ticks; v1 prints them in units of 10 ms. Work that the kernel does in interrupts or in
+//! its own threads is in no group: see the host's softirq time.
 
 use super::counter::{Findings, Rule};
 use super::series::{Column, GuardedColumn};
@@ -28,8 +27,8 @@ pub struct ControlGroup {
 }
 
 impl ControlGroup {
-    /// The groups of `owner`: on v1 and hybrid hosts one directory for each controller, of which
-    /// those that are needed are found by their files.
+    /// Opens the groups of `owner`. On v1 and hybrid hosts there is one directory for each controller; the relevant
+    /// ones are identified by their files.
     ///
     /// # Errors
     /// When none of the directories accounts CPU time.
@@ -93,7 +92,7 @@ impl Instrument for ControlGroup {
     }
 }
 
-/// The v2 directory among a subject's groups, which perf can count for.
+/// The v2 directory among a subject's groups, which perf can count.
 pub(crate) fn unified(directories: &[PathBuf]) -> Option<&Path> {
     directories
         .iter()

@@ -1,5 +1,5 @@
-//! CPU time of what this process has started, as long as that stays its children: those that run,
-//! by their own clocks, and those that have ended and been waited for.
+//! CPU time of the children of this process: running children by their own clocks, and children that have ended and
+//! been waited for.
 
 use super::counter::Rule;
 use super::series::GuardedColumn;
@@ -18,7 +18,7 @@ pub struct Children {
 }
 
 impl Children {
-    /// The children of this process, as what `owner` does.
+    /// Opens the counter; its series belong to `owner`.
     ///
     /// # Errors
     /// When the kernel does not list them.
@@ -32,7 +32,7 @@ impl Children {
         Ok(children)
     }
 
-    /// Whichever thread started them.
+    /// Lists the running children, whichever thread started each.
     fn running(&self) -> Result<Vec<u32>, ObserveError> {
         let failed = |path: PathBuf| |cause| ObserveError::Read { path, cause };
         let threads = std::fs::read_dir(&self.tasks).map_err(failed(self.tasks.clone()))?;
@@ -44,7 +44,7 @@ impl Children {
                     list.split_whitespace()
                         .filter_map(|pid| pid.parse::<u32>().ok()),
                 ),
-                // A thread that has ended meanwhile; a kernel without CONFIG_PROC_CHILDREN has none.
+                // The thread has ended; or the kernel lacks CONFIG_PROC_CHILDREN, and no thread has this file.
                 Err(_) if !thread.path().exists() => {}
                 Err(cause) => return Err(failed(path)(cause)),
             }
@@ -60,7 +60,7 @@ impl Instrument for Children {
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let running = self.running()?;
-        // One that has ended meanwhile is among the waited for, or will be.
+        // A child that has just ended is counted among those waited for, in this pass or a later one.
         let running: u64 = running
             .into_iter()
             .filter_map(|pid| process_clock(pid)().ok())
@@ -70,7 +70,7 @@ impl Instrument for Children {
     }
 }
 
-/// CPU time of the children that have been waited for, theirs included, in nanoseconds.
+/// CPU time of the children that have been waited for, including their own children, in nanoseconds.
 fn waited_for() -> u64 {
     // SAFETY: rusage is plain integers, for which all bits zero are a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -1,8 +1,8 @@
-//! How long processors were set to each frequency, from the cpufreq driver's statistics.
+//! Time that processors were set to each frequency, from the cpufreq driver's statistics.
 //!
-//! The kernel counts in ticks of 10 ms, idle or not. Drivers that leave the choice to the processor
-//! (`intel_pstate`, `amd-pstate` in active mode) count nothing. Where one frequency is that of
-//! several processors, its time counts for each of them.
+//! The kernel counts in ticks of 10 ms, idle or busy. Drivers that leave the choice to the processor (`intel_pstate`,
+//! `amd-pstate` in active mode) count nothing. Where several processors share a frequency, its time counts for each of
+//! them.
 
 use super::counter::{Counter, Findings, Rule};
 use super::series::Column;
@@ -35,7 +35,7 @@ impl Frequencies {
     /// Opens `time_in_state` of every frequency policy below `sys`; `None` where none counts.
     ///
     /// # Errors
-    /// When one is there and cannot be opened or read.
+    /// When a file exists and cannot be opened or read.
     pub fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
         let all = sys.join("devices/system/cpu/cpufreq");
         let mut policies = Vec::new();

@@ -1,9 +1,8 @@
 //! Idle time in nanoseconds, from `/proc/timer_list` (root only).
 //!
-//! `/proc/stat` prints the same counters in ticks of 10 ms, too coarse for a window in which a
-//! host is busy for a few of them. A processor that is idle while it is looked at has not yet
-//! added its present pause, so this is exact only on a host with one processor, where the reader
-//! keeps it from idling: an emulated one, or a small guest.
+//! `/proc/stat` prints the same counters in ticks of 10 ms, which is too coarse for a window in which a host is busy
+//! for a few ticks. The counter of an idle processor does not include its current idle period, so the reading is exact
+//! only on a host with one processor, which the reader itself keeps busy: an emulated host or a small guest.
 
 use crate::ObserveError;
 use std::path::Path;
@@ -23,7 +22,7 @@ pub(super) struct IdleTime {
 }
 
 impl IdleSleep {
-    /// `None` where the host has several processors, or the file is not to be had.
+    /// Returns `None` where the host has several processors or the file is unavailable.
     pub(super) fn open(proc: &Path) -> Option<Self> {
         let processors = HostStat::read(proc).ok()?.processors;
         let mut sleep = Self {
@@ -32,7 +31,7 @@ impl IdleSleep {
         (processors == 1 && sleep.read().ok()?.is_some()).then_some(sleep)
     }
 
-    /// `None` where the kernel does not stop its tick, and so does not count.
+    /// Returns `None` where the kernel does not stop its tick, and therefore does not count.
     pub(super) fn read(&mut self) -> Result<Option<IdleTime>, ObserveError> {
         let (mut idle, mut iowait) = (None, None);
         for line in text::lines(self.file.read()?) {

@@ -1,7 +1,7 @@
-//! How long each processor was in each idle state, from the cpuidle driver's statistics.
+//! Time of each processor in each idle state, from the cpuidle driver's statistics.
 //!
-//! The kernel adds a pause when it ends, and counts from when it asked for a state: a processor may
-//! have been in a shallower one for a part of it (kernel: `Documentation/admin-guide/pm/cpuidle.rst`).
+//! The kernel adds an idle period when it ends, to the state that the kernel requested: the processor may have spent
+//! part of the period in a shallower state (kernel: `Documentation/admin-guide/pm/cpuidle.rst`).
 
 use super::counter::{Findings, Rule};
 use super::series::GuardedColumn;
@@ -30,7 +30,7 @@ struct State {
 impl IdleStates {
     /// Opens `cpuidle/state*/time` of every processor below `sys`; `None` where no driver counts.
     ///
-    /// # Errors
+    /// When a file exists and cannot be opened or read.
     /// When one is there and cannot be opened or read.
     pub fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
         let all = sys.join("devices/system/cpu");

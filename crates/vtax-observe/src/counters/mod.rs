@@ -47,7 +47,7 @@ use crate::{Instrument, ObserveError, Readings, Subject};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 
-/// What the whole host does; second, what this host does not offer, and why.
+/// Opens the instruments of the whole host; also returns those that this host does not offer, with the reasons.
 pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {
     let mut instruments: Vec<Box<dyn Instrument>> = Vec::new();
     let mut unavailable = Vec::new();
@@ -72,9 +72,9 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     (instruments, unavailable)
 }
 
-/// What one subject does. A source that cannot be opened becomes an instrument that fails, so
-/// that the trial's report names it. Hardware counters are the exception: where they are not
-/// available, [`for_host`] has already said so.
+/// Opens the instruments of one subject. A source that cannot be opened becomes an instrument that fails, so that the
+/// trial's report names it. Hardware counters are an exception: where they are unavailable, [`for_host`] has already
+/// reported it.
 pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn Instrument>> {
     let owner = &subject.owner;
     let mut instruments: Vec<Box<dyn Instrument>> = Vec::new();
@@ -86,7 +86,7 @@ pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn In
             })
         }));
     };
-    // Before the control group: reading a process's clock brings its group's account up to date.
+    // Before the control group: reading a process's clock updates the accounting of its group.
     if subject.vmm.is_some() {
         add("threads", VmmThreads::open(subject, proc).map(boxed));
     }
@@ -122,7 +122,7 @@ fn boxed<I: Instrument + 'static>(instrument: I) -> Box<dyn Instrument> {
     Box::new(instrument)
 }
 
-/// Stands in for an instrument that could not be opened.
+/// Replaces an instrument that could not be opened.
 struct Broken {
     name: String,
     message: String,

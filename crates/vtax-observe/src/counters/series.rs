@@ -1,11 +1,10 @@
-//! One output column of an instrument: its registration, and for counters the guard that keeps
-//! it from falling.
+//! One output column of an instrument: its registration and, for counters, the guard that keeps the total from falling.
 
 use super::counter::{Change, Counter, Rule};
 use crate::{Readings, SeriesId};
 use vtax_core::{Series, SeriesKind, Source, counter};
 
-/// A column of readings, registered at its first value.
+/// A column of readings, registered with its first value.
 #[derive(Debug)]
 pub(crate) struct Column {
     series: Series,
@@ -13,12 +12,12 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// A column that only ever grows.
+    /// A column that never decreases.
     pub(crate) fn counter(owner: &str, metric: impl Into<String>) -> Self {
         Self::new(owner, metric.into(), SeriesKind::Counter)
     }
 
-    /// A column of momentary values.
+    /// A column of instantaneous values.
     pub(crate) fn gauge(owner: &str, metric: impl Into<String>) -> Self {
         Self::new(owner, metric.into(), SeriesKind::Gauge)
     }
@@ -59,7 +58,7 @@ pub(crate) struct GuardedColumn {
 }
 
 impl GuardedColumn {
-    /// `rule` says what the raw values of this source may do.
+    /// `rule` lists the changes that the raw values of this source may make.
     pub(crate) fn new(owner: &str, metric: impl Into<String>, rule: Rule) -> Self {
         Self {
             column: Column::counter(owner, metric),
@@ -84,7 +83,7 @@ impl GuardedColumn {
         self.counter.advance_within(raw, most)
     }
 
-    /// Records the total, if there was a reading.
+    /// Records the total, if there was any reading.
     pub(crate) fn publish(&mut self, into: &mut Readings) {
         if self.counter.has_begun() {
             self.column.record_count(self.counter.total(), into);
@@ -96,7 +95,7 @@ impl GuardedColumn {
         self.counter.total()
     }
 
-    /// The source is not there in this pass.
+    /// Marks the source as absent in this pass.
     pub(crate) fn vanish(&mut self) {
         self.counter.vanish();
     }

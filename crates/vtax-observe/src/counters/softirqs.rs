@@ -1,5 +1,5 @@
-//! Software interrupts by kind (`NET_RX`, `TIMER`, …), from `/proc/softirqs`. Exact counts of
-//! handler runs; one run may handle many packets.
+//! Software interrupts by kind (`NET_RX`, `TIMER`, …), from `/proc/softirqs`. The counts are exact numbers of handler
+//! runs; one run may handle many packets.
 
 use super::table::{CpuTable, Row, metric_part};
 use crate::{Instrument, ObserveError, Readings};

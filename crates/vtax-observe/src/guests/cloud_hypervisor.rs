@@ -1,12 +1,12 @@
-//! Cloud Hypervisor's command line. It has no name for a VM; whoever manages it (Kata Containers,
-//! a script) gives each VM a socket of its own, whose place is the best name there is.
+//! Cloud Hypervisor's command line. It has no option for the name of a VM; managers (Kata Containers, scripts) give
+//! each VM an API socket of its own, and the path of the socket serves as the name.
 
 use super::{Found, Platform, options};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What `arguments` say of a Cloud Hypervisor, if they are one's.
+/// Recognises a Cloud Hypervisor by its `arguments`.
 pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Found> {
     let is_it = |program: &[u8]| program.starts_with(b"cloud-hypervisor");
     if !is_it(super::base_name(arguments.first()?)) && !executable.is_some_and(is_it) {

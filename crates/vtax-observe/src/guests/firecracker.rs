@@ -2,7 +2,7 @@
 
 use super::{Found, Platform, options};
 
-/// What `arguments` say of a Firecracker, if they are one's.
+/// Recognises a Firecracker by its `arguments`.
 pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Found> {
     let is_it = |program: &[u8]| program == b"firecracker" || program.starts_with(b"firecracker-v");
     if !is_it(super::base_name(arguments.first()?)) && !executable.is_some_and(is_it) {

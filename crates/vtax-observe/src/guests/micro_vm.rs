@@ -1,8 +1,8 @@
-//! Our own micro VMs: one process runs a population of them, which is one guest of the ledger.
+//! Recognition of vtax's micro VMs: one process runs a population of VMs, which is one guest of the ledger.
 
 use super::{Found, Platform, options};
 
-/// What `arguments` say of a population of micro VMs, if they are one's.
+/// Recognises a population of micro VMs by its `arguments`.
 pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Found> {
     let mut words = arguments.iter().map(Vec::as_slice);
     let runs = match super::base_name(words.next()?) {

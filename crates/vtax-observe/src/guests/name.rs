@@ -1,13 +1,12 @@
-//! Names of guests, which whoever starts a guest chooses: any bytes, of any length.
+//! Names of guests. The user who starts a guest chooses its name: any bytes, of any length.
 
-/// What is kept of a name. Labels of metrics and columns of terminals need no more.
+/// The longest name that is kept, in characters; labels of metrics and columns of terminals need no more.
 const LONGEST: usize = 128;
 
-/// A name that is safe in a terminal, a label or a log line: valid UTF-8, one line, no control or
-/// invisible formatting characters (which would let one guest draw over another's row), at most
-/// 128 characters, never empty.
+/// Returns a name that is safe in a terminal, a label or a log line: valid UTF-8, one line, no control or invisible
+/// formatting characters (which would let one guest overwrite another's row), at most 128 characters, never empty.
 pub fn sanitised(raw: &[u8]) -> String {
-    // Four bytes a character at most; the rest of a megabyte need not be decoded.
+    // A character has at most four bytes, so the rest of a long name need not be decoded.
     let raw = raw.get(..LONGEST * 4).unwrap_or(raw);
     let name: String = String::from_utf8_lossy(raw)
         .trim()
@@ -22,7 +21,7 @@ pub fn sanitised(raw: &[u8]) -> String {
     }
 }
 
-/// `name`, or the first of `name (mark)` that is not taken: two guests of one name would be one series.
+/// Returns `name`, or the first unused name of the form `name (mark)`: two guests with one name would be one series.
 pub(super) fn distinct(
     name: &str,
     marks: impl Iterator<Item = String>,

@@ -1,13 +1,13 @@
-//! Our own virtual NIC beside a monitor, which works for the guests whose memory it maps.
+//! Recognition of the vtax NIC, a process beside a monitor that works for the guests whose memory it maps.
 
 use std::collections::HashSet;
 use vtax_kernel::Process;
 use vtax_kernel::text;
 
-/// A file that is mapped: its device, as the kernel writes it, and its inode.
+/// A mapped file: its device, in the kernel's format, and its inode.
 pub(super) type File = (Vec<u8>, u64);
 
-/// Whether a process is a NIC by its command line, as opposed to `ctl` and `top`, its clients.
+/// Whether a command line is that of a NIC process, as opposed to its clients `ctl` and `top`.
 pub(super) fn is_nic(arguments: &[Vec<u8>]) -> bool {
     let mut words = arguments.iter().map(Vec::as_slice);
     let first = match words.next().map(super::base_name) {
@@ -18,8 +18,8 @@ pub(super) fn is_nic(arguments: &[Vec<u8>]) -> bool {
     first.is_some_and(|first| first.starts_with(b"-"))
 }
 
-/// The files that a process shares by mapping them, without devices. Who maps a guest's memory was
-/// given it by the monitor: unlike a name or a command line, nobody can take that on.
+/// The files, devices excluded, that a process maps shared. Only the monitor can pass on a guest's memory, so a mapping
+/// cannot be forged, unlike a name or a command line.
 pub(super) fn shared_files(process: Process<'_>) -> HashSet<File> {
     let table = std::fs::read(process.path("maps")).unwrap_or_default();
     let shared = |line: &[u8]| {

@@ -21,12 +21,12 @@ pub(super) fn values<'a>(
         })
 }
 
-/// The last value of `flag`, which is the one that counts.
+/// The last value of `flag`, which overrides the others.
 pub(super) fn value<'a>(arguments: &'a [Vec<u8>], flag: &'static str) -> Option<&'a [u8]> {
     values(arguments, flag).last()
 }
 
-/// The value of `key` in a list of QEMU's; `key` is also what the first part means without one.
+/// The value of `key` in a QEMU option list. A first part without a key is the value of `key`.
 pub(super) fn named(list: &[u8], key: &str) -> Option<Vec<u8>> {
     let mut implied = None;
     for (index, part) in split(list).into_iter().enumerate() {
@@ -56,7 +56,7 @@ fn split(list: &[u8]) -> Vec<Vec<u8>> {
     parts
 }
 
-/// Whether `text` stands somewhere in `value`.
+/// Whether `value` contains `text`.
 pub(super) fn contains(value: &[u8], text: &[u8]) -> bool {
     value
         .windows(text.len().max(1))

@@ -1,6 +1,6 @@
-//! What runs a guest, by name.
+//! The platforms that run guests, by name.
 
-/// What runs a guest.
+/// The software that runs a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Platform {
     /// QEMU, with KVM or without.
@@ -9,9 +9,9 @@ pub enum Platform {
     CloudHypervisor,
     /// Firecracker.
     Firecracker,
-    /// A population of our own 512-byte VMs.
+    /// A population of vtax's 512-byte VMs.
     MicroVm,
-    /// A domain of the Xen hypervisor whose Dom0 this host is.
+    /// A domain of the Xen hypervisor whose Dom0 is this host.
     Xen,
     /// Docker.
     Docker,
@@ -19,11 +19,11 @@ pub enum Platform {
     Podman,
     /// containerd without Kubernetes.
     Containerd,
-    /// A container of a Kubernetes pod, whatever runs it.
+    /// A container of a Kubernetes pod, with any runtime.
     Kubernetes,
-    /// runc by itself.
+    /// runc without an engine.
     Runc,
-    /// crun by itself.
+    /// crun without an engine.
     Crun,
     /// LXC and its relatives.
     Lxc,

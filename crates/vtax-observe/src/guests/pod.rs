@@ -1,16 +1,16 @@
-//! Which Kubernetes pod a control group is in: kubelet names it by the pod's UID, in one way under its
-//! own driver and in another under systemd's.
+//! Recognition of Kubernetes pods in control group paths: kubelet names a pod's group by the pod's UID, with one format
+//! for its cgroupfs driver and another for systemd's.
 
 use std::path::Path;
 
-/// The UID of the pod that this control group is or is in, as the API server writes it.
+/// The UID of the pod whose control group is `group` or an ancestor of it, in the API server's format.
 pub fn pod_of(group: &Path) -> Option<String> {
     let mut parts = group.iter().filter_map(|part| part.to_str());
     let first = parts.by_ref().find(|part| is_kubelets(part))?;
     std::iter::once(first).chain(parts).find_map(uid)
 }
 
-/// Whether a group of this name is kubelet's.
+/// Whether kubelet creates groups with this name.
 pub(super) fn is_kubelets(part: &str) -> bool {
     part.starts_with("kubepods") || part.contains("-kubepods")
 }
@@ -25,7 +25,7 @@ fn uid(part: &str) -> Option<String> {
         None => return None,
     };
     let uid = uid.replace('_', "-");
-    // Static pods have a hash without dashes.
+    // The UID of a static pod is a hash without dashes.
     let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
     let is_uid = digits == 32 && (uid.len() == 32 || super::uuid(uid.as_bytes()).is_some());
     is_uid.then_some(uid)
@@ -46,7 +46,7 @@ mod tests {
             format!("kubepods/pod{UID}/{id}"),
             format!("kubepods/burstable/pod{UID}/{id}"),
             format!("kubepods/besteffort/pod{UID}"),
-            // systemd, by containerd and CRI-O, which nests one more on v2.
+            // systemd, by containerd and by CRI-O, which adds one level on v2.
             format!("kubepods.slice/kubepods-pod{under}.slice/cri-containerd-{id}.scope"),
             format!(
                 "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{under}.slice/crio-{id}.scope/container"

@@ -1,9 +1,9 @@
-//! QEMU's command line, in all the ways in which it is written.
+//! QEMU's command line, in all its spellings.
 
 use super::{Found, Platform, options};
 
-/// What `arguments` say of a QEMU, if they are one's. `executable` is the program's own name, for
-/// processes that were started under another one.
+/// Recognises a QEMU by its `arguments`. `executable` is the name of the program file, for processes that were started
+/// under another name.
 pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Found> {
     let program = super::base_name(arguments.first()?);
     if !is_qemu(program) && !executable.is_some_and(is_qemu) {
@@ -13,7 +13,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
     let uuid = value("uuid").and_then(super::uuid);
     let uuid = uuid.or_else(|| firmware_uuid(arguments));
     let name = value("name").and_then(|name| options::named(name, "guest"));
-    // Proxmox gives a number besides the name, which people know its VMs by.
+    // Proxmox gives each VM a number besides the name, and users know VMs by it.
     let number = value("id").filter(|id| !id.is_empty() && id.iter().all(u8::is_ascii_digit));
     let cpus = value("smp")
         .and_then(|smp| options::named(smp, "cpus"))
@@ -28,8 +28,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
     })
 }
 
-/// The UUID of the system's table that the firmware shows (SMBIOS type 1), which Proxmox sets instead of
-/// `-uuid`.
+/// The UUID in the firmware's system table (SMBIOS type 1), which Proxmox sets instead of `-uuid`.
 fn firmware_uuid(arguments: &[Vec<u8>]) -> Option<String> {
     let tables = options::values(arguments, "smbios");
     let of_system =
@@ -39,7 +38,7 @@ fn firmware_uuid(arguments: &[Vec<u8>]) -> Option<String> {
 }
 
 fn is_qemu(program: &[u8]) -> bool {
-    // Helpers of QEMU that run no guest.
+    // QEMU helper programs that run no guest.
     const NO_GUEST: [&[u8]; 6] = [
         b"qemu-img",
         b"qemu-io",
@@ -93,7 +92,7 @@ mod tests {
         String::from_utf8(found(text).name.unwrap()).unwrap()
     }
 
-    /// Scaphandre #222, Kepler #1152 and #2276: each knew one way of writing the name.
+    /// Scaphandre #222, Kepler #1152 and #2276: each recognised only one form of the name.
     #[test]
     fn every_way_of_writing_a_name_is_understood() {
         for (text, expected) in [

@@ -1,4 +1,4 @@
-//! Which meters this host has, and why it lacks the others.
+//! Discovery of the meters of this host, with the reason for each absent one.
 
 use super::{
     Absent, Battery, Hwmon, Ipmi, IpmiConfig, Meter, ModelMeter, NvmlMeter, PerfPower, Powercap,
@@ -11,14 +11,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What cannot be found out by looking.
+/// Settings that discovery cannot find by itself.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Only these meters are opened, by name; all of them if empty.
     pub only: Vec<String>,
-    /// How to ask the BMC.
+    /// Settings for reading the BMC.
     pub ipmi: IpmiConfig,
-    /// The wall meter, if there is one: a serial port cannot be guessed.
+    /// The wall meter, if there is one; its serial port cannot be discovered.
     pub wall: Option<WallConfig>,
     /// NVIDIA's management library, where it is not in the usual place.
     pub nvml_library: Option<PathBuf>,
@@ -26,16 +26,16 @@ pub struct Options {
     pub model: Option<PathBuf>,
 }
 
-/// A meter, or why there is none.
+/// A meter, or the reason for its absence.
 pub enum Found {
-    /// It is there and was opened.
+    /// A meter that was opened.
     Meter(Box<dyn Meter>),
-    /// It is not.
+    /// An absent meter.
     Absent(Absent),
 }
 
 impl Found {
-    /// The meter, if it is there.
+    /// The meter, if present.
     pub fn meter(&self) -> Option<&dyn Meter> {
         match self {
             Self::Meter(meter) => Some(meter.as_ref()),
@@ -73,10 +73,9 @@ pub const NAMES: [&str; 8] = [
     model::NAME,
 ];
 
-/// Opens every meter that the host has, in order of preference ([`NAMES`]), and says of each
-/// other one why it is absent.
+/// Opens every meter of the host, in order of preference ([`NAMES`]), and returns the reason for each absent one.
 ///
-/// A meter that is found may still stand still: see [`super::keep_moving`].
+/// A meter that is found may still not move: see [`super::keep_moving`].
 pub fn discover(roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Vec<Found> {
     let wanted =
         |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);

@@ -1,4 +1,4 @@
-//! A load of one's own: threads that keep every processor busy for a set share of the time.
+//! A load generator: threads that keep every processor busy for a set share of the time.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::hint::black_box;
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Something that can be told how busy to be.
+/// A load whose busy share can be set.
 pub trait Load {
-    /// From now on, `share` (0 to 1) of all processors' time.
+    /// Sets the busy share of all processors' time, 0 to 1.
     fn set(&mut self, share: f64);
 }
 
-/// One duty cycle. Short against a meter's averaging, long against a scheduler's tick.
+/// The length of one duty cycle: short against a meter's averaging, long against a scheduler's tick.
 const CYCLE: Duration = Duration::from_millis(20);
 
-/// Threads that are busy for a share of every cycle, one pinned to each processor that this
-/// process may use. They end when it goes out of scope.
+/// Threads that are busy for a share of every cycle, one pinned to each processor that this process may use. They end
+/// when the value is dropped.
 #[derive(Debug)]
 pub struct BusyLoad {
     shared: Arc<Shared>,
@@ -51,7 +51,7 @@ impl BusyLoad {
                 .spawn(move || {
                     let mut only = CpuSet::new();
                     only.set(cpu);
-                    // Unpinned threads spread by themselves, only less evenly.
+                    // Unpinned threads also spread over the processors, but less evenly.
                     let _ = sched_setaffinity(None, &only);
                     shared.work();
                 })?;
@@ -60,7 +60,7 @@ impl BusyLoad {
         Ok(load)
     }
 
-    /// How many threads there are: one for each processor.
+    /// The number of threads, one per processor.
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
@@ -103,7 +103,7 @@ impl Drop for BusyLoad {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
-            // It fails only if the thread panicked, and then there is nothing left to wait for.
+            // Fails only if the thread panicked.
             let _ = thread.join();
         }
     }

@@ -1,10 +1,9 @@
-//! Sources of joules, one file each, and how they are found and added up.
+//! Sources of joules, one file each, with their discovery and the sum of their domains.
 //!
-//! Every meter records, for the owner `host`, one counter `energy.<meter>.<domain>_joules` for
-//! each of its domains, which only ever grows, and one gauge `power.<meter>.<domain>_watts` where
-//! the device itself shows watts. [`discover`] opens every meter that the host has and says why
-//! the others are absent; [`host_energy`] names the series whose sum is the energy of the host,
-//! so that nothing is counted twice. `docs/energy.md` explains what each meter covers.
+//! Every meter records, for the owner `host`, one counter `energy.<meter>.<domain>_joules`, which never decreases, for
+//! each of its domains, and one gauge `power.<meter>.<domain>_watts` where the device itself shows watts. [`discover`]
+//! opens every meter of the host and gives the reason for each absent one; [`host_energy`] names the series whose sum
+//! is the energy of the host, so that nothing is counted twice. `docs/energy.md` explains the coverage of each meter.
 
 mod battery;
 mod calibrate;
@@ -49,7 +48,7 @@ use vtax_core::{Source, counter};
 
 /// A source of joules. [`Instrument::name`] is the meter's short name, such as `powercap`.
 pub trait Meter: Instrument {
-    /// What it measures, one counter series each.
+    /// The domains that it measures, one counter series each.
     fn domains(&self) -> &[Domain];
 
     /// Whether its joules are measured or modelled.
@@ -57,18 +56,18 @@ pub trait Meter: Instrument {
         Source::Measured
     }
 
-    /// What computed its joules, where they are modelled.
+    /// The model that computed its joules, where they are modelled.
     fn model(&self) -> Option<PowerModel> {
         None
     }
 
-    /// What a reader of its numbers must know, each a sentence.
+    /// Limitations of its numbers, each a sentence.
     fn caveats(&self) -> &[String] {
         &[]
     }
 }
 
-/// Why a host does not have a meter.
+/// The reason that a host does not have a meter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{meter} is absent: {reason}")]
 pub struct Absent {
@@ -76,9 +75,9 @@ pub struct Absent {
     pub meter: &'static str,
     /// The evidence.
     pub reason: String,
-    /// What would bring it, if anything would.
+    /// The change that would make the meter available, if any.
     pub remedy: Option<String>,
-    /// The host has it, and it cannot be read or trusted: worth a word where it would be used.
+    /// The host has the meter, but it cannot be read or trusted: reported where the meter would be used.
     pub is_unreadable: bool,
 }
 

@@ -1,16 +1,16 @@
-//! Which model computed joules: what is recorded beside modelled numbers.
+//! Identification of the power model that computed joules, recorded beside modelled numbers.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 
-/// How well a calibrated curve fits what the meter showed.
+/// How well a calibrated curve fits the meter's readings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fit {
     /// The meter that was read.
     pub meter: String,
-    /// What the meter covers.
+    /// The part of the machine that the meter covers.
     pub covers: String,
     /// Pairs of utilization and power that the curve was fitted to.
     pub observations: usize,
@@ -20,16 +20,16 @@ pub struct Fit {
     pub residual_worst_watts: f64,
 }
 
-/// Which model computed joules, for the record beside them.
+/// The model that computed joules, for the record beside them.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PowerModel {
-    /// Which machine, and how the curve was got.
+    /// The machine, and how the curve was obtained.
     pub name: String,
     /// The day on which it was measured or fitted, such as 2026-03-01; unknown in older files.
     pub date: Option<String>,
-    /// The file that it was read from; `None` of the one that vtax ships.
+    /// The file that it was read from; `None` for the model that vtax ships.
     pub file: Option<PathBuf>,
-    /// How it was fitted; `None` of a published curve, whose distance from this machine nobody knows.
+    /// How it was fitted; `None` for a published curve, whose distance from this machine is unknown.
     pub fit: Option<Fit>,
 }
 

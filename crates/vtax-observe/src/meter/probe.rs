@@ -1,5 +1,5 @@
-//! Does a meter move under load? One that never does is absent, whatever it claims to be: inside
-//! VMs, energy counters are often present and 0 forever.
+//! A test that a meter moves under load. A meter that does not move counts as absent: inside VMs, energy counters are
+//! often present and constantly 0.
 
 use super::load::Load;
 use super::{Absent, Domain, Found, Meter, host_domains, joules_metric};
@@ -8,7 +8,7 @@ use crate::{ObserveError, Readings, Snapshot};
 use std::time::Duration;
 use vtax_core::{Joules, Nanoseconds, Watts};
 
-/// What a probe or a calibration works with; all of it simulated in tests.
+/// The environment of a probe or a calibration; simulated in tests.
 pub struct Bench<'a> {
     /// Makes the processors busy.
     pub load: &'a mut dyn Load,
@@ -18,7 +18,7 @@ pub struct Bench<'a> {
     pub wait: &'a mut dyn FnMut(Duration),
 }
 
-/// What a meter showed while every processor was busy.
+/// The behaviour of a meter while every processor was busy.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Probe {
     /// It moved: the mean power over the time of the load, summed over the host's domains (all
@@ -28,10 +28,10 @@ pub enum Probe {
     Still,
 }
 
-/// How long to load the machine. Longer than the slowest meter needs for two readings.
+/// The duration of the load, longer than the slowest meter needs for two readings.
 const LONG_ENOUGH: Duration = Duration::from_secs(3);
 
-/// Loads every processor for three seconds and looks whether `meter` moves.
+/// Loads every processor for three seconds and reports whether `meter` moves.
 ///
 /// # Errors
 /// When the meter cannot be read.
@@ -47,7 +47,7 @@ pub fn probe_under_load(
     bench.load.set(0.0);
     let (before, after) = ends?;
     let Some(used) = energy_since(meter, &before, &after) else {
-        // The domain that is missing fails again, and says why.
+        // A missing domain fails again here, and the error gives the reason.
         let now = bench.clock.now();
         meter.read(now, &mut Readings::default())?;
         return Err(ObserveError::Unavailable {
@@ -63,7 +63,7 @@ pub fn probe_under_load(
     })
 }
 
-/// Probes every measured meter and turns those that stand still into absent ones.
+/// Probes every measured meter and marks those that do not move as absent.
 pub fn keep_moving(found: Vec<Found>, bench: &mut Bench<'_>) -> Vec<Found> {
     let probe = |found| match found {
         Found::Meter(mut meter) if meter.source() == vtax_core::Source::Measured => {
@@ -89,8 +89,8 @@ fn still(meter: &'static str) -> Absent {
     )
 }
 
-/// One reading of a meter, now. A domain that cannot be read at this moment does not hide the
-/// others, but a reading without any value is an error.
+/// Reads a meter once. A domain that cannot be read does not hide the others, but a reading without any value is an
+/// error.
 pub(super) fn take(meter: &mut dyn Meter, bench: &Bench<'_>) -> Result<Snapshot, ObserveError> {
     let mut readings = Readings::default();
     let now: Nanoseconds = bench.clock.now();
@@ -101,8 +101,8 @@ pub(super) fn take(meter: &mut dyn Meter, bench: &Bench<'_>) -> Result<Snapshot,
     Ok(Snapshot::of(now, &readings))
 }
 
-/// What the host's domains of `meter` used between two readings (all of its domains where none cover a
-/// host); `None` where one of them is missing, rather than the energy of a part.
+/// The energy of the host's domains of `meter` between two readings (of all its domains where none cover a host);
+/// `None` where one of these domains is missing, since a part of the energy would be wrong.
 pub(super) fn energy_since(
     meter: &dyn Meter,
     before: &Snapshot,

@@ -1,4 +1,4 @@
-//! Running a program that may be slow or hang, without ever waiting for longer than allowed.
+//! Execution of a program that may be slow or hang, with a limit on the time it takes.
 
 use crate::ObserveError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often a waiting caller looks whether it should stop.
+/// The interval at which a waiting caller checks whether to stop.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// More than any of our programs says; what follows is dropped.
+/// More output than any program used here prints; the rest is dropped.
 const MOST_OUTPUT: usize = 64 * 1024;
 
-/// Runs `command` and returns what it said on both its outputs.
+/// Runs `command` and returns its standard output and standard error together.
 ///
 /// # Errors
 /// When it cannot be started, fails, takes longer than `limit` (it is killed), or `stop` was set.
@@ -36,7 +36,7 @@ pub(super) fn run(
         .stdout(writer)
         .stderr(second)
         .spawn();
-    // The command holds our copies of the pipe's ends; without this the output never ends.
+    // The command holds copies of the pipe's ends; while they are open, the output does not end.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = Reaped(started.map_err(|error| failed(not_started(&error)))?);
     let deadline = Instant::now() + limit;
@@ -71,7 +71,7 @@ pub(super) fn run(
     }
 }
 
-/// Waits a little for output and takes what is there; true when there will be no more.
+/// Waits briefly for output and takes what is available; returns true at the end of the output.
 fn read_some(output: &mut PipeReader, said: &mut Vec<u8>) -> io::Result<bool> {
     let mut fds = [PollFd::new(&*output, PollFlags::IN)];
     let wait = Timespec {
@@ -88,8 +88,7 @@ fn read_some(output: &mut PipeReader, said: &mut Vec<u8>) -> io::Result<bool> {
     Ok(length == 0)
 }
 
-/// A child that is killed and waited for when it goes out of scope, so that no error path leaves
-/// one behind.
+/// A child that is killed and waited for on drop, so that no error path leaves it running.
 #[derive(Debug)]
 pub(super) struct Reaped(pub Child);
 
@@ -101,7 +100,7 @@ impl Drop for Reaped {
     }
 }
 
-/// The command as one would type it.
+/// The command as typed in a shell.
 pub(super) fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words
@@ -117,7 +116,7 @@ pub(super) fn not_started(error: &io::Error) -> String {
     }
 }
 
-/// The end of what a program said, on one line: usually the reason.
+/// The end of a program's output on one line: usually the reason of a failure.
 pub(super) fn ending(said: &str) -> String {
     let lines: Vec<&str> = said
         .lines()

@@ -1,11 +1,11 @@
-//! A meter's own handle to one of its series, good for any collection of readings.
+//! A meter's handle to one of its series, valid for any collection of readings.
 
 use super::{joules_metric, watts_metric};
 use crate::{Readings, SeriesId};
 use vtax_core::{Base, Joules, Series, SeriesKind, Source, Unit, Watts};
 
-/// One series of a meter. Remembers its handle and checks it, because a meter may be read into
-/// one collection while it is probed and into another while a trial runs.
+/// One series of a meter. Keeps its handle and checks it, because a meter may be read into one collection during a
+/// probe and into another during a trial.
 #[derive(Debug)]
 pub(super) struct MeterSeries {
     series: Series,
@@ -13,7 +13,7 @@ pub(super) struct MeterSeries {
 }
 
 impl MeterSeries {
-    /// The growing joules of a domain.
+    /// The series of a domain's cumulative joules.
     pub fn joules(meter: &str, domain: &str, source: Source) -> Self {
         Self::new(
             joules_metric(meter, domain),
@@ -23,7 +23,7 @@ impl MeterSeries {
         )
     }
 
-    /// The momentary watts of a domain.
+    /// The series of a domain's instantaneous watts.
     pub fn watts(meter: &str, domain: &str, source: Source) -> Self {
         Self::new(
             watts_metric(meter, domain),

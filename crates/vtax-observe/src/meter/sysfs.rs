@@ -1,4 +1,4 @@
-//! Reading the small files of /sys that meters are made of.
+//! Reading of the small files of /sys that meters use.
 
 use crate::ObserveError;
 use crate::roots::names;
@@ -15,14 +15,14 @@ pub(super) struct NumberFile {
 }
 
 impl NumberFile {
-    /// Opens the file and reads it once, to know that it can be read.
+    /// Opens the file and reads it once, to verify that it can be read.
     pub fn open(path: PathBuf) -> Result<Self, ObserveError> {
         let number = Self::open_signed(path)?;
         number.read()?;
         Ok(number)
     }
 
-    /// As [`NumberFile::open`], of a file whose number may be negative.
+    /// Like [`NumberFile::open`], for a file whose number may be negative.
     pub fn open_signed(path: PathBuf) -> Result<Self, ObserveError> {
         let file = match File::open(&path) {
             Ok(file) => file,
@@ -33,12 +33,12 @@ impl NumberFile {
         Ok(number)
     }
 
-    /// The number that it holds now.
+    /// The current number.
     pub fn read(&self) -> Result<u64, ObserveError> {
         self.parse()
     }
 
-    /// The number that it holds now, which may be negative: a current that flows back.
+    /// The current number, which may be negative: a reverse current.
     pub fn read_signed(&self) -> Result<i64, ObserveError> {
         self.parse()
     }
@@ -63,7 +63,7 @@ impl NumberFile {
             })
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -80,8 +80,8 @@ pub(super) fn entries(directory: &Path) -> Vec<(String, PathBuf)> {
     names(directory).into_iter().map(with_path).collect()
 }
 
-/// `text` with everything but letters, digits, `-` and `_` replaced, in lower case: fit for a
-/// metric's name.
+/// Returns `text` in lower case, with all characters but letters, digits, `-` and `_` replaced, for the name of a
+/// metric.
 pub(super) fn slug(text: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || c == '_' {
