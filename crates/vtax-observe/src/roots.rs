@@ -1,5 +1,5 @@
-//! Where the host's trees are mounted: the one place that knows `/proc`, `/sys` and `/dev`, so
-//! that everything that reads the host also runs on a fake tree in a test.
+//! The mount points of the host's trees: the only file with the paths `/proc`, `/sys` and `/dev`, so that all code that
+//! reads the host also runs on a fake tree in a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,20 @@ pub struct Roots {
     pub etc: PathBuf,
     /// Kernels and their configurations, `/boot`.
     pub boot: PathBuf,
-    /// What running services keep, `/run`.
+    /// Run-time state of services, `/run`.
     pub run: PathBuf,
-    /// What services keep for good, `/var/lib`.
+    /// Persistent state of services, `/var/lib`.
     pub lib: PathBuf,
-    /// The directories that programs are searched in, first match wins.
+    /// The directories in which programs are searched, first match wins.
     pub path: Vec<PathBuf>,
 }
 
-/// Where programs are looked for, whatever the caller's `$PATH` is: what is found here is what a
-/// trial runs, on every host and for every user. A program elsewhere is named by its whole path.
+/// The search path for programs, independent of the caller's `$PATH`, so that a trial runs the same programs on every
+/// host and for every user. A program elsewhere is given by its absolute path.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Roots {
-    /// This host.
+    /// The trees of this host.
     pub fn host() -> Self {
         Self {
             path: std::env::split_paths(PATH).collect(),
@@ -38,7 +38,7 @@ impl Roots {
         }
     }
 
-    /// A tree below `directory` with the same layout as `/`; programs only in its `bin`.
+    /// Trees below `directory` with the same layout as `/`; programs only in its `bin`.
     pub fn below(directory: &Path) -> Self {
         Self {
             proc: directory.join("proc"),
@@ -62,7 +62,7 @@ impl Roots {
         text(&self.sys.join(file))
     }
 
-    /// A path as the kernel names it (`/sys/fs/cgroup/cpu`), in these trees.
+    /// Maps a path as the kernel names it (`/sys/fs/cgroup/cpu`) into these trees.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         for (prefix, root) in [
             ("/proc", &self.proc),
@@ -81,8 +81,7 @@ impl Roots {
         path.to_owned()
     }
 
-    /// The first file called `program` in the search path that somebody may execute; a whole path
-    /// is searched nowhere else.
+    /// The first executable file called `program` in the search path; an absolute path is not searched.
     pub fn program(&self, program: &str) -> Option<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         self.path
@@ -173,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_only_the_callers_path_has_is_found_by_its_whole_path_alone() {
-        // Tests run from a file whose folder is in no search path of ours.
+        // Tests run from a file whose directory is in no search path.
         let own = std::env::current_exe().unwrap();
         let name = own.file_name().unwrap().to_str().unwrap();
         let host = Roots::host();

@@ -1,67 +1,67 @@
-//! What an exchange costs, learnt from what soft interrupts took in the past minutes.
+//! Cost of an exchange, learnt from the soft interrupt time of the past minutes.
 //!
 //! # The model
 //!
-//! In an interval, soft interrupts take `Σ_k c_k x_k` nanoseconds, where `x_k` is how many exchanges of kind `k`
-//! there were, all guests' and the host's together: packets received, packets sent, KiB, block requests, runs of
-//! other soft interrupts. What is seen is that time `y`, by samples that count for `q` nanoseconds each, so that
-//! `y` has the variance `φ q Σ c_k x_k`: the samples' own for `φ = 1`, more where costs change from interval to
-//! interval.
+//! In an interval, soft interrupts take `Σ_k c_k x_k` nanoseconds, where `x_k` is the number of exchanges of kind `k`,
+//! for all guests and the host together: packets received, packets sent, KiB, block requests, runs of other soft
+//! interrupts. The observed time is `y`, from samples that count for `q` nanoseconds each, so that `y` has the variance
+//! `φ q Σ c_k x_k`: the variance of the samples alone for `φ = 1`, more where costs change from interval to interval.
 //!
-//! `c_k = s θ_k w_k`, with the weights `w_k` that are given, a scale `s`, which is the time seen over the time that
-//! the weights expect, and `θ_k` around 1: a ridge regression with the prior `θ_k ~ N(1, 1/2²)`, bounds of 1/8 and 8,
-//! and forgetting by half in two minutes. Loads that are in step with each other (all steady) leave the split among
-//! kinds to the weights, and the prior's variance then is in the error.
+//! `c_k = s θ_k w_k`, with the given weights `w_k`, a scale `s`, which is the observed time over the time that the
+//! weights predict, and `θ_k` around 1: a ridge regression with the prior `θ_k ~ N(1, 1/2²)`, bounds of 1/8 and 8, and
+//! a half-life of two minutes. Loads that change in step with each other (all steady) leave the split among kinds to
+//! the weights, and the error then includes the prior's variance.
 //!
-//! An interval's own time is the model's and what was seen, each by its variance: `m + (1 - 1/φ)(y - m)`. Where costs
-//! do not change, all of it is the model's; where they do, what was seen counts for more.
+//! The estimate of an interval's time combines the model's time `m` and the observed time `y` by their variances: `m +
+//! (1 - 1/φ)(y - m)`. Where costs do not change, the model alone determines it; where they do, the observation gains
+//! weight.
 
 /// Kinds of exchanges: received, sent, KiB, block requests, other soft interrupts.
 pub(super) const KINDS: usize = 5;
 
-/// How many exchanges of each kind.
+/// The number of exchanges of each kind.
 pub(super) type Amounts = [f64; KINDS];
 
 type Matrix = [[f64; KINDS]; KINDS];
 
-/// Standard deviation of a kind's cost relative to the others', before anything is known.
+/// Standard deviation of a kind's cost relative to the other kinds, before any observation.
 const PRIOR: f64 = 0.5;
 
-/// Bounds of a kind's cost relative to what the weights expect.
+/// Bounds of a kind's cost relative to the cost that the weights predict.
 const BOUNDS: (f64, f64) = (0.125, 8.0);
 
-/// What is known is forgotten by half in so many seconds.
+/// The half-life of observations, in seconds.
 const HALF_LIFE: f64 = 120.0;
 
-/// As many samples as the expected cost counts for.
+/// The weight of the expected cost, in samples.
 const EXPECTED: f64 = 4.0;
 
-/// Squared deviations beyond this count as this: a single leap is no lasting property.
+/// Upper limit of a squared deviation: a single jump is not a lasting property.
 const WORST: f64 = 25.0;
 
-/// Intervals that the expected deviation of 1 counts for.
+/// The weight of the expected deviation of 1, in intervals.
 const EXPECTED_INTERVALS: f64 = 5.0;
 
 #[derive(Debug, Clone)]
 pub(super) struct CostModel {
-    /// Nanoseconds, as expected before anything is known.
+    /// Nanoseconds per exchange, as expected before any observation.
     weights: Amounts,
-    /// Time seen, and time expected for the same exchanges.
+    /// The observed time, and the time expected for the same exchanges.
     seen: f64,
     expected: f64,
-    /// The largest of the samples' quanta so far, for the prior.
+    /// The largest sample quantum so far, for the prior.
     quantum: f64,
     /// Normal equations of `θ`, for `s = 1`.
     squares: Matrix,
     products: Amounts,
-    /// Sum and number of squared deviations, by the samples' own variance.
+    /// Sum and number of squared deviations, in units of the samples' own variance.
     deviations: (f64, f64),
     scale: f64,
     relative: Amounts,
     covariance: Matrix,
 }
 
-/// Time, and its variance.
+/// A time and its variance.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Estimate {
     pub(super) time: f64,
@@ -77,7 +77,7 @@ fn product(a: &Amounts, b: &Amounts) -> Amounts {
 }
 
 impl CostModel {
-    /// With these weights, in nanoseconds.
+    /// Creates a model with these weights, in nanoseconds.
     pub(super) fn new(weights: Amounts) -> Self {
         let mut model = Self {
             weights,
@@ -95,12 +95,12 @@ impl CostModel {
         model
     }
 
-    /// What the weights alone expect.
+    /// The time that the weights alone predict.
     pub(super) fn expected(&self, amounts: &Amounts) -> f64 {
         dot(&self.weights, amounts)
     }
 
-    /// Of exchanges in one interval.
+    /// The time of exchanges in one interval.
     pub(super) fn estimate(&self, amounts: &Amounts) -> Estimate {
         let parts = product(&self.weights, amounts);
         let variance: f64 = self
@@ -115,14 +115,14 @@ impl CostModel {
         }
     }
 
-    /// By how much intervals vary more than the samples do: `φ`.
+    /// The factor by which intervals vary more than the samples alone: `φ`.
     pub(super) fn dispersion(&self) -> f64 {
         let (sum, count) = self.deviations;
         ((sum + EXPECTED_INTERVALS) / (count + EXPECTED_INTERVALS)).max(1.0)
     }
 
-    /// The time of an interval with these exchanges in which `seen` nanoseconds were seen, by samples of `quantum`
-    /// nanoseconds each.
+    /// The time of an interval with these exchanges in which samples of `quantum` nanoseconds each added up to `seen`
+    /// nanoseconds.
     pub(super) fn interval(&self, amounts: &Amounts, seen: f64, quantum: f64) -> Estimate {
         let model = self.estimate(amounts).time;
         let gain = 1.0 - 1.0 / self.dispersion();
@@ -132,7 +132,7 @@ impl CostModel {
         }
     }
 
-    /// The time of an interval with these exchanges in which nothing was seen.
+    /// The time of an interval with these exchanges and without an observation.
     pub(super) fn unseen(&self, amounts: &Amounts) -> Estimate {
         let time = self.estimate(amounts).time;
         Estimate {
@@ -141,7 +141,7 @@ impl CostModel {
         }
     }
 
-    /// Learns from an interval of so many seconds.
+    /// Learns from an interval of `seconds` seconds.
     pub(super) fn learn(&mut self, amounts: &Amounts, seen: f64, quantum: f64, seconds: f64) {
         let parts = product(&self.weights, amounts);
         let expected: f64 = parts.iter().sum();
@@ -196,7 +196,7 @@ impl CostModel {
     }
 }
 
-/// Of a symmetric matrix with eigenvalues above 0, by Gauss and Jordan.
+/// The inverse of a symmetric matrix with positive eigenvalues, by Gauss-Jordan elimination.
 fn inverse(mut matrix: Matrix) -> Matrix {
     let mut inverse: Matrix =
         std::array::from_fn(|row| std::array::from_fn(|column| f64::from(u8::from(row == column))));

@@ -1,9 +1,9 @@
-//! How the kernel accounts the time of interrupts: by a clock or by samples at its tick, and whether that time is
-//! part of the run time of the task that was interrupted. The one place that decides it.
+//! The kernel's accounting of interrupt time: by a clock or by samples at its tick, and whether that time is part of
+//! the run time of the interrupted task. No other file decides this.
 //!
-//! The configuration alone is not enough: a kernel with CONFIG_IRQ_TIME_ACCOUNTING stops it where its clock is not
-//! stable, and with `tsc=noirqtime`. So the run time of a task that causes soft interrupts itself is compared with
-//! the time that passed; the configuration decides where that shows nothing.
+//! The configuration alone is not enough: a kernel with CONFIG_IRQ_TIME_ACCOUNTING disables it where its clock is not
+//! stable, and with `tsc=noirqtime`. So the run time of a task that causes soft interrupts itself is compared with the
+//! elapsed time; the configuration decides where that comparison is inconclusive.
 
 use crate::Roots;
 use crate::clock::thread_cpu;
@@ -14,10 +14,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::time::Instant;
 
-/// How this kernel accounts interrupts.
+/// The way in which this kernel accounts interrupts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IrqAccounting {
-    /// CONFIG_IRQ_TIME_ACCOUNTING, at work: by a clock, and apart from the interrupted task.
+    /// CONFIG_IRQ_TIME_ACCOUNTING, in effect: by a clock, and separate from the interrupted task.
     Exact,
     /// CONFIG_VIRT_CPU_ACCOUNTING_NATIVE (s390, POWER): by a clock, and part of the interrupted task's run time.
     Native,
@@ -25,33 +25,33 @@ pub enum IrqAccounting {
     /// soft interrupt running accounts the whole time since the last tick to soft interrupts. The time is part of
     /// the interrupted task's run time.
     Sampled,
-    /// Neither the configuration nor the behaviour showed it. Treated as sampled.
+    /// Neither the configuration nor the behaviour determined it. Treated as sampled.
     #[default]
     Unknown,
 }
 
-/// What the run time of a task shows that causes soft interrupts.
+/// The behaviour that the run time of a task with its own soft interrupts shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Behaviour {
     Apart,
     Inside,
 }
 
-/// More than any kernel's configuration has.
+/// An upper bound for the size of a kernel's configuration.
 const LONGEST_CONFIG: u64 = 4 << 20;
 
 /// Rounds of the probe, and datagrams in each.
 const ROUNDS: usize = 25;
 const DATAGRAMS: usize = 32;
 
-/// Receiving takes at least a fifth of a datagram's time on the loopback device. Time that a task lacks in every
-/// round is the kernel's way to account; in some rounds it is that others ran.
+/// Receiving takes at least a fifth of a datagram's time on the loopback device. Time that is missing from a task's run
+/// time in every round is due to the kernel's accounting; in some rounds only, it is due to other tasks.
 const APART: f64 = 0.15;
 const INSIDE: f64 = 0.05;
 
 impl IrqAccounting {
-    /// Of the kernel that `roots` describe; the running one is also probed, which sends itself a few hundred
-    /// datagrams over the loopback device.
+    /// Detects the accounting of the kernel that `roots` describe. The running kernel is also probed: this process
+    /// sends itself a few hundred datagrams over the loopback device.
     pub fn detect(roots: &Roots) -> Self {
         let is_running = roots.proc == Path::new("/proc");
         let behaviour = is_running.then(probe).flatten();
@@ -67,7 +67,7 @@ impl IrqAccounting {
         }
     }
 
-    /// In one word, for labels.
+    /// Its name in one word, for labels.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -77,12 +77,12 @@ impl IrqAccounting {
         }
     }
 
-    /// Soft interrupts are no part of the run time of the tasks that they interrupt.
+    /// Whether soft interrupts are excluded from the run time of the tasks that they interrupt.
     pub fn is_apart(self) -> bool {
         self == Self::Exact
     }
 
-    /// The kernel's account of soft interrupt time is kept by a clock.
+    /// Whether a clock keeps the kernel's account of soft interrupt time.
     pub fn is_by_clock(self) -> bool {
         matches!(self, Self::Exact | Self::Native)
     }
@@ -101,8 +101,8 @@ impl fmt::Display for IrqAccounting {
     }
 }
 
-/// What the kernel's configuration says; where there is none, what its description of its own types does: a run
-/// queue has a field `prev_irq_time` with CONFIG_IRQ_TIME_ACCOUNTING alone.
+/// The accounting by the kernel's configuration or, where that is unavailable, by the kernel's type description (BTF):
+/// a run queue has a field `prev_irq_time` only with CONFIG_IRQ_TIME_ACCOUNTING.
 fn configured(roots: &Roots) -> IrqAccounting {
     let read = |file: File| {
         let mut text = String::new();
@@ -140,8 +140,8 @@ fn configured(roots: &Roots) -> IrqAccounting {
     }
 }
 
-/// Whether the soft interrupts that receive a task's own datagrams are in its run time. `None`: it cannot be
-/// seen here, since there is no loopback device, or since others ran most of the time.
+/// Whether the soft interrupts that receive a task's own datagrams are in its run time. `None` where that cannot be
+/// determined: there is no loopback device, or other tasks ran most of the time.
 fn probe() -> Option<Behaviour> {
     let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok();
     let (receiver, sender) = (bind()?, bind()?);
@@ -160,7 +160,7 @@ fn probe() -> Option<Behaviour> {
         while receiver.recv(&mut [0; 64]).is_ok() {
             came += 1;
         }
-        // What is not received here was not received in this task's context either.
+        // A datagram that was not received was not processed in this task's context either.
         if came < DATAGRAMS {
             return None;
         }
@@ -168,7 +168,7 @@ fn probe() -> Option<Behaviour> {
     judge(missing)
 }
 
-/// From the shares of each round's time that the task's run time lacks.
+/// Decides from the share of each round's time that is missing from the task's run time.
 fn judge(mut missing: Vec<f64>) -> Option<Behaviour> {
     missing.sort_by(f64::total_cmp);
     if *missing.first()? > APART {
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(IrqAccounting::detect(&roots), IrqAccounting::Unknown);
         fs::write(roots.sys.join("kernel/btf/vmlinux"), b"\0prev_irq_time\0").unwrap();
         assert_eq!(IrqAccounting::detect(&roots), IrqAccounting::Exact);
-        // Another kernel's is none of this one's.
+        // The configuration of another kernel is ignored.
         fs::write(roots.boot.join("config-5.10"), TICK).unwrap();
         assert_eq!(IrqAccounting::detect(&roots), IrqAccounting::Exact);
         fs::write(roots.boot.join("config-6.1.0-9"), TICK).unwrap();
@@ -237,10 +237,10 @@ mod tests {
         let inside = judge(vec![0.01, 0.0, 0.6, 0.02, 0.01]);
         assert_eq!(apart, Some(Behaviour::Apart));
         assert_eq!(inside, Some(Behaviour::Inside));
-        // Others ran in most rounds, though not in all.
+        // Other tasks ran in most rounds, but not in all.
         assert_eq!(judge(vec![0.01, 0.5, 0.4, 0.6]), None);
         assert_eq!(judge(Vec::new()), None);
-        // sched_clock is not stable, so that the kernel stopped what it was built for.
+        // sched_clock is not stable, so the kernel disabled the accounting that it was built with.
         let decided = IrqAccounting::decide(IrqAccounting::Exact, inside);
         assert_eq!(decided, IrqAccounting::Sampled);
         let decided = IrqAccounting::decide(IrqAccounting::Exact, None);

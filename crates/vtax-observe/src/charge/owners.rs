@@ -1,5 +1,5 @@
-//! Whose the work is that the programs of [`super::probe`] found: by the devices, disks, processes and control groups of
-//! owners, who are known by number.
+//! Attribution of the work that the programs of [`super::probe`] found: by the devices, disks, processes and control
+//! groups of owners, which are identified by number.
 
 use super::ledger::IoCharge;
 use super::probe::{DeviceKey, Found, Holder, Interrupted, Worked};
@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 
-/// What is the owners'.
+/// The devices, disks and control groups of the owners.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    /// Those who are charged; what worked for another is nobody's.
+    /// The owners that are charged; work for any other owner is unattributed.
     pub(super) present: HashSet<u32>,
     /// Their network devices.
     pub(super) devices: HashMap<DeviceKey, Holder>,
@@ -19,19 +19,19 @@ pub(super) struct Owners {
     pub(super) disks: HashMap<u32, u32>,
     /// Their control groups in the hierarchy that accounts CPU time.
     pub(super) tasks: Groups,
-    /// And in the one that accounts block requests.
+    /// Their control groups in the hierarchy that accounts block requests.
     pub(super) requests: Groups,
 }
 
-/// Control groups by id in the kernel, the groups within an owner's included; `None`: nobody's.
+/// Control groups by kernel id, including groups within an owner's group; `None`: the group has no owner.
 #[derive(Debug, Default)]
 pub(super) struct Groups(HashMap<u64, Option<u32>>);
 
-/// So many are forgotten, and learnt anew.
+/// The number of entries above which all are cleared and learnt again.
 const MOST_GROUPS: usize = 1 << 15;
 
 impl Groups {
-    /// A group is an owner's, with those within it.
+    /// Records that a group, with all groups within it, belongs to an owner.
     pub(super) fn learn(&mut self, group: &Path, owner: u32) {
         self.learn_down_to(group, owner, 4);
     }
@@ -51,7 +51,7 @@ impl Groups {
         }
     }
 
-    /// Forgets them where they have become many; whether it did.
+    /// Clears the entries where there are too many; returns whether it did.
     pub(super) fn forget(&mut self) -> bool {
         let are_many = self.0.len() > MOST_GROUPS;
         if are_many {
@@ -66,7 +66,7 @@ impl Groups {
 }
 
 impl Owners {
-    /// Whether something was found of a group that nobody looked for yet.
+    /// Whether the results contain a group that has not been looked up yet.
     pub(super) fn lack_a_group_of(&self, found: &Found) -> bool {
         let (tasks, requests) = groups_of(found);
         tasks
@@ -75,7 +75,7 @@ impl Owners {
             || (requests.into_iter()).any(|group| !self.requests.0.contains_key(&group))
     }
 
-    /// What is not known of now stays nobody's: ids of control groups are not given away again.
+    /// Records that the groups that are still unknown have no owner: ids of control groups are never reused.
     pub(super) fn close_groups_of(&mut self, found: &Found) {
         let (tasks, requests) = groups_of(found);
         for group in tasks {
@@ -86,7 +86,7 @@ impl Owners {
         }
     }
 
-    /// Charges what was found.
+    /// Computes the charge of the results.
     pub(super) fn charge(&self, found: &Found) -> IoCharge {
         let mut charge = IoCharge {
             is_by_clock: true,
@@ -99,7 +99,7 @@ impl Owners {
                 Some(owner) if self.present.contains(&owner) => {
                     add(&mut charge.guests.entry(owner).or_default().softirq, *ns);
                 }
-                // It ended in this interval and has no row.
+                // The guest ended in this interval and has no row.
                 Some(_) => add(&mut charge.unknown, *ns),
                 None => add(&mut charge.host_softirq, *ns),
             }
@@ -135,7 +135,7 @@ impl Owners {
         }
     }
 
-    /// Whose a device is that the programs were not told of.
+    /// The owner of a device that was not registered with the programs.
     fn of_device(&self, key: DeviceKey, cookie: u32) -> Option<u32> {
         [key.index, 0].into_iter().find_map(|index| {
             let holder = self.devices.get(&DeviceKey { index, ..key })?;
@@ -145,7 +145,7 @@ impl Owners {
     }
 }
 
-/// The groups of interrupted tasks, and those of block requests.
+/// The groups of interrupted tasks, and the groups of block requests.
 fn groups_of(found: &Found) -> (Vec<u64>, Vec<u64>) {
     let of_tasks = found.interrupted.keys().filter_map(|key| match key {
         Interrupted::Group(group) => Some(*group),
@@ -197,7 +197,7 @@ mod tests {
             (work(Worked::Owner(GUEST)), Some(GUEST)),
             (of_device(device(7, 3), 0), Some(GUEST)),
             (of_device(device(7, 4), 0), None),
-            // Every device of a namespace, as long as its number was not given away again.
+            // Every device of a namespace, as long as the namespace's number has not been reused.
             (of_device(device(8, 4), 5), Some(CLIENT)),
             (of_device(device(8, 4), 6), None),
             (of_disk(70, 0), Some(GUEST)),

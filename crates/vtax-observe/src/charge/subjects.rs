@@ -1,5 +1,5 @@
-//! The traced method for the subjects of a trial: soft interrupts that worked for each, and those that ran in its
-//! context, as an instrument.
+//! The traced method for the subjects of a trial, as an instrument: soft interrupts that worked for each subject, and
+//! those that ran in its context.
 
 use super::irq_accounting::IrqAccounting;
 use super::owners::Owners;
@@ -21,7 +21,7 @@ use vtax_kernel::Process;
 
 type Opened<T> = Result<T, ObserveError>;
 
-/// As instruments.
+/// The instruments for soft interrupts and for grants, boxed.
 pub(super) fn boxed(
     softirqs: Option<Opened<SubjectSoftirqs>>,
     grants: Option<Opened<Grants>>,
@@ -38,9 +38,9 @@ pub(super) struct SubjectSoftirqs {
     proc: PathBuf,
     subjects: Vec<Watched>,
     owners: Owners,
-    /// Whether the programs know the subjects from here, and not from a charger.
+    /// Whether this instrument registers the subjects with the programs; otherwise a charger does.
     tells: bool,
-    /// This kernel books soft interrupts apart, so that none are in a task's time.
+    /// Whether this kernel accounts soft interrupts separately, so that none are in a task's time.
     apart: bool,
 }
 
@@ -49,9 +49,9 @@ struct Watched {
     subject: Subject,
     /// The control group that accounts its CPU time.
     group: PathBuf,
-    /// Its own network namespace is known, or it has none.
+    /// Whether its own network namespace is known, or it has none.
     is_settled: bool,
-    /// Namespaces of the devices that are named in it.
+    /// Namespaces of the devices that the subject names.
     named: Vec<u32>,
     work: (u64, Column),
     context: (u64, Column),
@@ -75,14 +75,15 @@ impl SubjectSoftirqs {
         let programs = Programs::open(&roots.sys, have_cpuacct(subjects), MOST_OTHERS)?;
         let mut opened = Self::reading(programs, &|_| None, subjects, roots)?;
         opened.tells = true;
-        // Hands the devices to the kernel before the first interval.
+        // Registers the devices in the kernel before the first interval.
         let devices = &opened.owners.devices;
         opened.programs.tell(devices, &HashMap::new());
         Ok(opened)
     }
 
-    /// Reads what a charger's programs find. Its guests among the subjects have its numbers; they alone are told to the
-    /// programs, so that what a load generator sends is the guest's from where it comes up, as from any port.
+    /// Reads the results of a charger's programs. Subjects that are the charger's guests keep its numbers. Only those
+    /// are registered with the programs, so that traffic of a load generator is charged to the guest from its entry on,
+    /// as traffic from any port is.
     pub(super) fn reading(
         programs: Programs,
         number: &dyn Fn(&Subject) -> Option<u32>,
@@ -92,7 +93,7 @@ impl SubjectSoftirqs {
         let by_cpuacct = have_cpuacct(subjects);
         let mut owners = Owners::default();
         let mut watched = Vec::new();
-        // Chargers count up.
+        // Chargers number guests upwards, so other subjects are numbered downwards from the largest number.
         for (subject, other) in subjects.iter().zip((0..=u32::MAX).rev()) {
             let number = number(subject).unwrap_or(other);
             owners.present.insert(number);
@@ -128,7 +129,7 @@ impl SubjectSoftirqs {
         Ok(opened)
     }
 
-    /// A subject whose processes have a network namespace of their own owns every device in it. The
+    /// Finds the network namespace of a subject's processes; a subject owns every device in a namespace of its own. The
     /// client's processes may start later than this instrument.
     fn settle(&mut self) {
         for watched in &mut self.subjects {
@@ -143,7 +144,7 @@ impl SubjectSoftirqs {
                 continue;
             };
             watched.is_settled = true;
-            // A monitor lives where its tap and the others' devices are, which is nobody's own.
+            // A monitor's namespace holds its tap and the devices of other guests, and so has no single owner.
             if watched.subject.vmm.is_none() && !watched.named.contains(&namespace) {
                 let whole = DeviceKey {
                     namespace,
@@ -156,8 +157,8 @@ impl SubjectSoftirqs {
     }
 }
 
-/// The kernel's numbers of a device. A name means something only in its namespace, which a thread
-/// of its own enters and ends in.
+/// The kernel's numbers of a device. A device name is valid only in its network namespace, so a dedicated thread enters
+/// that namespace and ends in it.
 fn find(device: &NetDevice, proc: &Path) -> Result<DeviceKey, ObserveError> {
     let unavailable = |reason: String| ObserveError::Unavailable {
         what: format!("network device {}", device.name),

@@ -1,12 +1,12 @@
-//! The traced method: BPF programs ([`super::probe`]) time each soft interrupt and key it by the network
-//! device, and so by the guest, that it worked for.
+//! The traced method: BPF programs ([`super::probe`]) time each soft interrupt and key it by the network device, and so
+//! by the guest, that it worked for.
 //!
-//! Keyed by device and not by control group: a soft interrupt runs in the context of whatever it
-//! interrupted, and that task's group says nothing about whose packet it was.
+//! The key is the device and not the control group: a soft interrupt runs in the context of the task that it
+//! interrupted, and that task's group is unrelated to the owner of the packet.
 //!
-//! Not seen: hard interrupts (part of whatever they interrupt), NAPI in threads of its own and busy
-//! polling (time of tasks), and transmit completions of a port, which are the host's. Where soft interrupts
-//! come by the thousand a second, a part of them is looked into, drawn by lot, and counts for all.
+//! Not seen: hard interrupts (part of the time of the interrupted task), NAPI in its own threads and busy polling (time
+//! of tasks), and transmit completions of a port, which are the host's. Where soft interrupts come by the thousand a
+//! second, a random sample of them is examined and scaled up.
 
 use super::Method;
 use super::exchanges::IntervalExchanges;
@@ -31,12 +31,12 @@ pub struct Traced {
     reader: Reader,
     note: Option<String>,
     owners: Owners,
-    /// Guests whose control groups are known.
+    /// Guests whose control groups have been learnt.
     learnt: HashSet<u32>,
     cookies: Cookies,
 }
 
-/// What the kernel calls network namespaces, and never another one later, as it does with their inodes' numbers.
+/// The kernel's cookies of network namespaces, which are never reused, unlike their inode numbers.
 #[derive(Debug, Default)]
 struct Cookies {
     /// By guest and inode.
@@ -44,7 +44,7 @@ struct Cookies {
     passes: u32,
 }
 
-/// A guest's cookies are asked for again this often, in passes: it may have got another namespace.
+/// A guest's cookies are read again after this many passes: the guest may have a new namespace.
 const ASK_AGAIN: u32 = 64;
 
 impl Traced {
@@ -56,8 +56,8 @@ impl Traced {
         Self::sampling(sys, hierarchy, MOST_OTHERS)
     }
 
-    /// Likewise; looks into every soft interrupt, however fast they come. Those that are looked into take longer, so
-    /// that this costs more, and is off by less.
+    /// Like [`Traced::open`], but examines every soft interrupt, whatever the rate. Examination makes a soft interrupt
+    /// take longer, so that this costs more and is more accurate.
     ///
     /// # Errors
     /// As [`Traced::open`].
@@ -82,12 +82,12 @@ impl Traced {
         })
     }
 
-    /// The programs, for others who read what they find.
+    /// The programs, for other readers of their results.
     pub(super) fn programs(&self) -> Programs {
         self.programs.clone()
     }
 
-    /// Learns what is the guests' now.
+    /// Learns the current devices and groups of the guests.
     fn update(&mut self, guests: &Guests) {
         self.cookies.update(guests);
         let cookies = &self.cookies;
@@ -140,7 +140,7 @@ fn learn(owners: &mut Owners, guests: &Guests, guest: &Guest) {
 }
 
 impl Cookies {
-    /// Asks for those that are not known; one thread enters all their namespaces.
+    /// Reads the cookies that are not known; one thread enters all their namespaces.
     fn update(&mut self, guests: &Guests) {
         self.passes = self.passes.wrapping_add(1);
         let mut before = std::mem::take(&mut self.known);
@@ -178,14 +178,14 @@ impl Cookies {
     }
 }
 
-/// The cookie of a network namespace if it still has that number. The thread stays in it.
+/// The cookie of a network namespace if it still has that inode. The thread stays in the namespace.
 fn cookie(path: &Path, inode: u32) -> std::io::Result<u64> {
     let file = std::fs::File::open(path)?;
     if file.metadata()?.ino() != u64::from(inode) {
         return Err(std::io::ErrorKind::NotFound.into());
     }
     move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
-    // Of any family: this one reaches no network.
+    // Any address family serves; this socket reaches no network.
     let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     let mut cookie = 0u64;
     let mut len = libc::socklen_t::try_from(size_of_val(&cookie)).unwrap_or(8);
@@ -223,7 +223,7 @@ impl Method for Traced {
         self.update(guests);
         let found = self.reader.read();
         if self.owners.lack_a_group_of(&found) {
-            // A group within a container, made after the container was learnt; or nobody's.
+            // A group within a container, created after the container was learnt, or a group without an owner.
             for guest in guests.iter() {
                 learn(&mut self.owners, guests, guest);
             }

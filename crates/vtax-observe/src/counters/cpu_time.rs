@@ -1,25 +1,25 @@
-//! The times of `/proc/stat`, and how long its processors were busy between two readings of it.
+//! The times of `/proc/stat`, and the busy time of its processors between two readings.
 //!
-//! Idle time is kept by a clock and only printed in ticks; the busy columns are often sampled at the
-//! tick. So what is neither idle nor stolen is busy, unless one of those columns did what no clock
-//! does: then the samples decide for that stretch, and where they failed as well, nothing is known.
+//! A clock keeps idle time, which is only printed in ticks; the busy columns are often sampled at the tick. So all time
+//! that is neither idle nor stolen is busy, unless one of those columns changed in a way that no clock does: then the
+//! samples decide for that interval. Where the samples failed as well, the busy time is unknown.
 
 use super::counter::{Change, Counter, Findings, Rule, most_cpu_time};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_kernel::stat::{CpuState, CpuTimes, STATES};
 
-/// Totals of the whole host that never fall.
+/// Totals of the whole host, which never fall.
 #[derive(Debug)]
 pub(crate) struct CpuTime {
     counters: [Counter; STATES],
-    /// Idle and iowait together. A pause of a processor counts as either, by whether something waits for a
-    /// device at the moment of the reading; the sum is steady.
+    /// Idle and iowait together. An idle period of a processor counts as one or the other, depending on whether a task
+    /// waits for a device at the time of the reading; the sum is steady.
     unused: Counter,
     mark: CpuMark,
 }
 
-/// Totals at one moment, and how often something kept them from being exact.
+/// Totals at one time, and the number of events that kept each from being exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuMark {
     pub(crate) at: Nanoseconds,
@@ -42,8 +42,8 @@ impl CpuTime {
         }
     }
 
-    /// Takes the first line of `/proc/stat`, and how many processors have a line of
-    /// their own. What columns did that left something uncounted is noted for `path`.
+    /// Takes the first line of `/proc/stat` and the number of processors that have a line of their own. Column changes
+    /// that left time uncounted are noted for `path`.
     pub(crate) fn advance(
         &mut self,
         now: Nanoseconds,
@@ -95,41 +95,41 @@ impl CpuTime {
         self.counters.each_ref().map(Counter::total).into()
     }
 
-    /// Where it is now.
+    /// The current totals and faults.
     pub(crate) fn mark(&self) -> CpuMark {
         self.mark
     }
 }
 
-/// Moves the counter of idle or iowait time, whose `pair` is known: what the one loses the other gains,
-/// by any amount, as long as their sum is steady.
+/// Advances the counter of idle or iowait time, given the change `pair` of their sum: one column gains the time that
+/// the other loses, by any amount, as long as the sum is steady.
 fn shift(counter: &mut Counter, raw: u64, pair: Change) -> Change {
     if pair.is_exact() {
         return counter.shift(raw);
     }
     counter.vanish();
-    // Their sum's finding is enough.
+    // The finding of their sum is reported instead.
     counter.advance(raw)
 }
 
 impl CpuMark {
-    /// What the busy columns, which are often sampled, gained since `earlier`.
+    /// The gain of the busy columns, which are often sampled, since `earlier`.
     pub(crate) fn sampled_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.busy.saturating_sub(earlier.busy))
     }
 
-    /// How long soft interrupts ran since `earlier`.
+    /// The time of soft interrupts since `earlier`.
     pub(crate) fn softirq_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.softirq.saturating_sub(earlier.softirq))
     }
 
-    /// How long a hypervisor below ran something else since `earlier`.
+    /// The time that a hypervisor below ran something else since `earlier`.
     pub(crate) fn stolen_since(&self, earlier: &Self) -> Nanoseconds {
         Nanoseconds(self.stolen.saturating_sub(earlier.stolen))
     }
 
-    /// How long processors were busy since `earlier`: never more than all of them had. `None` where the
-    /// file did not show it.
+    /// The busy time of all processors since `earlier`, limited to the time that they had. `None` where the file did
+    /// not show it.
     pub(crate) fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         let span = self.at.saturating_since(earlier.at).0;
         let processors = self.processors.max(earlier.processors);
@@ -138,7 +138,7 @@ impl CpuMark {
             let unused = self.unused.saturating_sub(earlier.unused);
             return Some(Nanoseconds(all.saturating_sub(unused)));
         }
-        // Only the samples know when a processor came or went.
+        // Only the samples are valid when a processor came or went.
         let busy = self.sampled_since(earlier).0.min(all);
         (self.busy_faults == earlier.busy_faults).then_some(Nanoseconds(busy))
     }
@@ -164,7 +164,7 @@ mod tests {
         times
     }
 
-    /// Reads one line a second of four processors; what they were busy for in each second.
+    /// Reads one line a second for four processors; returns the busy time in each second.
     fn busy(lines: &[[u64; STATES]]) -> Vec<Option<u64>> {
         let mut time = CpuTime::new();
         let mut marks = Vec::new();

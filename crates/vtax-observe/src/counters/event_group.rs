@@ -1,8 +1,8 @@
 //! A group of perf events: opened, started and read together, by perf_event_open(2).
 //!
-//! The one place that counts with perf (`clock_samples` samples). A group is read with one system call (and, for another
-//! CPU's counters, one inter-processor interrupt) however many events it has, and its events
-//! are on the PMU at the same time or not at all, so that their ratios are sound.
+//! All counting with perf is here (`clock_samples` samples). A group is read with one system call (and, for another
+//! CPU's counters, one inter-processor interrupt) regardless of its number of events, and its events are on the PMU at
+//! the same time or not at all, so that their ratios are consistent.
 
 use crate::ObserveError;
 use perf_event_open_sys as perf;
@@ -12,7 +12,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// What to count.
+/// An event to count.
 #[derive(Debug, Clone)]
 pub(crate) struct Event {
     /// `PERF_TYPE_*`.
@@ -23,7 +23,7 @@ pub(crate) struct Event {
     pub(crate) filter: Option<CString>,
 }
 
-/// On whose behalf to count.
+/// The tasks or CPU to count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scope<'a> {
     /// Everything that runs on one CPU.
@@ -47,7 +47,7 @@ pub(crate) struct EventGroup {
 pub(crate) struct Counts<'a> {
     /// How long the group was enabled, in nanoseconds.
     pub(crate) enabled: u64,
-    /// How long of that it was on the PMU; less when others share it (multiplexing).
+    /// How long it was on the PMU; less than `enabled` when others share it (multiplexing).
     pub(crate) running: u64,
     values: &'a [u8],
 }
@@ -94,7 +94,7 @@ impl EventGroup {
         let mut head = words(bytes);
         let (Some(_), Some(enabled), Some(running)) = (head.next(), head.next(), head.next())
         else {
-            // An event that the kernel could not even schedule reads as end of file.
+            // An event that the kernel could not schedule reads as end of file.
             return Err(io::Error::other("the events are in an error state"));
         };
         Ok(Counts {
@@ -147,7 +147,7 @@ fn open(scope: Scope<'_>, event: &Event, leader: Option<&OwnedFd>) -> io::Result
     Ok(fd)
 }
 
-/// What a system call returned, or why it failed.
+/// Converts the result of a system call to a [`Result`].
 pub(crate) fn check(result: i32) -> io::Result<i32> {
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -156,7 +156,7 @@ pub(crate) fn check(result: i32) -> io::Result<i32> {
     }
 }
 
-/// What perf's errors mean for someone who wants `what`.
+/// Converts perf's errors for an instrument named `what`.
 pub(crate) fn explain(what: &str, cause: &io::Error) -> ObserveError {
     use rustix::io::Errno;
     let what = what.to_owned();
@@ -230,7 +230,7 @@ mod tests {
         );
     }
 
-    /// A control group with one busy process; both end with it.
+    /// A control group with one busy process; both end when the value is dropped.
     struct BusyGroup(std::path::PathBuf, std::process::Child);
 
     impl BusyGroup {

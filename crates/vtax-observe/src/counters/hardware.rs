@@ -1,13 +1,12 @@
 //! Hardware counters: cycles, instructions, references to and misses of the last-level cache,
 //! for the whole host or for one control group, guest mode included.
 //!
-//! Counted on every CPU in two groups of two, so that each pair's ratio is sound and each pair
-//! fits onto any PMU. Where more events are wanted than the PMU has counters, the kernel takes
-//! turns; counts are then scaled up by enabled over running time, period by period, and
-//! `hw.running_percent` says how much of the time was really counted.
+//! Counted on every CPU in two groups of two, so that the ratio of each pair is consistent and each pair fits onto any
+//! PMU. Where there are more events than PMU counters, the kernel multiplexes; counts are then scaled up by enabled
+//! over running time, period by period, and `hw.running_percent` reports the share of the time that was counted.
 //!
-//! What "last-level cache" means is the CPU's business: these are the kernel's generic
-//! `cache-references` and `cache-misses`, on Intel the architectural LLC events, on AMD the L2's.
+//! The meaning of "last-level cache" depends on the CPU: these are the kernel's generic `cache-references` and
+//! `cache-misses`, on Intel the architectural LLC events, on AMD those of the L2.
 
 use super::counter::{Counter, Rule};
 use super::event_group::{Event, EventGroup, Scope, explain};
@@ -94,8 +93,8 @@ impl<const N: usize> Scaled<N> {
         let enabled = self.enabled_counter.advance(enabled).gain();
         let on = self.running.advance(running).gain();
         self.enabled = self.enabled.saturating_add(enabled);
-        // In a period without any time on the PMU nothing is known; nothing is added, and the
-        // next period's enabled time includes this one's.
+        // In a period without any time on the PMU, nothing is added, and the next period's enabled time includes this
+        // one's.
         if on == 0 {
             return (enabled, on);
         }
@@ -158,17 +157,17 @@ impl HardwareCounters {
         })
     }
 
-    /// Whether hardware counters really count: a counter that is there but stands still while
-    /// this thread works is absent, as in VMs whose hypervisor only pretends to have them.
+    /// Whether hardware counters count: a counter that does not move while this thread works is reported as absent, as
+    /// in VMs whose hypervisor presents counters that do not count.
     ///
     /// # Errors
-    /// Why they do not count.
+    /// The reason that they do not count.
     pub fn probe() -> Result<String, ObserveError> {
         count_under_load()
     }
 }
 
-/// Counts this thread's own work with every event; what was counted, in words.
+/// Counts this thread's own work with every event; returns the counts as text.
 fn count_under_load() -> Result<String, ObserveError> {
     let mut seen = Vec::new();
     for pair in &PAIRS {
@@ -202,7 +201,7 @@ fn events(pair: &[(&str, u32); 2]) -> Vec<Event> {
         .collect()
 }
 
-/// Work that no cache holds: writes fresh memory, then reads it in steps of a cache line.
+/// Work that exceeds every cache: writes fresh memory, then reads it in steps of a cache line.
 fn work() {
     let memory = vec![1u8; 8 << 20];
     let sum: u64 = memory.iter().step_by(64).map(|byte| u64::from(*byte)).sum();

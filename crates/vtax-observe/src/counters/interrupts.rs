@@ -1,9 +1,8 @@
 //! Hardware interrupts by source, from `/proc/interrupts`.
 //!
-//! A device's interrupt is named after the driver's name for it (`virtio0-input.0` becomes
-//! `virtio0-input_0`); an interrupt that is no device's, after the kernel's label (`LOC`: local
-//! timer, `RES`: rescheduling, `CAL`: function calls, `TLB`: shootdowns). Exact counts, not
-//! sampled.
+//! A device's interrupt has the driver's name for it (`virtio0-input.0` becomes `virtio0-input_0`); any other interrupt
+//! has the kernel's label (`LOC`: local timer, `RES`: rescheduling, `CAL`: function calls, `TLB`: shootdowns). The
+//! counts are exact, not sampled.
 
 use super::table::{self, CpuTable, Row, metric_part};
 use crate::{Instrument, ObserveError, Readings};
@@ -46,9 +45,9 @@ impl Instrument for Interrupts {
     }
 }
 
-/// The counts of a text in the format of `/proc/interrupts`, such as one read inside a guest:
-/// `interrupts.<source>` and `interrupts.total`. Sources of the same name are summed. Empty if
-/// the text is something else.
+/// Parses the counts of a text in the format of `/proc/interrupts`, such as one read inside a guest:
+/// `interrupts.<source>` and `interrupts.total`. Sources with the same name are summed. Empty if the text has another
+/// format.
 pub fn parse_interrupts(table: &[u8]) -> BTreeMap<String, f64> {
     let mut counts = BTreeMap::new();
     let Some(columns) = table::columns(table) else {
@@ -73,7 +72,7 @@ fn is_interrupt(row: &Row<'_>) -> bool {
     !matches!(row.label, b"ERR" | b"Err" | b"MIS" | b"RTR" | b"MCP")
 }
 
-/// What the driver calls it, or the kernel's label.
+/// The driver's name for the interrupt, or the kernel's label.
 fn source(row: &Row<'_>) -> String {
     if text::number(row.label).is_none() {
         return metric_part(row.label);

@@ -53,14 +53,14 @@ impl NetDevices {
     /// Opens one file for each network namespace.
     ///
     /// # Errors
-    /// When a namespace's process is gone or may not be looked at.
+    /// When a namespace's process is gone or may not be inspected.
     pub fn open(owner: &str, proc: &Path, devices: &[NetDevice]) -> Result<Self, ObserveError> {
         let mut namespaces: Vec<Namespace> = Vec::new();
         for device in devices {
             let process = device.namespace_of;
             let entry = Device {
                 name: device.name.clone(),
-                // A device that is made anew under its old name counts from zero.
+                // A device that is created again with its old name counts from zero.
                 counters: std::array::from_fn(|_| Counter::new(Rule::FROM_ZERO)),
             };
             match namespaces.iter_mut().find(|known| known.process == process) {

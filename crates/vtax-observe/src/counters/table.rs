@@ -11,9 +11,9 @@ use vtax_kernel::text;
 /// One row of the table, as the kernel printed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row<'a> {
-    /// What stands before the colon: `28`, `LOC`, `NET_RX`.
+    /// The text before the colon: `28`, `LOC`, `NET_RX`.
     pub(crate) label: &'a [u8],
-    /// What stands after the counts: chip, hardware number, device; or a description.
+    /// The text after the counts: chip, hardware number, device; or a description.
     pub(crate) description: &'a [u8],
     /// The sum over the CPUs.
     pub(crate) sum: u64,
@@ -28,7 +28,7 @@ pub(crate) fn columns(table: &[u8]) -> Option<usize> {
     (count > 0).then_some(count)
 }
 
-/// The rows of a table with that many CPUs; lines that are no rows are left out.
+/// The rows of a table with that many CPUs; lines that are not rows are skipped.
 pub(crate) fn rows(table: &[u8], columns: usize) -> impl Iterator<Item = Row<'_>> {
     text::lines(table).skip(1).filter_map(move |line| {
         let colon = line.iter().position(|byte| *byte == b':')?;
@@ -58,10 +58,10 @@ pub(crate) fn rows(table: &[u8], columns: usize) -> impl Iterator<Item = Row<'_>
     })
 }
 
-/// No processor takes more interrupts than this in a microsecond.
+/// An upper bound for the interrupts that a processor takes in a microsecond.
 const MOST_A_MICROSECOND: u64 = 10;
 
-/// A table that is read again and again: a series for each row and one for their sum.
+/// A table that is read repeatedly: a series for each row and one for their sum.
 #[derive(Debug)]
 pub(crate) struct CpuTable {
     path: PathBuf,
@@ -87,8 +87,8 @@ struct KnownRow {
 }
 
 impl CpuTable {
-    /// A table at `path`. `name` names a row, `counts` says whether it belongs to the total, and
-    /// `metric` makes a metric of its name.
+    /// Opens the table at `path`. `name` names a row, `counts` decides whether it belongs to the total, and `metric`
+    /// converts its name to a metric.
     pub(crate) fn open(
         path: PathBuf,
         owner: &'static str,
@@ -127,14 +127,14 @@ impl CpuTable {
                 .unexpected("expected a first line that names the CPUs")
                 .into());
         };
-        // A CPU that goes off- or online takes its counts out of the sums or brings them back:
-        // such a step says nothing about interrupts.
+        // A CPU that goes off- or online removes its counts from the sums or restores them; such a step is no sign of
+        // interrupts.
         let rebase = header != self.header;
         if rebase {
             self.header.clear();
             self.header.extend_from_slice(header);
         }
-        // Devices and processors come and go, so a count that is plausible is the second guard.
+        // Devices and processors come and go, so a plausibility limit on the count is the second guard.
         let span = now
             .saturating_since(self.at)
             .0
@@ -172,7 +172,7 @@ impl CpuTable {
                             column: Column::counter(owner, metric.clone()),
                             metric,
                         });
-                        // A number that changed hands may carry its predecessor's counts.
+                        // A reused number may carry the counts of its previous device.
                         if *passes > 0 && !last_of_label && counts(&row) {
                             total.0 = total.0.saturating_add(row.sum);
                         }
@@ -196,7 +196,7 @@ impl CpuTable {
                 total.0 = total.0.saturating_add(row.sum);
             }
         }
-        // A row that is gone keeps its last value: totals never fall.
+        // A removed row keeps its last value: totals never fall.
         for row in known {
             row.column.record_count(row.counter.total(), into);
         }
@@ -206,7 +206,7 @@ impl CpuTable {
     }
 }
 
-/// Two rows with one name are kept apart by the later one's label.
+/// Makes the names of two rows distinct by appending the later row's label.
 fn distinct(metric: String, label: &[u8], known: &[KnownRow]) -> String {
     if known.iter().all(|other| other.metric != metric) {
         return metric;
@@ -220,8 +220,8 @@ fn distinct(metric: String, label: &[u8], known: &[KnownRow]) -> String {
         .find(|candidate| known.iter().all(|other| other.metric != *candidate))
         .unwrap_or(base)
 }
-/// A name from the kernel as one part of a metric's name: what is not a letter, a digit, `-`,
-/// `_` or `:` becomes `_` (a dot would split the name), and no more than 64 bytes of it are kept.
+/// A kernel name as one part of a metric's name: every character except letters, digits, `-`, `_` and `:` becomes `_`
+/// (a dot would split the name), and at most 64 bytes are kept.
 pub(crate) fn metric_part(name: &[u8]) -> String {
     name.trim_ascii()
         .iter()

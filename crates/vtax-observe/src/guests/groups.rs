@@ -1,5 +1,5 @@
-//! The containers among the host's control groups. Every pass reads the directories that have groups
-//! in them; what a name says is judged once, since a group's inode is never given away again.
+//! The containers among the host's control groups. Every pass reads the directories that contain groups; a name is
+//! parsed once, since a group's inode is never reused.
 
 use super::runtimes::{self, Container};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
@@ -10,10 +10,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// More control groups than any host has.
+/// An upper bound for the number of control groups of a host.
 const MOST: usize = 200_000;
 
-/// Deeper than any engine nests them.
+/// An upper bound for the depth at which engines nest them.
 const DEEPEST: usize = 24;
 
 /// The control groups of the last pass.
@@ -28,13 +28,13 @@ pub(super) struct Groups {
 struct Known {
     /// Relative to the hierarchy.
     path: PathBuf,
-    /// What its path says.
+    /// The container that its path describes.
     by_name: Option<Container>,
     is_container: bool,
     seen: u64,
 }
 
-/// A container that was not there in the last pass.
+/// A container that was not present in the last pass.
 #[derive(Debug)]
 pub(super) struct Added {
     pub(super) path: PathBuf,
@@ -64,8 +64,8 @@ impl Groups {
             .any(|known| known.is_container && path.starts_with(&known.path))
     }
 
-    /// Looks at every group below `mounted`; within a container there are no others. `states` are the
-    /// containers that a runtime keeps a state of, by group.
+    /// Scans every group below `mounted`; groups within a container are not searched. `states` are the containers with
+    /// a runtime state, by group.
     pub(super) fn update(
         &mut self,
         mounted: &Path,
@@ -125,7 +125,7 @@ impl Groups {
             } else {
                 states.get(known.path.as_path()).copied()
             };
-            // Engines run their containers by runc or crun, which keep a state of these too.
+            // Engines run their containers by runc or crun, which keep a state of these containers too.
             let is = known.by_name.as_ref().or(state);
             if let (Some(is), false) = (is, known.is_container) {
                 added.push(Added {
@@ -143,7 +143,7 @@ impl Groups {
             return;
         }
         for (name, path) in below {
-            // A group's directory has a link for each group in it; most have none.
+            // A group's directory has one link for each child group; most have none.
             let is_leaf = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| stat.st_nlink == 2);
             if !is_leaf && let Some(directory) = open(directory, name.as_c_str()) {
@@ -153,7 +153,7 @@ impl Groups {
     }
 }
 
-/// Whether a group is still where it was: v1 lets groups be renamed.
+/// Whether a group still has the same path: v1 lets groups be renamed.
 fn is_named(known: &Known, parent: &Path, name: &[u8]) -> bool {
     let path = known.path.as_os_str().as_bytes();
     let parent = parent.as_os_str().as_bytes();

@@ -1,11 +1,11 @@
-//! Which of this host's guests somebody is who speaks to us from within: by what a guest knows of
-//! itself and its monitor was told.
+//! Identification of a guest that connects from within, by the identity that the guest knows and its monitor
+//! configured.
 
 use super::{Guest, Guests};
 use crate::{NetDevice, Subject};
 use vtax_kernel::Process;
 
-/// What a guest knows of itself.
+/// The identity of a guest as seen from within.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The UUID that its firmware shows.
@@ -15,7 +15,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What these say: lines of `/sys/class/dmi/id/product_uuid` and `/sys/class/net/*/address`.
+    /// Parses lines of `/sys/class/dmi/id/product_uuid` and `/sys/class/net/*/address`.
     pub fn parse(text: &str) -> Self {
         let mut identity = Self::default();
         for line in text.lines().map(str::trim) {
@@ -29,7 +29,7 @@ impl Identity {
     }
 }
 
-/// Whether it is the address of one device, as opposed to the loopback's zeros.
+/// Whether it is the address of a device, as opposed to the loopback's zeros.
 fn is_mac(text: &str) -> bool {
     let parts: Vec<&str> = text.split(':').collect();
     let is_octet = |part: &&str| part.len() == 2 && u8::from_str_radix(part, 16).is_ok();
@@ -37,7 +37,7 @@ fn is_mac(text: &str) -> bool {
 }
 
 impl Guests {
-    /// The VM of this identity: of this UUID, or else the only one that has a device of one of these
+    /// Returns the VM with this identity: the one with this UUID, or else the only one with a device with one of these
     /// addresses.
     pub fn identified(&self, identity: &Identity) -> Option<&Guest> {
         let vms = || self.iter().filter(|guest| guest.platform.is_vm());
@@ -56,15 +56,15 @@ impl Guests {
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// The guest of this name.
+    /// Returns the guest with this name.
     pub fn named(&self, name: &str) -> Option<&Guest> {
         self.iter().find(|guest| guest.name == name)
     }
 
-    /// Whom the counters are to watch when they watch this guest as `owner`.
+    /// Returns the subject for counters that observe this guest as `owner`.
     pub fn subject(&self, guest: &Guest, owner: &str) -> Subject {
         let is_vm = guest.platform.is_vm();
-        // A VM's control group may be other VMs' too; its threads are its own.
+        // A VM's control group may contain other VMs too; its threads belong to it alone.
         let group = guest.group.as_ref().filter(|_| !is_vm);
         let mounted = self.hierarchy().map(|hierarchy| &hierarchy.mounted);
         let namespace_of = |namespace| {
@@ -97,13 +97,13 @@ impl Guests {
         }
     }
 
-    /// The guest that a subject is.
+    /// Returns the guest that a subject describes.
     pub fn of(&self, subject: &Subject) -> Option<&Guest> {
         self.iter().find(|guest| guest.is(subject))
     }
 
-    /// Whether a processor runs this guest's code itself: its monitor holds a virtual machine of KVM's,
-    /// or it is no VM, or Xen's.
+    /// Whether a processor runs this guest's code natively: its monitor holds a KVM virtual machine, or the guest is a
+    /// Xen domain or not a VM.
     pub fn is_native(&self, guest: &Guest) -> bool {
         match guest.process {
             Some(pid) if guest.platform.is_vm() => Process::new(&self.roots.proc, pid).holds_vm(),
@@ -120,7 +120,7 @@ impl Guest {
         if subject.vmm.is_some() {
             return self.platform.is_vm() && self.process == subject.vmm;
         }
-        // A container's own group may be in the subject's.
+        // A container's own group may be inside the subject's group.
         let groups = self.group.iter().flat_map(|group| group.ancestors());
         let mut groups = groups.filter(|group| !group.as_os_str().is_empty());
         groups.any(|group| subject.cgroups.iter().any(|folder| folder.ends_with(group)))

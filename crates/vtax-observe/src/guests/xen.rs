@@ -1,8 +1,8 @@
-//! Xen's domains, as its toolstack lists them in Dom0.
+//! Xen's domains, as the toolstack in Dom0 lists them.
 //!
-//! `xl list` gives every domain's name and CPU time (in tenths of a second; the hypervisor, through
-//! libxenstat where that is installed, says it in nanoseconds); `xl list -l`, asked when a domain is
-//! new, gives its UUID. Dom0 itself is this host.
+//! `xl list` gives every domain's name and CPU time, in tenths of a second; where libxenstat is installed, the
+//! hypervisor gives the CPU time in nanoseconds. `xl list -l`, run when a domain is new, gives its UUID. Dom0 itself is
+//! this host.
 
 use crate::counters::XenClock;
 use crate::{ObserveError, Roots};
@@ -19,7 +19,7 @@ pub(super) struct Domain {
     pub(super) name: String,
     pub(super) uuid: Option<String>,
     pub(super) cpus: u32,
-    /// CPU time since it was made.
+    /// CPU time since its creation.
     pub(super) time: Nanoseconds,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Toolstack {
 }
 
 impl Toolstack {
-    /// `None` where this is no Dom0.
+    /// Returns `None` where this host is not a Dom0.
     pub(super) fn open(roots: &Roots) -> Option<Self> {
         let can = std::fs::read(roots.proc.join("xen/capabilities")).ok()?;
         can.windows(9)
@@ -45,13 +45,13 @@ impl Toolstack {
             })
     }
 
-    /// Every domain but Dom0.
+    /// Lists every domain except Dom0.
     pub(super) fn domains(&mut self) -> Result<Vec<Domain>, ObserveError> {
         let mut domains = parse_list(&self.run(&["list"])?);
         let is_known = |id: u32| self.uuids.iter().any(|(known, _)| *known == id);
         if domains.iter().any(|domain| !is_known(domain.id)) {
             self.uuids = parse_long_list(&self.run(&["list", "-l"])?);
-            // One that has no entry (it is being made) is not asked for again and again.
+            // A domain without an entry (it is being created) is not looked up again on every pass.
             for domain in &domains {
                 if !self.uuids.iter().any(|(known, _)| *known == domain.id) {
                     self.uuids.push((domain.id, None));
@@ -65,7 +65,7 @@ impl Toolstack {
         if let Some(clock) = &self.clock {
             let ids: Vec<u32> = domains.iter().map(|domain| domain.id).collect();
             for (domain, time) in domains.iter_mut().zip(clock.read(&ids)?) {
-                // One that ended since it was listed keeps what the list says.
+                // A domain that has ended since the listing keeps the time from the list.
                 domain.time = time.unwrap_or(domain.time);
             }
         }

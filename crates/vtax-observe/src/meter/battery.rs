@@ -1,4 +1,4 @@
-//! What a laptop's batteries deliver while nothing else supplies it: `/sys/class/power_supply`.
+//! The power of a laptop's batteries while no other source supplies it: `/sys/class/power_supply`.
 
 use super::series::MeterSeries;
 use super::sysfs::{entries, text};
@@ -9,13 +9,13 @@ use vtax_core::{Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "battery";
 
-/// Between two readings; drivers ask a battery's chip every second, and some chips answer with a mean
-/// of half a minute.
+/// The longest time that a reading is valid. Drivers read a battery's chip every second, and some chips return a mean
+/// over half a minute.
 const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
 
-/// The discharge of every battery that powers the machine (kernel:
-/// `Documentation/ABI/testing/sysfs-class-power`). On the mains a battery does not see what the machine
-/// draws: then there is no such meter, and a plug that is put in under way is an error.
+/// The discharge of every battery that powers the machine (kernel: `Documentation/ABI/testing/sysfs-class-power`). On
+/// mains power a battery does not see the machine's draw: the meter is then absent, and plugging in during a trial is
+/// an error.
 #[derive(Debug)]
 pub struct Battery {
     domains: Vec<Domain>,
@@ -36,7 +36,7 @@ impl Battery {
         let is = |supply: &Path, file: &str, word: &str| {
             text(&supply.join(file)).is_ok_and(|found| found == word)
         };
-        // A mouse's battery has the scope `Device`.
+        // A battery of a peripheral, such as a mouse, has the scope `Device`.
         let batteries: Vec<PathBuf> = entries(&class)
             .into_iter()
             .map(|(_, supply)| supply)
@@ -67,11 +67,11 @@ impl Battery {
         }
     }
 
-    /// What all batteries deliver.
+    /// The power that all batteries deliver.
     fn power(&self) -> Result<Watts, ObserveError> {
         let mut total = None;
         for battery in &self.batteries {
-            // All properties at one moment.
+            // `uevent` holds all properties, read at one time.
             let path = battery.join("uevent");
             let properties = text(&path).map_err(|cause| ObserveError::Read {
                 path: path.clone(),
@@ -86,7 +86,7 @@ impl Battery {
                     total = Some(total.unwrap_or(Watts(0.0)) + watts);
                 }
                 Some("Charging") => return Err(unseen("a battery is charging")),
-                // The second battery of two waits for its turn.
+                // The battery is idle while another one discharges.
                 _ => {}
             }
         }
@@ -109,8 +109,8 @@ fn property<'a>(properties: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// From µW, or µA and µV. By the kernel's words what flows out is negative; ACPI's driver says it
-/// without a sign.
+/// Computes power from µW, or from µA and µV. By the kernel's documentation a current that flows out is negative;
+/// ACPI's driver reports it without a sign.
 fn discharge(properties: &str) -> Option<Watts> {
     let number = |name| property(properties, name)?.parse::<f64>().ok();
     let of_current = || Some(number("CURRENT_NOW")? * 1e-6 * number("VOLTAGE_NOW")?);
@@ -125,7 +125,7 @@ impl Instrument for Battery {
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let power = self.power();
-        // What flows while nothing is known is not counted.
+        // Energy during a failed reading is not counted.
         let taken = *power.as_ref().unwrap_or(&Watts(0.0));
         let plausible = self.integral.reading(now, taken);
         let total = self.integral.total_at(now);

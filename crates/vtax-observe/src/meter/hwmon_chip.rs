@@ -1,17 +1,17 @@
-//! Which sensors the chips of hwmon have, and what each covers, as their drivers describe it.
+//! The sensors of the hwmon chips and the coverage of each, as their drivers describe them.
 
 use super::Part;
 use super::sysfs::{entries, slug, text};
 use std::path::{Path, PathBuf};
 
-/// One sensor as its files describe it; nothing has been opened.
+/// One sensor as its files describe it; nothing is opened.
 #[derive(Debug)]
 pub(super) struct Sensor {
-    /// Chip and label, fit for a metric's name.
+    /// Chip and label, valid in a metric's name.
     pub name: String,
-    /// What it covers.
+    /// The part of the machine that it covers.
     pub part: Part,
-    /// Where it is read.
+    /// The files that hold its readings.
     pub files: Files,
 }
 
@@ -35,9 +35,9 @@ pub(super) enum Files {
 pub(super) struct Chip {
     /// Its name and place, for messages: `ina3221 (hwmon4)`.
     pub title: String,
-    /// What measures power or energy.
+    /// The sensors for power or energy.
     pub sensors: Vec<Sensor>,
-    /// Whether it has a voltage and a current of one rail without a label.
+    /// Whether it has a voltage and a current of one rail, without a label.
     pub has_unlabelled_rails: bool,
 }
 
@@ -71,7 +71,7 @@ fn describe(chip: &str, directory: &Path) -> Chip {
         let Some((channel, kind)) = channel(file) else {
             continue;
         };
-        // Where a chip has both, the running average misses nothing between two readings.
+        // Where a chip has both, the running average covers the time between two readings.
         if kind == Kind::PowerInput && directory.join(format!("{channel}_average")).exists() {
             continue;
         }
@@ -86,7 +86,7 @@ fn describe(chip: &str, directory: &Path) -> Chip {
             },
         });
     }
-    // A chip that shows power itself has multiplied already.
+    // A chip that shows power itself has multiplied voltage and current already.
     if described.sensors.is_empty() {
         for (file, volts) in &files {
             let Some(rail) = file
@@ -153,8 +153,8 @@ enum Label {
     Missing,
 }
 
-/// The label of a rail whose voltage and current have these labels: an INA3221's driver labels the
-/// voltage alone, PMBus calls one rail `vout1` and `iout1`.
+/// The label of a rail whose voltage and current have these labels: an INA3221's driver labels only the voltage, PMBus
+/// calls one rail `vout1` and `iout1`.
 fn rail_label(volts: Option<String>, amperes: Option<String>) -> Label {
     match (volts, amperes) {
         (None, None) => Label::Missing,
@@ -170,8 +170,8 @@ fn rail_label(volts: Option<String>, amperes: Option<String>) -> Label {
     }
 }
 
-/// The names that the kernel's drivers of power supplies give their chips. Voltage regulators on a
-/// board also label their input `pin`.
+/// The names that the kernel's power supply drivers give their chips. Voltage regulators on a board also label their
+/// input `pin`.
 const SUPPLIES: [&str; 12] = [
     "acbel_fsg032",
     "cffps",
@@ -187,7 +187,7 @@ const SUPPLIES: [&str; 12] = [
     "ym2151e",
 ];
 
-/// What a sensor covers, as far as its driver says. What it does not say is never added up.
+/// The part that a sensor covers, as far as its driver describes it. A sensor without a description is never added up.
 fn part_of(chip: &str, label: Option<&str>) -> Part {
     let label = label.unwrap_or_default().to_ascii_lowercase();
     let starts = |start: &str| label.starts_with(start);
@@ -201,7 +201,7 @@ fn part_of(chip: &str, label: Option<&str>) -> Part {
         "power_meter" => Part::Machine,
         "amd_energy" if starts("esocket") => Part::Package,
         "amd_energy" if starts("ecore") => Part::Cores,
-        // These register sensors for boards of their own only; amdgpu does for built-in graphics too.
+        // These drivers register sensors for discrete boards only; amdgpu also does for built-in graphics.
         "nouveau" | "xe" | "i915" => Part::Accelerator,
         // The rail that feeds a whole NVIDIA Jetson module or board.
         "ina3221" if matches!(label.as_str(), "vdd_in" | "pom_5v_in") => Part::Module,

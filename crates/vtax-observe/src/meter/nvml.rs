@@ -1,4 +1,4 @@
-//! NVIDIA boards, through the management library that comes with their driver.
+//! NVIDIA boards, through the management library of their driver.
 
 use super::series::MeterSeries;
 use super::{Absent, Domain, EnergyCounter, Meter, Part, PowerIntegral};
@@ -12,14 +12,14 @@ use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "nvml";
 
-/// The name that the driver installs; the one without a number comes with development files only.
+/// The file name that the driver installs; the name without a version belongs to development packages.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Between two readings of a board that only shows watts.
+/// The longest time that a power reading is valid, for a board that only shows watts.
 const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
 
-/// Every board. Its energy counter (Volta and later) counts millijoules since the driver was
-/// loaded and moves every 20 to 100 ms; older boards show milliwatts only, integrated here.
+/// All boards. A board's energy counter (Volta and later) counts millijoules since the driver was loaded and is updated
+/// every 20 to 100 ms; older boards show only milliwatts, which are integrated here.
 pub struct NvmlMeter {
     nvml: Nvml,
     domains: Vec<Domain>,
@@ -84,7 +84,7 @@ impl NvmlMeter {
                     });
                 }
                 Err(error) => {
-                    // Some boards never show it; a sum of the others lacks this one.
+                    // Some boards never show it; the sum of the other boards then lacks this one.
                     let board = domain(index);
                     meter.caveats.push(format!(
                         "the sum lacks {board}, which shows neither energy nor power: {error}"
