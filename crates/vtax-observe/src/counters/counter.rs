@@ -1,44 +1,44 @@
-//! What a raw counter of the kernel or a device did between two readings, and a total that never
-//! falls. Every difference of two readings in this crate goes through here.
+//! The change of a raw counter of the kernel or a device between two readings, and a total that never falls. Every
+//! difference of two readings in this crate is computed here.
 
 use crate::ObserveError;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 
-/// What a raw counter did since its last reading.
+/// The change of a raw counter since its last reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The first reading, or the first one after it had vanished: nothing to compare with.
+    /// The first reading, or the first one after an absence: there is no reading to compare with.
     First,
     /// It grew by this much, possibly zero.
     Advanced(u64),
-    /// It passed the end of its range and went on from zero; it grew by this much.
+    /// It passed the end of its range and continued from zero; it grew by this much.
     Wrapped(u64),
-    /// It fell by no more than its source is known to waver. Nothing is new until it has passed its
-    /// highest reading.
+    /// It fell by no more than its source is known to fluctuate. Nothing is counted until it exceeds its highest
+    /// reading.
     Jittered(u64),
-    /// It fell, and neither a wrap nor jitter explains it: its source started anew.
+    /// It fell, and neither a wrap nor jitter explains it: its source restarted.
     Restarted {
         /// The last reading.
         from: u64,
         /// This reading.
         to: u64,
-        /// What of it is counted: all of it where the source starts at zero, else nothing.
+        /// The part of it that is counted: all of it where the source starts at zero, else nothing.
         gain: u64,
     },
     /// It grew by more than is possible. Not counted.
     Leapt {
-        /// By how much.
+        /// The amount.
         by: u64,
         /// The most that was possible.
         most: u64,
     },
-    /// It is not there. What it counts until it is back is unknown.
+    /// It is absent. The amount that it counts until it returns is unknown.
     Vanished,
 }
 
 impl Change {
-    /// What is counted of it.
+    /// The amount that is counted.
     pub fn gain(self) -> u64 {
         match self {
             Self::Advanced(gain) | Self::Wrapped(gain) | Self::Restarted { gain, .. } => gain,
@@ -54,8 +54,8 @@ impl Change {
         )
     }
 
-    /// What left something uncounted, to follow the counter's name, and its numbers; `None` where
-    /// nothing did.
+    /// Describes a change that left something uncounted, to follow the counter's name, with its numbers; `None` for any
+    /// other change.
     pub fn finding(self) -> Option<(&'static str, String)> {
         match self {
             Self::Restarted { from, to, .. } => Some((
@@ -71,10 +71,10 @@ impl Change {
     }
 }
 
-/// What a source's readings may do; only its own semantics can tell.
+/// The changes that a source's readings may make, given by the semantics of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// How many values a counter has before it is at zero again.
+    /// The number of values that a counter has before it returns to zero.
     modulus: Option<u64>,
     /// Whether the readings may be sums of several counters.
     sums: bool,
@@ -82,12 +82,12 @@ pub struct Rule {
     starts_at_zero: bool,
 }
 
-/// Accounts of CPU time are summed over processors that run on meanwhile, so that two readings close to
-/// each other may be out of order by a few ticks.
+/// The kernel sums CPU time over processors that run meanwhile, so that two readings in quick succession may be out of
+/// order by a few ticks.
 const TIME_JITTER: Nanoseconds = Nanoseconds(50_000_000);
 
 impl Rule {
-    /// What counts from zero when it is made anew, such as a network device or a thread.
+    /// A source that counts from zero when it is created again, such as a network device or a thread.
     pub const FROM_ZERO: Self = Self {
         modulus: None,
         sums: true,
@@ -95,13 +95,13 @@ impl Rule {
         starts_at_zero: true,
     };
 
-    /// The same of what the kernel counts in 32 bits, alone or summed over processors.
+    /// Like [`Rule::FROM_ZERO`], for values that the kernel counts in 32 bits, alone or summed over processors.
     pub const FROM_ZERO_IN_32_BITS: Self = Self {
         modulus: Some(1 << 32),
         ..Self::FROM_ZERO
     };
 
-    /// CPU time in nanoseconds. What was used before a fall and after it cannot be told apart.
+    /// CPU time in nanoseconds. The time used before a fall and the time used after it cannot be separated.
     pub const TIME: Self = Self {
         modulus: None,
         sums: true,
@@ -109,14 +109,13 @@ impl Rule {
         starts_at_zero: false,
     };
 
-    /// CPU time of processes that one account hands to another, between which it may be in neither for
-    /// a moment.
+    /// CPU time of processes that move from one account to another; for a short time in between it may be in neither.
     pub const HANDED_ON: Self = Self {
         jitter: u64::MAX,
         ..Self::TIME
     };
 
-    /// Energy of a device whose counter goes on from zero after `range`.
+    /// Energy of a device whose counter continues from zero after `range`.
     pub fn energy(range: Option<u64>) -> Self {
         Self {
             modulus: range.filter(|range| *range > 0),
@@ -127,16 +126,16 @@ impl Rule {
     }
 }
 
-/// A reading is stamped before its file is read, and on a loaded host much lies between the two.
+/// A reading is stamped before its file is read, and on a loaded host much time may pass between the two.
 const LATENESS: Nanoseconds = Nanoseconds(1_000_000_000);
 
-/// The most CPU time that `processors` can show for `span`.
+/// The largest CPU time that `processors` can show for `span`.
 pub fn most_cpu_time(span: Nanoseconds, processors: u32) -> u64 {
     let each = span.0.saturating_add(LATENESS.0);
     each.saturating_mul(u64::from(processors.max(1)))
 }
 
-/// Turns raw readings into a total that never falls and never grows by more than it can.
+/// Converts raw readings to a total that never falls and never grows by more than its source can.
 ///
 /// ```
 /// use vtax_observe::counters::{Change, Counter, Rule};
@@ -145,7 +144,7 @@ pub fn most_cpu_time(span: Nanoseconds, processors: u32) -> u64 {
 /// assert_eq!(counter.advance(1200), Change::Advanced(200));
 /// assert_eq!(counter.advance(30), Change::Restarted { from: 1200, to: 30, gain: 30 });
 /// assert_eq!(counter.total(), 1230);
-/// // Whoever knows what is possible says so: here, 500 since the last reading.
+/// Where the largest possible growth is known, it is a limit: here, 500 since the last reading.
 /// assert_eq!(counter.advance_within(9000, 500), Change::Leapt { by: 8970, most: 500 });
 /// assert_eq!(counter.advance_within(9001, 500), Change::Advanced(1));
 /// assert_eq!(counter.total(), 1231);
@@ -164,7 +163,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter without readings.
+    /// Creates a counter without readings.
     pub const fn new(rule: Rule) -> Self {
         Self {
             rule,
@@ -198,8 +197,8 @@ impl Counter {
         change
     }
 
-    /// Takes a reading of a source that is one part of a steady sum, so that any fall is jitter and any
-    /// growth was possible.
+    /// Takes a reading of a source that is one part of a steady sum, so that any fall is jitter and any growth is
+    /// possible.
     pub(crate) fn shift(&mut self, raw: u64) -> Change {
         match self.last {
             Some(last) if raw < last => Change::Jittered(last - raw),
@@ -207,14 +206,14 @@ impl Counter {
         }
     }
 
-    /// The source is not there in this pass, or its next difference means nothing, such as that of a
-    /// sum that a processor has left. The total stays, and the next reading is a first one.
+    /// Marks the source as absent in this pass, or its next difference as meaningless, such as that of a sum that lost
+    /// a processor. The total is kept, and the next reading counts as a first one.
     pub fn vanish(&mut self) -> Change {
         self.last = None;
         Change::Vanished
     }
 
-    /// Whether there was a reading.
+    /// Whether there was any reading.
     pub(crate) fn has_begun(&self) -> bool {
         self.has_begun
     }
@@ -226,8 +225,8 @@ impl Counter {
 }
 
 impl Rule {
-    /// What happened between the reading `last` and the later one `raw` of a source that can have grown
-    /// by at most `most` meanwhile: for two readings that nothing came between.
+    /// The change between the reading `last` and the later reading `raw` of a source that can have grown by at most
+    /// `most`: for two consecutive readings.
     pub fn change(self, last: u64, raw: u64, most: u64) -> Change {
         let Some(fell) = last.checked_sub(raw).filter(|fell| *fell > 0) else {
             let by = raw.saturating_sub(last);
@@ -241,7 +240,7 @@ impl Rule {
         if let Some(modulus) = self.modulus.filter(in_range) {
             // Several summed counters may have wrapped.
             let around = (modulus - fell % modulus) % modulus;
-            // Where nobody knows what is possible: one of them, and the shorter way round.
+            // Without a known limit: one counter wrapped, if the distance through the wrap is the shorter one.
             let is_near = fell <= modulus && around <= modulus / 2;
             if around <= most && (most < u64::MAX || is_near) {
                 return Change::Wrapped(around);
@@ -259,12 +258,12 @@ impl Rule {
     }
 }
 
-/// Collects what counters of one pass left uncounted; the first finding speaks for all.
+/// Collects the changes of one pass that left something uncounted; only the first finding is reported.
 #[derive(Debug, Default)]
 pub(crate) struct Findings(Option<ObserveError>);
 
 impl Findings {
-    /// Notes what the counter `name` of the file at `path` did.
+    /// Notes the change of the counter `name` of the file at `path`.
     pub(crate) fn note(&mut self, path: &Path, name: &str, change: Change) {
         if self.0.is_none()
             && let Some((what, numbers)) = change.finding()
@@ -371,7 +370,7 @@ mod tests {
             }
         }
 
-        /// A source that grows evenly, and is shifted once by any amount.
+        /// A source that grows evenly and is shifted once by any amount.
         #[test]
         fn one_bad_interval_costs_one_interval(
             steps in prop::collection::vec(0u64..1_000_000_000, 4..30),
@@ -391,7 +390,7 @@ mod tests {
                 counter.advance_within(raw, 1_000_000_000);
             }
             let lost = exact.abs_diff(counter.total() - start);
-            // One step, or as much as passes for jitter or for growth that was possible.
+            // The loss is one step, or at most the amount that counts as jitter or as possible growth.
             prop_assert!(lost <= 1_000_000_000, "{lost}");
         }
     }

@@ -1,8 +1,8 @@
-//! Pages that this host's back ends exchange with the domains of Xen: BPF programs at the functions
-//! of the kernel through which they ask for grant operations (`bpf/grants.bpf.c`).
+//! Pages that this host's back ends exchange with Xen domains: BPF programs at the kernel functions through which the
+//! back ends request grant operations (`bpf/grants.bpf.c`).
 //!
-//! A page exchanged is one that an operation copies or maps, or one of a request of blkback's that it
-//! holds mapped from an earlier one (a persistent grant), for which there is no operation.
+//! An exchanged page is a page that an operation copies or maps, or a page of a blkback request that an earlier
+//! operation mapped (a persistent grant), for which there is no operation.
 
 use super::series::Column;
 use crate::bpf::explain;
@@ -21,18 +21,18 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/grants.bpf.o");
 
 const WHAT: &str = "pages exchanged with Xen domains (BPF)";
 
-/// Functions of the kernel itself.
+/// Functions of the kernel image.
 const OF_KERNEL: [&str; 3] = [
     "gnttab_batch_copy",
     "gnttab_map_refs",
     "gnttab_page_cache_get",
 ];
 
-/// The function of blkback, a module that may be loaded later, and where the kernel shows the module.
+/// The function of blkback, a module that may be loaded later, and the directory that shows the module.
 const OF_BLKBACK: &str = "xen_blkbk_map";
 const BLKBACK: &str = "module/xen_blkback";
 
-/// Which domain stands for all: `DOMAINS` of the BPF program.
+/// The key for all domains together: `DOMAINS` of the BPF program.
 const ALL: u32 = 0x7ff0;
 
 /// `struct counts` of the BPF program.
@@ -48,20 +48,20 @@ struct Counts {
 // SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
 unsafe impl aya::Pod for Counts {}
 
-/// Pages exchanged with a domain since counting began.
+/// Pages exchanged with a domain since the programs were attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Pages {
     /// All of them.
     pub exchanged: u64,
-    /// By an operation that copied.
+    /// Pages that an operation copied.
     pub copied: u64,
-    /// By an operation that mapped.
+    /// Pages that an operation mapped.
     pub mapped: u64,
 }
 
 impl Pages {
-    /// Moves on to a later reading. A page that is mapped for a request counts as the request's a moment
-    /// before it counts as mapped: in between the sum is ahead, and it never goes back.
+    /// Advances to a later reading. A page that is mapped for a request counts as the request's shortly before it
+    /// counts as mapped: in between, the sum is too large, and it must not fall afterwards.
     fn advance(&mut self, counts: Counts) {
         let held = counts.used.saturating_sub(counts.fresh);
         let sum = counts.copied + counts.mapped + held;
@@ -73,10 +73,10 @@ impl Pages {
     }
 }
 
-/// The programs, for everybody who reads their counts.
+/// The programs, shared by all readers of their counts.
 pub(crate) type SharedGrants = Arc<Mutex<GrantProbe>>;
 
-/// The programs, attached while this lives, and their map.
+/// The programs, attached for the lifetime of this value, and their map.
 pub(crate) struct GrantProbe {
     domains: Array<MapData, Counts>,
     /// Keeps the programs attached.
@@ -86,7 +86,7 @@ pub(crate) struct GrantProbe {
 }
 
 impl GrantProbe {
-    /// Starts to count; `None` on a host without Xen.
+    /// Attaches the programs; `None` on a host without Xen.
     ///
     /// # Errors
     /// When this process may not use BPF, or the kernel has no probes at functions or lacks one of these functions.
@@ -132,10 +132,10 @@ impl GrantProbe {
         Ok(())
     }
 
-    /// Brings the counts of a domain up to now; of all domains where it is `None`.
+    /// Updates the counts of a domain, or of all domains where it is `None`.
     ///
     /// # Errors
-    /// When blkback was loaded since and cannot be watched, or the map cannot be read.
+    /// When blkback was loaded later and cannot be probed, or the map cannot be read.
     pub(crate) fn advance(
         &mut self,
         domain: Option<u32>,
@@ -198,7 +198,7 @@ impl Watched {
 }
 
 impl Grants {
-    /// Watches those of the subjects that are domains; `None` where none is.
+    /// Observes the subjects that are domains; `None` where none is.
     ///
     /// # Errors
     /// When this process may not use BPF, or the kernel has no probes at functions.
@@ -210,7 +210,7 @@ impl Grants {
         Ok(probe.and_then(|probe| Self::reading(probe, subjects)))
     }
 
-    /// Reads the counts of programs that others read as well.
+    /// Reads the counts of programs that have other readers as well.
     pub(crate) fn reading(probe: SharedGrants, subjects: &[Subject]) -> Option<Self> {
         let domains = subjects.iter().filter_map(|subject| {
             let domain = subject.domain?;
@@ -271,7 +271,7 @@ mod tests {
             fresh,
         };
         let mut pages = Pages::default();
-        // A frame's head was copied and the rest of it mapped; a request of 11 pages found 8 of them mapped.
+        // The head of a frame was copied and the rest mapped; 8 of the 11 pages of a request were already mapped.
         pages.advance(counts(1, 1 + 3, 11, 3));
         let expected = Pages {
             exchanged: 1 + 1 + 11,
@@ -279,7 +279,7 @@ mod tests {
             mapped: 4,
         };
         assert_eq!(pages, expected);
-        // In the middle of the next, for which all 11 will be mapped.
+        // In the middle of the next request, all 11 pages of which are mapped by an operation.
         pages.advance(counts(1, 4, 22, 3));
         assert_eq!(pages.exchanged, 24);
         pages.advance(counts(1, 4, 22, 14));
@@ -295,7 +295,7 @@ mod tests {
         let none = tempfile::tempdir().unwrap();
         assert!(GrantProbe::open(none.path()).unwrap().is_none());
         let mut subject = Subject::default();
-        // No host of Xen, and no domain on one.
+        // A host without Xen, and a Xen host without the domain.
         assert!(
             Grants::open(std::slice::from_ref(&subject), xen().path())
                 .unwrap()
@@ -309,7 +309,7 @@ mod tests {
         );
     }
 
-    /// The kernel's verifier takes every program; the functions are there only under Xen.
+    /// The kernel's verifier accepts every program; the functions exist only under Xen.
     #[test]
     fn the_programs_load_and_a_kernel_without_the_functions_says_which() {
         let mut programs = match EbpfLoader::new().load(OBJECT) {
@@ -323,7 +323,7 @@ mod tests {
             let program: &mut KProbe = programs.program_mut(function).unwrap().try_into().unwrap();
             if let Err(error) = program.load() {
                 let text = explain(WHAT, &error).to_string();
-                // Without CONFIG_BPF_EVENTS the kernel knows no programs of this type.
+                // Without CONFIG_BPF_EVENTS the kernel does not support this program type.
                 assert!(text.contains("Invalid argument"), "{text}");
                 eprintln!("SKIPPED: {text}");
                 return;

@@ -1,13 +1,11 @@
 //! The host's CPU time by kind, and its context switches, from `/proc/stat`.
 //!
-//! Resolution: the kernel prints ticks of 1/100 s (USER_HZ), and on most kernels it *samples*
-//! user, system, irq and softirq time at its own tick, so that work shorter than a tick is
-//! charged to whatever the tick happened to hit. Over seconds the errors average out; over a
-//! few ticks they do not. Where a source that counts nanoseconds exists, `cpu.scheduled_ns`
-//! comes from it: the root group of cgroup v1's `cpuacct`, or `/proc/schedstat`. Both count the
-//! time that tasks were scheduled; interrupts that hit the idle task are in neither. Idle time
-//! is exact on hosts with one processor (`idle_sleep`). The root
-//! `cpu.stat` of cgroup v2 is the same ticks as `/proc/stat` and is not used.
+//! Resolution: the kernel prints ticks of 1/100 s (USER_HZ), and most kernels *sample* user, system, irq and softirq
+//! time at their own tick, so that work shorter than a tick is charged to whichever kind of work the tick interrupted.
+//! Over seconds the errors average out; over a few ticks they do not. Where a source that counts nanoseconds exists,
+//! `cpu.scheduled_ns` comes from it: the root group of cgroup v1's `cpuacct`, or `/proc/schedstat`. Both count the time
+//! that tasks were scheduled; interrupts of the idle task are in neither. Idle time is exact on hosts with one
+//! processor (`idle_sleep`). The root `cpu.stat` of cgroup v2 has the same ticks as `/proc/stat` and is not used.
 
 use super::counter::{Findings, Rule, most_cpu_time};
 use super::cpu_time::{CpuMark, CpuTime};
@@ -27,20 +25,20 @@ const OWNER: &str = vtax_core::owner::HOST;
 pub struct HostCpu {
     stat: KernelFile,
     scheduled: Option<(ScheduledSource, GuardedColumn)>,
-    /// Where it is exact, it takes the place of the ticks of idle time.
+    /// The exact idle time, where available, which replaces the ticks.
     sleep: Option<IdleSleep>,
     time: CpuTime,
     columns: Vec<(Column, &'static [CpuState])>,
     cpus: Vec<Processor>,
     context_switches: GuardedColumn,
     passes: u64,
-    /// How often the time of scheduled tasks was not exact.
+    /// The number of times that the time of scheduled tasks was not exact.
     scheduled_faults: u64,
-    /// The lines of single processors, kept for their room.
+    /// The lines of single processors; the allocation is reused.
     lines: Vec<(u32, CpuTimes)>,
 }
 
-/// Totals of the host at one moment.
+/// Totals of the host at one time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostTimes {
     pub(crate) time: CpuMark,
@@ -49,7 +47,7 @@ pub(crate) struct HostTimes {
 }
 
 impl HostTimes {
-    /// How long tasks were scheduled since `earlier`, where a source that counts nanoseconds shows it.
+    /// The time that tasks were scheduled since `earlier`, where a source that counts nanoseconds shows it.
     pub(crate) fn scheduled_since(&self, earlier: &Self) -> Option<Nanoseconds> {
         let (now, before) = (self.scheduled?, earlier.scheduled?);
         (self.scheduled_faults == earlier.scheduled_faults)
@@ -103,7 +101,7 @@ impl HostCpu {
         })
     }
 
-    /// Its times in the last pass.
+    /// The times of the last pass.
     pub(crate) fn times(&self) -> HostTimes {
         HostTimes {
             time: self.time.mark(),
@@ -112,7 +110,7 @@ impl HostCpu {
         }
     }
 
-    /// Reads its files once; what left something uncounted.
+    /// Reads the files once; returns the changes that left something uncounted.
     ///
     /// # Errors
     /// When a file cannot be read.
@@ -181,7 +179,7 @@ impl HostCpu {
             self.cpus.len() - 1
         });
         if let Some(processor) = self.cpus.get_mut(position) {
-            // The whole host's line says what left something uncounted.
+            // The line of the whole host reports changes that left something uncounted.
             processor.busy.advance_within(busy, most);
             processor.seen = self.passes;
         }
@@ -311,7 +309,7 @@ mod tests {
         stat + "ctxt 1\n"
     }
 
-    /// Reads one `/proc/stat` a second; the growth of `metric` in each.
+    /// Reads one `/proc/stat` a second; returns the growth of `metric` in each second.
     fn growth(stats: &[String], metric: &str) -> Vec<f64> {
         let root = tree(&stats[0]);
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();

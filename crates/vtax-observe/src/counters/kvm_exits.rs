@@ -1,18 +1,15 @@
 //! VM exits of all VMs on the host, by reason, counted at the tracepoint `kvm:kvm_exit`.
 //!
-//! Why perf and filters: the tracepoint carries the exact reason, where the files of
-//! `/sys/kernel/debug/kvm` only count a few kinds and lose a VM's counts when it ends; and a BPF
-//! program, the other exact way, needs a toolchain and BTF. Each CPU has one group: the total,
-//! unfiltered, and one event for each of the common reasons with the filter `exit_reason==N`. All
-//! are read by one system call for each CPU. An exit costs its trace record plus one integer
-//! comparison for each filter, a fraction of a microsecond beside an exit's own one to two. A
-//! reading interrupts every CPU once, which is cheap on bare metal only.
-//! Reasons that are not common are together `kvm.exits.other`. Exits that went on to the VMM are
-//! counted besides, at `kvm:kvm_userspace_exit`.
+//! The counters use perf with filters because the tracepoint carries the exact reason: the files of
+//! `/sys/kernel/debug/kvm` count only a few kinds and lose a VM's counts when it ends, and a BPF program, the other
+//! exact method, needs a toolchain and BTF. Each CPU has one group: the total, unfiltered, and one event for each of
+//! the common reasons with the filter `exit_reason==N`. One system call per CPU reads them all. An exit costs its trace
+//! record plus one integer comparison per filter, a fraction of a microsecond, against one to two microseconds for the
+//! exit itself. A reading interrupts every CPU once, which is cheap on bare metal only. All other reasons are counted
+//! together as `kvm.exits.other`. Exits that reached the VMM are also counted separately, at `kvm:kvm_userspace_exit`.
 //!
-//! A backend that interprets a guest's real mode (as `kvm_pvm` does) has no exits there. Where
-//! VMs reach user space and the count of exits is still 0, exits are not recorded at all: a
-//! counter that never moves is absent.
+//! A backend that interprets a guest's real mode (as `kvm_pvm` does) has no exits there. Where VMs reach user space and
+//! the count of exits is still 0, the backend does not record exits, and the counter is reported as absent.
 
 use super::counter::Rule;
 use super::event_group::{Event, EventGroup, Scope, explain};
@@ -29,7 +26,7 @@ use vtax_kernel::text;
 const OWNER: &str = vtax_core::owner::HOST;
 const WHAT: &str = "KVM exits (tracepoint kvm:kvm_exit)";
 
-/// Which module runs guests, and with it what an exit's number means.
+/// The kernel module that runs guests, which defines the meaning of an exit's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvmBackend {
     /// Intel VT-x: numbers from the Intel SDM, vol. 3, appendix C.
@@ -40,7 +37,7 @@ pub enum KvmBackend {
     Other,
 }
 
-/// The reasons that guests exit for in practice, as the kernel spells them (`asm/vmx.h`).
+/// The common reasons of exits, as the kernel spells them (`asm/vmx.h`).
 const VMX_REASONS: &[(u32, &str)] = &[
     (0, "EXCEPTION_NMI"),
     (1, "EXTERNAL_INTERRUPT"),
@@ -79,11 +76,11 @@ const SVM_REASONS: &[(u32, &str)] = &[
     (0x402, "avic_unaccelerated_access"),
 ];
 
-/// The numbers that are looked for where their meaning is not known.
+/// The number of reasons that are counted where their meaning is not known.
 const UNKNOWN_REASONS: u32 = 32;
 
 impl KvmBackend {
-    /// The backend by the module that is loaded or built in.
+    /// Detects the backend by the module that is loaded or built in.
     pub fn detect(sys: &Path) -> Self {
         let has = |module: &str| sys.join("module").join(module).exists();
         match (has("kvm_intel"), has("kvm_amd")) {
@@ -93,7 +90,7 @@ impl KvmBackend {
         }
     }
 
-    /// The reasons that are counted one by one: number and name.
+    /// The reasons that are counted separately: number and name.
     pub fn reasons(self) -> Vec<(u32, String)> {
         let named = |reasons: &[(u32, &str)]| {
             let owned = reasons
@@ -140,7 +137,7 @@ impl KvmExits {
         let mut events = vec![tracepoint("kvm_userspace_exit")?, exit.clone()];
         for (number, _) in &reasons {
             events.push(Event {
-                // A number and fixed text hold no zero byte.
+                // A number and fixed text contain no zero byte.
                 filter: CString::new(format!("exit_reason=={number}")).ok(),
                 ..exit.clone()
             });
@@ -164,8 +161,7 @@ impl KvmExits {
         })
     }
 
-    /// Whether the tracepoint can be counted here. It cannot be made to move without a VM, so
-    /// this only says that it opens.
+    /// Whether the tracepoint can be counted here. Without a VM no exit occurs, so this only verifies that it opens.
     ///
     /// # Errors
     /// As [`KvmExits::host`].
@@ -226,7 +222,7 @@ impl Instrument for KvmExits {
             return Ok(());
         };
         self.to_user_space.record(*to_user_space, into);
-        // No guest gets to user space without an exit: this backend does not count them.
+        // No guest reaches user space without an exit: this backend does not count exits.
         if *total == 0 && *to_user_space > 0 {
             return Ok(());
         }
@@ -275,7 +271,7 @@ mod tests {
         assert!(error.to_string().contains("mount -t tracefs"), "{error}");
     }
 
-    /// A `/sys` with tracefs: the host's, or one in a mount namespace that a child holds.
+    /// A `/sys` with tracefs: the host's, or one in a mount namespace that a child process keeps open.
     struct Sys(PathBuf, Option<Child>);
 
     impl Sys {
@@ -314,7 +310,7 @@ mod tests {
         }
     }
 
-    /// A guest that writes to a port forever, run for that many exits to user space.
+    /// A guest that writes to a port in a loop, run for `exits` exits to user space.
     fn run_guest(exits: u64) -> Result<(), String> {
         let failed = |error: kvm_ioctls::Error| format!("/dev/kvm: {error}");
         let kvm = Kvm::new().map_err(failed)?;
@@ -352,7 +348,7 @@ mod tests {
         Ok(())
     }
 
-    /// A page of memory, aligned as KVM wants it.
+    /// A page of memory with the alignment that KVM requires.
     #[repr(align(4096))]
     struct Page([u8; 4096]);
 

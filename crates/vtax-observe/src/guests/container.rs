@@ -1,5 +1,5 @@
-//! What container engines and plain OCI runtimes keep of their containers: names, and states that say which
-//! control group is whose.
+//! Data that container engines and plain OCI runtimes store about their containers: names, and states that give the
+//! control group of each.
 
 use super::runtimes::{Container, NameIn};
 use super::{Platform, options};
@@ -15,19 +15,19 @@ use vtax_kernel::Process;
 /// Larger than any state or configuration file of a container.
 const LARGEST_FILE: u64 = 4 << 20;
 
-/// A monitor is the parent of its container's first process, which is not far above any other.
+/// The largest distance from a process to its container's monitor. A monitor is the parent of the container's first
+/// process, which is close to all others.
 const MOST_ANCESTORS: usize = 16;
 
-/// Containers of plain OCI runtimes, which may be in any control group: their states, read once.
+/// Containers of plain OCI runtimes, which may be in any control group, from their states, each read once.
 #[derive(Debug, Default)]
 pub(super) struct OciStates {
-    /// By the state's directory: what it says, `None` for a state that cannot be read.
+    /// By the state's directory: the group and container of the state, `None` for a state that cannot be read.
     known: HashMap<PathBuf, Option<(PathBuf, Container)>>,
 }
 
 impl OciStates {
-    /// Brings the states below `run` up to date; the containers by control group, relative to the
-    /// hierarchy.
+    /// Updates the states below `run`; returns the containers by control group, relative to the hierarchy.
     pub(super) fn update(&mut self, run: &Path) -> HashMap<&Path, &Container> {
         let mut present = Vec::new();
         let mut roots = vec![run.to_owned()];
@@ -84,7 +84,7 @@ fn read_state(file: &Path, state: &Path) -> Option<(PathBuf, Container)> {
     Some((group, container))
 }
 
-/// Where engines keep what people call their containers.
+/// The stores in which engines keep the names of their containers.
 pub(super) struct Stores<'a> {
     roots: &'a Roots,
 }
@@ -94,7 +94,7 @@ impl<'a> Stores<'a> {
         Self { roots }
     }
 
-    /// Whose container it is, and its name where its engine stored one. `process` finds a process of the
+    /// Returns the platform of a container, and its name where its engine stored one. `process` finds a process of the
     /// container.
     pub(super) fn look_up(
         &self,
@@ -127,7 +127,7 @@ impl<'a> Stores<'a> {
         }
     }
 
-    /// The name that Docker keeps. That of a pod's container is the pod's, as kubelet labelled it.
+    /// The name that Docker stores. For a pod's container it is the pod's name, from kubelet's labels.
     fn of_docker(&self, id: &str) -> Option<String> {
         let folder = self.roots.lib.join("docker/containers").join(id);
         let config = json(&folder.join("config.v2.json"))?;
@@ -136,7 +136,7 @@ impl<'a> Stores<'a> {
         of_pod.or_else(|| Some(text(&config, "Name")?.trim_start_matches('/').to_owned()))
     }
 
-    /// The name in the storage of root's Podman, whatever its driver.
+    /// The name in the storage of root's Podman, with any storage driver.
     fn of_podman(&self, id: &str) -> Option<String> {
         let drivers = directories(&self.roots.lib.join("containers/storage"));
         let is_list = |path: &PathBuf| path.to_string_lossy().ends_with("-containers");
@@ -152,8 +152,8 @@ impl<'a> Stores<'a> {
             })
     }
 
-    /// The name that Podman gave the container's monitor: storage of other users is theirs to write, and
-    /// is not read.
+    /// The name on the command line of Podman's monitor for the container. The storage of other users is not read,
+    /// because they can write it.
     fn of_conmon(&self, id: &str, process: u32) -> Option<String> {
         let mut process = Process::new(&self.roots.proc, process);
         for _ in 0..MOST_ANCESTORS {
@@ -170,7 +170,7 @@ impl<'a> Stores<'a> {
         None
     }
 
-    /// Where containerd keeps its running tasks, by namespace.
+    /// The directories in which containerd keeps its running tasks, by namespace.
     fn namespaces(&self) -> impl Iterator<Item = PathBuf> + use<> {
         let run = &self.roots.run;
         let mut states = vec![
@@ -180,13 +180,13 @@ impl<'a> Stores<'a> {
             run.join("k0s/containerd"),
         ];
         let var = self.roots.lib.parent();
-        // The only state that is not in /run is MicroK8s', a snap.
+        // MicroK8s is a snap; its state is the only one outside /run.
         states.extend(var.map(|var| var.join("snap/microk8s/common/run/containerd")));
         let tasks = |state: PathBuf| directories(&state.join("io.containerd.runtime.v2.task"));
         states.into_iter().flat_map(tasks)
     }
 
-    /// Whether containerd runs it for another than Docker, whose namespace is `moby`.
+    /// Whether containerd runs the container for a client other than Docker, whose namespace is `moby`.
     fn is_containerds(&self, id: &str) -> bool {
         let mut others = self
             .namespaces()
@@ -229,9 +229,9 @@ fn text(json: &Value, key: &str) -> Option<String> {
     json.get(key).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// What a file holds that is a plain one and no larger than such files are.
+/// Parses a regular file that is no larger than [`LARGEST_FILE`].
 fn json(file: &Path) -> Option<Value> {
-    // A pipe in its place must not make the pass wait.
+    // A pipe in place of the file must not block the pass.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(file, flags, Mode::empty()).ok()?);
     let about = file.metadata().ok()?;
@@ -261,7 +261,7 @@ mod tests {
 
     const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    /// What is found for the container at a path of control groups, on a host with these files.
+    /// Returns the result of a lookup for the container at a control group path, on a host with these files.
     fn looked_up(files: &[(&str, &str)], path: &str) -> (Platform, Option<String>) {
         let root = tempfile::tempdir().unwrap();
         for (path, content) in files {

@@ -1,9 +1,8 @@
-//! Which network devices and disks are a guest's.
+//! The network devices and disks of a guest.
 //!
-//! Taps by the VMM's open `/dev/net/tun` files, macvtaps by its open `/dev/tapN` (N is the
-//! interface's index), containers by their network namespace and the host's ends of its veth
-//! pairs, Xen's by name, in whichever namespace they are. Disks are the block devices that a VMM
-//! holds open.
+//! Taps are found by the VMM's open `/dev/net/tun` files, macvtaps by its open `/dev/tapN` (N is the interface's
+//! index), devices of containers by their network namespace and the host's ends of its veth pairs, and Xen's by name,
+//! in any namespace. Disks are the block devices that a VMM holds open.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +39,7 @@ pub(super) struct HostLinks {
 }
 
 impl HostLinks {
-    /// Looks at the devices that are new; whether any came or went.
+    /// Reads the devices that are new; returns whether any device came or went.
     pub(super) fn update(&mut self, sys: &Path) -> bool {
         let Ok(entries) = std::fs::read_dir(sys.join("class/net")) else {
             return false;
@@ -65,7 +64,7 @@ impl HostLinks {
         changed || !before.is_empty()
     }
 
-    /// The index of a device by name.
+    /// The index of the device with this name.
     pub(super) fn index(&self, name: &str) -> Option<u32> {
         self.links.get(name.as_bytes()).map(|(_, index, _)| *index)
     }
@@ -77,7 +76,7 @@ impl HostLinks {
             .map(|(name, _)| name.as_slice())
     }
 
-    /// The host's end of a pair whose other end has index `index` and names `peer` as its own peer.
+    /// The host's end of a pair whose other end has index `index` and the peer index `peer`.
     fn other_end(&self, index: u32, peer: u32) -> Option<&[u8]> {
         let mut links = self.links.iter();
         links
@@ -85,7 +84,7 @@ impl HostLinks {
             .map(|(name, _)| name.as_slice())
     }
 
-    /// Devices whose name says that they belong to a Xen domain.
+    /// Devices whose names identify a Xen domain as their owner.
     pub(super) fn of_domain(&self, domain: u32, namespace: u32) -> Vec<Device> {
         let prefix = prefix_of_domain(domain);
         let mut devices: Vec<Device> = self
@@ -111,8 +110,8 @@ fn prefix_of_domain(domain: u32) -> String {
     format!("vif{domain}.")
 }
 
-/// A Xen domain's devices that somebody moved to another network namespace than the host's, and a
-/// process in there. Every namespace with a process of its own is looked into.
+/// A Xen domain's devices that were moved out of the host's network namespace, and a process in the namespace that
+/// holds them. Every namespace with a process is searched.
 pub(super) fn of_domain_elsewhere(
     domain: u32,
     host: u32,
@@ -153,7 +152,7 @@ pub(super) fn of_vmm(
     let mut devices = Vec::new();
     let mut disks = Vec::new();
     let namespace = process.net_namespace().unwrap_or(host);
-    // A tap's descriptor may come from elsewhere (libvirt opens it): the host's devices first.
+    // A tap's descriptor may have been opened by another process (libvirt): the host's devices are searched first.
     let find = |name: &str| match links.index(name) {
         Some(index) => Some(device(host, index, name.as_bytes())),
         None if namespace != host => {
@@ -191,8 +190,8 @@ fn block_device(path: &Path) -> Option<Disk> {
     })
 }
 
-/// The devices of a process in a network namespace of its own: all that are in it, and the host's
-/// ends of its pairs. Empty where it shares the host's, since there no device is its alone.
+/// The devices of a process in a network namespace of its own: all devices in it, and the host's ends of its pairs.
+/// Empty where the process shares the host's namespace, in which no device belongs to it alone.
 pub(super) fn of_namespace(process: Process<'_>, host: u32, links: &HostLinks) -> Vec<Device> {
     let Some(namespace) = process.net_namespace().filter(|own| *own != host) else {
         return Vec::new();
@@ -333,7 +332,7 @@ mod tests {
         tree.link(".", "tap0", 7, 7);
         let mut links = tree.links();
         let path = tree.0.path().join("class/net/tap0");
-        // Kept, so that the new directory cannot get the old one's inode.
+        // Kept, so that the new directory cannot get the same inode.
         fs::rename(&path, tree.0.path().join("old")).unwrap();
         tree.link(".", "tap0", 8, 8);
         links.update(tree.0.path());

@@ -1,24 +1,24 @@
-//! What contains what among the things that meters measure, and which of them make up the host.
+//! Containment among the domains that meters measure, and the choice of the domains that make up the host.
 //!
-//! A domain that lies inside another one is never added to it, whichever meters they come from.
+//! A domain inside another one is never added to it, even where the two belong to different meters.
 
 use super::{Meter, PowerModel, joules_metric};
 use vtax_core::{Source, Watts};
 
-/// What part of a machine a domain covers; decides which domains may be added up.
+/// The part of a machine that a domain covers; it decides which domains may be added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The whole machine: at the wall, at its BMC, at its ACPI power meter or its battery.
     Machine,
     /// One power supply at its input; all supplies together are the machine.
     Supply,
-    /// What one power supply delivers: its input without its own losses.
+    /// The output of one power supply: its input without its own losses.
     SupplyOutput,
     /// One board or superchip module at its input: processors, memory, and graphics built onto it.
     Module,
     /// One processor socket and its memory.
     Socket,
-    /// The whole platform as RAPL sees it (`psys`): packages, memory and parts of the board.
+    /// The whole platform as RAPL defines it (`psys`): packages, memory and parts of the board.
     Platform,
     /// One processor package (socket or die): cores, caches, memory controller, built-in graphics.
     Package,
@@ -30,15 +30,14 @@ pub enum Part {
     Uncore,
     /// An accelerator board of its own.
     Accelerator,
-    /// What the machine would have used doing nothing.
+    /// The energy that the machine would have used while idle.
     Idle,
-    /// Something that the device does not explain. Recorded, never added up.
+    /// A domain that the device does not describe. Recorded, never added up.
     Unknown,
 }
 
 impl Part {
-    /// What this part lies in directly. A part may lie in several others, each of which a meter
-    /// may show; nothing is known of [`Part::Unknown`].
+    /// The parts that directly contain this one; a meter may show each of them. Empty for [`Part::Unknown`].
     pub fn lies_in(self) -> &'static [Self] {
         match self {
             Self::Machine | Self::Unknown => &[],
@@ -57,7 +56,7 @@ impl Part {
         self == other || other.lies_in().iter().any(|outer| self.contains(*outer))
     }
 
-    /// More than any such part draws; what lies above is a broken reading.
+    /// An upper bound for the power of such a part; a reading above it is invalid.
     pub fn most(self) -> Watts {
         match self {
             Self::Package | Self::Memory | Self::Cores | Self::Uncore => Watts(2_000.0),
@@ -73,12 +72,12 @@ impl Part {
     }
 }
 
-/// One thing that a meter measures separately.
+/// One domain that a meter measures separately.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Domain {
     /// Its name within the meter, such as `package-0`.
     pub name: String,
-    /// What it covers.
+    /// The part that it covers.
     pub part: Part,
 }
 
@@ -87,27 +86,27 @@ pub struct Domain {
 pub struct HostEnergy {
     /// Owner and metric of each; every one is a counter in joules.
     pub series: Vec<(String, String)>,
-    /// The meters that they are of.
+    /// The meters of these series.
     pub meters: Vec<String>,
     /// The flag that the sum must carry.
     pub source: Source,
-    /// What the sum covers, in words.
+    /// The coverage of the sum, as a phrase.
     pub covers: String,
     /// The caveats of the meters used.
     pub caveats: Vec<String>,
-    /// What computed the joules, where they are modelled.
+    /// The model that computed the joules, where they are modelled.
     pub model: Option<PowerModel>,
 }
 
-/// The parts that make up a host, in order of preference, what they cover in words, and whether
-/// several domains of them are added.
+/// The parts that make up a host, in order of preference, a phrase for their coverage, and whether several domains of
+/// one kind are added.
 const HOSTS: [(&[Part], &str, bool); 7] = [
     (&[Part::Package, Part::Memory], "processor packages", true),
     (&[Part::Machine], "the whole machine", false),
     (&[Part::Supply], "the whole machine", true),
     (&[Part::Module], "boards at their input", true),
     (&[Part::Socket], "processor sockets and their memory", true),
-    // psys is one counter for the platform, however many packages repeat it.
+    // psys is one counter for the platform, although every package repeats it.
     (&[Part::Platform], "the platform", false),
     (
         &[Part::SupplyOutput],
@@ -116,11 +115,11 @@ const HOSTS: [(&[Part], &str, bool); 7] = [
     ),
 ];
 
-/// The domains of one meter that together cover the host once, and what they cover. Empty when
-/// they do not cover a host: a graphics board alone is no host.
+/// The domains of one meter that together cover the host once, and a phrase for their coverage. Empty when they do not
+/// cover a host: a graphics board alone does not.
 ///
-/// All packages and their memory where there are any; otherwise the whole machine, or every power
-/// supply that it has; otherwise what lies inside of those, outermost first.
+/// All packages and their memory where there are any; otherwise the whole machine, or every power supply that it has;
+/// otherwise the parts inside those, outermost first.
 pub fn host_domains(domains: &[Domain]) -> (Vec<&Domain>, &'static str) {
     for (parts, covers, are_added) in HOSTS {
         let is_there = |part: Part| domains.iter().any(|domain| domain.part == part);
@@ -373,7 +372,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a host shows, in whatever order and number.
+        /// Any set of domains, in any order and number.
         #[test]
         fn nothing_that_is_added_lies_inside_anything_else_that_is_added(
             of_each in prop::collection::vec(prop::collection::vec(0usize..ALL.len(), 0..7), 1..5),

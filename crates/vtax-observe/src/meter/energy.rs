@@ -1,19 +1,18 @@
-//! From what a device counts or shows to joules that only grow: the arithmetic of every meter.
+//! Conversion of a device's counter or power readings to joules that never decrease: the arithmetic of every meter.
 
 use crate::ObserveError;
 use crate::counters::{Change, Counter, Rule};
 use std::path::Path;
 use vtax_core::{Joules, Nanoseconds, Watts};
 
-/// Makes joules that only grow out of a counter that wraps, restarts and sometimes leaps.
+/// Converts a counter that wraps, restarts and sometimes jumps to joules that never decrease.
 ///
-/// A backward step is a wrap where the way around the end of the range is an amount of energy
-/// that the device could have used in the time that passed, and a restart otherwise. What was used
-/// around a restart is unknown and not counted.
+/// A backward step is a wrap where the distance through the end of the range is an amount of energy that the device
+/// could have used in the elapsed time, and a restart otherwise. The energy used around a restart is unknown and not
+/// counted.
 ///
-/// What cannot be told from two readings: a counter that wrapped more than once between them
-/// (a 262 kJ range lasts 22 minutes at 200 W, so read more often than that), and a restart that
-/// lands where a wrap could have.
+/// Two readings cannot show a counter that wrapped more than once between them (a 262 kJ range lasts 22 minutes at 200
+/// W, so it must be read more often than that), or a restart whose value could also result from a wrap.
 ///
 /// ```
 /// use vtax_observe::counters::Change;
@@ -38,13 +37,13 @@ pub struct EnergyCounter {
     used: u64,
 }
 
-/// Devices update their counters in steps (RAPL every millisecond, NVML every 100 ms, some hwmon
-/// chips every second), so a step of this much time may show up between two close readings.
+/// Devices update their counters in steps (RAPL every millisecond, NVML every 100 ms, some hwmon chips every second),
+/// so two readings in quick succession may differ by a step of this much time.
 const UPDATE_STEP: Nanoseconds = Nanoseconds(1_000_000_000);
 
 impl EnergyCounter {
-    /// A counter whose every count is worth `count`, which wraps after `range` (its largest
-    /// value; `None` if it never wraps in practice), of a device that never draws over `most`.
+    /// Creates a counter of which each count is worth `count`, which wraps after `range` (its largest value; `None` if
+    /// it never wraps in practice), of a device that never draws more than `most`.
     pub fn new(count: Joules, range: Option<u64>, most: Watts) -> Self {
         Self {
             count,
@@ -55,7 +54,7 @@ impl EnergyCounter {
         }
     }
 
-    /// Takes the reading `raw` of the moment `now`.
+    /// Takes the reading `raw` at the time `now`.
     pub fn update(&mut self, now: Nanoseconds, raw: u64) -> Change {
         let span = Nanoseconds(
             now.saturating_since(self.last)
@@ -63,14 +62,14 @@ impl EnergyCounter {
                 .saturating_add(UPDATE_STEP.0),
         );
         self.last = now;
-        // More than a counter holds is no bound.
+        // A bound above the counter's range is no bound.
         let most = (self.most.0 * span.as_secs_f64() / self.count.0) as u64;
         let change = self.counter.advance_within(raw, most);
         self.used = self.used.saturating_add(change.gain());
         change
     }
 
-    /// Everything that was used since the first reading.
+    /// The energy used since the first reading.
     pub fn total(&self) -> Joules {
         self.joules(self.used)
     }
@@ -79,7 +78,7 @@ impl EnergyCounter {
         Joules(counts as f64 * self.count.0)
     }
 
-    /// What to tell the observer about a change that left energy uncounted, of the counter at `path`.
+    /// The error for a change of the counter at `path` that left energy uncounted, if it did.
     pub fn complaint(&self, path: &Path, change: Change) -> Option<ObserveError> {
         let (what, numbers) = change.finding()?;
         let numbers = match change {
@@ -98,8 +97,8 @@ impl EnergyCounter {
     }
 }
 
-/// Integrates power over the time that really passed. Each reading stands until the next one, but
-/// no longer than `stands`: a meter that fell silent uses nothing rather than its last value forever.
+/// Integrates power over the elapsed time. Each reading is valid until the next one, but for at most `stands`: a meter
+/// that returns no readings adds no energy, rather than its last value forever.
 #[derive(Debug, Clone)]
 pub struct PowerIntegral {
     stands: Nanoseconds,
@@ -109,13 +108,13 @@ pub struct PowerIntegral {
     told: Joules,
 }
 
-/// A power reading that is no power: negative, not finite, or more than the device can draw.
+/// A reading that is not a valid power: negative, not finite, or more than the device can draw.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ImplausiblePower(pub Watts);
 
 impl PowerIntegral {
-    /// An integral over readings of a device that never draws over `most`, each of which stands
-    /// for at most `stands`.
+    /// Creates an integral over readings of a device that never draws more than `most`, each valid for at most
+    /// `stands`.
     pub fn new(stands: Nanoseconds, most: Watts) -> Self {
         Self {
             stands,
@@ -126,10 +125,10 @@ impl PowerIntegral {
         }
     }
 
-    /// Takes a reading of the moment `at`.
+    /// Takes a reading at the time `at`.
     ///
     /// # Errors
-    /// When it is no power that the device could draw; the reading before it goes on standing.
+    /// When the device could not draw that power; the previous reading remains valid.
     pub fn reading(&mut self, at: Nanoseconds, power: Watts) -> Result<(), ImplausiblePower> {
         if !(0.0..=self.most.0).contains(&power.0) {
             return Err(ImplausiblePower(power));
@@ -139,7 +138,7 @@ impl PowerIntegral {
         Ok(())
     }
 
-    /// Everything that was used from the first reading until `now`; never less than it said before.
+    /// The energy used from the first reading until `now`; never less than an earlier result.
     pub fn total_at(&mut self, now: Nanoseconds) -> Joules {
         let total = self.closed + self.open(now);
         if total.0 > self.told.0 {
@@ -148,7 +147,7 @@ impl PowerIntegral {
         self.told
     }
 
-    /// The reading that stands at `now`; `None` before the first one and once it is too old.
+    /// The reading that is valid at `now`; `None` before the first one and once it is too old.
     pub fn standing(&self, now: Nanoseconds) -> Option<Watts> {
         let (at, power) = self.last?;
         (now.saturating_since(at) <= self.stands).then_some(power)
@@ -205,7 +204,7 @@ mod tests {
         assert!((counter.total().0 - 100.0).abs() < 1e-9);
     }
 
-    /// A driver that starts anew looks like a wrap unless the watts are checked.
+    /// A driver that restarts looks like a wrap unless the watts are checked.
     #[test]
     fn a_backward_step_too_large_for_a_wrap_is_a_restart_and_counts_nothing() {
         let mut counter = package();
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(power.total_at(at(1.0)), Joules(0.0));
     }
 
-    /// A mark may fall just after a device's own update, so a whole step shows up in no time.
+    /// A mark may fall just after a device's own update, so that a whole step appears in almost no time.
     #[test]
     fn two_readings_a_microsecond_apart_may_see_a_whole_update_step() {
         let mut gpu = EnergyCounter::new(Joules(1e-3), None, Watts(1000.0));
@@ -337,7 +336,7 @@ mod tests {
             for (ask, wait, watts) in events {
                 now += wait;
                 if ask {
-                    // Asked for a moment a little before: the asker's clock was read first.
+                    // The reading is for a slightly earlier time: the caller reads its clock first.
                     let total = power.total_at(Nanoseconds(now.saturating_sub(1000))).0;
                     prop_assert!(total >= before);
                     before = total;

@@ -1,4 +1,4 @@
-//! RAPL through perf: the `power` PMU, 64-bit counters that never wrap in practice.
+//! RAPL through perf: the `power` PMU, whose 64-bit counters never wrap in practice.
 
 use super::series::MeterSeries;
 use super::sysfs::{entries, text};
@@ -23,7 +23,7 @@ pub struct PowerEvent {
     pub pmu_type: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// What one count is worth.
+    /// The energy of one count.
     pub count: Joules,
     /// The processor to open it on: one of the PMU's `cpumask`.
     pub cpu: u32,
@@ -158,7 +158,7 @@ fn refused(proc: &Path, event: &PowerEvent, error: &io::Error) -> Absent {
     ))
 }
 
-/// The `energy-*` events with their scale; those that do not count joules are left out.
+/// The `energy-*` events with their scale; events that do not count joules are left out.
 fn describe(pmu: &Path, pmu_type: u32) -> Result<Vec<PowerEvent>, Absent> {
     let mut events = Vec::new();
     for (name, path) in entries(&pmu.join("events")) {
@@ -208,7 +208,7 @@ fn part_of(event: &str) -> Part {
     }
 }
 
-/// The names that powercap gives the same domains, so that a reader finds them again.
+/// The name that powercap gives the same domain, so that both meters use one name.
 fn stem(event: &str) -> &str {
     match event {
         "energy-pkg" => "package",
@@ -219,7 +219,7 @@ fn stem(event: &str) -> &str {
     }
 }
 
-/// One name for each processor of the mask: its package, and its die where a package has several.
+/// A name for each processor of the mask: its package, and its die where a package has several.
 fn package_names(sys: &Path, cpus: &[u32]) -> Vec<String> {
     let topology = |cpu: u32, file: &str| {
         text(&sys.join(format!("devices/system/cpu/cpu{cpu}/topology/{file}"))).ok()
@@ -446,7 +446,7 @@ mod tests {
         }
     }
 
-    /// A software event of the same system call: the opening itself, where RAPL is missing.
+    /// A software event of the same system call, which tests the opening where RAPL is missing.
     #[test]
     fn an_event_opened_on_a_processor_counts() {
         let clock = PowerEvent {

@@ -25,14 +25,14 @@ struct Zone {
 }
 
 impl Powercap {
-    /// Opens every zone below `sys`; `proc` tells AMD from Intel.
+    /// Opens every zone below `sys`; `proc` distinguishes AMD from Intel.
     ///
     /// # Errors
     /// The reason that there is none, or that it cannot be read, with the remedy.
     pub fn open(sys: &Path, proc: &Path) -> Result<Self, Absent> {
         let class = sys.join("class/powercap");
-        // The number after the colon is hexadecimal. `intel-rapl-mmio:0` is another door to the
-        // package that `intel-rapl:0` already counts.
+        // The number after the colon is hexadecimal. `intel-rapl-mmio:0` is a second interface to the package that
+        // `intel-rapl:0` already counts.
         let mut found: Vec<_> = entries(&class)
             .into_iter()
             .filter_map(|(name, path)| {
@@ -87,7 +87,7 @@ impl Powercap {
                 }
             }
         }
-        // A socket left out would make the host's energy too small without a word.
+        // A missing socket would make the host's energy too small without an error.
         match failure {
             Some(ObserveError::Read { path, cause }) if cause.kind() == io::ErrorKind::PermissionDenied => {
                 Err(Absent::because(NAME, format!("no permission to read {}", path.display()))
@@ -332,7 +332,7 @@ mod tests {
             .path()
             .join("sys/class/powercap/intel-rapl:1/energy_uj");
         fs::set_permissions(&energy, fs::Permissions::from_mode(0o000)).unwrap();
-        // Root is refused nothing, so one thread gives up that privilege.
+        // Root bypasses permission checks, so one thread drops that privilege.
         let absent = std::thread::scope(|scope| {
             let refused = scope.spawn(|| {
                 let mut sets = capabilities(None).unwrap();

@@ -1,10 +1,10 @@
-//! Counting on kernels that are simulated, where what is true is known.
+//! The counted method on simulated kernels, where the true values are known.
 
 use super::super::ledger::{GuestUse, Ledger, Stage, Stages};
 use super::*;
 use proptest::prelude::*;
 
-/// On a kernel that accounts interrupts so, without perf.
+/// The method on a kernel with this interrupt accounting, without perf.
 fn method(accounting: IrqAccounting) -> Counted {
     let nowhere = std::path::Path::new("/nowhere");
     Counted::open(Weights::default(), accounting, &Roots::below(nowhere))
@@ -70,7 +70,7 @@ fn a_kernel_that_samples_and_gives_no_samples_has_an_error_as_large_as_the_charg
             .unwrap()
             .contains("CONFIG_IRQ_TIME_ACCOUNTING")
     );
-    // The tick never found one: what the weights expect is within the error all the same.
+    // The tick never found a soft interrupt: the time that the weights predict is still within the error.
     let mut blind = method(IrqAccounting::Sampled);
     for _ in 0..100 {
         blind.charge_seen(&usage_of(0, IrqAccounting::Sampled), &exchanges, None);
@@ -114,9 +114,9 @@ fn guest(number: u32, time: u64) -> GuestUse {
     }
 }
 
-/// A kernel that accounts interrupts within tasks, and two containers and a sender on it. Every second, each
-/// container receives at its rate; soft interrupts run in the sender's context, in a container's, and in the
-/// idle task's. What all of that takes is known.
+/// A kernel that accounts interrupts within tasks, with two containers and a sender. Every second, each container
+/// receives at its rate; soft interrupts run in the sender's context, in a container's, and in the idle task's. Their
+/// true time is known.
 struct Kernel {
     lot: u64,
     /// Nanoseconds that a packet takes each container.
@@ -125,13 +125,13 @@ struct Kernel {
     /// Shares of soft interrupts in the context of the containers; the rest is the sender's and the idle task's.
     contexts: [f64; 2],
     idle: f64,
-    /// How much each second's costs differ from the mean.
+    /// The deviation of each second's costs from the mean.
     spread: f64,
-    /// What the tick finds, for each nanosecond there is: 1 where the load has nothing to do with it.
+    /// The time that the tick finds per nanosecond of true time: 1 where the load is independent of the tick.
     aliased: f64,
 }
 
-/// What is true of a second.
+/// The true values of a second.
 struct Truth {
     softirq: [f64; 2],
     own: [f64; 2],
@@ -174,7 +174,7 @@ impl Kernel {
         (self.lot >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// How many samples fall into so many nanoseconds: the sum of many chances.
+    /// The number of samples that fall into `time`: the sum of many random draws.
     fn hits(&mut self, time: f64) -> f64 {
         let chances = (time / PERIOD * 8.0).ceil();
         let chance = time / PERIOD / chances.max(1.0);
@@ -186,7 +186,7 @@ impl Kernel {
     fn second(&mut self) -> (Truth, Usage, IntervalExchanges, Samples) {
         let now = 1.0 + self.spread * (self.uniform() - 0.5) * 3.46;
         let softirq = [0, 1].map(|of| self.costs[of] * self.rates[of] * now);
-        // Timers and RCU take the host much longer than is expected.
+        // Timers and RCU take the host much longer than the weights predict.
         let of_host = 1000.0 * 20_000.0;
         let all = softirq[0] + softirq[1] + of_host;
         let own = [0, 1].map(|of| self.rates[of] * 2000.0);
@@ -239,8 +239,8 @@ impl Kernel {
         (Truth { softirq, own }, usage, exchanges, seen)
     }
 
-    /// For `windows` windows of `seconds`: what is charged less what is true, with the stated error and what is
-    /// true, of soft interrupts and own time of each container.
+    /// Runs `windows` windows of `seconds`; returns the charged time less the true time, the stated error and the true
+    /// time, for soft interrupts and own time of each container.
     fn charge(&mut self, windows: u32, seconds: u32, has_samples: bool) -> Vec<[f64; 3]> {
         let mut counted = method(IrqAccounting::Sampled);
         let mut found = Vec::new();
@@ -288,7 +288,7 @@ fn stated_errors_hold_the_truth_in_nine_of_ten_cases_on_a_kernel_that_samples() 
         }
         let (held, wide) = (f64::from(held) / f64::from(all), wide / f64::from(all));
         assert!(held >= 0.9, "{seconds} s: {held} of {all}");
-        // An error that holds everything would be of no use.
+        // An error bound that covers everything would be of no use.
         assert!(wide < 0.6, "{seconds} s: {wide}");
     }
 }
