@@ -1,5 +1,5 @@
-//! The sampling thread: reads every instrument each period, hands the readings to the sink,
-//! answers marks, and accounts for its own cost.
+//! The sampling thread: reads every instrument each period, passes the readings to the sink, answers marks, and
+//! measures its own cost.
 
 use crate::clock::{Clock, thread_cpu};
 use crate::{Instrument, ObserveError, Readings, SeriesId, Sink, Snapshot};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use vtax_core::counter;
 use vtax_core::{Base, Hertz, Nanoseconds, Series, SeriesKind, Source, Unit};
 
-/// The slowest and the fastest sampling, in passes per second.
+/// The lowest and the highest sampling rate, in passes per second.
 const RATES: (f64, f64) = (0.1, 50.0);
 
 /// Two readings of the monotonic clock around one of the wall clock must be this close for the
 /// wall clock's reading to be trusted: otherwise the thread was interrupted between them.
 const CLOSE: Nanoseconds = Nanoseconds(100_000);
 
-/// How to sample.
+/// The configuration of sampling.
 #[derive(Debug, Clone, Copy)]
 pub struct ObserverConfig {
     /// Passes per second; clamped to 0.1-50.
@@ -30,30 +30,30 @@ impl ObserverConfig {
     // Between 0.02 and 10 seconds after clamping.
     fn period(self) -> Nanoseconds {
         let (slowest, fastest) = RATES;
-        // `max` makes the slowest rate of what is not a number; `clamp` would keep it.
+        // `max` replaces NaN by the slowest rate; `clamp` would keep it.
         let rate = self.rate.0.max(slowest).min(fastest);
         Nanoseconds((1e9 / rate) as u64)
     }
 }
 
-/// What sampling itself did and cost.
+/// Statistics and cost of the sampling.
 #[derive(Debug, Clone, Default)]
 pub struct ObserverReport {
     /// CPU time of the sampling thread.
     pub cpu: Nanoseconds,
     /// Passes taken, marks included.
     pub passes: u64,
-    /// Passes that were due but skipped because an earlier one took too long or the host stalled.
+    /// Passes that were due but skipped because an earlier pass took too long or the host stalled.
     pub missed: u64,
     /// The longest time between two passes.
     pub longest_gap: Nanoseconds,
-    /// How far the wall clock moved against the monotonic clock: a step if over a millisecond.
+    /// The movement of the wall clock relative to the monotonic clock: a step if over a millisecond.
     pub wall_clock_step: Nanoseconds,
     /// Failures by instrument: name, count, first message.
     pub failures: Vec<(String, u64, String)>,
 }
 
-/// A running sampling thread. Dropping it stops it and forgets its report.
+/// A running sampling thread. Dropping it stops the thread and discards its report.
 #[derive(Debug)]
 pub struct Observer {
     requests: Sender<Request>,
@@ -67,7 +67,7 @@ enum Request {
 }
 
 impl Observer {
-    /// Starts sampling: the first pass is taken at once, the others at whole periods after it.
+    /// Starts sampling: the first pass is taken immediately, the others at whole periods after it.
     ///
     /// # Errors
     /// When the thread cannot be started.
@@ -88,8 +88,7 @@ impl Observer {
         })
     }
 
-    /// Takes a pass right now and returns it; it is also recorded. The periodic passes keep
-    /// their times.
+    /// Takes a pass immediately and returns it; it is also recorded. The times of the periodic passes do not change.
     ///
     /// # Errors
     /// When the thread has stopped.
@@ -97,7 +96,7 @@ impl Observer {
         self.ask(Request::Mark)
     }
 
-    /// What the last pass read; nothing is read for it. None before the first pass.
+    /// Returns the readings of the last pass without a new reading; `None` before the first pass.
     ///
     /// # Errors
     /// When the thread has stopped.
@@ -105,7 +104,7 @@ impl Observer {
         self.ask(Request::Latest)
     }
 
-    /// Asks the thread, and waits for its answer.
+    /// Sends a request to the thread and waits for the response.
     fn ask<T>(&self, request: impl FnOnce(SyncSender<T>) -> Request) -> Result<T, ObserveError> {
         let stopped = || ObserveError::Stopped("stop the observer to see why".to_owned());
         let (reply, answer) = sync_channel(1);
@@ -113,7 +112,7 @@ impl Observer {
         answer.recv().map_err(|_| stopped())
     }
 
-    /// Ends sampling, finishes the sink and says what it cost.
+    /// Ends sampling, finishes the sink and returns the report.
     ///
     /// # Errors
     /// When the sink failed at any time.
@@ -188,7 +187,7 @@ impl Sampler {
         inbox: &Receiver<Request>,
     ) -> Result<ObserverReport, ObserveError> {
         let sampled = self.sample(period, inbox);
-        // Also after a failure: what is stored already should be readable.
+        // Also after a failure, so that the stored data stays readable.
         let finished = self.sink.finish();
         sampled
             .and(finished)
@@ -206,7 +205,7 @@ impl Sampler {
         Ok(self.report)
     }
 
-    /// Passes at absolute deadlines, so that the time that a pass takes does not add up.
+    /// Takes passes at absolute deadlines, so that the duration of a pass does not accumulate.
     fn sample(&mut self, period: Nanoseconds, inbox: &Receiver<Request>) -> io::Result<()> {
         let mut deadline = self.clock.now();
         loop {
@@ -225,7 +224,7 @@ impl Sampler {
             match inbox.recv_timeout(Duration::from(deadline.saturating_since(now))) {
                 Ok(Request::Mark(reply)) => {
                     let at = self.pass()?;
-                    // Whoever asked may have given up waiting; the pass is recorded all the same.
+                    // The requester may have stopped waiting; the pass is recorded in any case.
                     let _ = reply.send(Snapshot::of(at, &self.readings));
                 }
                 Ok(Request::Latest(reply)) => {
@@ -238,7 +237,7 @@ impl Sampler {
         }
     }
 
-    /// Reads everything once and stores it.
+    /// Reads every instrument once and stores the readings.
     fn pass(&mut self) -> io::Result<Nanoseconds> {
         let at = self.clock.now();
         self.note_time(at);
@@ -258,7 +257,7 @@ impl Sampler {
         Ok(at)
     }
 
-    /// Accounts for gaps and for steps of the wall clock.
+    /// Records gaps and steps of the wall clock.
     fn note_time(&mut self, at: Nanoseconds) {
         if let Some(last) = self.last_pass.replace(at) {
             let gap = at.saturating_since(last);
@@ -282,7 +281,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Time that moves only when a test or an instrument moves it.
+    /// A clock that only a test or an instrument advances.
     #[derive(Default)]
     struct ManualClock {
         now: AtomicU64,
@@ -305,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Counts its own readings, and does what a test wants at each.
+    /// An instrument that counts its readings and runs a test's code at each.
     struct Counting {
         column: Option<SeriesId>,
         reads: u64,

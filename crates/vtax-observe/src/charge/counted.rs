@@ -1,35 +1,28 @@
-//! The counted method, which needs nothing but counters: the time of soft interrupts is divided by what was
-//! exchanged, each kind with what it costs (Cherkasova & Gardner 2005 divided the driver domain's time by exchanged
-//! pages).
+//! The counted method, which needs only counters: the time of soft interrupts is divided by the exchanges, each kind
+//! with its cost (Cherkasova & Gardner 2005 divided the driver domain's time by exchanged pages).
 //!
-//! # Where the time comes from
+//! # Source of the time
 //!
-//! - A kernel that accounts interrupts by a clock ([`IrqAccounting::is_by_clock`]) has the interval's time, and only
-//!   the division is a model.
-//! - Other kernels sample it at their tick. What works in step with a timer is always at the same moment of the
-//!   tick, which then finds its soft interrupts always or never, for as long as that goes on; no averaging helps.
-//!   Where perf may sample, samples of `cpu-clock` at other moments take the tick's place ([`ClockSamples`]); they
-//!   also show whom the soft interrupts interrupted.
-//! - Where perf may not, the tick's samples are used for want of better, and the stated error reaches from nothing
-//!   to twice the charge, or to three times what the weights alone expect.
+//! - A kernel that accounts interrupts by a clock ([`IrqAccounting::is_by_clock`]) gives the interval's time; only the
+//! division is modelled.
+//! - Other kernels sample the time at their tick. Work that is synchronous with a timer always falls at the same phase
+//! - Where perf may not sample, the tick's samples are used, and the stated error ranges from zero to twice the charge,
 //!
-//! # What is done with it
+//! # Computation
 //!
-//! 1. [`CostModel`] learns over minutes what an exchange of each kind costs.
-//! 2. An interval's time is what that model expects of its exchanges and what was seen, each by its variance.
-//! 3. The time is divided among the guests and the host by what the model expects of the exchanges of each.
-//! 4. Unless the kernel accounts interrupts apart, each guest's own time contains soft interrupts, for whomever,
-//!    that interrupted it. That part is taken off: in proportion to the samples in its context in this and the last
-//!    intervals; without samples, in proportion to the time that each ran.
+//! 1. [`CostModel`] learns the cost of an exchange of each kind over minutes.
+//! 2. An interval's time combines the model's prediction for its exchanges and the observed time, weighted by variance.
+//! 3. The time is divided among the guests and the host by the model's prediction for the exchanges of each.
+//! 4. Unless the kernel accounts interrupts separately, each guest's own time contains soft interrupts, for any owner,
 //!
-//! Busy time itself is known well (processors × time − idle, by the idle clock), and so is the run time of tasks; so
-//! the parts above only move time between accounts, and the ledger closes.
+//! Busy time itself is known well (processors × time − idle, by the idle clock), and so is the run time of tasks. The
+//! steps above only move time between accounts, and the ledger still sums to the total.
 //!
 //! # Errors
 //!
-//! Each figure has the half-width of an interval that holds the true value in at least 9 of 10 cases: twice the root
-//! of the sum of the variances of the model, of the samples, and of what the model leaves out, which is that an
-//! exchange costs different guests differently (by a quarter, for the part of the time that is not theirs alone).
+//! Each figure has the half-width of an interval that holds the true value in at least 9 of 10 cases: twice the root of
+//! the sum of the variances of the model, of the samples, and of the model's omission that an exchange costs different
+//! guests differently (by a quarter, for the part of the time that is shared with others).
 
 use super::Method;
 use super::cost::{Amounts, CostModel, Estimate};
@@ -44,32 +37,34 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use vtax_core::Nanoseconds;
 
-/// Standard deviation of what an exchange costs one guest, relative to the others.
+/// Standard deviation of the cost of an exchange for one guest, relative to the others.
 const SPREAD: f64 = 0.25;
 
-/// Standard deviations on either side that a stated error covers.
+/// The number of standard deviations on either side that a stated error covers.
 const WIDTH: f64 = 2.0;
 
-/// What an exchange costs at most, over what the weights alone expect: bridges and packet filters are in it.
+/// The largest cost of an exchange, relative to the prediction of the weights alone: bridges and packet filters add to
+/// it.
 const DEAREST: f64 = 3.0;
 
-/// Exchanges a second below which no samples are taken: they take less than 1 % of a processor.
+/// The rate of exchanges per second below which no samples are taken: such exchanges use less than 1 % of a processor.
 const FEW: f64 = 1000.0;
 
-/// Samples of context that earlier intervals count for: at most, and for each sample of this one.
+/// The weight of context samples of earlier intervals: the most in total, and the most per sample of this interval.
 const REMEMBERED: (f64, f64) = (500.0, 2.0);
 
-/// And at least.
+/// The least total weight of context samples of earlier intervals.
 const LEAST_REMEMBERED: f64 = 100.0;
 
-/// Nanoseconds of a soft interrupt for no I/O that samples may miss: it follows the tick at once, and a sample that is
-/// due then is delivered to a VM so much later.
+/// Nanoseconds of a soft interrupt without I/O that samples may miss: it directly follows the tick, and a VM receives a
+/// sample that is due then with this delay.
 const MISSED: f64 = 5000.0;
 
-/// A clock's account, which is printed in hundredths of a second.
+/// The resolution of a clock's account, which is printed in hundredths of a second, in nanoseconds.
 const PRINTED: f64 = 1e7;
 
-/// A tick's sample; most kernels have 250 ticks a second. Faster ones have smaller errors than are stated.
+/// The time of a tick's sample, in nanoseconds; most kernels have 250 ticks a second. Faster kernels have smaller
+/// errors than stated.
 const TICK: f64 = 4e6;
 
 fn amounts(exchanged: &GuestExchanges) -> Amounts {
@@ -82,8 +77,8 @@ fn amounts(exchanged: &GuestExchanges) -> Amounts {
     ]
 }
 
-/// The host's: its packets, whose direction is not known, those that came in others' namespaces, and soft interrupts
-/// that do no I/O.
+/// The host's exchanges: its packets, whose direction is not known, packets that arrived in other namespaces, and soft
+/// interrupts without I/O.
 fn amounts_of_host(exchanges: &IntervalExchanges) -> Amounts {
     let packets = exchanges.host_packets as f64 / 2.0;
     [
@@ -95,7 +90,7 @@ fn amounts_of_host(exchanges: &IntervalExchanges) -> Amounts {
     ]
 }
 
-/// In whose context soft interrupts ran.
+/// The context in which soft interrupts ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Context {
     Idle,
@@ -104,7 +99,7 @@ enum Context {
     Guest(u32),
 }
 
-/// Kinds of exchanges whose time is seen by itself; all of them where there is no telling.
+/// The kinds of exchanges whose time is observed separately; all kinds where the work is unknown.
 fn part(work: Option<Work>, amounts: Amounts) -> Amounts {
     let [received, sent, kibibytes, requests, others] = amounts;
     match work {
@@ -115,7 +110,7 @@ fn part(work: Option<Work>, amounts: Amounts) -> Amounts {
     }
 }
 
-/// What samples found in an interval.
+/// The samples of an interval.
 #[derive(Debug, Clone, Default)]
 struct Samples {
     time: HashMap<(Context, Work), f64>,
@@ -125,20 +120,20 @@ struct Samples {
 /// The counted method.
 pub struct Counted {
     accounting: IrqAccounting,
-    /// Of all kinds together, where a clock or the tick keeps the time.
+    /// The model of all kinds together, where a clock or the tick keeps the time.
     model: CostModel,
-    /// Of each kind of soft interrupts, where samples tell them apart.
+    /// The model of each kind of soft interrupts, where samples distinguish them.
     models: [(Work, CostModel); 3],
     samples: Option<ClockSamples>,
-    /// Samples by context, of intervals before.
+    /// Samples by context, of earlier intervals.
     contexts: HashMap<Context, f64>,
     roots: Roots,
     note: Option<String>,
 }
 
 impl Counted {
-    /// With these weights, on a kernel that accounts interrupts so. Where it samples them, perf takes samples if it
-    /// may; a note says why it does not.
+    /// Opens the method with these weights, on a kernel with this interrupt accounting. Where the kernel samples, perf
+    /// takes samples if permitted; otherwise a note gives the reason.
     pub fn open(weights: Weights, accounting: IrqAccounting, roots: &Roots) -> Self {
         let mut counted = Self {
             accounting,
@@ -166,7 +161,7 @@ impl Counted {
         self.samples = opened.ok();
     }
 
-    /// Samples of the interval, by context. `None`: none were taken.
+    /// Samples of the interval, by context; `None` where none were taken.
     fn sampled(&mut self, guests: &Guests, usage: &Usage, exchanged: f64) -> Option<Samples> {
         let online = usage.processors as usize;
         if self
@@ -182,7 +177,7 @@ impl Counted {
         Some(by_context(sampled, guests))
     }
 
-    /// The shares of the contexts, each with the variance of it.
+    /// The shares of the contexts, each with its variance.
     fn shares(&mut self, seen: &Samples) -> HashMap<Context, Estimate> {
         let hits = seen.time.values().sum::<f64>() / seen.period.max(1.0);
         let known: f64 = self.contexts.values().sum();
@@ -210,7 +205,7 @@ impl Counted {
         self.contexts.iter().map(share).collect()
     }
 
-    /// Divides soft interrupt time among those who exchanged so much, the host (`None`) included.
+    /// Divides soft interrupt time among the parties by their exchanges, the host (`None`) included.
     fn divide(
         &mut self,
         usage: &Usage,
@@ -273,7 +268,7 @@ impl Counted {
             samples.is_none() && self.samples.is_none() && !self.accounting.is_by_clock();
         for (Estimate { time, variance }, (party, amounts)) in parts.into_iter().zip(&parties) {
             let share = time / whole.time.max(f64::MIN_POSITIVE);
-            // A guest that is alone has the whole time, whatever an exchange costs.
+            // A guest without others has the whole time, whatever the cost of an exchange.
             let variance = variance + (SPREAD * time * (1.0 - share)).powi(2);
             let mut error = WIDTH * variance.max(0.0).sqrt();
             if is_ticked {
@@ -324,27 +319,27 @@ impl Samples {
     }
 }
 
-/// Soft interrupt time that was seen, by samples of what quantum.
+/// Observed soft interrupt time, with the quantum of its samples.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     time: f64,
     quantum: f64,
-    /// By a clock: the time itself, and no samples of it.
+    /// Whether a clock gave the time itself, without samples.
     is_whole: bool,
 }
 
-/// Soft interrupt time by whom it worked for.
+/// Soft interrupt time by the party that it worked for.
 #[derive(Debug, Default)]
 struct Division {
     /// In the order of the parties.
     parts: Vec<Estimate>,
     whole: Estimate,
-    /// What was seen while nothing was exchanged that it could have been for.
+    /// Time that was observed without any exchange that could explain it.
     unknown: f64,
 }
 
 impl Division {
-    /// Adds the time of one kind of soft interrupts, of which so much was seen; `None`: nobody looked.
+    /// Adds the time of one kind of soft interrupts, with its observed time; `None` where it was not observed.
     fn add(
         &mut self,
         model: &mut CostModel,
@@ -373,7 +368,7 @@ impl Division {
                 time: seen.time,
                 variance: seen.quantum * seen.quantum,
             },
-            // What the tick finds in an interval is chance, or in step with what it finds.
+            // The tick's samples in an interval are random, or synchronous with the work that they find.
             Some(_) if work.is_none() => Estimate {
                 variance: 0.0,
                 ..expected
@@ -383,7 +378,7 @@ impl Division {
         let time = whole.time.max(0.0);
         let expected_time = expected.time.max(f64::MIN_POSITIVE);
         let factor = time / expected_time;
-        // Whose that is which was not expected, nobody knows.
+        // Time beyond the prediction and its error cannot be attributed.
         let chance = WIDTH * (whole.variance + expected.variance).max(0.0).sqrt();
         let unexpected = ((time - expected.time).abs() - chance).max(0.0);
         for (sum, (_, amounts)) in self.parts.iter_mut().zip(parties) {
@@ -398,12 +393,12 @@ impl Division {
     }
 }
 
-// Not negative, and below 2^53.
+// The time is not negative, and is below 2^53.
 fn nanoseconds(time: f64) -> Nanoseconds {
     Nanoseconds(time as u64)
 }
 
-/// Whose context the samples are of.
+/// Groups samples by the owner of their context.
 fn by_context(sampled: Sampled, guests: &Guests) -> Samples {
     let monitors = guests.monitors();
     let containers: HashMap<PathBuf, u32> = guests
@@ -430,7 +425,7 @@ fn by_context(sampled: Sampled, guests: &Guests) -> Samples {
         if process.command_name().is_some_and(is_ksoftirqd) && process.is_kernel_thread() {
             return Context::Ksoftirqd;
         }
-        // Also one that has ended since.
+        // Includes processes that have ended since.
         Context::Host
     };
     let mut samples = Samples {
@@ -445,14 +440,14 @@ fn by_context(sampled: Sampled, guests: &Guests) -> Samples {
     samples
 }
 
-/// Takes soft interrupts off those whom they interrupted, by samples.
+/// Subtracts soft interrupts from the owners that they interrupted, by samples.
 fn move_by_samples(
     usage: &Usage,
     whole: Estimate,
     shares: &HashMap<Context, Estimate>,
     charge: &mut IoCharge,
 ) {
-    // What ran in nobody's context is busy time that no task had; what is more was in some task's.
+    // Soft interrupts outside all tasks are busy time without a task; time beyond that was in some task's time.
     let room = usage.total.saturating_since(usage.tasks).0 as f64;
     let idle = shares.get(&Context::Idle).map_or(0.0, |share| share.time);
     let in_tasks = whole.time - (whole.time * idle).min(room);
@@ -480,13 +475,13 @@ fn move_by_samples(
     }
     let share = shares.get(&Context::Host).copied().unwrap_or_default();
     let (host, error) = take(share, usage.tasks.0 as f64);
-    // And what was more than those had whose it seemed to be.
+    // Also the time beyond that of the apparent owners.
     charge.host_context = host + nanoseconds(left);
     charge.host_context_error = error;
 }
 
-/// Likewise where nothing shows whom they interrupted: in proportion to the time that each ran. Any part, of what may
-/// be as much as `most`, may have been in a guest's time.
+/// Subtracts soft interrupts where nothing shows which owner they interrupted: in proportion to the time that each ran.
+/// Any part of a time of up to `most` may have been in a guest's time.
 fn move_by_run_time(usage: &Usage, whole: f64, most: f64, charge: &mut IoCharge) {
     let room = usage.total.saturating_since(usage.tasks).0 as f64;
     let in_tasks = (whole - room).max(0.0);

@@ -1,67 +1,67 @@
-//! The ledger of one interval: arithmetic only, so that its invariants can be tested on any input.
+//! The ledger of one interval: arithmetic only, so that tests can check its invariants on any input.
 //!
-//! Time is divided by [`vtax_core::account`]. The ledger adds what is of several intervals and of methods: an excess
-//! that is taken off later unattributed time, the errors of models, and energy. What a method cannot explain is
-//! unattributed and never spread over the guests.
+//! Time is divided by [`vtax_core::account`]. The ledger adds the data of several intervals and of methods: an excess
+//! that is subtracted from later unattributed time, the errors of models, and energy. Time that a method cannot explain
+//! is unattributed and never spread over the guests.
 
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::account::{self, Host, Owner};
 pub use vtax_core::account::{Stage, Stages};
 use vtax_core::{Joules, Nanoseconds};
 
-/// What one guest used itself in an interval.
+/// The own use of one guest in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GuestUse {
     /// The guest.
     pub number: u32,
-    /// Its own threads and processes and its helpers, soft interrupts in their context included
-    /// where the kernel books them so.
+    /// The time of its own threads and processes and its helpers, including soft interrupts in their context where the
+    /// kernel accounts them to the interrupted task.
     pub own: Stages,
-    /// Part of `own` that is no time of this kernel's tasks: the vCPUs of Xen domains.
+    /// The part of `own` that is not time of this kernel's tasks: the vCPUs of Xen domains.
     pub outside: Nanoseconds,
-    /// The container whose control group this guest's monitor is in, and whose time therefore
-    /// contains this one's.
+    /// The container whose control group contains this guest's monitor, and whose time therefore contains this guest's
+    /// time.
     pub inside: Option<u32>,
 }
 
-/// What was used in an interval, as the kernel books it.
+/// The use of a host in an interval, as the kernel accounts it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Usage {
     /// The interval's length.
     pub span: Nanoseconds,
-    /// Processors that were online.
+    /// The number of online processors.
     pub processors: u32,
-    /// All time that processors were neither idle nor taken away by a hypervisor below.
+    /// All time that processors were neither idle nor stolen by a hypervisor below.
     pub total: Nanoseconds,
-    /// Time that a hypervisor below took away.
+    /// Time that a hypervisor below stole.
     pub stolen: Nanoseconds,
     /// The time of all tasks of this kernel.
     pub tasks: Nanoseconds,
-    /// Whether that time, and guests' own, goes on while a hypervisor below runs something else: in a Dom0.
+    /// Whether that time, and guests' own time, includes time that a hypervisor below runs something else: in a Dom0.
     pub tasks_hold_stolen: bool,
     /// The kernel's own account of soft interrupt time.
     pub softirq: Nanoseconds,
-    /// Whether this kernel books soft interrupts apart from the task that they interrupt
+    /// Whether this kernel accounts soft interrupts separately from the task that they interrupt
     /// (CONFIG_IRQ_TIME_ACCOUNTING).
     pub softirq_apart: bool,
     /// Each guest's own use.
     pub guests: Vec<GuestUse>,
 }
 
-/// What a method found for one guest.
+/// The result of a method for one guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IoWork {
     /// Soft interrupt time that worked for it.
     pub softirq: Nanoseconds,
-    /// Soft interrupt time, for whomever, that ran in the context of its tasks.
+    /// Soft interrupt time, for any owner, that ran in the context of its tasks.
     pub context: Nanoseconds,
-    /// How far `softirq` may be off, where a model made it: see [`Modelled`].
+    /// The error of `softirq`, where a model computed it: see [`Modelled`].
     pub softirq_error: Nanoseconds,
-    /// And `context`.
+    /// The error of `context`.
     pub context_error: Nanoseconds,
 }
 
-/// What a method found in an interval.
+/// The result of a method for an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IoCharge {
     /// By guest.
@@ -70,33 +70,34 @@ pub struct IoCharge {
     pub host_softirq: Nanoseconds,
     /// Soft interrupt time that ran in the context of the host's own tasks.
     pub host_context: Nanoseconds,
-    /// Soft interrupt time in the kernel's own threads for it, which every kernel books on them.
+    /// Soft interrupt time in the kernel's own threads for soft interrupts, which every kernel accounts to those
+    /// threads.
     pub ksoftirqd: Nanoseconds,
-    /// Soft interrupt time that the method saw and could not tell whose it was.
+    /// Soft interrupt time that the method saw and could not attribute.
     pub unknown: Nanoseconds,
-    /// Whether a clock timed this, which goes on while a hypervisor below runs something else.
+    /// Whether a clock timed the results; it includes time that a hypervisor below runs something else.
     pub is_by_clock: bool,
-    /// Whether a model made this, so that the errors are meant.
+    /// Whether a model computed the results, so that the errors are valid.
     pub is_modelled: bool,
-    /// How far `host_softirq` may be off.
+    /// The error of `host_softirq`.
     pub host_softirq_error: Nanoseconds,
-    /// And `host_context`.
+    /// The error of `host_context`.
     pub host_context_error: Nanoseconds,
 }
 
-/// How far times that a model made may be off: half the width of an interval that holds the true value in at least 9
-/// of 10 cases. Errors of intervals one after the other add up to no more than their sum.
+/// The error of times that a model computed: half the width of an interval that holds the true value in at least 9 of
+/// 10 cases. The error over several intervals is at most the sum of their errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Modelled {
-    /// Of the stages that are no soft interrupts, all together: of the host its tasks. `None` where the kernel
-    /// accounts soft interrupts apart, so that these are measured.
+    /// The error of all stages other than soft interrupts, together; for the host, of its tasks. `None` where the
+    /// kernel accounts soft interrupts separately, so that these stages are measured.
     pub own: Option<Nanoseconds>,
-    /// Of soft interrupts.
+    /// The error of soft interrupts.
     pub softirq: Nanoseconds,
 }
 
 impl Modelled {
-    /// With another's, as one.
+    /// Adds two errors.
     pub fn merge(self, other: Self) -> Self {
         let own = |of: Self| of.own.unwrap_or_default().0;
         let is_own = self.own.is_some() || other.own.is_some();
@@ -106,7 +107,7 @@ impl Modelled {
         }
     }
 
-    /// Of everything.
+    /// The error of the whole time.
     pub fn total(&self) -> Nanoseconds {
         Nanoseconds(
             self.softirq
@@ -123,17 +124,17 @@ pub struct Row {
     pub number: u32,
     /// Its time by stage.
     pub stages: Stages,
-    /// What the kernel books on its threads and processes: all that dividing by processes' CPU
-    /// time can see.
+    /// The time that the kernel accounts to its threads and processes. Division by the CPU time of processes sees only
+    /// this.
     pub booked: Nanoseconds,
     /// Its energy.
     pub energy: Joules,
-    /// How far its times may be off; `None` where they are measured.
+    /// The error of its times; `None` where they are measured.
     pub modelled: Option<Modelled>,
 }
 
 impl Row {
-    /// Soft interrupts that the kernel books on its threads and processes: for whomever, they are not charged to it.
+    /// Soft interrupts that the kernel accounts to its threads and processes and that are not charged to it.
     pub fn taken(&self) -> Nanoseconds {
         let own = self.stages.total();
         let own = own.saturating_since(self.stages.get(Stage::Softirq));
@@ -141,12 +142,12 @@ impl Row {
     }
 }
 
-/// Who used the host's processors in an interval.
+/// The use of the host's processors in an interval, by guest.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ledger {
     /// The interval's length.
     pub span: Nanoseconds,
-    /// All time that processors were busy, guests outside this kernel included.
+    /// All time that processors were busy, including guests outside this kernel.
     pub total: Nanoseconds,
     /// The guests, by number.
     pub rows: Vec<Row>,
@@ -156,24 +157,24 @@ pub struct Ledger {
     pub host_softirq: Nanoseconds,
     /// The host's energy.
     pub host_energy: Joules,
-    /// Time that nobody can be charged for.
+    /// Time that cannot be attributed to any owner.
     pub unattributed: Nanoseconds,
-    /// The energy of that.
+    /// The energy of the unattributed time.
     pub unattributed_energy: Joules,
-    /// By how much the parts exceed the total: sources that are a tick apart. Taken off the
-    /// next intervals' unattributed time, so that it does not add up.
+    /// The amount by which the parts exceed the total, from sources that are a tick apart. It is subtracted from the
+    /// next intervals' unattributed time, so that it does not accumulate.
     pub excess: Nanoseconds,
-    /// What of earlier intervals' excess was taken off this one's unattributed time.
+    /// The excess of earlier intervals that was subtracted from this one's unattributed time.
     pub made_good: Nanoseconds,
-    /// How far the host's times may be off; `None` where they are measured.
+    /// The error of the host's times; `None` where they are measured.
     pub modelled: Option<Modelled>,
-    /// And the unattributed time.
+    /// The error of the unattributed time.
     pub unattributed_error: Option<Nanoseconds>,
 }
 
 impl Ledger {
-    /// Closes the books of an interval. `carried` is the excess of earlier intervals that is not
-    /// yet made good, and becomes what is left of it.
+    /// Closes the account of an interval. `carried` is the excess of earlier intervals that has not been subtracted
+    /// yet; it is updated to the remaining excess.
     pub fn close(usage: &Usage, io: &IoCharge, carried: &mut Nanoseconds) -> Self {
         let mut places: BTreeMap<u32, usize> = BTreeMap::new();
         for guest in &usage.guests {
@@ -182,7 +183,7 @@ impl Ledger {
         for (place, at) in places.values_mut().enumerate() {
             *at = place;
         }
-        // Of kernels that book soft interrupts apart none are inside the time of tasks.
+        // On kernels that account soft interrupts separately, the time of tasks contains none.
         let context = |time: Nanoseconds| match usage.softirq_apart {
             true => Nanoseconds(0),
             false => time,
@@ -237,10 +238,10 @@ impl Ledger {
                 modelled: modelled(work(*number).softirq_error, work(*number).context_error),
             })
             .collect();
-        // Work for a guest that has no row (it ended meanwhile) stays visible as nobody's.
+        // Work for a guest without a row (it has ended meanwhile) stays visible as unattributed.
         let made_good = account.rest.0.min(carried.0);
         carried.0 = (carried.0 - made_good).saturating_add(account.excess.0);
-        // At most the time that no task had.
+        // At most the time outside all tasks.
         let unattributed_error = rows
             .iter()
             .filter_map(|row| row.modelled)
@@ -264,7 +265,7 @@ impl Ledger {
         }
     }
 
-    /// The sum of all that is in the ledger.
+    /// The sum of all times in the ledger.
     pub fn sum(&self) -> Nanoseconds {
         let rows = self
             .rows
@@ -329,7 +330,7 @@ mod tests {
             guests: vec![guest(1, stages(300, 0)), guest(2, stages(200, 0))],
             ..Usage::default()
         };
-        // 100 ns for guest 2 interrupted guest 1, 50 ns for it the idle task.
+        // 100 ns for guest 2 interrupted guest 1, 50 ns for guest 2 interrupted the idle task.
         let io = IoCharge {
             guests: [(1, work(0, 100)), (2, work(150, 0))].into(),
             ..IoCharge::default()
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(ledger.row(2).unwrap().stages.hidden().0, 150);
         assert_eq!((ledger.host.0, ledger.unattributed.0), (400, 50));
         assert_eq!(ledger.sum(), ledger.total);
-        // A kernel that books soft interrupts apart has not booked them on guest 1.
+        // A kernel that accounts soft interrupts separately has not added them to guest 1's time.
         let usage = Usage {
             softirq_apart: true,
             ..usage
@@ -488,8 +489,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the sources say, the books close and nothing is negative (it is unsigned, so
-        /// that an underflow would show as an absurd sum).
+        /// For any values of the sources, the parts sum to the total and nothing is negative (times are unsigned, so an
+        /// underflow would show as an absurd sum).
         #[test]
         fn the_books_close_on_any_input(
             guests in prop::collection::vec((1u32..6, any_stages(), any::<bool>(), prop::option::of(1u32..6)), 0..6),

@@ -1,11 +1,11 @@
-//! How long processors were in soft interrupts, and in whose context, by samples of perf's `cpu-clock` at moments that
-//! have nothing to do with the kernel's tick.
+//! Time of processors in soft interrupts, and the tasks in whose context it was spent, by samples of perf's `cpu-clock`
+//! at times that are independent of the kernel's tick.
 //!
-//! The tick's own samples (`softirq` of `/proc/stat`) are right on average only for work that comes at random. What a
-//! program does every millisecond is always at the same moment of the tick, which then finds it always or never.
-//! The period of these samples is drawn anew for each interval.
+//! The tick's own samples (`softirq` of `/proc/stat`) are correct on average only for work that arrives at random. The
+//! work of a program with a period of a millisecond always falls at the same phase of the tick, which then finds it
+//! always or never. The period of these samples is drawn again for each interval.
 //!
-//! A sample counts as a soft interrupt if its call chain passes `handle_softirqs` (`__do_softirq` before Linux 6.9).
+//! A sample counts as a soft interrupt if its call chain contains `handle_softirqs` (`__do_softirq` before Linux 6.9).
 //! perf must be allowed to sample kernels (CAP_PERFMON), and `/proc/kallsyms` to show addresses (kptr_restrict).
 
 use super::event_group::{check, explain};
@@ -26,8 +26,8 @@ use vtax_kernel::text;
 
 const WHAT: &str = "sampling of soft interrupts (perf)";
 
-/// The functions that run soft interrupts; and those that they run, by what these work for. Names that changed with
-/// the kernel's version are all here.
+/// The functions that run soft interrupts, and the functions that these call, with the kind of work of each. Includes
+/// all names that changed between kernel versions.
 const FUNCTIONS: [(&[u8], Option<Work>); 15] = [
     (b"handle_softirqs", None),
     (b"__do_softirq", None),
@@ -46,10 +46,10 @@ const FUNCTIONS: [(&[u8], Option<Work>); 15] = [
     (b"tasklet_hi_action", Some(Work::Other)),
 ];
 
-/// More than this over those that were taken were never due: the clocks are not to be trusted then.
+/// The largest ratio of due samples to taken samples at which the clocks are trusted.
 const MOST_MISSING: f64 = 1.5;
 
-/// What a soft interrupt works for.
+/// The kind of work of a soft interrupt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Work {
     /// Packets.
@@ -60,16 +60,16 @@ pub(crate) enum Work {
     Other,
 }
 
-/// A function's addresses, and what it works for; `None` if it runs soft interrupts.
+/// The addresses of a function and its kind of work; `None` if it runs soft interrupts.
 type Function = (Range<u64>, Option<Work>);
 
 /// The shortest period in nanoseconds, on average: 250 samples a second of each processor.
 const PERIOD: u64 = 4_000_000;
 
-/// Bytes of a sample with its call chain, about.
+/// The approximate size in bytes of a sample with its call chain.
 const SAMPLE: u64 = 320;
 
-/// Room for the samples of an interval: of each processor, and of all.
+/// The size in bytes of the buffers for the samples of an interval: for each processor, and for all.
 const RING: usize = 512 << 10;
 const RINGS: usize = 32 << 20;
 
@@ -78,7 +78,7 @@ pub(crate) struct ClockSamples {
     rings: Vec<Ring>,
     functions: Vec<Function>,
     period: u64,
-    /// Since when there are samples.
+    /// The time since which samples are taken.
     began: Option<Instant>,
     lot: u64,
     buffer: Vec<u8>,
@@ -87,14 +87,14 @@ pub(crate) struct ClockSamples {
 /// Time in soft interrupts in one interval.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Sampled {
-    /// Nanoseconds by the process whose context they ran in (0 is the idle task), and by what they worked for.
+    /// Nanoseconds by the process in whose context they were spent (0 is the idle task), and by kind of work.
     pub(crate) time: HashMap<(u32, Work), f64>,
-    /// What one sample counts for, in nanoseconds.
+    /// The time that one sample counts for, in nanoseconds.
     pub(crate) period: f64,
 }
 
 impl ClockSamples {
-    /// Opens an event on each processor that is online; none is started.
+    /// Opens an event on each online processor; none is started.
     pub(crate) fn open(proc: &Path) -> Result<Self, ObserveError> {
         let functions = functions(KernelFile::open(proc.join("kallsyms"))?.read()?);
         if functions.is_empty() {
@@ -110,7 +110,7 @@ impl ClockSamples {
             .filter_map(|line| text::small(text::fields(line).next()?.strip_prefix(b"cpu")?))
             .collect();
         let bytes = RINGS / processors.len().max(1);
-        // A power of two of pages; at least 16, whatever the number of processors.
+        // A power of two of pages, and at least 16 pages for any number of processors.
         let bytes = bytes.clamp(64 << 10, RING);
         let bytes = bytes.next_power_of_two() >> usize::from(!bytes.is_power_of_two());
         let rings = processors
@@ -129,13 +129,13 @@ impl ClockSamples {
         })
     }
 
-    /// How many processors are sampled.
+    /// The number of processors that are sampled.
     pub(crate) fn processors(&self) -> usize {
         self.rings.len()
     }
 
-    /// Samples since the last call, which was `span` ago. `None` if sampling began since then. From here on there
-    /// are samples if `goes_on`: an idle processor is woken for each.
+    /// The samples since the last call, `span` ago. `None` if sampling began since then. Sampling continues after the
+    /// call if `goes_on`: each sample wakes an idle processor.
     pub(crate) fn read(&mut self, span: Nanoseconds, goes_on: bool) -> Option<Sampled> {
         let mut found = Parsed::default();
         for ring in &mut self.rings {
@@ -153,13 +153,13 @@ impl ClockSamples {
         }
         self.began = goes_on.then(Instant::now);
         for ring in &self.rings {
-            // A processor that went offline has no samples either way.
+            // A processor that went offline has no samples in either case.
             let _ = ring.set(goes_on.then_some(self.period));
         }
         sampled
     }
 
-    /// Draws the next interval's period: between 3/4 and 5/4 of the mean, which is as short as there is room for.
+    /// Draws the next interval's period: between 3/4 and 5/4 of the mean, which is as short as the buffers allow.
     fn draw(&mut self, span: Nanoseconds) {
         let room = self.rings.first().map_or(1, |ring| ring.bytes as u64) / SAMPLE / 2;
         let mean = PERIOD.max(span.0 / room.max(1));
@@ -173,19 +173,19 @@ impl ClockSamples {
     }
 }
 
-/// What records held.
+/// The content of the records.
 #[derive(Debug, Default, PartialEq)]
 struct Parsed {
-    /// By process; work is `None` between two soft interrupts, before the first and after the last.
+    /// By process; the work is `None` between two soft interrupts, before the first and after the last.
     hits: HashMap<(u32, Option<Work>), u64>,
-    /// All of them, whatever ran.
+    /// The number of all samples, including those outside soft interrupts.
     samples: u64,
     lost: u64,
 }
 
 impl Parsed {
-    /// Samples that are missing of those that were due are taken to be as the others: they found no room, or the
-    /// hypervisor below ran somebody else when they were due.
+    /// Missing samples are assumed to be distributed like the others: the buffer was full, or the hypervisor below ran
+    /// another guest when they were due.
     fn sampled(self, period: u64, due: f64) -> Sampled {
         let taken = self.samples.max(1) as f64;
         let all = (taken + self.lost as f64).max(due.min(taken * MOST_MISSING)) / taken;
@@ -198,7 +198,7 @@ impl Parsed {
                 None => between.push((process, hits as f64 * period)),
             }
         }
-        // As what ran there besides.
+        // Counted as the other work that ran there.
         for (process, more) in between {
             let works = [Work::Network, Work::Block, Work::Other].map(|work| (process, work));
             let known = works.map(|key| time.get(&key).copied().unwrap_or(0.0));
@@ -218,7 +218,7 @@ impl Parsed {
     }
 }
 
-/// Where the functions are in the kernel, by its list of symbols. Empty where it shows no address.
+/// The addresses of the functions, from the kernel's list of symbols. Empty where the list shows no addresses.
 fn functions(symbols: &[u8]) -> Vec<Function> {
     let symbol = |line| {
         let mut fields = text::fields(line);
@@ -247,7 +247,8 @@ fn functions(symbols: &[u8]) -> Vec<Function> {
     found.into_iter().filter_map(of).collect()
 }
 
-/// What a function of this name works for, if it is one of [`FUNCTIONS`]. A compiler may have made a variant of it.
+/// The kind of work of a function with this name, if it is one of [`FUNCTIONS`] or a variant of one that a compiler
+/// made.
 fn wanted(name: &[u8]) -> Option<Option<Work>> {
     let is_it = |function: &[u8]| {
         let rest = name.strip_prefix(function);
@@ -260,8 +261,8 @@ fn wanted(name: &[u8]) -> Option<Option<Work>> {
     functions.find_map(|(function, work)| (!is_cold && is_it(function)).then_some(work))
 }
 
-/// Reads records (`struct perf_event_header` and what follows it, as perf_event_open(2) has it). One that is cut
-/// off ends it.
+/// Parses records (`struct perf_event_header` and its payload, as described in perf_event_open(2)). A truncated record
+/// ends the parsing.
 fn parse(mut records: &[u8], functions: &[Function], into: &mut Parsed) {
     let word = |bytes: &[u8], at: usize| {
         let bytes = bytes.get(at..at.checked_add(8)?)?;
@@ -281,7 +282,7 @@ fn parse(mut records: &[u8], functions: &[Function], into: &mut Parsed) {
         if kind != abi::PERF_RECORD_SAMPLE {
             continue;
         }
-        // The process and the thread, then the call chain: how many, and each address.
+        // The process and the thread, then the call chain: the number of addresses, and each address.
         let (Some(process), Some(count)) = (word(record, 8), word(record, 16)) else {
             continue;
         };
@@ -307,10 +308,10 @@ fn parse(mut records: &[u8], functions: &[Function], into: &mut Parsed) {
     }
 }
 
-/// One processor's event and the memory that the kernel writes samples to.
+/// The event of one processor, and the memory to which the kernel writes its samples.
 struct Ring {
     event: OwnedFd,
-    /// A page of positions, then `bytes` of records.
+    /// One page of positions, then `bytes` of records.
     memory: NonNull<u8>,
     page: usize,
     bytes: usize,
@@ -362,11 +363,11 @@ impl Ring {
         })
     }
 
-    /// Samples with this period, or not at all.
+    /// Sets the sampling period, or stops sampling.
     fn set(&self, period: Option<u64>) -> io::Result<()> {
         let event = self.event.as_raw_fd();
         if let Some(mut period) = period {
-            // The library's own function hands the number over instead of its address.
+            // The library's function passes the number itself instead of its address.
             // SAFETY: the descriptor is an open perf event; the kernel reads a number that lives.
             check(unsafe { libc::ioctl(event, abi::PERIOD.into(), &raw mut period) })?;
             // SAFETY: as above; this request takes a plain number.
@@ -378,7 +379,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes all records that the kernel has finished.
+    /// Takes all records that the kernel has completed.
     fn drain(&mut self, into: &mut Vec<u8>) {
         let positions: NonNull<abi::perf_event_mmap_page> = self.memory.cast();
         let positions = positions.as_ptr();
@@ -394,7 +395,7 @@ impl Ring {
         let length = usize::try_from(to.wrapping_sub(from))
             .unwrap_or(0)
             .min(self.bytes);
-        // `bytes` is a power of two, so that a position wraps with it.
+        // `bytes` is a power of two, so that a position wraps consistently.
         let start = usize::try_from(from % self.bytes as u64).unwrap_or(0);
         let first = length.min(self.bytes - start);
         for (start, length) in [(start, first), (0, length - first)] {
@@ -443,10 +444,10 @@ mod tests {
         ];
         let mut records = sample(7, &[900, 350, 150, 800]);
         records.extend(sample(7, &[900, 200]));
-        // A process that handles packets by itself is in no soft interrupt.
+        // A process that handles packets itself is not in a soft interrupt.
         records.extend(sample(7, &[900, 300]));
         records.extend(sample(0, &[450, 100]));
-        // Between two soft interrupts: as what ran there besides.
+        // A sample between two soft interrupts counts as the other work there.
         records.extend(sample(7, &[100]));
         let mut lost = abi::PERF_RECORD_LOST.to_ne_bytes().to_vec();
         lost.extend([0, 0, 24, 0]);

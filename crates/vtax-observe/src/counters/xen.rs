@@ -1,9 +1,9 @@
-//! Counters of a Xen domain: CPU time by domain and vCPU from the hypervisor, through Xen's own
-//! libxenstat, and ring requests of its block devices from blkback's sysfs.
+//! Counters of a Xen domain: CPU time by domain and vCPU from the hypervisor, through Xen's libxenstat, and ring
+//! requests of its block devices from blkback's sysfs files.
 //!
-//! Xen's control interface changes with every release, libxenstat's functions do not: so the
-//! library of the running hypervisor's version is loaded, when there is a domain to watch. The
-//! kernel of Dom0 knows nothing of this time: its `/proc/stat` covers its own vCPUs alone.
+//! Xen's control interface changes with every release, while libxenstat's functions do not: the library of the running
+//! hypervisor's version is loaded when there is a domain to observe. The kernel of Dom0 does not see this time: its
+//! `/proc/stat` covers only its own vCPUs.
 
 use super::counter::{Findings, Rule};
 use super::series::GuardedColumn;
@@ -18,11 +18,11 @@ use vtax_core::owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
-/// Where findings say that CPU time comes from.
+/// The source of CPU time in findings.
 const LIBXENSTAT: &str = "libxenstat";
 
-/// CPU time of this host itself where it is the Dom0 of a hypervisor, in nanoseconds, as Xen's
-/// scheduler counts it: what its own kernel takes for idle or stolen is not in it.
+/// CPU time of this host itself where it is the Dom0 of a hypervisor, in nanoseconds, as Xen's scheduler counts it; it
+/// excludes time that the Dom0 kernel accounts as idle or stolen.
 #[derive(Debug)]
 pub struct XenHost {
     library: Library,
@@ -30,7 +30,7 @@ pub struct XenHost {
 }
 
 impl XenHost {
-    /// Watches Dom0; `None` on a host without Xen.
+    /// Opens the counter of Dom0; `None` on a host without Xen.
     ///
     /// # Errors
     /// When this host is a guest of Xen, or libxenstat cannot be loaded.
@@ -71,10 +71,10 @@ pub struct XenDomain {
 }
 
 impl XenDomain {
-    /// Watches a domain.
+    /// Opens the counter of a domain.
     ///
     /// # Errors
-    /// When this host is no Dom0, or libxenstat of its hypervisor's version cannot be loaded.
+    /// When this host is not a Dom0, or libxenstat of its hypervisor's version cannot be loaded.
     pub fn open(owner: &str, sys: &Path, domain: u32) -> Result<Self, ObserveError> {
         Ok(Self {
             name: format!("xen {owner}"),
@@ -120,14 +120,14 @@ pub struct XenClock {
 
 impl XenClock {
     /// # Errors
-    /// When this host is no Dom0, or libxenstat of its hypervisor's version cannot be loaded.
+    /// When this host is not a Dom0, or libxenstat of its hypervisor's version cannot be loaded.
     pub fn open(sys: &Path) -> Result<Self, ObserveError> {
         Ok(Self {
             library: Library::load(&library_name(sys)?)?,
         })
     }
 
-    /// The time of each of `domains`, at one moment; `None` for one that is gone.
+    /// The time of each of `domains`, from one reading; `None` for a domain that is gone.
     ///
     /// # Errors
     /// When the hypervisor does not answer.
@@ -144,7 +144,7 @@ fn library_name(sys: &Path) -> Result<String, ObserveError> {
             path: path.clone(),
             cause,
         })?;
-        // It goes into the name of a file to load.
+        // It becomes part of the name of a file to load.
         text.trim()
             .parse::<u16>()
             .map_err(|_| ObserveError::Format {
@@ -159,7 +159,7 @@ fn library_name(sys: &Path) -> Result<String, ObserveError> {
     ))
 }
 
-/// CPU time of a domain, as the hypervisor counts it now.
+/// CPU time of a domain, as the hypervisor counts it at the time of the reading.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DomainTimes {
     /// All of it.
@@ -287,7 +287,7 @@ impl Library {
         })
     }
 
-    /// Asks the hypervisor, and hands what it said to `f`.
+    /// Queries the hypervisor and passes the result to `f`.
     fn with_node<T>(&self, flags: c_uint, f: impl FnOnce(Pointer) -> T) -> Result<T, ObserveError> {
         // SAFETY: the handle is this library's and still open.
         let node = unsafe { (self.get_node)(self.handle.as_ptr(), flags) };
@@ -326,7 +326,7 @@ impl Drop for Library {
     }
 }
 
-/// Why the last `dlopen` or `dlsym` of this thread failed.
+/// The reason that the last `dlopen` or `dlsym` of this thread failed.
 fn last_error() -> String {
     // SAFETY: it takes nothing and returns null or a C string.
     let message: *const c_char = unsafe { libc::dlerror() };
@@ -339,7 +339,7 @@ fn last_error() -> String {
         .into_owned()
 }
 
-/// Files of `/sys/bus/xen-backend/devices/vbd-*/statistics`, what they count, and the unit.
+/// Files of `/sys/bus/xen-backend/devices/vbd-*/statistics`, the metric of each, and the unit.
 const RING_FILES: [(&str, &str, u64); 5] = [
     ("rd_req", counter::VBD_READ_REQUESTS, 1),
     ("wr_req", counter::VBD_WRITE_REQUESTS, 1),
@@ -348,7 +348,7 @@ const RING_FILES: [(&str, &str, u64); 5] = [
     ("oo_req", counter::VBD_STALLS, 1),
 ];
 
-/// Where findings say that ring requests come from.
+/// The source of ring requests in findings.
 const RINGS: &str = "/sys/bus/xen-backend/devices";
 
 /// Requests that a domain put into the rings of its block devices; summed over the devices that
