@@ -3,17 +3,23 @@
 //!
 //! # Source of the time
 //!
-//! - A kernel that accounts interrupts by a clock ([`IrqAccounting::is_by_clock`]) gives the interval's time; only the
-//! division is modelled.
+//! - A kernel that accounts interrupts by a clock ([`IrqAccounting::is_by_clock`]) gives the interval's time; only
+//!   the division is modelled.
 //! - Other kernels sample the time at their tick. Work that is synchronous with a timer always falls at the same phase
-//! - Where perf may not sample, the tick's samples are used, and the stated error ranges from zero to twice the charge,
+//!   of the tick, which then finds its soft interrupts always or never, for as long as the work continues; averaging
+//!   does not help. Where perf may sample, samples of `cpu-clock` at other times replace the tick's
+//!   ([`ClockSamples`]); they also show the tasks that the soft interrupts interrupted.
+//! - Where perf may not sample, the tick's samples are used, and the stated error ranges from zero to twice the
+//!   charge, or to three times the time that the weights alone predict.
 //!
 //! # Computation
 //!
 //! 1. [`CostModel`] learns the cost of an exchange of each kind over minutes.
 //! 2. An interval's time combines the model's prediction for its exchanges and the observed time, weighted by variance.
 //! 3. The time is divided among the guests and the host by the model's prediction for the exchanges of each.
-//! 4. Unless the kernel accounts interrupts separately, each guest's own time contains soft interrupts, for any owner,
+//! 4. Unless the kernel accounts interrupts separately, each guest's own time contains soft interrupts, for any
+//!    owner, that interrupted it. That part is subtracted: in proportion to the samples in its context in this and the
+//!    last intervals; without samples, in proportion to the time that each ran.
 //!
 //! Busy time itself is known well (processors × time − idle, by the idle clock), and so is the run time of tasks. The
 //! steps above only move time between accounts, and the ledger still sums to the total.

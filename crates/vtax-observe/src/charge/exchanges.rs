@@ -1,7 +1,7 @@
-//! What guests and their host exchanged in an interval: packets, block requests, VM exits, pages of Xen's.
+//! Exchanges of the guests and their host in an interval: packets, block requests, VM exits, and Xen pages.
 //!
-//! Packets are counted at the host's end of a guest's device where there is one: a single file has
-//! all of them.
+//! Packets are counted at the host's end of a guest's device where there is one: a single file contains all such
+//! devices.
 
 use crate::Roots;
 use crate::counters::{Change, Counter, GrantProbe, Pages, Rule, SharedGrants};
@@ -12,10 +12,10 @@ use std::sync::PoisonError;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
-/// Block requests of this many guests are read in each pass, the others' in the next ones.
+/// The number of guests whose block requests are read in each pass; the others follow in the next passes.
 const GROUPS_A_PASS: usize = 64;
 
-/// What one guest exchanged.
+/// The exchanges of one guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GuestExchanges {
     /// Packets that it received.
@@ -32,24 +32,25 @@ pub struct GuestExchanges {
     pub pages: Option<u64>,
 }
 
-/// What was exchanged in an interval.
+/// All exchanges in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IntervalExchanges {
     /// By guest.
     pub guests: HashMap<u32, GuestExchanges>,
-    /// Packets of the host itself: those of the loopback device, and those of real ports that no
-    /// guest's device saw.
+    /// Packets of the host itself: those of the loopback device, and those of physical ports that did not pass a
+    /// guest's device.
     pub host_packets: u64,
     /// Packets that the kernel received in network namespaces that are neither the host's nor a guest's, or on
     /// loopback devices within guests.
     pub unseen_packets: u64,
-    /// Block requests of the host itself: runs of soft interrupts that complete some, less the guests' requests.
+    /// Block requests of the host itself: runs of soft interrupts that complete block requests, less the guests'
+    /// requests.
     pub host_block_requests: u64,
-    /// Runs of soft interrupts that do no guest's I/O: timers, scheduler, RCU.
+    /// Runs of soft interrupts that do no I/O for any guest: timers, scheduler, RCU.
     pub other_softirqs: u64,
 }
 
-/// Reads the counts, and gives the difference to the last reading.
+/// Reads the counts, and returns the difference from the last reading.
 pub struct Exchanges {
     roots: Roots,
     table: Option<KernelFile>,
@@ -71,35 +72,34 @@ pub struct Exchanges {
 /// Packets of the host's devices.
 #[derive(Debug, Clone, Copy, Default)]
 struct HostPackets {
-    /// Of ports, received and sent.
+    /// Packets of ports, received and sent.
     ports: u64,
-    /// Of these, received.
+    /// The received part of them.
     received: u64,
     loopback: u64,
 }
 
 #[derive(Default)]
 struct Reader {
-    /// The table of its own namespace, where the host has no end of its devices.
+    /// The table of its own network namespace, where its devices have no end on the host.
     table: Option<KernelFile>,
     own: [Count; 3],
     block: Option<(KernelFile, Count)>,
-    /// Xen: what blkback counts of each of the domain's disks, reads and writes.
+    /// Xen: blkback's counts for each of the domain's disks, reads and writes.
     rings: Vec<(KernelFile, Count)>,
     pages: (Pages, Count),
-    /// Opened for each reading: the kernel keeps a VM, with all its memory, as long as this file
-    /// of it is open.
+    /// Opened for each reading: the kernel keeps a VM, with all its memory, as long as this file is open.
     exits: Option<(PathBuf, Count)>,
     looked: bool,
 }
 
-/// What a device is to the host.
+/// The role of a device on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
     Loopback,
-    /// A port of the machine: it has a bus device.
+    /// A physical port of the machine: it has a bus device.
     Port,
-    /// Bridges, tunnels, guests' devices: what they carry is counted elsewhere.
+    /// Bridges, tunnels, guests' devices: their traffic is counted elsewhere.
     Virtual,
 }
 
@@ -129,10 +129,10 @@ fn steps(counts: &mut [Count; 3], mut raw: [u64; 3], is_new: bool) -> [u64; 3] {
 }
 
 impl Exchanges {
-    /// Opens the host's tables; those that cannot be read count nothing.
+    /// Opens the host's tables; a table that cannot be read counts nothing.
     pub fn open(roots: &Roots) -> Self {
         let file = |path: PathBuf| KernelFile::open(path).ok();
-        // Of init's network namespace, which is the host's also when vtax runs in another one.
+        // The table of init's network namespace, which is the host's even when vtax runs in another one.
         let table = file(roots.proc.join("1/net/dev"));
         let (grants, note) = match GrantProbe::open(&roots.sys) {
             Ok(grants) => (grants, None),
@@ -157,7 +157,7 @@ impl Exchanges {
         }
     }
 
-    /// What of it cannot be counted on this host, and why.
+    /// The counts that are unavailable on this host, and the reason.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -167,10 +167,11 @@ impl Exchanges {
         self.grants.clone()
     }
 
-    /// What was exchanged since the last call.
+    /// The exchanges since the last call.
     pub fn read(&mut self, guests: &Guests) -> IntervalExchanges {
         let host = guests.host_namespace();
-        // As many as there are guests may include one that is gone: it goes with the next newcomer.
+        // If both counts are equal, one entry may still be of a guest that is gone; it is removed with the next new
+        // guest.
         if self.guests.len() > guests.len() {
             let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
             self.guests.retain(|number, _| present.contains(number));
@@ -230,7 +231,7 @@ impl Exchanges {
         }
         let of_guests: u64 = interval.guests.values().map(|g| g.received + g.sent).sum();
         interval.host_packets = loopback + ports.saturating_sub(of_guests);
-        // A port's driver may hand up many as one; then there are too few of them, and none is unseen.
+        // A port's driver may merge many packets into one; the count is then too low, and no packet counts as unseen.
         let seen = of_guests + loopback + received;
         interval.unseen_packets = self.processed().saturating_sub(seen);
         let of_guests: u64 = interval.guests.values().map(|g| g.block_requests).sum();
@@ -264,7 +265,7 @@ impl Exchanges {
             let [received, sent, bytes] = steps(counts, now, is_new);
             if let Some(guest) = owner {
                 let counts = interval.guests.entry(guest.number).or_default();
-                // What the host's end receives, the guest has sent.
+                // Packets that the host's end receives were sent by the guest.
                 counts.sent += received;
                 counts.received += sent;
                 counts.bytes += bytes;
@@ -287,7 +288,7 @@ impl Exchanges {
                 Class::Virtual => {}
             }
         }
-        // Devices that are gone, when they have become many.
+        // Removes devices that are gone once there are many.
         if self.devices.len() > 2 * seen + 64 {
             let table = self.table.as_mut().and_then(|table| table.read().ok());
             let present: HashSet<&[u8]> = devices(table.unwrap_or_default())
@@ -301,12 +302,12 @@ impl Exchanges {
         host
     }
 
-    /// Packets that the kernel received, in whatever network namespace.
+    /// Packets that the kernel received, in all network namespaces.
     fn processed(&mut self) -> u64 {
         let Some(Ok(table)) = self.softnet.as_mut().map(KernelFile::read) else {
             return 0;
         };
-        // The first column of each processor's line, in hexadecimal digits.
+        // The first column of each processor's line, a hexadecimal number.
         let packets = |line| {
             let text = std::str::from_utf8(text::fields(line).next()?).ok()?;
             u64::from_str_radix(text, 16).ok()
@@ -339,7 +340,7 @@ impl Exchanges {
         steps
     }
 
-    /// Runs of soft interrupts that do no guest's I/O, and of those that complete block requests.
+    /// Runs of soft interrupts that do no I/O for any guest, and runs that complete block requests.
     fn softirqs(&mut self) -> [u64; 2] {
         let Some(Ok(table)) = self.softirqs.as_mut().map(KernelFile::read) else {
             return [0; 2];
@@ -399,7 +400,7 @@ impl Reader {
             }
         }
         let [received, sent, bytes] = steps(&mut self.own, sums, guest.is_new);
-        // Inside a container's namespace directions are the guest's; a tap's are the host's.
+        // In a container's own namespace, directions are the guest's; for a tap they are the host's.
         if whole {
             counts.received += received;
             counts.sent += sent;
@@ -410,7 +411,7 @@ impl Reader {
         counts.bytes += bytes;
     }
 
-    /// Finds the files that not every guest has.
+    /// Finds the files that only some guests have.
     fn look(&mut self, guest: &Guest, sys: &Path) {
         self.looked = true;
         if let Some((domain, _)) = guest.domain {
@@ -663,7 +664,7 @@ mod tests {
         guests.scan();
         let mut exchanges = Exchanges::open(&host.roots());
         assert_eq!(exchanges.read(&guests).unseen_packets, 0);
-        // Seen are 10 of the loopback device, 20 that a port received, and 30 and 40 of the guest's.
+        // The devices saw 10 packets of the loopback device, 20 that a port received, and 30 and 40 of the guest's.
         host.table(1, &[("lo", 10, 10), ("eth0", 20, 99), ("veth1", 30, 40)]);
         processed(0xffff_fff0, 5 + 107);
         assert_eq!(exchanges.read(&guests).unseen_packets, 7);
@@ -714,12 +715,12 @@ mod tests {
         assert_eq!(exchanges.read(&guests).host_packets, 31);
         host.table(1, &[("eth1", 20, 10)]);
         assert_eq!(exchanges.read(&guests).host_packets, 0);
-        // Plugged in again: its driver counts anew.
+        // The device was plugged in again: its driver counts from zero.
         host.table(1, &[("eth0", 3, 0), ("eth1", 20, 10)]);
         assert_eq!(exchanges.read(&guests).host_packets, 3);
     }
 
-    /// A VM lives as long as its file of exits is open.
+    /// The kernel keeps a VM as long as its file of exits is open.
     #[test]
     fn the_file_of_a_vms_exits_is_not_kept_open() {
         let host = Host::new();
@@ -740,7 +741,7 @@ mod tests {
         let number = number.unwrap();
         let mut exchanges = Exchanges::open(&host.roots());
         exchanges.read(&guests);
-        // An open file would still be the old one.
+        // An open file would still be the previous one.
         fs::remove_file(host.path("sys/kernel/debug/kvm/70-9/exits")).unwrap();
         exits(107);
         assert_eq!(exchanges.read(&guests).guests[&number].exits, Some(7));
@@ -790,7 +791,7 @@ mod tests {
             exchanges.read(&guests);
             host.put(&path, second);
             let interval = exchanges.read(&guests);
-            // On a fake v2 host the directory of v1's controller looks like a group of its own.
+            // On a fake v2 host the directory of v1's controller looks like a separate group.
             let requests: u64 = interval
                 .guests
                 .values()

@@ -1,4 +1,4 @@
-//! What the host and its guests used in an interval, as the kernel books it.
+//! The use of the host and its guests in an interval, as the kernel accounts it.
 
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
@@ -15,18 +15,18 @@ use vtax_core::Nanoseconds;
 use vtax_kernel::cgroup::GroupClock;
 use vtax_kernel::{KernelFile, text};
 
-/// How far a guest's sources may run ahead of an interval's length: Xen shows tenths of a second, the
-/// kernel brings a running task's account up to date once a tick.
+/// The most that a guest's sources may run ahead of an interval's length: Xen shows tenths of a second, and the kernel
+/// updates the account of a running task once a tick.
 const SLACK: u64 = 200_000_000;
 
-/// Reads the host and every guest, and gives the difference to the last reading.
+/// Reads the host and every guest, and returns the difference from the last reading.
 pub(super) struct UsageReader {
     proc: PathBuf,
     host: HostCpu,
     last: Option<HostTimes>,
     softirq_apart: bool,
     guests: HashMap<u32, Reader>,
-    /// What left something uncounted in the last interval, each a sentence.
+    /// The changes that left something uncounted in the last interval, each a sentence.
     pub(super) problems: Vec<String>,
 }
 
@@ -43,22 +43,22 @@ struct Reader {
     helpers: HashMap<u32, HelperReader>,
 }
 
-/// Where a guest's own time is read.
+/// The source of a guest's own time.
 enum Own {
     /// A monitor's threads by role.
     Threads(Box<VmmThreads>),
-    /// A monitor whose threads the kernel does not account one by one.
+    /// The clock of a monitor whose threads the kernel does not account separately.
     Whole(ProcessClock),
     /// A container's control group.
     Group(GroupClock),
-    /// The hypervisor below says it: see [`Guest::domain`].
+    /// The hypervisor below reports it: see [`Guest::domain`].
     Domain,
 }
 
 struct HelperReader {
     clock: HelperClock,
     counters: Counters,
-    /// Whether it can have worked for nobody before its guest was there.
+    /// Whether all of its work since its start was for its guest.
     is_as_old: bool,
 }
 
@@ -69,8 +69,8 @@ enum HelperClock {
     Threads(Box<VmmThreads>),
 }
 
-/// What is new in `totals`. Of a guest that was not there before (`is_new`) all of it, otherwise
-/// nothing at first sight: what it used before belongs to no interval of this ledger.
+/// The gain of `totals`. For a guest that was not present before (`is_new`) all of it, otherwise nothing at the first
+/// reading: earlier use belongs to no interval of this ledger.
 fn gains(counters: &mut Counters, totals: &Stages, is_new: bool, fell: &mut u64) -> Stages {
     let mut gained = Stages::default();
     for (stage, counter) in Stage::CHARGED.into_iter().zip(counters) {
@@ -99,20 +99,21 @@ impl UsageReader {
         })
     }
 
-    /// What was used since the last call; `None` at the first. The interval ends when the host is
-    /// read, not when the pass began: on a loaded host much lies between the two.
+    /// The use since the last call; `None` at the first call. The interval ends when the host is read, not when the
+    /// pass began: on a loaded host much time may pass between the two.
     pub(super) fn read(
         &mut self,
         clock: &dyn Clock,
         guests: &Guests,
     ) -> Result<Option<Usage>, ObserveError> {
         let now = clock.now();
-        // As many as there are guests may include one that is gone: it goes with the next newcomer.
+        // If both counts are equal, one entry may still be of a guest that is gone; it is removed with the next new
+        // guest.
         if self.guests.len() > guests.len() {
             let present: HashSet<u32> = guests.iter().map(|guest| guest.number).collect();
             self.guests.retain(|number, _| present.contains(number));
         }
-        // Only of interest to monitors, which may be in one of them.
+        // Needed only for monitors, which may be in a container.
         let has_monitors = guests.iter().any(|guest| guest.platform.is_vm());
         let containers: HashMap<&OsStr, u32> = guests
             .iter()
@@ -120,8 +121,8 @@ impl UsageReader {
             .filter_map(|guest| Some((guest.group.as_deref()?.as_os_str(), guest.number)))
             .collect();
 
-        // Guests before the host: what they do meanwhile is then inside the host's time. Monitors
-        // before containers, for the same reason.
+        // Guests are read before the host, so that their use in the meantime is inside the host's time. Monitors are
+        // read before containers, for the same reason.
         let mut list: Vec<&Guest> = guests.iter().collect();
         list.sort_by_key(|guest| !guest.platform.is_vm());
         let limit = self.last.map(|last| {
@@ -136,7 +137,7 @@ impl UsageReader {
             let Some(stages) = self.read_guest(now, guest, guests.hierarchy(), &mut fell) else {
                 continue;
             };
-            // Kepler #1851: a starting VM's first reading made 300 kW.
+            // Kepler #1851: the first reading of a starting VM resulted in 300 kW.
             let is_plausible =
                 guest.domain.is_some() || limit.is_none_or(|limit| stages.total().0 <= limit);
             if !is_plausible {
@@ -267,7 +268,7 @@ impl Own {
         clock.ok().map(Self::Group)
     }
 
-    /// Totals since the guest began.
+    /// Totals since the guest's start.
     fn read(&mut self, now: Nanoseconds, guest: &Guest) -> Result<Stages, ObserveError> {
         let mut totals = Stages::default();
         match self {
@@ -304,14 +305,14 @@ impl HelperReader {
         Some(Self {
             clock,
             counters: counters(),
-            // A NIC's port waits for one guest after the other.
+            // A NIC's port serves one guest after another.
             is_as_old: work != HelperWork::Nic,
         })
     }
 }
 
 impl HelperClock {
-    /// Totals since it began.
+    /// Totals since the helper's start.
     fn read(&mut self, now: Nanoseconds) -> Option<Stages> {
         let mut totals = Stages::default();
         match self {
@@ -342,7 +343,7 @@ mod tests {
         fn now(&self) -> Nanoseconds {
             self.0
         }
-        /// Of a laptop that sleeps for an hour whenever nobody looks.
+        /// The wall clock of a laptop that sleeps for an hour between readings.
         fn wall(&self) -> Nanoseconds {
             Nanoseconds(self.0.0 * 3600)
         }
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!(usage.guests[0].own.total().0, SECOND / 2);
     }
 
-    /// Kepler #1851: 300 kW when a VM boots.
+    /// Kepler #1851: 300 kW at the boot of a VM.
     #[test]
     fn a_new_guest_makes_no_spike_but_its_short_life_counts() {
         let host = Host::new();
@@ -430,7 +431,7 @@ mod tests {
             SECOND,
             "it began in this interval"
         );
-        // A counter that leaps: not charged, and said.
+        // A counter that jumps is not charged, and is reported.
         host.container(10_000 * SECOND);
         let usage = pass(&mut reader, &mut guests, 3).unwrap();
         assert!(usage.guests.is_empty());
@@ -439,7 +440,7 @@ mod tests {
             "{:?}",
             reader.problems
         );
-        // And one that falls.
+        // A counter that falls.
         host.container(SECOND);
         let usage = pass(&mut reader, &mut guests, 4).unwrap();
         assert_eq!(usage.guests[0].own.total().0, 0);
@@ -462,7 +463,7 @@ mod tests {
         assert_eq!(usage.total.0, SECOND / 2, "the ticks that were busy");
     }
 
-    /// Of a processor that is offline the kernel shows another idle time, days behind.
+    /// For an offline processor the kernel shows a different idle time, days behind.
     #[test]
     fn idle_time_that_falls_by_days_costs_no_interval_its_total() {
         let host = Host::new();
@@ -500,7 +501,7 @@ mod tests {
         let (mut guests, roots) = (Guests::new(host.roots()), host.roots());
         let mut reader = UsageReader::open(&roots, IrqAccounting::Sampled).unwrap();
         pass(&mut reader, &mut guests, 1);
-        // One had been read before, one comes and goes within the pass.
+        // One guest has been read before, and another comes and goes within the pass.
         guests.scan();
         let late = format!(
             "sys/fs/cgroup/cpuacct/docker/{}/cpuacct.usage",
@@ -513,7 +514,7 @@ mod tests {
         for file in [&known, &late] {
             fs::remove_dir_all(group(file)).unwrap();
         }
-        // What is still open of a group that is gone fails at a kernel's file and stands still here.
+        // The open file of a removed group fails to read in the kernel's file system; here it returns the last value.
         host.put(&other, "500");
         let usage = reader.read(&At(Nanoseconds(2 * SECOND)), &guests).unwrap();
         let used: Vec<u64> = usage
@@ -525,7 +526,7 @@ mod tests {
         assert_eq!(used.iter().sum::<u64>(), 500, "{used:?}");
     }
 
-    /// The monotonic clock stands still while a laptop sleeps; some kernels count that time as idle.
+    /// The monotonic clock stops while a laptop sleeps; some kernels count that time as idle.
     #[test]
     fn a_laptop_that_slept_charges_nobody_for_it() {
         let host = Host::new();
@@ -538,13 +539,13 @@ mod tests {
         let usage = pass(&mut reader, &mut guests, 2).unwrap();
         assert_eq!((usage.span.0, usage.total.0), (SECOND, 0));
         assert_eq!(usage.guests[0].own.total().0, 5);
-        // The next interval is as any other.
+        // The next interval is normal.
         host.processors(2, 0, 3600 * 100 + 150);
         let usage = pass(&mut reader, &mut guests, 3).unwrap();
         assert_eq!(usage.total.0, SECOND / 2);
     }
 
-    /// The guest of a real process: what a VMM's clock says is what it used.
+    /// The guest of a real process: its use equals the time on the VMM's clock.
     #[test]
     fn a_real_monitor_process_is_charged_what_it_used() {
         struct Kill(Child);
@@ -580,8 +581,8 @@ mod tests {
         assert!((10_000_000..2 * SECOND).contains(&time), "{time} ns");
     }
 
-    /// A monitor and a NIC beside it on a host of files, whose processes are real: this one, and one
-    /// that waits. The kernel's thread that moves the NIC's frames is a file.
+    /// A monitor and a NIC beside it on a fake host, whose processes are real: the test process, and one that waits.
+    /// The kernel thread that moves the NIC's frames is a file.
     #[test]
     fn the_worker_that_moves_a_nics_frames_is_charged_to_the_guest_whose_memory_it_maps() {
         let host = Host::new();

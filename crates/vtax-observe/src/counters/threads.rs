@@ -1,19 +1,16 @@
 //! CPU time of a VMM by the role of its threads: vCPU, I/O thread, vhost worker, emulator.
 //!
-//! Sources, all in nanoseconds: `/proc/PID/task/TID/schedstat` for the threads with a role, and
-//! the process's own CPU clock (clock_getcpuclockid(3)) for the whole; the emulator is the
-//! difference. The clock includes threads that have ended, so that a short-lived worker between
-//! two readings is not lost, and the many threads without a role need not be read at all.
-//! The clock is exact to the moment; a `schedstat` value is at most a tick behind, except that
-//! reading the clock first brings all threads up to date.
+//! Sources, all in nanoseconds: `/proc/PID/task/TID/schedstat` for the threads with a role, and the process's own CPU
+//! clock (clock_getcpuclockid(3)) for the whole; the emulator is the difference. The clock includes threads that have
+//! ended, so that a short-lived worker between two readings is counted, and the many threads without a role need not be
+//! read. The clock is up to date at every reading; a `schedstat` value lags by at most a tick, and reading the clock
+//! first updates all threads.
 //!
-//! A thread is known by its open file, not by its number: the file fails once its thread is
-//! gone, also when another thread has got the number. That is stronger than comparing start
-//! times, which have a resolution of 10 ms.
+//! A thread is identified by its open file, not by its number: the file fails once the thread is gone, even when
+//! another thread has the number. Start times are a weaker identification, with a resolution of 10 ms.
 //!
-//! vhost workers are looked for in both places, whatever the kernel's version: as threads of
-//! the process, and as kernel threads named `vhost-TID` after one of its threads. Those of the VM's
-//! virtual NIC, a process of its own, are the VM's too.
+//! vhost workers are searched in both places, for any kernel version: as threads of the process, and as kernel threads
+//! named `vhost-TID` after one of its threads. The workers of the VM's virtual NIC, a separate process, are included.
 
 use super::counter::{Counter, Rule};
 use super::series::Column;
@@ -28,11 +25,10 @@ use vtax_core::account::{Stage, Stages};
 use vtax_core::counter;
 use vtax_kernel::{KernelError, KernelFile, Process, namespace_numbers, numbered, text};
 
-/// How often a new thread without a role is looked at: a thread gives itself its name only
-/// after it was created.
+/// The number of times that a new thread without a role is examined: a thread sets its name only after its creation.
 const LOOKS: u8 = 2;
 
-/// How long a list of threads is used without looking again, while their number stays the same.
+/// The time for which a list of threads is reused, while their number stays the same.
 const LIST_AGAIN: Nanoseconds = Nanoseconds(5_000_000_000);
 
 /// The CPU time of a whole process in nanoseconds.
@@ -55,28 +51,28 @@ pub struct VmmThreads {
     entries: Vec<MaybeUninit<u8>>,
 }
 
-/// What decides a thread's role.
+/// The data that determine a thread's role.
 #[derive(Debug)]
 struct Rules {
     vcpu_threads: Vec<u32>,
     iothreads: Vec<u32>,
 }
 
-/// The roles whose threads are read one by one.
+/// The roles whose threads are read individually.
 const ROLES: [Stage; 3] = [Stage::Vcpu, Stage::Iothread, Stage::Vhost];
 
-/// What a VMM's threads used since it began, those that have ended included.
+/// The use of a VMM's threads since its start, including threads that have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThreadTimes {
     /// CPU time by role: vCPU, I/O thread, vhost worker, emulator.
     pub stages: Stages,
-    /// How often threads of each of the first three roles were put on a processor.
+    /// The number of times that threads of each of the first three roles were put on a processor.
     pub switches: [u64; ROLES.len()],
     /// Time that vCPU threads were ready to run and no processor was free.
     pub vcpu_wait: Nanoseconds,
 }
 
-/// What has a role is read one by one, and what has ended still counts.
+/// The total of one role: the threads that are read individually, and those that have ended.
 #[derive(Debug, Clone, Copy)]
 struct Role {
     role: Stage,
@@ -86,13 +82,13 @@ struct Role {
     ended_wait: u64,
 }
 
-/// The series that the times become.
+/// The series of the times.
 #[derive(Debug)]
 struct Columns {
     cpu: [(Stage, Column); ROLES.len() + 1],
     switches: [Column; ROLES.len()],
     vcpu_wait: Column,
-    /// All of it, where no control group of the VM's own accounts that.
+    /// The total, where no control group of the VM accounts it.
     total: Option<Column>,
 }
 
@@ -110,7 +106,7 @@ struct Thread {
 }
 
 impl VmmThreads {
-    /// The threads of `subject.vmm`.
+    /// Opens the threads of `subject.vmm`.
     ///
     /// # Errors
     /// When the subject has no VMM or its process is gone.
@@ -126,7 +122,7 @@ impl VmmThreads {
         Ok(threads)
     }
 
-    /// The threads of process `pid` alone, for a caller that finds kernel threads itself.
+    /// Opens the threads of process `pid` alone, for a caller that finds kernel threads itself.
     pub(crate) fn of_process(pid: u32, proc: &Path) -> Result<Self, ObserveError> {
         let subject = Subject {
             owner: "guest".to_owned(),
@@ -190,12 +186,11 @@ impl VmmThreads {
         Ok(threads)
     }
 
-    /// Brings the list of threads up to date.
+    /// Updates the list of threads.
     ///
-    /// Listing the directory costs the kernel microseconds for each thread, so it is done when
-    /// their number has changed, which the directory's link count tells, and every few seconds for
-    /// the case that one thread ended and another began. A process that is gone has no threads,
-    /// so that its link count has changed.
+    /// Listing the directory costs the kernel microseconds per thread, so it is done only when the number of threads
+    /// has changed, as the directory's link count shows, and every few seconds in case one thread ended and another
+    /// began. A process that is gone has no threads, so that its link count has changed.
     fn discover(&mut self, now: Nanoseconds) -> Result<(), ObserveError> {
         let links = rustix::fs::fstat(&self.directory)
             .map_err(|cause| self.unlisted(cause))?
@@ -268,13 +263,13 @@ impl VmmThreads {
         Ok(())
     }
 
-    /// What its threads used until now.
+    /// The use of its threads up to the reading.
     ///
     /// # Errors
     /// When the process is gone, or the kernel does not account its threads one by one.
     pub fn times(&mut self, now: Nanoseconds) -> Result<ThreadTimes, ObserveError> {
-        // The clock first: it brings every thread's account up to date. That the directory still
-        // has its threads afterwards proves that the process was this one when it was read.
+        // The clock is read first: that updates the account of every thread. If the directory still has its threads
+        // afterwards, the clock was that of this process.
         let whole = (self.clock)();
         self.discover(now)?;
         let whole = whole.map_err(|cause| self.unlisted(cause))?;
@@ -335,7 +330,7 @@ impl VmmThreads {
                     .to_owned(),
             });
         }
-        // Reading takes microseconds in which threads run on, so the difference may dip by that.
+        // Threads run on during the microseconds of a reading, so the difference may fall by that amount.
         self.emulator = self.emulator.max(whole.saturating_sub(inside));
         times
             .stages
@@ -358,7 +353,7 @@ impl Thread {
         }
     }
 
-    /// A vhost worker with these files; `None` once it is gone.
+    /// Opens a vhost worker with these files; `None` once it is gone.
     fn of_vhost(tid: u32, directory: &Path) -> Option<Self> {
         let file = KernelFile::open_one_piece(directory.join("schedstat")).ok()?;
         let mut thread = Self::new(tid, Stage::Vhost);
@@ -366,8 +361,8 @@ impl Thread {
         Some(thread)
     }
 
-    /// Finds the role, and opens the file if there is something to read. A thread that ends
-    /// meanwhile stays the emulator's and is gone in the next pass.
+    /// Determines the role, and opens the file if the thread is to be read. A thread that ends meanwhile counts as the
+    /// emulator's and is absent from the next pass.
     fn look(&mut self, task: &Path, rules: &Rules) {
         let directory = task.join(self.tid.to_string());
         let Ok(name) = std::fs::read(directory.join("comm")) else {
@@ -404,9 +399,9 @@ impl Thread {
 }
 
 impl Rules {
-    /// The VMM's own word first; then the names that VMMs give their threads. `numbers` are the
-    /// thread's numbers in the VMM's PID namespace, which the VMM speaks of, and in this one,
-    /// into which someone may have translated them.
+    /// Determines the role by the VMM's own report, then by the names that VMMs give their threads. `numbers` are the
+    /// thread's numbers in the VMM's PID namespace, which the VMM reports, and in this one, to which the caller may
+    /// have translated the VMM's report.
     fn role(&self, numbers: [u32; 2], name: &[u8]) -> Stage {
         let listed = |list: &[u32]| numbers.iter().any(|number| list.contains(number));
         if listed(&self.vcpu_threads) {
@@ -441,8 +436,8 @@ fn is_gone(cause: &io::Error) -> bool {
         || cause.kind() == io::ErrorKind::NotFound
 }
 
-/// vhost workers outside of the VMM's process: kernel threads named `vhost-TID` after one of its
-/// threads (up to Linux 6.3, and later ones that are told to), and those of its NIC wherever they are.
+/// vhost workers outside of the VMM's process: kernel threads named `vhost-TID` after one of its threads (up to Linux
+/// 6.3, and in later versions on request), and all vhost workers of its NIC.
 fn vhost_threads_outside(proc: &Path, of: &[Thread], nic: Option<u32>) -> Vec<Thread> {
     let mut owners: Vec<u32> = of.iter().map(|thread| thread.tid).collect();
     let mut found = Vec::new();
@@ -470,7 +465,7 @@ fn vhost_owner(directory: &Path) -> Option<u32> {
     text::small(name.trim_ascii().strip_prefix(b"vhost-")?)
 }
 
-/// Keeps what a thread did after it has ended.
+/// Adds the time of an ended thread to its role.
 fn retire(roles: &mut [Role], thread: &Thread, inside: bool) {
     let Some(role) = roles.iter_mut().find(|role| role.role == thread.role) else {
         return;
@@ -507,7 +502,7 @@ impl Instrument for VmmThreads {
     }
 }
 
-/// The CPU clock of a process, which only ever grows while the process lives.
+/// The CPU clock of a process, which never decreases while the process lives.
 pub(crate) fn process_clock(pid: u32) -> ProcessClock {
     Box::new(move || {
         let pid = libc::pid_t::try_from(pid).map_err(io::Error::other)?;
@@ -541,7 +536,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    /// Who runs a thread that no process does.
+    /// The owner of a thread outside all processes.
     const KERNEL: &str = "kernel";
 
     struct FakeVmm {
@@ -599,8 +594,8 @@ mod tests {
     }
 
     fn read(threads: &mut VmmThreads, readings: &mut Readings) -> Snapshot {
-        // Far enough apart that the threads are listed each time: on some file systems a
-        // directory's link count says nothing.
+        // The steps are large enough that the threads are listed each time: on some file systems a directory's link
+        // count is constant.
         static NOW: AtomicU64 = AtomicU64::new(0);
         let now = Nanoseconds(NOW.fetch_add(LIST_AGAIN.0, Ordering::Relaxed));
         readings.clear_values();
@@ -742,7 +737,7 @@ mod tests {
         let mut threads = vmm.open(&subject());
         let mut readings = Readings::default();
         let before = read(&mut threads, &mut readings);
-        // Between two readings the thread ends and another one gets its number.
+        // The thread ends between two readings, and another one gets its number.
         vmm.thread(71, "CPU 0/KVM", "20 0 1");
         let after = read(&mut threads, &mut readings);
         let step = after.since(&before, "target", counter::CPU_VCPU).unwrap();
@@ -787,7 +782,7 @@ mod tests {
         let mut readings = Readings::default();
         let snapshot = read(&mut vmm.open(&subject()), &mut readings);
         assert_eq!(value(&snapshot, counter::CPU_VCPU), 1500.0);
-        // The sum besides, since no control group of its own accounts it.
+        // The total is also recorded, since no control group of the VM accounts it.
         assert_eq!(readings.series().len(), 9);
         assert_eq!(
             value(&snapshot, counter::CPU_TOTAL),
@@ -821,7 +816,7 @@ mod tests {
         );
     }
 
-    /// Threads of this very process, with a vCPU's name, for real.
+    /// Reads real threads of the test process, with a vCPU's name.
     #[test]
     fn real_threads_that_come_and_go_are_charged_to_their_role() {
         let subject = Subject {
@@ -878,7 +873,7 @@ mod tests {
         let mut threads = VmmThreads::open(&subject, Path::new("/proc")).unwrap();
         let mut readings = Readings::default();
         threads.read(Nanoseconds(0), &mut readings).unwrap();
-        // The successor's clock: whoever has the number next must not be charged to this VMM.
+        // The successor's clock: a later process with the same number must not be charged to this VMM.
         threads.clock = process_clock(std::process::id());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,11 +1,11 @@
-//! The names of control groups: one table of how container engines, machine managers and batch systems
-//! call them, with the source of each row, and the function that reads it.
+//! The names of control groups: one table of the names that container engines, machine managers and batch systems give
+//! them, with the source of each row, and the function that matches a path against it.
 
 use super::{Platform, pod};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Where a container's name is found.
+/// The place where a container's name is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameIn {
     /// Docker's `config.v2.json` of the container.
@@ -14,25 +14,24 @@ pub(super) enum NameIn {
     Podman,
     /// The annotations of the OCI configuration that containerd or CRI-O keeps while it runs.
     Annotations,
-    /// Whichever of Docker and containerd knows the id.
+    /// Docker's or containerd's data, whichever contains the id.
     AnyEngine,
     /// The group's own name is the container's.
     Group,
-    /// The group's name is a number of this.
+    /// The group's name is a number of this kind of item.
     Number(&'static str),
 }
 
-/// One way in which control groups are called.
+/// One form of control group names.
 pub(super) struct Row {
-    /// The last parts of the path. `{id}` is 64 hexadecimal digits, `{name}` is anything, `{unit}` is
-    /// anything with systemd's escapes, `{number}` is decimal digits: one of these identifies the guest.
-    /// `#` is decimal digits, `*` is anything or nothing, a part `**` is any number of parts, and a part
-    /// `{kubepods}` is kubelet's.
+    /// The last parts of the path. `{id}` is 64 hexadecimal digits, `{name}` is any text, `{unit}` is any text with
+    /// systemd's escapes, `{number}` is decimal digits: one of these identifies the guest. `#` is decimal digits, `*`
+    /// is any text or none, a part `**` is any number of parts, and a part `{kubepods}` is a group of kubelet.
     pub(super) pattern: &'static str,
-    /// What the group is; `None` for what an engine puts beside its guests. Groups in a guest's are the
-    /// guest's.
+    /// The guest that the group is; `None` for a group that an engine creates beside its guests. Groups inside a
+    /// guest's group belong to the guest.
     pub(super) guest: Option<(Platform, NameIn)>,
-    /// The project, file and version that names it so.
+    /// The project, file and version that defines the name.
     #[cfg_attr(
         not(test),
         allow(dead_code, reason = "readers and the documentation use it")
@@ -87,12 +86,12 @@ const APPTAINER: &str = "Apptainer 1.5 internal/pkg/cgroups/manager_linux.go";
 const SINGULARITY: &str = "SingularityCE internal/pkg/cgroups/manager_linux.go";
 const GARDEN: &str = "Garden (guardian) rundmc/cgroups, rundmc/bundlerules/cgroup_path.go";
 
-/// How control groups are called. The first row that fits counts.
+/// The forms of control group names. The first matching row applies.
 pub(super) const ROWS: &[Row] = &{
     use NameIn::{Annotations, AnyEngine, Docker, Group, Number, Podman};
     use Platform::{Apptainer, Flux, Garden, HtCondor, Lxc, Nspawn, Singularity, Slurm};
     [
-        // What engines put beside their guests.
+        // Groups that engines create beside their guests.
         beside("libpod-conmon-{id}.scope", CONMON),
         beside("libpod_parent/{id}", PODMAN_POD),
         beside("crio-conmon-{id}.scope", CRIO),
@@ -108,7 +107,7 @@ pub(super) const ROWS: &[Row] = &{
         beside("*slurmstepd.scope/system", SLURM_V2),
         beside("garden/good", GARDEN),
         beside("garden/bad", GARDEN),
-        // Kubernetes. Runtimes with the cgroupfs driver take systemd's `slice:prefix:id` for a name.
+        // Kubernetes. Runtimes with the cgroupfs driver use systemd's `slice:prefix:id` as a name.
         guest(
             "cri-containerd-{id}.scope",
             Platform::Kubernetes,
@@ -165,7 +164,7 @@ pub(super) const ROWS: &[Row] = &{
         ),
         guest("runc-{name}.scope", Platform::Runc, Group, OCI_SCOPE),
         guest("crun-{name}.scope", Platform::Crun, Group, OCI_SCOPE),
-        // Containers of whole systems.
+        // System containers.
         guest("lxc.payload.{name}", Lxc, Group, LXC),
         guest("lxc.payload/{name}", Lxc, Group, LXC_3),
         guest("lxc/{name}", Lxc, Group, LXC_OLD),
@@ -179,7 +178,7 @@ pub(super) const ROWS: &[Row] = &{
         guest("{name}.libvirt-lxc", Lxc, Group, LIBVIRT),
         guest("systemd-nspawn@{unit}.service", Nspawn, Group, MACHINED),
         guest("machine-{unit}.scope", Nspawn, Group, MACHINED),
-        // Batch systems: a job is the guest, with all its steps and what it starts.
+        // Batch systems: a job is the guest, including its steps and all processes that it starts.
         guest(
             "*slurmstepd.scope/job_{number}",
             Slurm,
@@ -227,21 +226,21 @@ pub(super) const ROWS: &[Row] = &{
         guest("garden/good/{name}", Garden, Group, GARDEN),
         guest("garden/bad/{name}", Garden, Group, GARDEN),
         guest("garden/{name}", Garden, Group, GARDEN),
-        // Docker with `--cgroup-parent` and the cgroupfs driver, unless containerd knows the id.
+        // Docker with `--cgroup-parent` and the cgroupfs driver, unless containerd has the id.
         guest("{id}", Platform::Docker, AnyEngine, MOBY),
     ]
 };
 
-/// What a control group's path says of a guest.
+/// The guest that a control group's path describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Container {
     pub(super) platform: Platform,
-    /// The engine's id, or the name where it has none. Any text.
+    /// The engine's id, or the name where it has none. It may be any text.
     pub(super) id: String,
     pub(super) name_in: NameIn,
 }
 
-/// The guest whose control group this is, by its path relative to the hierarchy.
+/// Recognises a guest by the path of its control group relative to the hierarchy.
 pub(super) fn recognise(group: &Path) -> Option<Container> {
     let parts: Vec<&[u8]> = group.iter().map(OsStrExt::as_bytes).collect();
     let (row, id) = ROWS.iter().find_map(|row| {
@@ -257,7 +256,7 @@ pub(super) fn recognise(group: &Path) -> Option<Container> {
     })
 }
 
-/// Whether a path ends in these parts; `id` becomes what identifies the guest.
+/// Whether a path ends in these parts; `id` is set to the part that identifies the guest.
 fn ends_in(pattern: &[&str], path: &[&[u8]], id: &mut Vec<u8>) -> bool {
     let Some((last, pattern)) = pattern.split_last() else {
         return true;
@@ -320,7 +319,7 @@ fn part_fits(pattern: &[u8], text: &[u8], id: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The text that systemd escaped to `text`: `\x2d` stands for the byte 0x2d (`systemd-escape(1)`).
+/// The unescaped form of systemd's `text`: `\x2d` encodes the byte 0x2d (`systemd-escape(1)`).
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut found = Vec::with_capacity(text.len());
     let mut rest = text;

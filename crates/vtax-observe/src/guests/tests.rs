@@ -1,5 +1,5 @@
-//! Guests on fake hosts: every form of control groups, identities that are given away again, and
-//! what vanishes while it is looked at.
+//! Guests on fake hosts: every form of control groups, reused identities, and processes and groups that vanish during a
+//! scan.
 
 use super::*;
 use std::fs;
@@ -144,7 +144,7 @@ fn no_process_bills_another_guest_by_a_kernel_threads_name() {
     let host = Host::new();
     host.v2();
     host.process(10, "qemu-kvm -name a", 1);
-    // It has cleared its arguments and named itself.
+    // The process has cleared its arguments and set its name.
     host.process(20, "", 1);
     host.put("proc/20/comm", "vhost-10\n");
     let mut guests = host.guests();
@@ -201,7 +201,7 @@ fn a_nic_that_maps_one_guests_memory_and_its_vhost_worker_are_that_guests() {
         [],
         "nobody can divide the time of several"
     );
-    // Another process with its number is no NIC.
+    // Another process with the same number is not a NIC.
     host.end(20);
     host.process(20, "bash", 2);
     host.put("proc/20/maps", memory(11));
@@ -270,7 +270,7 @@ fn containers_are_found_on_v1_v2_and_hybrid_hosts() {
     }
 }
 
-/// Kepler keyed by number alone, and a new process's smaller times made negative differences.
+/// Kepler used the number alone as the key, and the smaller times of a new process gave negative differences.
 #[test]
 fn a_process_number_that_is_used_again_is_another_guest() {
     let host = Host::new();
@@ -279,7 +279,7 @@ fn a_process_number_that_is_used_again_is_another_guest() {
     let mut guests = host.guests();
     guests.scan();
     let first = guests.iter().next().unwrap().clone();
-    // Both directories exist for a moment, so that their inodes differ.
+    // Both directories exist for a short time, so that their inodes differ.
     fs::rename(host.path("proc/10"), host.path("proc/old")).unwrap();
     host.process(10, "qemu-kvm -name b", 2);
     guests.scan();
@@ -462,8 +462,8 @@ fn devices_that_come_after_their_guest_are_found() {
     assert_eq!(guests.iter().next().unwrap().devices.len(), 1);
 }
 
-/// Exporters that look for domains in control groups or in libvirt's files were each bitten by a layout
-/// that they did not know. A domain is its QEMU here, wherever that is.
+/// Exporters that look for domains in control groups or in libvirt's files failed on unknown layouts. Here a domain is
+/// its QEMU process, in any layout.
 #[test]
 fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
     const LINE: &str = "/usr/bin/qemu-system-x86_64 -name guest=web-1,debug-threads=on -S -object \
@@ -483,7 +483,7 @@ fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
             &["vcpu0", "vcpu1", "iothread1"],
         ),
         (true, scope.to_owned(), &[]),
-        // Without systemd, both.
+        // Without systemd, both versions.
         (
             false,
             "machine/qemu-1-web-1.libvirt-qemu/emulator".to_owned(),
@@ -500,7 +500,7 @@ fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
             r"prod.partition/machine-qemu\x2d7\x2dweb\x2d1.scope/libvirt/emulator".to_owned(),
             &["vcpu0"],
         ),
-        // A session: the user's service manager moves nothing, or there is none and it stays at the top.
+        // A session: the user's service manager moves no process, or there is none and the process stays at the top.
         (
             false,
             "user.slice/user-1000.slice/user@1000.service/app.slice/libvirtd.service".to_owned(),
@@ -538,7 +538,7 @@ fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
             Some("1b4e28ba-2fa1-11d2-883f-0016d3cca427")
         );
         assert_eq!(web.group.as_deref(), Some(Path::new(&group)), "{group}");
-        // What else is in its group is not its own: its threads are what is read.
+        // Other processes in its group do not belong to it: its threads are read.
         let subject = guests.subject(web, "target");
         assert_eq!(
             (subject.vmm, subject.cgroups.len()),
@@ -617,7 +617,7 @@ fn a_container_of_podman_is_podmans_though_crun_has_its_state() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(40))]
 
-    /// Whatever is nested in whatever: a guest within a guest would be charged twice.
+    /// For any nesting: a guest inside a guest would be charged twice.
     #[test]
     fn no_guest_is_in_another_and_no_name_draws(paths in proptest::collection::vec(
         proptest::collection::vec(proptest::sample::select(vec![

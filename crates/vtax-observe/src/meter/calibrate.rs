@@ -1,4 +1,4 @@
-//! Fits a power model to a real meter: steps the load from idle to full and reads both.
+//! Calibration: fits a power model to a meter by stepping the load from idle to full and reading both.
 
 use super::model::{Model, POINTS, Utilization, busy_share};
 use super::power_model::Fit;
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_core::{Source, Watts};
 
-/// How long a calibration takes its time.
+/// The durations of a calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CalibrationSettings {
-    /// After each step of the load, before anything is read: clocks, fans and the meter's own
-    /// averaging follow late.
+    /// The wait after each step of the load before any reading: clocks, fans and the meter's own averaging take time to
+    /// settle.
     pub settle: Duration,
     /// Length of one observation. Longer than the meter's own period.
     pub observe: Duration,
@@ -32,14 +32,14 @@ impl Default for CalibrationSettings {
     }
 }
 
-/// What is happening, for a progress line.
+/// The progress of a calibration, for a progress line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
-    /// The level that was just observed, 0 to 10 tenths of full load.
+    /// The level that was just observed, in tenths of full load, 0 to 10.
     pub level: u32,
-    /// The busy share that was really there.
+    /// The busy share that was measured.
     pub utilization: f64,
-    /// What the meter showed.
+    /// The mean power that the meter showed.
     pub power: Watts,
 }
 
@@ -52,12 +52,12 @@ pub struct Observation {
     pub power: Watts,
 }
 
-/// A fitted model and what it was fitted to.
+/// A fitted model and its observations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     /// The model.
     pub model: Model,
-    /// Everything that was observed, in order.
+    /// All observations, in order.
     pub observations: Vec<Observation>,
 }
 
@@ -75,13 +75,13 @@ impl Calibration {
     }
 }
 
-/// Why a calibration came to nothing.
+/// The reasons for which a calibration fails.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
     /// The meter could not be read.
     #[error("the meter failed during calibration: {0}")]
     Meter(#[from] ObserveError),
-    /// Fitting a model to a model is pointless.
+    /// The meter is itself a model.
     #[error(
         "`{0}` is itself a model: calibrate with a meter that measures (`vtax doctor` lists them)"
     )]
@@ -120,11 +120,11 @@ pub enum CalibrateError {
     },
 }
 
-/// Full load must show at least this much more than idle. Any real machine shows tens of percent.
+/// The smallest ratio of power at full load to power at idle. Any real machine shows tens of percent.
 const LEAST_RISE: f64 = 1.02;
 
-/// Steps the load of `bench` from active idle to full in 10 % steps, reads `meter` and the
-/// processors' time (from `proc`), and fits a model. `name` describes the machine. The load is
+/// Steps the load of `bench` from active idle to full in 10 % steps, reads `meter` and the processors' time (from
+/// `proc`), and fits a model. `name` describes the machine. The load is off when the function returns.
 /// off again when it returns.
 ///
 /// # Errors
@@ -200,7 +200,7 @@ fn observe(
             (bench.wait)(settings.observe);
             let after = read(meter, bench, &mut processors)?;
             let span = after.0.at.saturating_since(before.0.at);
-            // Without one of the host's domains, an observation would be of a part of it.
+            // Without one of the host's domains, an observation would cover only a part of the host.
             let power = energy_since(meter, &before.0, &after.0).map(|used| used / span);
             if let Some(power) = power.filter(|power| power.0.is_finite())
                 && let Some(utilization) = busy_share(&before.1, &after.1)
@@ -255,11 +255,11 @@ fn check(meter: &str, observations: &[Observation]) -> Result<(), CalibrateError
     Ok(())
 }
 
-/// The eleven watts of the piecewise linear curve nearest to all observations in least squares,
-/// made non-decreasing. Levels that were not reached (other work keeps a machine from 0 %) follow
-/// from their neighbours, by a faint preference for straight lines.
+/// Returns the watts of the eleven points of the piecewise linear curve with the least squared distance to all
+/// observations, made non-decreasing. Levels that were not reached (other work keeps a machine from 0 %) follow from
+/// their neighbours, by a weak preference for straight lines.
 fn fit(observations: &[Observation]) -> [f64; POINTS] {
-    // Weak enough to move no level that was observed by more than a thousandth.
+    // Weak enough to change no observed level by more than a thousandth.
     let straightness = 1e-3 * count(observations.len());
     let mut rows = [[0.0; POINTS + 1]; POINTS];
     for seen in observations {
@@ -589,7 +589,7 @@ mod tests {
         assert!(matches!(error, CalibrateError::NotMeasured(_)), "{error}");
     }
 
-    /// The power PMU inside a VM: present, readable, and 0 forever.
+    /// The power PMU inside a VM: present, readable, and constantly 0.
     #[test]
     fn a_counter_that_is_present_but_0_forever_is_absent() {
         for (curve, moves) in [((|_| 0.0) as fn(f64) -> f64, false), (server, true)] {

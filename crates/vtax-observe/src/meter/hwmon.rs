@@ -1,4 +1,4 @@
-//! Power and energy sensors of boards, supplies and boards' chips: `/sys/class/hwmon`.
+//! Power and energy sensors of boards, power supplies and chips: `/sys/class/hwmon`.
 
 use super::hwmon_chip::{Files, chips};
 use super::series::MeterSeries;
@@ -11,11 +11,11 @@ use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
 pub(super) const NAME: &str = "hwmon";
 
-/// Between two readings of one sensor; a host that stalls for longer has used unknown energy.
+/// The longest time that a reading is valid; a host that stalls for longer has used an unknown amount of energy.
 const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
 
-/// Every `powerN` and `energyN` sensor, and of chips that have neither, volts times amperes of every
-/// rail that is labelled (kernel: `Documentation/hwmon/sysfs-interface.rst`).
+/// Every `powerN` and `energyN` sensor; for chips that have neither, volts times amperes of every labelled rail
+/// (kernel: `Documentation/hwmon/sysfs-interface.rst`).
 #[derive(Debug)]
 pub struct Hwmon {
     domains: Vec<Domain>,
@@ -67,7 +67,7 @@ impl Hwmon {
     /// Opens every readable sensor below `sys`.
     ///
     /// # Errors
-    /// The reason that there is none, or that one which the host's energy needs cannot be read.
+    /// The reason that there is none, or that a sensor that the host's energy needs cannot be read.
     pub fn open(sys: &Path) -> Result<Self, Absent> {
         let class = sys.join("class/hwmon");
         let mut meter = Self {
@@ -77,7 +77,8 @@ impl Hwmon {
         };
         let mut chips = chips(&class);
         let all = || chips.iter().flat_map(|chip| &chip.sensors);
-        // Nested, or one for each supply: without a word of theirs, no sum of them is right.
+        // The sensors are nested, or there is one for each supply; the driver does not distinguish the two, so no sum
+        // is right.
         if all().filter(|sensor| sensor.part == Part::Machine).count() > 1 {
             let machines = chips.iter_mut().flat_map(|chip| &mut chip.sensors);
             for sensor in machines.filter(|sensor| sensor.part == Part::Machine) {
@@ -111,7 +112,7 @@ impl Hwmon {
                 }
             }
         }
-        // A supply left out would make the host's energy too small without a word.
+        // A missing supply would make the host's energy too small without an error.
         let (host, _) = host_domains(&described);
         if let Some(at) = failures
             .iter()
@@ -407,7 +408,7 @@ mod tests {
         );
     }
 
-    /// 32 bits of milliwatts, as lm-sensors' users see it.
+    /// The maximum of 32 bits of milliwatts, as users of lm-sensors have seen it.
     #[test]
     fn four_megawatts_of_a_sensor_are_not_counted() {
         let root = TempDir::new().unwrap();
@@ -441,7 +442,7 @@ mod tests {
         );
     }
 
-    /// The host's domains with their watts, and the words for what they cover.
+    /// The host's domains with their watts, and the phrase for their coverage.
     fn host_watts(root: &TempDir) -> (Vec<(String, f64)>, &'static str) {
         let mut meter = Hwmon::open(root.path()).unwrap();
         let snapshot = read(&mut meter, 0.0);
@@ -463,7 +464,7 @@ mod tests {
         let (host, covers) = host_watts(&root);
         assert_eq!(host, [("power_meter-power1".to_owned(), 214.0)]);
         assert_eq!(covers, "the whole machine");
-        // And where only the name is outside.
+        // The case in which only the name is in the parent directory.
         fs::write(device.parent().unwrap().join("name"), "power_meter\n").unwrap();
         assert_eq!(host_watts(&root).0, host);
     }
@@ -570,7 +571,7 @@ mod tests {
         assert!(Hwmon::open(root.path()).is_err());
     }
 
-    /// An NVIDIA Grace shows a module, the processor in it, and rails in that, for each socket.
+    /// For each socket, an NVIDIA Grace shows a module, the processor in it, and rails in the processor.
     #[test]
     fn nested_acpi_power_meters_are_not_added() {
         let root = TempDir::new().unwrap();
