@@ -1,4 +1,4 @@
-//! The catalogue: every figure of the papers, and which of our numbers stand beside it.
+//! The catalogue: every figure of the papers, and the measured numbers that are compared with each.
 
 use crate::AtlasError;
 use serde::Deserialize;
@@ -8,19 +8,19 @@ use toml::{Table, Value};
 const ATLAS: &str = include_str!("../../../papers/atlas.toml");
 const FIGURES: &str = include_str!("../../../papers/figures.toml");
 
-/// Every figure, in the papers' order, and the numbers that were printed.
+/// Every figure in the order of the papers, and the printed numbers.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Catalogue {
     /// The papers.
     #[serde(rename = "paper")]
     pub papers: Vec<Paper>,
-    /// The plans that measure them, by name.
+    /// The plans that measure the figures, by name.
     #[serde(rename = "plan")]
     pub plans: BTreeMap<String, Plan>,
     /// The figures and tables.
     #[serde(rename = "figure")]
     pub figures: Vec<Figure>,
-    /// `papers/figures.toml`.
+    /// The printed numbers, from `papers/figures.toml`.
     #[serde(skip)]
     printed: Table,
 }
@@ -29,7 +29,7 @@ pub struct Catalogue {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
-    /// Its name here: `shea`.
+    /// Its short name, such as `shea`.
     pub key: String,
     /// Authors and year.
     pub authors: String,
@@ -43,10 +43,10 @@ pub struct Paper {
 pub struct Plan {
     /// Its file below the directory of plans.
     pub file: String,
-    /// What of vtax runs it: `run`, `accuracy run`, `density`.
+    /// The command of vtax that runs it: `run`, `accuracy run`, `density`.
     #[serde(default = "run")]
     pub command: String,
-    /// Where it is to run.
+    /// The place of its run.
     pub at: String,
 }
 
@@ -55,7 +55,7 @@ fn run() -> String {
 }
 
 impl Plan {
-    /// The arguments of vtax that run it: with plans from `plans`, results into `results`.
+    /// The arguments of vtax that run the plan. `plans` is the directory of plans, `results` that of the results.
     pub fn arguments(
         &self,
         plans: &str,
@@ -67,7 +67,7 @@ impl Plan {
         words.push(format!("{plans}/{}", self.file));
         words.push(format!("--results={results}"));
         let at = at.unwrap_or(&self.at);
-        // Climbs are always of this host.
+        // Climbs always run on this host.
         if at != "local" && self.command != "density" {
             words.push(format!("--at={at}"));
         }
@@ -84,35 +84,35 @@ impl Plan {
 pub struct Figure {
     /// The paper's key.
     pub paper: String,
-    /// Its name within the paper: `fig-1`.
+    /// Its name within the paper, such as `fig-1`.
     pub id: String,
-    /// What the paper calls it: `Figure 1`.
+    /// Its number in the paper, such as `Figure 1`.
     pub number: String,
-    /// What it shows, in one sentence.
+    /// Its subject, in one sentence.
     pub title: String,
-    /// The entries of `papers/figures.toml` that it covers: what came out.
+    /// The entries of `papers/figures.toml` with its results.
     pub entries: Vec<String>,
-    /// Entries that say how theirs was set up, or in which state a number was told: nothing to measure.
+    /// The entries that describe the setup or the state of a number. They are not measured.
     #[serde(default)]
     pub setup: Vec<String>,
-    /// What is compared.
+    /// The compared series.
     #[serde(default)]
     pub series: Vec<Series>,
-    /// What differs between the paper's and ours, and why.
+    /// The differences between the paper's setup and that of vtax, with their reasons.
     #[serde(default)]
     pub differs: String,
-    /// Why nothing, or not all, is measured, and what would measure it.
+    /// The reason why nothing, or only a part, is measured, and the means to measure it.
     #[serde(default)]
     pub missing: String,
 }
 
 impl Figure {
-    /// `shea/fig-1`.
+    /// The name of the figure in the catalogue, such as `shea/fig-1`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.paper, self.id)
     }
 
-    /// The plans that measure it.
+    /// The names of the plans that measure it.
     pub fn plans(&self) -> impl Iterator<Item = &str> {
         self.series.iter().flat_map(|series| {
             let rows = series.rows.iter();
@@ -125,20 +125,20 @@ impl Figure {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// The quantity: `power of the processor`.
+    /// The quantity, such as `power of the processor`.
     pub what: String,
     /// The published unit.
     #[serde(default)]
     pub unit: String,
-    /// The row that ratios are taken to.
+    /// The row that is the denominator of the ratios.
     pub baseline: String,
     /// The plan that measures it.
     pub plan: String,
-    /// Where that has to run for this series, if not where it runs for others.
+    /// The place of the run for this series, if it differs from the plan's.
     pub at: Option<String>,
-    /// Our metric, or several whose values are added: `cpu.stage.backend + cpu.stage.softirq`. Of a
-    /// load that rises, `… @ knee` is what it is at the highest level that kept the objective, each
-    /// trial at its own, `… @ lowest` at the lowest level.
+    /// The measured metric, or several whose values are added: `cpu.stage.backend + cpu.stage.softirq`. For a rising
+    /// load, `… @ knee` is the value at the highest level that kept the objective, for each trial separately, and `… @
+    /// lowest` the value at the lowest level.
     pub metric: Option<String>,
     /// The systems or levels.
     pub rows: Vec<Row>,
@@ -149,7 +149,7 @@ impl Series {
         row.plan.as_deref().unwrap_or(&self.plan)
     }
 
-    /// Plan, treatment and metric that stand for a row; `None` where nothing does.
+    /// The plan, treatment and metric of a row; `None` for a row that is not measured.
     pub fn key(&self, row: &Row) -> Option<Key> {
         Some(Key {
             plan: self.plan_of(row).to_owned(),
@@ -165,44 +165,44 @@ impl Series {
 pub struct Row {
     /// Its name in the paper.
     pub system: String,
-    /// Where its number is printed, or how it follows from what is ([`Catalogue::published`]).
+    /// The path of its printed number, or the expression that computes it ([`Catalogue::published`]).
     pub published: Option<String>,
-    /// Its place in the order that a chart without numbers shows, from the smallest.
+    /// Its position in the order that a chart without numbers shows, from the smallest.
     pub rank: Option<u32>,
-    /// The label of the treatment that stands for it.
+    /// The label of the treatment that measures it.
     pub ours: Option<String>,
-    /// Another plan than the series'.
+    /// The plan, if it differs from the series'.
     pub plan: Option<String>,
-    /// Another metric than the series'.
+    /// The metric, if it differs from the series'.
     pub metric: Option<String>,
 }
 
-/// Which of our numbers.
+/// The key of a measured number.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The plan's name.
     pub plan: String,
     /// The treatment's label.
     pub treatment: String,
-    /// The metric, or a sum of some, and at which load ([`Series::metric`]).
+    /// The metric, or a sum of several, and the load level ([`Series::metric`]).
     pub metric: String,
 }
 
-/// A number that was printed, or that follows from such.
+/// A number that is printed, or that is computed from printed ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Published {
-    /// The number; the middle of a range.
+    /// The number, or the middle of a range.
     pub value: f64,
-    /// The range that was printed.
+    /// The printed range.
     pub range: Option<(f64, f64)>,
-    /// The paper says "about".
+    /// Whether the paper says "about".
     pub approximate: bool,
-    /// Computed here from printed numbers.
+    /// Whether it is computed from printed numbers.
     pub derived: bool,
 }
 
 impl Catalogue {
-    /// The catalogue that came with this program.
+    /// Reads the catalogue of this program.
     ///
     /// # Errors
     /// When it was damaged before this program was built, which tests rule out.
@@ -210,10 +210,10 @@ impl Catalogue {
         Self::of(ATLAS, FIGURES)
     }
 
-    /// A catalogue of these texts.
+    /// Parses a catalogue.
     ///
     /// # Errors
-    /// When one cannot be read.
+    /// When one of the texts is invalid.
     pub fn of(atlas: &str, figures: &str) -> Result<Self, AtlasError> {
         let wrong = |file: &'static str| {
             move |cause: toml::de::Error| AtlasError::Catalogue(format!("{file}: {cause}"))
@@ -223,10 +223,10 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// The figures that `wanted` names: all, a paper's, or `PAPER/FIGURE`.
+    /// The figures that `wanted` names: all, those of a paper, or `PAPER/FIGURE`.
     ///
     /// # Errors
-    /// When there is no such one: the error says which there are.
+    /// When no figure has the name; the error lists the valid names.
     pub fn select(&self, wanted: Option<&str>) -> Result<Vec<&Figure>, AtlasError> {
         let Some(wanted) = wanted else {
             return Ok(self.figures.iter().collect());
@@ -259,7 +259,7 @@ impl Catalogue {
         }
     }
 
-    /// Each of these figures' plans once, with its name.
+    /// The plans of these figures with their names, each once.
     pub fn plans_of(&self, figures: &[&Figure]) -> Vec<(&str, &Plan)> {
         let used: Vec<&str> = figures.iter().flat_map(|figure| figure.plans()).collect();
         let plans = self.plans.iter();
@@ -269,11 +269,11 @@ impl Catalogue {
             .collect()
     }
 
-    /// A published number: numbers and paths into `papers/figures.toml`, with `+`, `-`, `*` and `/`
-    /// between them, taken from left to right. An array of two is a range.
+    /// Evaluates a published number: numbers and paths into `papers/figures.toml`, with `+`, `-`, `*` and `/` between
+    /// two, evaluated from left to right. An array of two numbers is a range.
     ///
     /// # Errors
-    /// When a path leads nowhere.
+    /// When a path does not exist, or the expression is malformed.
     pub fn published(&self, expression: &str) -> Result<Published, AtlasError> {
         let wrong =
             |what: &str| AtlasError::Catalogue(format!("`{expression}`: {what} in figures.toml"));
@@ -382,7 +382,7 @@ mod tests {
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         for (leaf, is_chart) in &all {
-            // Each chart is a figure by itself, not one of many in an array.
+            // Each chart needs an entry of its own; an entry of its array does not cover it.
             let found = match is_chart {
                 true => entries().any(|entry| entry == leaf),
                 false => entries().any(|entry| covers(entry, leaf)),
@@ -409,7 +409,7 @@ mod tests {
             rows.any(|(row, key)| {
                 let words = row.published.iter().flat_map(|text| text.split(' '));
                 let mut of_entry = words.filter_map(|word| word.strip_prefix(entry));
-                // A chart whose points are not printed stands for the whole figure.
+                // A chart whose points are not printed counts for the whole figure.
                 let stands = is_chart(entry)
                     || of_entry.any(|rest| rest.is_empty() || rest.starts_with('.'));
                 stands && key.is_some_and(|key| kept.numbers.contains_key(&key))
@@ -485,7 +485,7 @@ mod tests {
                     };
                     let published = catalogue.published(expression).unwrap();
                     assert!(published.value.is_finite(), "{name}: {expression}");
-                    // A number is taken from an entry that the figure covers; others may divide it.
+                    // The number is from an entry that the figure covers; the divisors may be from others.
                     let path = expression
                         .split(' ')
                         .find(|word| word.contains(&figure.paper));

@@ -1,8 +1,7 @@
-//! The atlas: each figure and table of the papers, its published numbers beside ours, and whether
-//! they agree.
+//! The atlas: each figure and table of the papers, its published numbers beside measured ones, and whether they agree.
 //!
-//! [`catalogue`] says what is compared with what, [`ours`] has our numbers, [`verdict`] judges, and
-//! [`page()`] shows it. Runs are started by whoever calls: [`missing`] says which.
+//! [`catalogue`] lists the comparisons, [`ours`] has the measured numbers, [`verdict`] compares, and [`page()`] renders
+//! the page. This crate starts no runs: [`missing`] returns the plans to run.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -23,16 +22,16 @@ use verdict::{Point, Ratio, Verdict, judge, our_ratio, published_ratio};
 use vtax_core::counted;
 use vtax_report::results::{ResultsDir, ResultsError, Trial, TrialOutcome};
 
-/// The atlas could not be made.
+/// A failure to make the atlas.
 #[derive(Debug, thiserror::Error)]
 pub enum AtlasError {
-    /// What came with the program cannot be read.
+    /// The data of this program cannot be read.
     #[error("the atlas's own data are damaged: {0}; build vtax again")]
     Catalogue(String),
-    /// A name that is none.
+    /// An unknown name.
     #[error("{0}")]
     Unknown(String),
-    /// A results directory is not of the plan that it should be of.
+    /// A results directory holds a run of another plan.
     #[error(
         "{} holds a run of {holds}, or of another text of it, not of the plan {plan} that is to be run: \
          give another directory with --results",
@@ -41,42 +40,42 @@ pub enum AtlasError {
     AnotherPlan {
         /// The directory.
         path: PathBuf,
-        /// The plan's name in it.
+        /// The name of the plan in it.
         holds: String,
-        /// The plan.
+        /// The expected plan.
         plan: String,
     },
-    /// A run has nothing for the atlas.
+    /// A run has no numbers for the atlas.
     #[error(
         "{} has no trial that counts of what the atlas shows: its report says why (`vtax report`), \
          and the numbers that were kept stand in its place",
         .0.display()
     )]
     Nothing(PathBuf),
-    /// A results directory is not readable.
+    /// A results directory cannot be read.
     #[error(transparent)]
     Results(#[from] ResultsError),
     /// A file could not be read or written.
     #[error("cannot {what} {}: {cause}", path.display())]
     File {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         cause: io::Error,
     },
 }
 
 impl AtlasError {
-    /// For `map_err` around an operation on a file.
+    /// Returns a closure for `map_err` around an operation on a file.
     pub fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |cause| Self::File { what, path, cause }
     }
 }
 
-/// Where runs lie: each plan's in a directory of its name below `results`; and the plans.
+/// The directories of runs and plans. Each plan has a results directory of its name below `results`.
 #[derive(Debug, Clone, Copy)]
 pub struct Folders<'a> {
     /// The root of the results directories.
@@ -86,20 +85,20 @@ pub struct Folders<'a> {
 }
 
 impl Folders<'_> {
-    /// A plan's results directory.
+    /// The results directory of a plan.
     pub fn of(&self, plan: &str) -> PathBuf {
         self.results.join(plan)
     }
 }
 
-/// Every number of ours that these figures name.
+/// The keys of all measured numbers of these figures.
 pub fn wanted<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> BTreeSet<Key> {
     let all = figures.into_iter().flat_map(|figure| &figure.series);
     all.flat_map(|series| series.rows.iter().filter_map(|row| series.key(row)))
         .collect()
 }
 
-/// The plans of these figures that have no whole run in their results directories.
+/// The plans of these figures without a complete run in their results directories.
 pub fn missing<'a>(
     catalogue: &'a Catalogue,
     figures: &[&Figure],
@@ -118,10 +117,11 @@ pub fn missing<'a>(
     plans
 }
 
-/// What was kept and, over it, what lies in results directories; and what of these cannot be used.
+/// Reads the stored numbers, replaces those of each plan with a run in `folders`, and returns the errors of runs that
+/// cannot be used.
 ///
 /// # Errors
-/// When what was kept is damaged.
+/// When the stored numbers are damaged.
 pub fn gather(
     catalogue: &Catalogue,
     folders: Option<&Folders<'_>>,
@@ -136,7 +136,7 @@ pub fn gather(
         if !path.join("run.json").exists() {
             continue;
         }
-        // Without its file a plan is known by its name alone.
+        // Without its file a plan is identified by its name only.
         let text = fs::read_to_string(folders.plans.join(&plan.file)).ok();
         match Ours::of_results(&path, name, text.as_deref(), &wanted) {
             Ok(found) if found.numbers.is_empty() => unusable.push(AtlasError::Nothing(path)),
@@ -147,14 +147,14 @@ pub fn gather(
     Ok((ours, unusable))
 }
 
-/// One figure with everything that is shown of it.
+/// One figure with its compared series.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
     /// The figure.
     pub figure: &'a Figure,
     /// Its series.
     pub series: Vec<Compared<'a>>,
-    /// Over all series.
+    /// The verdict over all series.
     pub verdict: Verdict,
 }
 
@@ -165,7 +165,7 @@ pub struct Compared<'a> {
     pub series: &'a catalogue::Series,
     /// Its rows.
     pub rows: Vec<ComparedRow<'a>>,
-    /// What may be said.
+    /// Its verdict.
     pub verdict: Verdict,
 }
 
@@ -176,15 +176,15 @@ pub struct ComparedRow<'a> {
     pub row: &'a catalogue::Row,
     /// The published number.
     pub published: Option<Published>,
-    /// Ours, and where it comes from.
+    /// The measured number with its key and origin.
     pub ours: Option<(Key, &'a Number, &'a Origin)>,
     /// The published ratio to the baseline.
     pub published_ratio: Option<Ratio>,
-    /// Ours.
+    /// The measured ratio to the baseline.
     pub our_ratio: Option<Ratio>,
 }
 
-/// Compares figures with our numbers.
+/// Compares figures with measured numbers.
 ///
 /// # Errors
 /// When the catalogue is damaged.
@@ -257,36 +257,36 @@ fn compare_series<'a>(
 }
 
 impl Entry<'_> {
-    /// Whether there is a number of ours.
+    /// Whether any of its numbers is measured.
     pub fn has_ours(&self) -> bool {
         self.series.iter().any(Compared::has_ours)
     }
 }
 
 impl Compared<'_> {
-    /// Whether there is a number of ours.
+    /// Whether any of its numbers is measured.
     pub fn has_ours(&self) -> bool {
         self.rows.iter().any(|row| row.ours.is_some())
     }
 }
 
-/// How many figures there are, and what may be said of them.
+/// The numbers of figures by result of the comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Figures and tables.
     pub figures: usize,
-    /// With numbers of ours.
+    /// Figures with measured numbers.
     pub measured: usize,
-    /// Of those, the ones in which there is nothing published to compare them with.
+    /// Measured figures without published numbers to compare with.
     pub alone: usize,
-    /// Of those whose order can be compared, those that agree.
+    /// Figures whose order agrees, and figures whose order can be compared.
     pub order: (usize, usize),
-    /// Of those whose ratios can be compared, those that agree.
+    /// Figures whose ratios agree, and figures whose ratios can be compared.
     pub ratio: (usize, usize),
 }
 
 impl Summary {
-    /// Of these figures.
+    /// Counts these figures.
     pub fn of(entries: &[Entry<'_>]) -> Self {
         let agree = |find: fn(&Verdict) -> Option<bool>| {
             let found = entries.iter().filter_map(|entry| find(&entry.verdict));
@@ -330,7 +330,7 @@ impl std::fmt::Display for Summary {
     }
 }
 
-/// The page of the whole atlas: of what was kept and, over it, of runs below `folders`.
+/// The page of the whole atlas, from the stored numbers and the runs in `folders`.
 ///
 /// # Errors
 /// When the atlas's own data are damaged.

@@ -1,4 +1,4 @@
-//! Our numbers: from results directories, and kept as CSV so that a page needs no run.
+//! The measured numbers of vtax: read from results directories, and stored as CSV so that a page needs no run.
 
 use crate::AtlasError;
 use crate::catalogue::{Catalogue, Key};
@@ -12,7 +12,7 @@ use vtax_report::export::field;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
 
-/// What was kept, by paper.
+/// The stored numbers, by paper.
 const KEPT: [(&str, &str); 5] = [
     ("shea", include_str!("../../../papers/ours/shea.csv")),
     ("rossi", include_str!("../../../papers/ours/rossi.csv")),
@@ -27,7 +27,7 @@ const KEPT: [(&str, &str); 5] = [
     ("chen", include_str!("../../../papers/ours/chen.csv")),
 ];
 
-/// The columns of a kept file.
+/// The columns of a stored file.
 const COLUMNS: [&str; 16] = [
     "plan",
     "treatment",
@@ -47,31 +47,31 @@ const COLUMNS: [&str; 16] = [
     "plan_sha256",
 ];
 
-/// One of our numbers.
+/// One measured number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Number {
     /// The mean.
     pub value: f64,
-    /// Its 95 % interval; `None` where it is exact, or of one trial.
+    /// Its 95 % interval; `None` for an exact number, or for one trial.
     pub interval: Option<Interval>,
-    /// How many trials, or rounds of a study.
+    /// The number of trials, or of rounds of a study.
     pub n: usize,
     /// The unit.
     pub unit: Unit,
     /// The worst flag of its trials.
     pub source: Source,
-    /// What was repeated: `trial`, `seed`, `round` of a study; or `exact, seed 1`.
+    /// The repeated unit: `trial`, `seed`, `round` of a study; or `exact, seed 1`.
     pub varies: String,
 }
 
-/// Where numbers come from.
+/// The run that numbers come from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The version of vtax.
     pub vtax: String,
     /// Processor, kernel and distribution.
     pub host: String,
-    /// When the run began, RFC 3339.
+    /// Start of the run, RFC 3339.
     pub started: String,
     /// `local`, `testbed:kvm`.
     pub place: String,
@@ -81,7 +81,7 @@ pub struct Origin {
     pub plan_sha256: String,
 }
 
-/// Numbers by what they are of, and where each plan's come from.
+/// Measured numbers by plan, treatment and metric, and the origin of each plan's numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ours {
     /// The numbers.
@@ -91,10 +91,10 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// What came with this program.
+    /// Reads the stored numbers of this program.
     ///
     /// # Errors
-    /// When it was damaged before this program was built, which a test rules out.
+    /// When they were damaged before this program was built, which a test rules out.
     pub fn kept() -> Result<Self, AtlasError> {
         let mut all = Self::default();
         for (paper, text) in KEPT {
@@ -104,7 +104,8 @@ impl Ours {
         Ok(all)
     }
 
-    /// Takes another's numbers over; a plan's numbers are those of one run.
+    /// Adds the numbers of `other`. They replace all numbers of the same plans, so that a plan's numbers are from one
+    /// run.
     pub fn take(&mut self, other: Self) {
         let renewed = |key: &Key| other.origins.contains_key(&key.plan);
         self.numbers.retain(|key, _| !renewed(key));
@@ -112,10 +113,10 @@ impl Ours {
         self.origins.extend(other.origins);
     }
 
-    /// A run of `plan` as it lies in a results directory: of `wanted` what it has.
+    /// Reads the `wanted` numbers of a run of `plan` from a results directory.
     ///
     /// # Errors
-    /// When it cannot be read, or holds a run of another plan; `text` is the plan's, where that is
+    /// When the directory cannot be read, or holds a run of another plan. `text` is the text of the plan, where it is
     /// known.
     pub fn of_results(
         path: &Path,
@@ -136,7 +137,7 @@ impl Ours {
         }
         let of_plan = wanted.iter().filter(|key| key.plan == plan);
         let numbers = match Study::of(&results) {
-            // A study takes suspect trials where there are no others.
+            // A study uses suspect trials where a treatment has no others.
             Ok(_) if has_doubted_treatment(&results) => BTreeMap::new(),
             Ok(study) => {
                 let all = of_study(&study);
@@ -173,7 +174,7 @@ impl Ours {
         })
     }
 
-    /// As CSV (RFC 4180), one row a number: those of `keys`.
+    /// The numbers of `keys` as CSV (RFC 4180), one number a row.
     pub fn csv(&self, keys: &BTreeSet<Key>) -> String {
         let mut text = COLUMNS.join(",") + "\n";
         for (key, number) in self.numbers.iter().filter(|(key, _)| keys.contains(key)) {
@@ -209,7 +210,7 @@ impl Ours {
         text
     }
 
-    /// Reads what [`Ours::csv`] wrote.
+    /// Parses the output of [`Ours::csv`].
     fn of_csv(text: &str) -> Result<Self, String> {
         let mut ours = Self::default();
         let mut lines = text.lines();
@@ -278,10 +279,10 @@ impl Ours {
         Ok(ours)
     }
 
-    /// Writes each paper's file into `folder`: numbers of the catalogue's figures alone.
+    /// Writes the file of each paper into `folder`, with the numbers of the catalogue's figures only.
     ///
     /// # Errors
-    /// When the disk does not take them.
+    /// When a file cannot be written.
     pub fn keep(&self, catalogue: &Catalogue, folder: &Path) -> Result<(), AtlasError> {
         for paper in &catalogue.papers {
             let figures = catalogue.figures.iter();
@@ -294,7 +295,7 @@ impl Ours {
     }
 }
 
-/// Whether a treatment has run, and only in trials that are suspect.
+/// Whether a treatment has run and all its trials are suspect.
 fn has_doubted_treatment(results: &ResultsDir) -> bool {
     let mut trusted: BTreeMap<String, bool> = BTreeMap::new();
     for trial in results.trials().flatten() {
@@ -303,7 +304,8 @@ fn has_doubted_treatment(results: &ResultsDir) -> bool {
     trusted.values().any(|trusted| !trusted)
 }
 
-/// A key's number, from the trials that count; `None` where there are none, or a metric is missing.
+/// The number of a key, from the trials that are complete and not suspect. `None` without such trials, or when a metric
+/// is missing.
 fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
     let summary = analysis.treatment(&key.treatment)?;
     let (sum, at) = match key.metric.split_once(" @ ") {
@@ -317,7 +319,7 @@ fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
         })
         .collect::<Option<_>>()?;
     let first = metrics.first()?;
-    // A provisional analysis shows suspect trials too; they are no numbers to compare with.
+    // A provisional analysis also includes suspect trials, which are not compared.
     let trials = analysis.trials.iter();
     let counted = trials.filter(|trial| trial.failed.is_none() && trial.suspect.is_empty());
     let values: Vec<f64> = counted
@@ -339,7 +341,7 @@ fn of_key(analysis: &Analysis, key: &Key) -> Option<Number> {
     })
 }
 
-/// A metric over the whole measured part: the target's, or `NEIGHBOUR: METRIC`.
+/// A metric over the whole measured part, of the target or of a neighbour (`NEIGHBOUR: METRIC`).
 fn whole<'a>(summary: &'a TreatmentSummary, name: &str) -> Option<&'a MetricSummary> {
     let Some((neighbour, name)) = name.split_once(": ") else {
         return summary.metric(name);
@@ -348,12 +350,12 @@ fn whole<'a>(summary: &'a TreatmentSummary, name: &str) -> Option<&'a MetricSumm
     actor.metrics.iter().find(|metric| metric.name == name)
 }
 
-/// Which of a trial's load levels.
+/// The load level of a trial to read.
 #[derive(Debug, Clone, Copy)]
 enum At {
-    /// The highest that kept the objective: each trial's own.
+    /// The highest level that kept the objective, for each trial separately.
     Knee,
-    /// The lowest.
+    /// The lowest level.
     Lowest,
 }
 
@@ -367,16 +369,16 @@ impl At {
     }
 }
 
-/// A metric by trial.
+/// The values of a metric by trial.
 struct OfTrials<'a> {
-    /// Where its unit, flag and certainty are from.
+    /// The source of the unit, flag and certainty.
     any: &'a MetricSummary,
-    /// The values, by the trials' positions.
+    /// The values, by the index of the trial.
     values: BTreeMap<u32, f64>,
 }
 
 impl<'a> OfTrials<'a> {
-    /// Over the whole measured part.
+    /// The values over the whole measured part.
     fn whole(metric: &'a MetricSummary) -> Self {
         Self {
             any: metric,
@@ -384,8 +386,8 @@ impl<'a> OfTrials<'a> {
         }
     }
 
-    /// At one level of each trial; `None` where no level has the metric. A trial without a knee has
-    /// no value there.
+    /// The values at one level of each trial; `None` where no level has the metric. A trial without a knee has no value
+    /// at the knee.
     fn at(summary: &'a TreatmentSummary, name: &str, at: At) -> Option<Self> {
         let mut levels: Vec<(f64, &MetricSummary)> = (summary.levels.iter())
             .filter_map(|level| Some((level.level.value, level.metric(name)?)))
@@ -427,8 +429,9 @@ fn of_values(values: &[f64], exact: bool, unit: Unit, source: Source, key: &Key)
     })
 }
 
-/// What a study of charge-back says: by `PLATFORM · LOAD · alone` or `together`, the metric
-/// `host.per_work`, the host's processor time for a unit of the guest's work outside its own.
+/// The numbers of a charge-back study, by treatment and metric. The treatments are `PLATFORM · LOAD · alone` or
+/// `together`. The metric is `host.per_work`: the host's processor time outside the guest's own for a unit of the
+/// guest's work.
 fn of_study(study: &Study) -> BTreeMap<(String, String), Number> {
     let mut found: BTreeMap<(String, String), Vec<f64>> = BTreeMap::new();
     for platform in &study.platforms {
@@ -609,7 +612,7 @@ mod tests {
         );
         let metric = |value: f64, unit: &str| serde_json::json!({ "value": value, "unit": unit, "source": "emulated", "better": "lower", "title": "t" });
         ResultsDir::create(root.path(), &run.unwrap(), "", &serde_json::json!({})).unwrap();
-        // The second trial bears one level more than the first, the third not even the lowest.
+        // The knee of the second trial is one level higher than that of the first. The third has no knee.
         for (index, knee) in [(0, Some(20.0)), (1, Some(26.0)), (2, None)] {
             let phases: Vec<_> = [20.0, 26.0, 33.8]
                 .into_iter()
@@ -653,7 +656,7 @@ mod tests {
             let number = ours.numbers.get(&key(metric))?;
             Some(((number.value * 1e6).round() / 1e6, number.n))
         };
-        // 0.10 at its knee of 20/s, 0.21 at its own of 26/s.
+        // 0.10 at the first trial's knee of 20/s, 0.21 at the second's of 26/s.
         assert_eq!(found("a @ knee"), Some((0.155, 2)));
         assert_eq!(found("a + b @ knee"), Some((1.155, 2)));
         assert_eq!(found("a @ lowest"), Some((0.11, 3)));

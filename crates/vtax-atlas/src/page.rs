@@ -10,7 +10,7 @@ use vtax_core::{Source, counted, metric};
 use vtax_report::html::frame::{DASH, Page, badge, prose, table};
 use vtax_report::numbers;
 
-/// The page of these figures.
+/// Renders the page of these figures.
 pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
     let papers = catalogue.papers.iter().map(|paper| {
         let own = entries
@@ -150,13 +150,13 @@ fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
     }
 }
 
-/// What one types to run a plan.
+/// The shell command that runs a plan.
 fn command(plan: &Plan, name: &str, quick: bool, at: Option<&str>) -> String {
     let words = plan.arguments("plans", &format!("atlas-results/{name}"), quick, at);
     format!("vtax {}", words.join(" "))
 }
 
-/// As many digits as were printed, or three of what was computed.
+/// A published number: all printed digits, or three digits of a computed one.
 fn published(number: Published) -> Markup {
     html! {
         @if number.approximate { "≈ " }
@@ -195,7 +195,7 @@ fn ours(row: &ComparedRow<'_>) -> Markup {
     }
 }
 
-/// How often it was seen, and what that varied.
+/// The number of repetitions, and the varied factor.
 fn repeated(number: &Number) -> String {
     match number.varies.strip_prefix("exact") {
         Some(seed) => format!("n = {}, exact{seed}", number.n),
@@ -203,7 +203,7 @@ fn repeated(number: &Number) -> String {
     }
 }
 
-/// The flags of a number; what a model made of an emulated host's counts has both.
+/// The flags of a number. A modelled number from the counts of an emulated host has both.
 fn badges(metric: &str, number: &Number) -> Markup {
     html! {
         @if metric::MODEL.part(metric).is_some() || number.source == Source::Modelled { (badge(Source::Modelled)) }
@@ -217,8 +217,8 @@ fn ratio(ratio: Option<Ratio>) -> String {
     })
 }
 
-/// The ratios on a logarithmic scale: a dot for the published one, a dot with its interval for ours.
-/// Made of rows of HTML, so that its text stays legible at any width and on paper.
+/// The ratios on a logarithmic scale: a dot for the published ratio, a dot with its interval for ours. The chart is
+/// rows of HTML, so that its text is legible at any width and on paper.
 fn chart(compared: &Compared<'_>) -> Markup {
     let both = |row: &ComparedRow<'_>| [row.published_ratio, row.our_ratio];
     let all = compared.rows.iter().flat_map(both).flatten();
@@ -281,11 +281,11 @@ fn chart(compared: &Compared<'_>) -> Markup {
     }
 }
 
-/// What a tick's text takes of the scale, in percent: on a desk's screen, and on one of 360 pixels.
+/// The width of a tick's label, in percent of the scale: on a desktop screen, and on a screen of 360 pixels.
 const WIDE: f64 = 9.0;
 const NARROW: f64 = 21.0;
 
-/// The ticks and their places that are this far from each other, those next to 1 first.
+/// The ticks with positions that are at least `far` apart. Ticks next to 1 have priority.
 fn apart(ticks: &[(f64, f64)], far: f64) -> Vec<(f64, f64)> {
     let mut nearest = ticks.to_vec();
     nearest.sort_by(|(a, _), (b, _)| a.ln().abs().total_cmp(&b.ln().abs()));
@@ -298,12 +298,12 @@ fn apart(ticks: &[(f64, f64)], far: f64) -> Vec<(f64, f64)> {
     kept
 }
 
-/// At most five round numbers between two.
+/// At most five round numbers from `low` to `high`.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let within = |steps: &[f64]| {
         let decades = -6..=6;
         let all = decades.flat_map(|decade| steps.iter().map(move |step| (decade, step)));
-        // Powers of ten below one are not exact, quotients are.
+        // Negative powers of ten are not exact; quotients are.
         let numbers = all.map(|(decade, step)| match decade {
             0.. => step * 10f64.powi(decade),
             _ => step / 10f64.powi(-decade),
@@ -615,7 +615,7 @@ mod tests {
             another.contains("something-else") && another.contains("shea-tables"),
             "{another}"
         );
-        // A run without a trial that is pending or failed is whole, a plan without a run is missing.
+        // A run is complete without pending and failed trials. A plan without a run is missing.
         let missing = |name| {
             let figures = catalogue.select(Some(name)).unwrap();
             let plans = crate::missing(&catalogue, &figures, &folders);

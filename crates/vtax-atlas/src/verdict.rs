@@ -1,18 +1,18 @@
-//! Whether ours says what the paper says: the same order, and ratios near the published ones.
+//! The comparison of measured numbers with published ones: the same order, and ratios near the published ones.
 
 use vtax_report::stats::Interval;
 
-/// Ratios to the baseline that are within this factor of each other agree.
+/// The largest factor between two ratios to the baseline that agree.
 pub const NEAR: f64 = 1.5;
 
-/// One system or level, published and ours, as far as it is there.
+/// The published and the measured number of one system or level. Each may be missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Point {
     /// The published number: its lowest and highest value.
     pub published: Option<(f64, f64)>,
-    /// Its place in the order that a chart without numbers shows.
+    /// Its position in the order that a chart without numbers shows.
     pub rank: Option<u32>,
-    /// Our mean and its interval.
+    /// The measured mean and its interval.
     pub ours: Option<(f64, Option<Interval>)>,
 }
 
@@ -21,21 +21,21 @@ pub struct Point {
 pub struct Ratio {
     /// The ratio.
     pub value: f64,
-    /// What is possible, as both numbers' intervals allow.
+    /// The range of ratios within the intervals of both numbers.
     pub interval: Option<Interval>,
 }
 
-/// What may be said of a series. `None`: nothing is there to be compared.
+/// The result of a comparison. `None`: there is nothing to compare.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Every two that both have are in the same order; ties count as either.
+    /// Whether the order of every pair of points is the same in both. A tie agrees with either order.
     pub order: Option<bool>,
-    /// Every ratio to the baseline that both have is within [`NEAR`] of the published one.
+    /// Whether every measured ratio to the baseline is within [`NEAR`] of the published one.
     pub ratio: Option<bool>,
 }
 
 impl Verdict {
-    /// Of several series: each that says something must agree.
+    /// The verdict over several series: all compared ones must agree.
     pub fn of_all(verdicts: impl IntoIterator<Item = Self>) -> Self {
         let both = |one: Option<bool>, other: Option<bool>| match (one, other) {
             (Some(one), Some(other)) => Some(one && other),
@@ -66,7 +66,7 @@ pub fn published_ratio(point: &Point, baseline: &Point) -> Option<Ratio> {
     value.is_finite().then_some(Ratio { value, interval })
 }
 
-/// Our ratio of a point to the baseline; its interval is as wide as both intervals allow.
+/// The measured ratio of a point to the baseline. Its interval covers the intervals of both numbers.
 pub fn our_ratio(point: &Point, baseline: &Point) -> Option<Ratio> {
     let ((ours, mine), (base, theirs)) = (point.ours?, baseline.ours?);
     let is_itself = std::ptr::eq(point, baseline);
@@ -82,7 +82,7 @@ pub fn our_ratio(point: &Point, baseline: &Point) -> Option<Ratio> {
     value.is_finite().then_some(Ratio { value, interval })
 }
 
-/// -1, 0 or 1: which of two is larger; 0 where their ranges meet.
+/// 1 where the first range is above the second, -1 where it is below, 0 where they overlap.
 fn larger((low, high): (f64, f64), (from, to): (f64, f64)) -> i8 {
     if low > to {
         1
@@ -93,7 +93,7 @@ fn larger((low, high): (f64, f64), (from, to): (f64, f64)) -> i8 {
     }
 }
 
-/// Compares a series; `baseline` is the position of the row that ratios are taken to.
+/// Compares a series. `baseline` is the position of the row that is the denominator of the ratios.
 pub fn judge(points: &[Point], baseline: usize) -> Verdict {
     let mut verdict = Verdict::default();
     let range = |point: &Point| {
@@ -182,7 +182,7 @@ mod tests {
             point(21.0, 1.9, 0.1),
         ];
         assert_eq!(said(&points), (Some(true), Some(true)));
-        // A published tie has no order that ours could break.
+        // A published tie agrees with any order.
         let points = [point(30.0, 6.0, 0.0), point(30.0, 5.0, 0.0)];
         assert_eq!(said(&points), (Some(true), Some(true)));
     }
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(said(&[point(10.0, 1.0, 0.0), missing]), (None, None));
         assert_eq!(said(&[]), (None, None));
         assert_eq!(judge(&[missing], 7), Verdict::default());
-        // Without the baseline there is an order, and no ratio.
+        // Without the baseline the order is compared, but no ratio.
         let points = [missing, point(30.0, 3.0, 0.0), point(40.0, 4.0, 0.0)];
         assert_eq!(said(&points), (Some(true), None));
         assert_eq!(
