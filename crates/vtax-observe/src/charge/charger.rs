@@ -1,5 +1,5 @@
-//! One pass after another: guests, their use, whose work the soft interrupts did, the closed ledger,
-//! and totals that only ever grow.
+//! The passes of charging: each finds the guests, reads their use, attributes the soft interrupts and closes the
+//! ledger. The totals never decrease.
 
 use super::Method;
 use super::counted::Counted;
@@ -26,7 +26,7 @@ use vtax_core::owner::HOST;
 use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_kernel::file;
 
-/// How soft interrupts are charged.
+/// The method by which soft interrupts are charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MethodChoice {
     /// Traced where BPF works, else counted.
@@ -55,37 +55,36 @@ impl FromStr for MethodChoice {
     }
 }
 
-/// Who is charged.
+/// The guests that are charged.
 #[derive(Debug, Clone, Default)]
 pub enum Roster {
     /// Every guest of this host.
     #[default]
     Discovered,
-    /// The guests that these subjects are. Others are charged beside them: their time is not the host's.
+    /// The guests that these subjects are. Other guests are charged as well: their time is not the host's.
     Given(Vec<Subject>),
 }
 
-/// How to charge.
+/// The configuration of a charger.
 #[derive(Default)]
 pub struct ChargerOptions {
-    /// Who is charged.
+    /// The guests to charge.
     pub roster: Roster,
-    /// Where the kernel's files are.
+    /// The mount points of the kernel's files.
     pub roots: Roots,
-    /// How soft interrupts are charged.
+    /// The method by which soft interrupts are charged.
     pub method: MethodChoice,
-    /// Traced: every soft interrupt is looked into, however fast they come ([`Traced::open_for_all`]).
+    /// Whether tracing examines every soft interrupt, whatever the rate ([`Traced::open_for_all`]).
     pub traces_all: bool,
     /// The weights of the counted method.
     pub weights: Weights,
-    /// Meters, in order of preference; without any, there is no energy.
+    /// Meters, in order of preference; without a meter, no energy is charged.
     pub meters: Vec<Box<dyn Meter>>,
-    /// What the caller knows that works less well than it could, each a sentence: the first of
-    /// [`Charger::notes`].
+    /// Limitations that the caller knows, each a sentence: the first of [`Charger::notes`].
     pub notes: Vec<String>,
-    /// How idle power is found where a meter does not tell it (the model does).
+    /// The method that determines idle power where a meter does not report it (the power model does).
     pub idle_energy: IdleEnergy,
-    /// Who pays for it.
+    /// The rule that assigns idle energy.
     pub idle_rule: IdleRule,
 }
 
@@ -98,25 +97,25 @@ impl fmt::Debug for ChargerOptions {
     }
 }
 
-/// What a guest used since charging began.
+/// The use of a guest since charging began.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GuestTotals {
     /// Its time by stage.
     pub stages: Stages,
     /// Its energy.
     pub energy: Joules,
-    /// What it exchanged.
+    /// Its exchanges.
     pub exchanges: GuestExchanges,
-    /// How far its time may be off, the errors of all intervals together.
+    /// The error of its time: the sum of the errors of all intervals.
     pub error: Nanoseconds,
 }
 
-/// What was used since charging began. Only ever grows.
+/// The totals since charging began. They never decrease.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
-    /// The guests of now, by number.
+    /// The present guests, by number.
     pub guests: BTreeMap<u32, GuestTotals>,
-    /// What guests that are gone used while they were here.
+    /// The use of guests that are gone.
     pub gone: GuestTotals,
     /// The host's own tasks.
     pub host: Nanoseconds,
@@ -124,11 +123,11 @@ pub struct Totals {
     pub host_softirq: Nanoseconds,
     /// The host's energy.
     pub host_energy: Joules,
-    /// Nobody's time.
+    /// The unattributed time.
     pub unattributed: Nanoseconds,
-    /// And its energy.
+    /// The energy of the unattributed time.
     pub unattributed_energy: Joules,
-    /// All of it.
+    /// All time that processors were busy.
     pub total: Nanoseconds,
 }
 
@@ -137,19 +136,19 @@ pub struct Totals {
 pub struct Pass {
     /// Its end, on the monotonic clock.
     pub at: Nanoseconds,
-    /// Each method's name and ledger; the first is the one that counts. Empty in the first pass,
-    /// which only begins the first interval.
+    /// Each method's name and ledger; the first one determines the charges. Empty in the first pass, which only begins
+    /// the first interval.
     pub ledgers: Vec<(&'static str, Ledger)>,
-    /// What was exchanged.
+    /// The exchanges in the interval.
     pub exchanges: IntervalExchanges,
-    /// The interval's energy, where a meter told it.
+    /// The interval's energy, where a meter reported it.
     pub energy: Option<EnergyUse>,
-    /// What failed, said for the user.
+    /// Failures, as messages for the user.
     pub problems: Vec<String>,
 }
 
 impl Pass {
-    /// The ledger that counts.
+    /// The ledger that determines the charges.
     pub fn ledger(&self) -> Option<&Ledger> {
         self.ledgers.first().map(|(_, ledger)| ledger)
     }
@@ -159,7 +158,7 @@ impl Pass {
 pub struct Charger {
     roster: Roster,
     guests: Guests,
-    /// Those that trace, where soft interrupts are traced.
+    /// The tracing programs, where soft interrupts are traced.
     programs: Option<Programs>,
     usage: UsageReader,
     accounting: IrqAccounting,
@@ -173,10 +172,10 @@ pub struct Charger {
 }
 
 impl Charger {
-    /// Opens everything that this host offers and this process may use.
+    /// Opens every source that this host offers and this process may use.
     ///
     /// # Errors
-    /// When the host's processor time cannot be read, or tracing was asked for and does not work.
+    /// When the host's processor time cannot be read, or tracing was requested and does not work.
     pub fn open(options: ChargerOptions) -> Result<Self, ObserveError> {
         raise_file_limit();
         let roots = options.roots;
@@ -203,7 +202,7 @@ impl Charger {
             MethodChoice::Auto => match traced() {
                 Ok(traced) => vec![traced],
                 Err(error) => {
-                    // One line of a terminal has room for what to do.
+                    // The message must fit on one line of a terminal, with the remedy.
                     let why = match error {
                         ObserveError::Permission { remedy, .. } => remedy,
                         error => error.to_string(),
@@ -240,29 +239,29 @@ impl Charger {
         })
     }
 
-    /// What works less well than it could, and why; each a sentence.
+    /// Limitations on this host and their reasons, each a sentence.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How the kernel accounts interrupts.
+    /// The way in which the kernel accounts interrupts.
     pub fn irq_accounting(&self) -> IrqAccounting {
         self.accounting
     }
 
-    /// The name of the method that counts.
+    /// The name of the method that determines the charges.
     pub fn method(&self) -> &'static str {
         self.methods
             .first()
             .map_or("none", |(method, _)| method.name())
     }
 
-    /// What computes the energy, where it is modelled.
+    /// The model that computes the energy, where it is modelled.
     pub fn power_model(&self) -> Option<&PowerModel> {
         self.energy.current()?.model.as_ref()
     }
 
-    /// What the energy covers and whether it is measured; `None` without a meter.
+    /// The coverage of the energy, and whether it is measured; `None` without a meter.
     pub fn energy_source(&self) -> Option<(&str, Source)> {
         let energy = self.energy.current()?;
         Some((energy.covers.as_str(), energy.source))
@@ -271,7 +270,7 @@ impl Charger {
     /// The numbers of the roster's guests in the last pass, in its order.
     ///
     /// # Errors
-    /// When one that was given is not among the guests of this host.
+    /// When a given subject is not among the guests of this host.
     pub fn numbers(&self) -> Result<Vec<u32>, ObserveError> {
         let Roster::Given(subjects) = &self.roster else {
             return Ok(self.guests().map(|guest| guest.number).collect());
@@ -289,8 +288,8 @@ impl Charger {
         subjects.iter().map(number).collect()
     }
 
-    /// What this charger's BPF programs find of the subjects of a trial: no program is attached twice. Soft interrupts are
-    /// among it where they are traced.
+    /// The instruments of a trial's subjects that read this charger's BPF programs, so that no program is attached
+    /// twice. They include soft interrupts where these are traced.
     pub(super) fn instruments(
         &self,
         subjects: &[Subject],
@@ -332,8 +331,8 @@ impl Charger {
     /// Ends one interval and begins the next.
     ///
     /// # Errors
-    /// When the host's processor time cannot be read. What fails of a single guest or method is
-    /// in [`Pass::problems`], and its time unattributed.
+    /// When the host's processor time cannot be read. The failure of a single guest or method is in [`Pass::problems`],
+    /// and its time is unattributed.
     pub fn pass(&mut self, clock: &dyn Clock) -> Result<Pass, ObserveError> {
         self.guests.scan();
         let mut problems = self.guests.problems().to_vec();
@@ -434,21 +433,21 @@ impl Charger {
 const UNKNOWN: &str = "energy is not charged yet: what this host draws doing nothing is not known before its processors \
                        were idle (busy for 5 % or less) for an interval; give --idle-watts";
 
-/// The host's energy: the meters that measure, as soon as they move, else the model.
+/// The host's energy: from measuring meters once they move, otherwise from the model.
 struct EnergyReader {
     meters: Vec<Box<dyn Meter>>,
     readings: Readings,
     choices: Vec<Choice>,
     idle: IdlePower,
-    /// When it was read last.
+    /// The time of the last pass.
     passed: Option<Nanoseconds>,
 }
 
 struct Choice {
     energy: HostEnergy,
-    /// The series of what the host would have used doing nothing, where the meter tells it.
+    /// The series of the host's idle energy, where the meter reports it.
     idle: Option<String>,
-    /// When it was read, its joules and the idle ones.
+    /// The time of the last reading, its joules and its idle joules.
     last: Option<(Nanoseconds, f64, f64)>,
     moved: bool,
 }
@@ -482,15 +481,15 @@ impl EnergyReader {
         }
     }
 
-    /// What energy is charged by; `None` while its idle part is not known.
+    /// The series by which energy is charged; `None` while its idle part is not known.
     fn current(&self) -> Option<&HostEnergy> {
         let moved = self.choices.iter().find(|choice| choice.moved);
         let choice = moved.or(self.choices.last())?;
         (choice.idle.is_some() || self.idle.is_known()).then_some(&choice.energy)
     }
 
-    /// The energy since the last call, in which processors were `busy` for this share of the time. `None` where no meter
-    /// told it, and where its idle part is not known: then nobody's part is.
+    /// The energy since the last call, in which processors were `busy` for this share of the time. `None` where no
+    /// meter reported it, and where its idle part is not known: the whole energy is then not charged.
     fn read(
         &mut self,
         now: Nanoseconds,
@@ -526,9 +525,9 @@ impl EnergyReader {
                 let mut own = choice.energy.meters.iter();
                 own.any(|meter| meters.contains(meter))
             };
-            // What a device used around a restart is unknown, and the rest is a part of the energy.
+            // The energy that a device used around a restart is unknown, and the rest is only a part of the energy.
             let is_part = is_of(&restarted);
-            // A counter that cannot be read goes on; what nobody integrated is lost.
+            // A counter that cannot be read keeps counting; power that was not integrated is lost.
             if sum.is_none() && is_of(&silent) {
                 choice.last = None;
             }
@@ -541,11 +540,11 @@ impl EnergyReader {
             choice.moved |= step.is_some_and(|(_, joules, _)| joules > 0.0);
             steps.push((choice.moved, choice.energy.source, step));
         }
-        // A meter that stands still (inside VMs they are often there and 0) is none.
+        // A meter that does not move is ignored (inside VMs, meters are often present and constantly 0).
         let (_, source, step) = steps.into_iter().find(|(moved, ..)| *moved)?;
         let (span, joules, idle) = step?;
         let total = Joules(joules.max(0.0));
-        // Energy of more than the last interval says nothing of how busy that one was.
+        // Energy of more than the last interval is no sign of how busy that interval was.
         let busy = busy.filter(|_| passed.is_some_and(|at| now.saturating_since(at) == span));
         let idle = match idle {
             Some(modelled) => Some(Joules(modelled)),
@@ -563,11 +562,11 @@ impl EnergyReader {
     }
 }
 
-/// Lets this process hold a file open for each of many guests: the soft limit is raised to the hard
-/// one.
+/// Raises the soft limit of open files to the hard limit, so that this process can hold a file open for each of many
+/// guests.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Without it, files of guests beyond the limit are opened for each reading.
+    // On failure, files of guests beyond the limit are opened for each reading.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -577,7 +576,7 @@ fn raise_file_limit() {
     );
 }
 
-/// Leaves half of the descriptors that are free now to others: connections, queues, folders that are read.
+/// Reserves half of the free descriptors for other uses: connections, queues, directories that are read.
 fn share_descriptors() {
     let Some(limit) = getrlimit(Resource::Nofile).current else {
         return;
@@ -606,7 +605,7 @@ mod tests {
         fs::write(zone.join("energy_uj"), format!("{}\n", joules * 1_000_000)).unwrap();
     }
 
-    /// Joules of each second of a host with two packages, by what their counters show.
+    /// Joules in each second of a host with two packages, given the values of their counters.
     fn seconds(of: &[[Option<u64>; 2]]) -> (Vec<Option<f64>>, Vec<String>) {
         let root = tempfile::tempdir().unwrap();
         let open = || -> Result<Powercap, Absent> {
@@ -645,7 +644,7 @@ mod tests {
             [Some(150), Some(1180)],
             [Some(200), None],
         ]);
-        // What the counters went on counting comes with the next reading.
+        // The next reading includes the counts of the meantime.
         assert_eq!(used, [Some(110.0), None, Some(220.0), None]);
         assert!(
             problems[0].contains("intel-rapl:1/energy_uj"),
@@ -653,7 +652,7 @@ mod tests {
         );
     }
 
-    /// A machine's meter that shows these joules, and says nothing in between.
+    /// A machine's meter that shows these joules, and none in between.
     struct Bmc(std::vec::IntoIter<Option<f64>>, Vec<Domain>);
 
     impl Instrument for Bmc {

@@ -1,20 +1,20 @@
-//! Energy charged with the time: what a host uses doing nothing is divided by a stated rule, what it
-//! uses on top by the processors' time.
+//! Energy of the guests: the idle energy of a host is divided by a stated rule, the rest in proportion to processor
+//! time.
 
 use super::ledger::{Ledger, Usage};
 use std::collections::VecDeque;
 use std::str::FromStr;
 use vtax_core::{Joules, Nanoseconds, Source, Watts};
 
-/// Who pays for the energy that the host would use doing nothing.
+/// The rule that assigns the host's idle energy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IdleRule {
     /// The host.
     #[default]
     Host,
-    /// All guests alike.
+    /// All guests in equal parts.
     Equal,
-    /// Guests by the processors that they were given; one whose number is not known counts as one.
+    /// Guests in proportion to their assigned processors; a guest without a known number counts as one processor.
     Reservation,
 }
 
@@ -46,31 +46,31 @@ impl FromStr for IdleRule {
 pub struct EnergyUse {
     /// All of it.
     pub total: Joules,
-    /// What the host would have used doing nothing.
+    /// The energy that the host would have used while idle.
     pub idle: Joules,
     /// Measured or modelled.
     pub source: Source,
 }
 
-/// How the idle part is found.
+/// The method that determines the idle part.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum IdleEnergy {
-    /// From the power of intervals in which the host was idle. Before the first of them it is not known.
+    /// From the power of intervals in which the host was idle. Unknown before the first such interval.
     #[default]
     Learned,
-    /// Given.
+    /// A given idle power.
     Fixed(Watts),
 }
 
-/// A host whose processors are busy for no more than this share of an interval is idle in it. No host with an operating
-/// system does less for long.
+/// The largest busy share of an interval in which a host counts as idle. The operating system alone rarely uses less.
 const IDLE: f64 = 0.05;
 
-/// Idle intervals that count: the last ones, so that what changes with temperature and firmware is followed.
+/// The number of idle intervals that count. Only the last ones do, so that the result follows changes of temperature
+/// and firmware.
 const WINDOW: usize = 240;
 
-/// Which of their powers is the host's idle power: one of the low ones, for an idle host is never quite idle, and not
-/// the lowest, which would be that of the luckiest interval.
+/// The quantile of their powers that is the host's idle power: a low one, because an idle host always does some work,
+/// but not the lowest, which is an outlier.
 const QUANTILE: f64 = 0.1;
 
 /// Learns a host's idle power from idle intervals, so that idle energy does not vanish as load rises.
@@ -82,7 +82,7 @@ pub struct IdlePower {
 }
 
 impl IdlePower {
-    /// Found as `how` says.
+    /// Creates an estimate by the method `how`.
     pub fn new(how: IdleEnergy) -> Self {
         Self {
             how,
@@ -90,17 +90,17 @@ impl IdlePower {
         }
     }
 
-    /// Whether it is known.
+    /// Whether the idle power is known.
     pub fn is_known(&self) -> bool {
         self.watts().is_some()
     }
 
-    /// The idle part of an interval in which `total` was used and processors were busy for this share of the time, 0 to
-    /// 1. `None` while it is not known.
+    /// The idle part of an interval that used `total` and in which processors were busy for the share `busy` of the
+    /// time, 0 to 1. `None` while it is not known.
     pub fn part(&mut self, total: Joules, span: Nanoseconds, busy: Option<f64>) -> Option<Joules> {
         let seconds = span.as_secs_f64();
         let now = total.0 / seconds;
-        // Meters that update once a second read 0 in between: no host idles at 0 W.
+        // Meters that update once a second read 0 in between; no host idles at 0 W.
         if now.is_finite() && now > 0.0 && busy.is_some_and(|busy| busy <= IDLE) {
             if self.seen.len() == WINDOW {
                 self.seen.pop_front();
@@ -128,8 +128,8 @@ impl IdlePower {
 }
 
 impl Usage {
-    /// The share of the processors' time in which they were busy, guests outside of this kernel included; `None` where
-    /// that is not known. A Dom0 that sees fewer processors than there are is taken for busier than it is.
+    /// The share of the processors' time in which they were busy, including guests outside of this kernel; `None` where
+    /// it is not known. For a Dom0 that sees only some of the processors, the result is too high.
     pub(super) fn busy(&self) -> Option<f64> {
         let capacity = self.span.0 as f64 * f64::from(self.processors);
         let outside: u64 = self.guests.iter().map(|guest| guest.outside.0).sum();
@@ -138,7 +138,7 @@ impl Usage {
 }
 
 impl Ledger {
-    /// Charges the interval's energy. `processors` says how many each guest was given.
+    /// Charges the interval's energy. `processors` returns the number of processors assigned to each guest.
     pub fn charge_energy(
         &mut self,
         energy: EnergyUse,
@@ -148,7 +148,7 @@ impl Ledger {
         let idle = energy.idle.0.clamp(0.0, energy.total.0.max(0.0));
         let active = energy.total.0.max(0.0) - idle;
         let sum = self.sum().0 as f64;
-        // No time at all was used: nobody's.
+        // Without any processor time, the energy is unattributed.
         let share = |time: Nanoseconds| {
             if sum > 0.0 {
                 active * time.0 as f64 / sum
@@ -295,21 +295,21 @@ mod tests {
     fn idle_power_is_a_low_one_of_the_last_idle_intervals_and_not_the_lowest_ever() {
         let mut idle = IdlePower::default();
         let mut part = |watts: f64, busy| idle.part(Joules(watts), SECOND, Some(busy)).unwrap().0;
-        // One reading that a meter had too low is not what everybody is charged by.
+        // A single low reading of a meter must not determine the idle power.
         part(5.0, 0.01);
         for number in 0..WINDOW / 2 {
             part(50.0 + (number % 10) as f64, 0.01);
         }
         let learned = part(500.0, 1.0);
         assert!((50.0..53.0).contains(&learned), "{learned}");
-        // A warmer host draws more, and after a while that is what it draws.
+        // A warmer host draws more, and after `WINDOW` intervals that is its idle power.
         for _ in 0..WINDOW {
             part(70.0, 0.01);
         }
         assert_eq!(part(500.0, 1.0), 70.0);
     }
 
-    /// Scaphandre #428 took watts for joules: over any interval, 100 W are 100 J a second.
+    /// Scaphandre #428 treated watts as joules: over any interval, 100 W are 100 J a second.
     #[test]
     fn energy_is_power_times_the_interval_whatever_its_length() {
         for seconds in [1u64, 5, 15] {

@@ -1,5 +1,5 @@
 //! The BPF programs at the kernel's tracepoints that time each soft interrupt and key it by the network device, and so
-//! by the owner, that it worked for (`bpf/charge.bpf.c`): loaded once, and read by everybody who charges it.
+//! by the owner, that it worked for (`bpf/charge.bpf.c`). They are loaded once and shared by all readers.
 
 use crate::ObserveError;
 use crate::bpf::chain;
@@ -23,24 +23,25 @@ const PROGRAMS: [&str; 6] = [
     "block_rq_complete",
 ];
 
-/// Where BPF programs of others redirect packets: a tracepoint, and a function whose return is looked at. What a kernel
-/// that lacks one of them redirects there is the host's.
+/// The tracepoint and the function at which BPF programs of other software redirect packets; of the function, the
+/// return is probed. On a kernel that lacks one of the two, packets redirected there are charged to the host.
 const XDP_REDIRECT: &str = "xdp_redirect";
 const REDIRECT: &str = "skb_do_redirect";
 
 const WHAT: &str = "tracing of soft interrupts (BPF)";
 
-/// Room in each map where nothing else is said.
+/// The number of entries in each map without a size of its own.
 const ENTRIES: u32 = 16_384;
 
-/// Bytes of the values of both maps of time, of which each processor has its own.
+/// The size in bytes of the values of both maps of time, of which each processor has its own copy.
 const VALUES: usize = 32 << 20;
 
-/// Room in each map for each processor of a small host: the kernel takes a second to allocate more, where it is
-/// emulated.
+/// The number of entries per processor in each map of time, on a small host. Allocating more takes the kernel a second
+/// where it is emulated.
 const ENTRIES_EACH: usize = 4096;
 
-/// Room in each map of time on a host of so many processors: what finds none there is unattributed.
+/// The number of entries in each map of time on a host with this many processors. Time that finds no free entry is
+/// unattributed.
 fn entries_on(processors: usize) -> u32 {
     let processors = processors.max(1);
     let each = size_of::<Charge>() + size_of::<u64>();
@@ -48,13 +49,13 @@ fn entries_on(processors: usize) -> u32 {
     u32::try_from(fit).map_or(ENTRIES, |fit| fit.clamp(1024, ENTRIES))
 }
 
-/// For each soft interrupt for the network that is looked into, so many are not, where they come fast.
+/// The number of soft interrupts for the network that are skipped for each one that is examined, at high rates.
 pub(super) const MOST_OTHERS: u32 = 15;
 
-/// An entry that did not move for so many passes is removed when its map is half full.
+/// The number of passes after which an unchanged entry is removed, when its map is half full.
 const FORGET_AFTER: u32 = 30;
 
-/// Whose a segment is: `struct owner` of the BPF program.
+/// The owner of a segment: `struct owner` of the BPF program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
@@ -83,14 +84,14 @@ pub(super) struct DeviceKey {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Holder {
-    /// Of the network namespace; 0 where it is not known.
+    /// The cookie of the network namespace; 0 where it is not known.
     pub(super) cookie: u64,
     pub(super) guest: u32,
     padding: u32,
 }
 
 impl Holder {
-    /// A guest's, in the namespace with this cookie.
+    /// Creates the holder for a guest, in the namespace with this cookie.
     pub(super) fn new(guest: u32, cookie: Option<u64>) -> Self {
         Self {
             cookie: cookie.unwrap_or(0),
@@ -119,17 +120,17 @@ unsafe impl aya::Pod for Charge {}
 // SAFETY: as above.
 unsafe impl aya::Pod for DeviceKey {}
 
-// `enum kind` of the BPF program; all else is a kind of soft interrupt.
+// `enum kind` of the BPF program; every other value is a kind of soft interrupt.
 const GUEST: u32 = 1;
 const DEVICE: u32 = 2;
 const BLOCK: u32 = 3;
 
-// Contexts: see the BPF program.
+// Contexts, as defined in the BPF program.
 const IDLE: u64 = 0;
 const KSOFTIRQD: u64 = 1 << 62;
 const PROCESS: u64 = 1 << 63;
 
-/// The programs, attached while this lives, and their maps.
+/// The programs, attached for the lifetime of this value, and their maps.
 struct Probe {
     charges: PerCpuHashMap<MapData, Key, Charge>,
     contexts: PerCpuHashMap<MapData, u64, u64>,
@@ -141,55 +142,55 @@ struct Probe {
     seen_charges: HashMap<Key, Seen>,
     seen_contexts: HashMap<u64, Seen>,
     seen_lost: u64,
-    /// What each reader has not read yet.
+    /// The results that each reader has not read yet.
     unread: Vec<Found>,
     entries: u32,
-    /// Why redirected packets are not seen.
+    /// The reason that redirected packets are not seen.
     unseen: Option<String>,
     /// Keeps the programs attached.
     _programs: Ebpf,
 }
 
-/// Whom a soft interrupt worked for, as the programs know it.
+/// The beneficiary of a soft interrupt, as the programs identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Worked {
     /// An owner, by its number.
     Owner(u32),
-    /// A device that they were told of nobody's.
+    /// A device that is not registered with an owner.
     Device {
         key: DeviceKey,
         /// The low half of its namespace's cookie.
         cookie: u32,
     },
-    /// A request for a disk (major << 20 | minor), of a control group.
+    /// A request for a disk (major << 20 | minor), from a control group.
     Block { disk: u32, group: u64 },
     /// None of these.
     Other,
 }
 
-/// Whom a soft interrupt interrupted.
+/// The task that a soft interrupt interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Interrupted {
     /// The idle task.
     Idle,
-    /// The kernel's own threads for soft interrupts.
+    /// A kernel thread for soft interrupts.
     Ksoftirqd,
-    /// A process of a monitor that they were told of, by the owner's number.
+    /// A process of a registered monitor, by the owner's number.
     Owner(u32),
     /// A task of a control group.
     Group(u64),
-    /// A process that was a monitor.
+    /// A process that was a monitor and is no longer registered.
     Other,
 }
 
-/// What the programs found since the last reading.
+/// The results of the programs since the last reading.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Found {
-    /// Soft interrupt time by whom it worked for.
+    /// Soft interrupt time by beneficiary.
     pub(super) worked: HashMap<Worked, u64>,
-    /// And by whom it interrupted.
+    /// Soft interrupt time by interrupted task.
     pub(super) interrupted: HashMap<Interrupted, u64>,
-    /// Time that found no room in the maps.
+    /// Time that found no free entry in the maps.
     pub(super) lost: u64,
 }
 
@@ -205,13 +206,13 @@ impl Found {
     }
 }
 
-/// The programs, attached while anybody has them.
+/// The programs, attached as long as any clone of this handle exists.
 #[derive(Clone)]
 pub(super) struct Programs(Arc<Mutex<Probe>>);
 
 impl Programs {
-    /// Loads and attaches them. `by_cpuacct` says that control groups are v1's `cpuacct`, not v2's. At most `others` soft
-    /// interrupts for the network are not looked into for each that is, a power of two less one.
+    /// Loads and attaches the programs. `by_cpuacct`: control groups are those of v1's `cpuacct`, not v2's. For each
+    /// examined soft interrupt for the network, at most `others` are skipped, a power of two less one.
     pub(super) fn open(sys: &Path, by_cpuacct: bool, others: u32) -> Result<Self, ObserveError> {
         Self::with_room(sys, by_cpuacct, others, ENTRIES)
     }
@@ -226,7 +227,7 @@ impl Programs {
         Ok(Self(Arc::new(Mutex::new(probe))))
     }
 
-    /// One who reads all that they find from now on.
+    /// Creates a reader of all results from now on.
     pub(super) fn reader(&self) -> Reader {
         let mut probe = self.probe();
         probe.unread.push(Found::default());
@@ -236,12 +237,12 @@ impl Programs {
         }
     }
 
-    /// Tells them whose the devices are, and which processes are monitors.
+    /// Registers the owners of devices, and the processes that are monitors.
     pub(super) fn tell(&self, devices: &HashMap<DeviceKey, Holder>, monitors: &HashMap<u32, u32>) {
         self.probe().tell(devices, monitors);
     }
 
-    /// Why redirected packets are not seen, where they are not.
+    /// The reason that redirected packets are not seen, if so.
     pub(super) fn unseen(&self) -> Option<String> {
         self.probe().unseen.clone()
     }
@@ -251,14 +252,14 @@ impl Programs {
     }
 }
 
-/// One of those who read what the programs find.
+/// A reader of the programs' results.
 pub(super) struct Reader {
     programs: Programs,
     place: usize,
 }
 
 impl Reader {
-    /// What was found since the last call.
+    /// The results since the last call.
     pub(super) fn read(&self) -> Found {
         let mut probe = self.programs.probe();
         let mut found = probe.read();
@@ -280,7 +281,7 @@ struct Seen {
     idle_passes: u32,
 }
 
-/// A map that user space fills: what is in it, to change only differences.
+/// A map that user space fills, with its contents, so that only differences are written.
 struct Wanted<K: aya::Pod, V: aya::Pod> {
     map: aya::maps::HashMap<MapData, K, V>,
     present: HashMap<K, V>,
@@ -292,13 +293,13 @@ impl<K: aya::Pod + std::hash::Hash + Eq, V: aya::Pod + PartialEq> Wanted<K, V> {
         self.present.retain(|key, _| {
             let keep = wanted.contains_key(key);
             if !keep {
-                // It may be gone already; then that is what was wanted.
+                // If the entry is gone already, there is nothing to remove.
                 let _ = map.remove(key);
             }
             keep
         });
         for (key, value) in wanted {
-            // A full map: the device's work stays keyed by the device, which is looked up below.
+            // If the map is full, the device's work stays keyed by the device, which is looked up below.
             if self.present.get(key) != Some(value) && map.insert(key, value, 0).is_ok() {
                 self.present.insert(*key, *value);
             }
@@ -379,21 +380,21 @@ impl Probe {
         })
     }
 
-    /// Tells the programs whose the devices are, and which thread groups are VMs'.
+    /// Registers the owners of devices, and the thread groups that are VMs.
     fn tell(&mut self, devices: &HashMap<DeviceKey, Holder>, monitors: &HashMap<u32, u32>) {
         self.devices.set(devices);
         self.monitors.set(monitors);
-        // Each time: a device may have been made anew where one was that the programs know.
+        // The generation changes each time: a device may have been created again in place of a registered one.
         self.generation = self.generation.wrapping_add(1);
         let told = Told {
             generation: self.generation,
             monitors: u32::try_from(monitors.len()).unwrap_or(u32::MAX),
         };
-        // An element of an array is always there.
+        // An element of an array map always exists.
         let _ = self.told.set(0, told, 0);
     }
 
-    /// What was found since the last call.
+    /// The results since the last call.
     fn read(&mut self) -> Found {
         let charges = advances(
             &mut self.charges,
@@ -419,7 +420,7 @@ impl Probe {
             let interrupted = match context {
                 IDLE => Interrupted::Idle,
                 KSOFTIRQD => Interrupted::Ksoftirqd,
-                // A process's number.
+                // A process number.
                 process if process & PROCESS != 0 => monitors
                     .get(&(process as u32))
                     .map_or(Interrupted::Other, |owner| Interrupted::Owner(*owner)),
@@ -430,7 +431,7 @@ impl Probe {
         found
     }
 
-    /// Time that found no room in the maps since the last call.
+    /// Time that found no free entry in the maps since the last call.
     fn lost(&mut self) -> u64 {
         let sum = (0..2)
             .filter_map(|which| self.lost.get(&which, 0).ok())
@@ -442,7 +443,8 @@ impl Probe {
     }
 }
 
-/// A kernel that lacks what is wanted here goes on without; says what is not seen then, and why.
+/// Attaches to the points of redirection that the kernel has. Returns a description of the packets that are not seen,
+/// if any.
 fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) -> Option<String> {
     let xdp = programs.program_mut(XDP_REDIRECT).map(|program| {
         let program = <&mut BtfTracePoint>::try_from(program)?;
@@ -470,12 +472,12 @@ fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) -> Option<String> {
     (!unseen.is_empty()).then(|| unseen.join("; "))
 }
 
-/// What a key of the programs means.
+/// Decodes a key of the programs.
 fn worked(key: Key) -> Worked {
     match key.kind {
         GUEST => Worked::Owner(key.a),
         DEVICE => Worked::Device {
-            // An interface's index, and half of a cookie.
+            // The index of an interface, and half of a cookie.
             key: DeviceKey {
                 namespace: key.a,
                 index: key.b as u32,
@@ -490,8 +492,8 @@ fn worked(key: Key) -> Worked {
     }
 }
 
-/// Reads a map whole, and gives what each entry advanced by. Entries that stand still are removed
-/// when room is short; one that comes back begins at zero.
+/// Reads all entries of a map and returns the advance of each. Unchanged entries are removed when there is little room;
+/// an entry that is created again starts at zero.
 fn advances<K, V>(
     map: &mut PerCpuHashMap<MapData, K, V>,
     seen: &mut HashMap<K, Seen>,
@@ -504,7 +506,7 @@ where
 {
     let mut advances = Vec::with_capacity(seen.len());
     let mut idle = Vec::new();
-    // An entry that vanishes between two steps ends the iteration early; the next pass has it.
+    // An entry that vanishes during the iteration ends it early; the next pass reads the rest.
     for (key, values) in map.iter().flatten() {
         let ns = values.iter().map(time).fold(0u64, u64::saturating_add);
         let before = seen.entry(key).or_default();
@@ -540,7 +542,7 @@ mod tests {
         match Programs::with_room(Path::new("/sys"), false, MOST_OTHERS, entries) {
             Ok(programs) => Some(programs),
             Err(error) => {
-                // Programs that this kernel refuses are a fault of ours.
+                // A program that the kernel rejects is a defect of vtax.
                 let text = error.to_string();
                 let lacks = ["CAP_BPF", "CONFIG_DEBUG_INFO_BTF", "not implemented"];
                 assert!(lacks.iter().any(|lack| text.contains(lack)), "{text}");
@@ -586,7 +588,7 @@ mod tests {
         };
         let reader = programs.reader();
         reader.read();
-        // Timers, RCU and the scheduler are kinds enough for more than one entry.
+        // Timers, RCU and the scheduler give at least two entries.
         std::thread::sleep(Duration::from_millis(500));
         let found = reader.read();
         assert!(found.worked.len() <= 1);
@@ -613,13 +615,13 @@ mod tests {
         for (worked, ns) in &sum.worked {
             assert!(all.worked.get(worked) >= Some(ns), "{worked:?}");
         }
-        // And what came after the first one's last look.
+        // Includes results after the first reader's last call.
         sum.add(&often.read());
         assert!(time(&sum) >= time(&all));
     }
 
-    /// What worked for whom on the loopback device, as two probes see it at the same time: all of it, and a part drawn
-    /// by lot.
+    /// The work per owner on the loopback device, as seen by two probes at the same time: one examines all of it, the
+    /// other a random sample.
     #[test]
     fn what_is_drawn_by_lot_counts_for_all() {
         let opened =
@@ -639,7 +641,7 @@ mod tests {
                 while receiver.recv(&mut [0; 64]).is_ok() {}
             }
         };
-        // Until the part is as small as it gets.
+        // Until the sample is at its smallest share.
         send(20_000);
         let devices = |reader: &Reader| {
             let found = reader.read().worked.into_iter();

@@ -1,29 +1,28 @@
-//! What one exchange costs relative to the others, as a user may give it.
+//! The cost of one exchange relative to the others, which a user may set.
 
 use super::cost::Amounts;
 use std::str::FromStr;
 
-/// Nanoseconds that receiving a packet is expected to take before anything is known; the other kinds follow by their
-/// weights. About what processors of 2020 take for a small datagram over a veth pair.
+/// Nanoseconds that receiving a packet is expected to take before any observation; the other kinds follow by their
+/// weights. About the time that processors of 2020 take for a small datagram over a veth pair.
 const RECEIVED: f64 = 3300.0;
 
-/// What one exchange costs, relative to the others. Only ratios count.
+/// The costs of exchanges, relative to each other. Only ratios count.
 ///
-/// The defaults were fitted to traced soft interrupts of containers that serve files of 10, 30 and
-/// 50 KB (Linux 6.1, emulated, by an earlier state of the tracing programs; `make accuracy` prints
-/// today's fit); the block request's and the other soft interrupt's are estimates. See
-/// `docs/charge.md` on how far they are off.
+/// The defaults were fitted to traced soft interrupts of containers that serve files of 10, 30 and 50 KB (Linux 6.1,
+/// emulated, by an earlier state of the tracing programs; `make accuracy` prints the current fit); the weights of the
+/// block request and of the other soft interrupt are estimates. `docs/charge.md` describes their error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
     /// A packet that the guest received.
     pub received: f64,
-    /// A packet that it sent.
+    /// A packet that the guest sent.
     pub sent: f64,
-    /// A KiB of either on top: copies and checksums.
+    /// A KiB of a packet in either direction, in addition: copies and checksums.
     pub kibibyte: f64,
     /// A block request's completion.
     pub block_request: f64,
-    /// A run of another soft interrupt.
+    /// A run of a soft interrupt of any other kind.
     pub other: f64,
 }
 
@@ -39,7 +38,7 @@ impl Default for Weights {
     }
 }
 
-/// `received=4,sent=1,kibibyte=0,block-request=2,other=0.3`: those not named are 0.
+/// Parses `received=4,sent=1,kibibyte=0,block-request=2,other=0.3`: kinds that are not named are 0.
 impl FromStr for Weights {
     type Err = String;
 
@@ -77,7 +76,7 @@ impl FromStr for Weights {
 }
 
 impl Weights {
-    /// In nanoseconds, as expected before anything is known.
+    /// The weights in nanoseconds, as expected before any observation.
     pub(super) fn nanoseconds(&self) -> Amounts {
         let all = [
             self.received,

@@ -72,7 +72,7 @@ pub struct ThreadTimes {
     pub vcpu_wait: Nanoseconds,
 }
 
-/// The total of one role: the threads that are read individually, and those that have ended.
+/// A role whose threads are read individually, with the totals of its ended threads.
 #[derive(Debug, Clone, Copy)]
 struct Role {
     role: Stage,

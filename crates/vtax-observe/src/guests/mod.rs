@@ -1,9 +1,8 @@
-//! The guests of this host, found without configuration: VMs by their monitors' command lines,
-//! containers by their control groups, Xen's domains by the toolstack; each with its network
-//! devices and disks.
+//! Discovery of this host's guests without configuration: VMs by their monitors' command lines, containers by their
+//! control groups, Xen's domains by the toolstack; each with its network devices and disks.
 //!
-//! A pass costs little when nothing changed: a process or control group that was looked at is known
-//! by its directory's inode, which changes when the number or the name gets a new owner.
+//! A pass costs little when nothing changed: a process or control group that has been examined is identified by its
+//! directory's inode, which changes when the number or the name is reused.
 
 mod cloud_hypervisor;
 mod container;
@@ -39,10 +38,10 @@ use vtax_kernel::Process;
 pub use vtax_kernel::cgroup::Hierarchy;
 use vtax_kernel::text;
 
-/// What makes a guest the same guest from one pass to the next.
+/// The identity of a guest across passes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GuestKey {
-    /// A monitor's process. The number alone is given away again.
+    /// A monitor's process. The process number alone may be reused.
     Process {
         /// Its number.
         pid: u32,
@@ -60,16 +59,16 @@ pub enum GuestKey {
     Domain(String),
 }
 
-/// A process outside a guest's own that works for it alone.
+/// A process outside a guest's own processes that works for that guest alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Helper {
     /// The process.
     pub pid: u32,
-    /// What it does.
+    /// The kind of its work.
     pub work: HelperWork,
 }
 
-/// What a helper does.
+/// The kind of work of a helper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum HelperWork {
     /// A vhost worker that is a kernel thread.
@@ -78,35 +77,35 @@ pub enum HelperWork {
     Backend,
     /// The device model of a Xen domain.
     Emulator,
-    /// Our own virtual NIC, which maps the memory of no other guest.
+    /// The vtax NIC, where it maps the memory of no other guest.
     Nic,
 }
 
 /// A guest of this host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Guest {
-    /// Given in order of discovery and never again: the short handle of this guest.
+    /// The short handle of this guest, given in order of discovery and never reused.
     pub number: u32,
     /// Its identity.
     pub key: GuestKey,
-    /// What runs it.
+    /// The platform that runs it.
     pub platform: Platform,
-    /// What manages it, where that shows: libvirt, proxmox, kubevirt, openstack, kata.
+    /// The manager of the guest, where it can be recognised: libvirt, proxmox, kubevirt, openstack, kata.
     pub manager: Option<&'static str>,
-    /// Its name, sanitised and, among the guests of now, unique.
+    /// Its name, sanitised and unique among the present guests.
     pub name: String,
-    /// The name that it was given, sanitised. Others may have the same.
+    /// The name that its creator gave it, sanitised. Other guests may have the same name.
     pub called: String,
     /// Its UUID, where one is known.
     pub uuid: Option<String>,
-    /// Processors that it was given, where that is known.
+    /// The number of its assigned processors, where it is known.
     pub cpus: Option<u32>,
     /// The monitor's process, or one process of the container.
     pub process: Option<u32>,
-    /// A process, not the guest's, that sees a Xen domain's devices where these are in another
-    /// network namespace than the host's.
+    /// A process outside the guest that sees a Xen domain's devices, where these are in a network namespace other than
+    /// the host's.
     pub beside_devices: Option<u32>,
-    /// The control group that it is in (VMs) or that it is (containers), relative to the hierarchy.
+    /// For a VM, the control group that contains it; for a container, its own control group; relative to the hierarchy.
     pub group: Option<PathBuf>,
     /// Its number as a Xen domain, and the domain's CPU time.
     pub domain: Option<(u32, Nanoseconds)>,
@@ -116,12 +115,12 @@ pub struct Guest {
     pub disks: Vec<Disk>,
     /// Processes outside its own that work for it alone.
     pub helpers: Vec<Helper>,
-    /// It was not there in the pass before the one that found it: all that it used is new.
+    /// Whether it was absent in the pass before its discovery: all of its use is then new.
     pub is_new: bool,
 }
 
 impl Guest {
-    /// A guest of which no more is known yet.
+    /// Creates a guest without further properties.
     fn new(key: GuestKey, platform: Platform, name: String) -> Self {
         Self {
             number: 0,
@@ -144,28 +143,27 @@ impl Guest {
     }
 }
 
-/// What one source says of a guest.
+/// The description of a guest by one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     platform: Platform,
     manager: Option<&'static str>,
     name: Option<Vec<u8>>,
-    /// What its manager calls it besides, which sets it apart from others of its name.
+    /// An additional identifier from its manager, which distinguishes it from other guests with the same name.
     number: Option<Vec<u8>>,
     uuid: Option<String>,
     cpus: Option<u32>,
 }
 
-/// A guest's changing parts (devices, disks) are looked at again this often, in passes: devices are
-/// plugged in and out.
+/// The interval in passes at which a guest's devices and disks are read again, since devices are plugged in and out.
 const LOOK_AGAIN: u64 = 16;
 
-/// As long as the host's own devices stay the same, a container's are looked at this often, and so is
-/// a process that was no monitor.
+/// The interval in passes for a container's devices, as long as the host's own devices stay the same, and for a process
+/// that was not a monitor.
 const LOOK_AGAIN_LATER: u64 = 64;
 
-/// A process is looked at in its first passes, since a shell becomes a monitor by executing it, and
-/// now and then afterwards.
+/// The number of first passes in which a process is examined each time, since a shell becomes a monitor by executing
+/// it; later it is examined at intervals.
 const YOUNG: u8 = 4;
 
 /// The guests of this host.
@@ -177,16 +175,16 @@ pub struct Guests {
     passes: u64,
     next_number: u32,
     processes: HashMap<u32, Looked>,
-    /// The NICs that work for one guest, and whose that is.
+    /// The NICs that work for one guest, and the guest of each.
     nics: HashMap<u32, GuestKey>,
     groups: Groups,
     oci: OciStates,
     links: HostLinks,
-    /// The last pass in which one of them came or went.
+    /// The last pass in which one of the devices came or went.
     links_changed_in: u64,
     xen: Option<xen::Toolstack>,
     guests: BTreeMap<GuestKey, Guest>,
-    /// The pass that found each guest: devices come moments after their guest.
+    /// The pass that found each guest: devices appear shortly after their guest.
     found_in: HashMap<u32, u64>,
     entries: Vec<MaybeUninit<u8>>,
     problems: Vec<String>,
@@ -203,7 +201,7 @@ struct Looked {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     Other,
-    /// A monitor, by its guest's key.
+    /// A monitor, with its guest's key.
     Monitor(GuestKey),
     /// A kernel thread that works for one of the threads of a VM's monitor, or of its NIC.
     Vhost {
@@ -219,7 +217,7 @@ enum Kind {
 }
 
 impl Guests {
-    /// The processes that run VMs, helpers such as a virtual NIC included, each with its guest's number.
+    /// The processes that run VMs, including helpers such as a virtual NIC, each with its guest's number.
     pub(crate) fn monitors(&self) -> HashMap<u32, u32> {
         let vms = self.iter().filter(|guest| guest.platform.is_vm());
         vms.flat_map(|guest| {
@@ -229,7 +227,7 @@ impl Guests {
         .collect()
     }
 
-    /// Nothing is looked at before the first [`Guests::scan`].
+    /// Creates an empty list; the first [`Guests::scan`] fills it.
     pub fn new(roots: Roots) -> Self {
         let hierarchy = Hierarchy::find(&roots.sys);
         let host = Process::new(&roots.proc, 1)
@@ -237,7 +235,7 @@ impl Guests {
             .or_else(|| Process::new(&roots.proc, std::process::id()).net_namespace());
         Self {
             hierarchy,
-            // Without permission to look at init, no process's namespace can be compared either.
+            // Without permission to inspect init, no process's namespace can be compared either.
             host_namespace: host.unwrap_or(0),
             passes: 0,
             next_number: 1,
@@ -276,22 +274,22 @@ impl Guests {
         self.guests.values()
     }
 
-    /// How many there are.
+    /// The number of guests.
     pub fn len(&self) -> usize {
         self.guests.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no guests.
     pub fn is_empty(&self) -> bool {
         self.guests.is_empty()
     }
 
-    /// What could not be looked at in the last pass, and why.
+    /// The items that could not be inspected in the last pass, and the reasons.
     pub fn problems(&self) -> &[String] {
         &self.problems
     }
 
-    /// Brings the list up to date.
+    /// Updates the list.
     pub fn scan(&mut self) {
         self.problems.clear();
         for guest in self.guests.values_mut() {
@@ -300,7 +298,7 @@ impl Guests {
         if self.links.update(&self.roots.sys) {
             self.links_changed_in = self.passes;
         }
-        // Before the processes: what one in a container may be depends on that.
+        // Groups are scanned before processes: the treatment of a process depends on whether it is in a container.
         self.scan_groups();
         self.scan_processes();
         self.scan_domains();
@@ -386,11 +384,11 @@ impl Guests {
         let is_in_container = group
             .as_deref()
             .is_some_and(|group| self.groups.is_in_container(group));
-        // A command line is what a container says of itself, and would take its time off its bill.
+        // A container chooses its command lines, and could use one to avoid the charge for its time.
         if is_in_container && !process.holds_vm() {
             return Kind::Other;
         }
-        // A Xen domain's device model is a QEMU, but no guest of its own.
+        // A Xen domain's device model is a QEMU, but not a separate guest.
         let domain = options::value(&arguments, "xen-domid").and_then(text::small);
         if let Some(domain) = domain.filter(|_| !is_in_container) {
             return Kind::ForDomain {
@@ -431,7 +429,7 @@ impl Guests {
         Some(group.strip_prefix("/").map(Path::to_owned).unwrap_or(group))
     }
 
-    /// `number` is what sets this guest apart from others of its name, where there is such a thing.
+    /// `number` distinguishes this guest from others with the same name, where there is one.
     fn add(&mut self, mut guest: Guest, number: Option<String>) {
         let key = match &guest.key {
             GuestKey::Process { pid, .. } => format!("pid {pid}"),
@@ -470,7 +468,7 @@ impl Guests {
         }
     }
 
-    /// The guest, and what sets it apart from others of its name.
+    /// Returns the guest, and an identifier that distinguishes it from others with the same name.
     fn container(&self, added: Added, mounted: &Path) -> (Guest, String) {
         let Added { path, inode, is } = added;
         let stores = container::Stores::new(&self.roots);
@@ -512,7 +510,7 @@ impl Guests {
         for domain in domains {
             let key = key(&domain);
             if let Some(guest) = self.guests.get_mut(&key) {
-                // A domain that migrated or rebooted keeps its UUID and gets a new number.
+                // A domain that migrated or rebooted keeps its UUID and has a new number.
                 guest.domain = Some((domain.id, domain.time));
                 continue;
             }
@@ -569,8 +567,8 @@ impl Guests {
         }
     }
 
-    /// Finds the guests of NICs by the memory that these map, now and then and while a VM is young: a
-    /// guest comes to its NIC moments after it began. A NIC of several is nobody's.
+    /// Finds the guests of NICs by the memory that the NICs map, at intervals and while a VM is young: a guest connects
+    /// to its NIC shortly after its start. A NIC of several guests belongs to none.
     fn match_nics(&mut self) {
         let processes = &self.processes;
         let is_nic = |pid: &u32| {
@@ -607,7 +605,8 @@ impl Guests {
             let files = nic::shared_files(process(pid));
             let mut guests = files.iter().filter_map(|file| owners.get(file));
             let guest = guests.next()?;
-            // A monitor's time is taken off its container's, and a container's NIC is the container's.
+            // A monitor's time is subtracted from its container's, and the time of a NIC inside a container is the
+            // container's.
             let is_beside = container(&self.group_of(process(pid))) == container(&guest.group);
             let is_its_alone = guests.all(|other| other.key == guest.key);
             (is_beside && is_its_alone).then(|| (pid, guest.key.clone()))
@@ -674,7 +673,7 @@ impl Guests {
         if !looked {
             return;
         }
-        // Containers of one pod share a namespace: its devices are the first one's.
+        // Containers of one pod share a namespace: its devices belong to the first container.
         let mut owned = HashSet::new();
         let mut guests: Vec<&mut Guest> = self.guests.values_mut().collect();
         guests.sort_by_key(|guest| guest.number);
@@ -706,7 +705,7 @@ fn kernel_thread(name: &[u8]) -> Kind {
     })
 }
 
-/// Every process's number with its directory's inode.
+/// Lists every process's number with its directory's inode.
 fn list_processes(
     proc: &Path,
     buffer: &mut [MaybeUninit<u8>],
@@ -724,7 +723,7 @@ fn list_processes(
     Ok(listed)
 }
 
-/// A process of a group, or of a group in it.
+/// Returns a process of a group, or of a group below it.
 pub(crate) fn first_process(group: &Path, deepest: u32) -> Option<u32> {
     let listed = std::fs::read(group.join("cgroup.procs")).ok()?;
     let first = text::lines(&listed)
@@ -740,7 +739,7 @@ pub(crate) fn first_process(group: &Path, deepest: u32) -> Option<u32> {
         .find_map(|entry| first_process(&entry.path(), deepest - 1))
 }
 
-/// The processors that a group may use, rounded up; `None` without a limit.
+/// The number of processors that a group may use, rounded up; `None` without a limit.
 fn quota(group: &Path) -> Option<u32> {
     let (quota, period) = match std::fs::read(group.join("cpu.max")) {
         Ok(limit) => {
@@ -763,7 +762,7 @@ fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
 }
 
-/// A UUID in its canonical form; `None` for anything else.
+/// A UUID in its canonical form; `None` for any other text.
 fn uuid(text: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(text).ok()?.to_ascii_lowercase();
     let parts: Vec<usize> = text.split('-').map(str::len).collect();

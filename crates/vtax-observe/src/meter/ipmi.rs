@@ -1,4 +1,4 @@
-//! The power that a server's BMC shows: `ipmitool dcmi power reading`, on a thread of its own.
+//! The power reading of a server's BMC: `ipmitool dcmi power reading`, on a separate thread.
 
 use super::program::{command_line, ending, run};
 use super::series::MeterSeries;
@@ -17,17 +17,17 @@ pub(super) const NAME: &str = "ipmi";
 
 const DOMAIN: &str = "host";
 
-/// How to ask the BMC.
+/// The configuration for reading the BMC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpmiConfig {
     /// The program.
     pub program: PathBuf,
-    /// What comes before `dcmi power reading`, such as `-I lanplus -H bmc.example -U user -f FILE`
-    /// for a BMC over the network. Empty: the local BMC, which needs a device below `/dev`.
+    /// The arguments before `dcmi power reading`, such as `-I lanplus -H bmc.example -U user -f FILE` for a BMC over
+    /// the network. Empty: the local BMC, which needs a device below `/dev`.
     pub arguments: Vec<String>,
-    /// Time between two questions. Most BMCs average over a second or more.
+    /// Time between two requests. Most BMCs average over a second or more.
     pub period: Duration,
-    /// How long one answer may take.
+    /// The time limit of one request.
     pub limit: Duration,
 }
 
@@ -56,7 +56,7 @@ impl IpmiConfig {
     }
 }
 
-/// A BMC that answers. A slow one delays nobody: [`Instrument::read`] takes the latest answer.
+/// A BMC that responds. [`Instrument::read`] uses the latest response, so that a slow BMC delays no other instrument.
 #[derive(Debug)]
 pub struct Ipmi {
     domains: [Domain; 1],
@@ -80,10 +80,10 @@ struct State {
 }
 
 impl Ipmi {
-    /// Asks the BMC once, and then again every period on a thread of its own.
+    /// Reads the BMC once, and then every period on a separate thread.
     ///
     /// # Errors
-    /// The reason that there is none, or that it does not measure power.
+    /// The reason that there is no BMC, or that it does not measure power.
     pub fn open(dev: &Path, config: IpmiConfig, clock: Arc<dyn Clock>) -> Result<Self, Absent> {
         let devices = ["ipmi0", "ipmi/0", "ipmidev/0"];
         if config.arguments.is_empty() && !devices.iter().any(|device| dev.join(device).exists()) {
@@ -127,7 +127,7 @@ impl Ipmi {
     }
 }
 
-/// An answer stands until the next one is overdue, slow answers allowed for.
+/// The time for which a response is valid: until the next one is overdue, with an allowance for slow responses.
 fn stands(config: &IpmiConfig) -> Nanoseconds {
     Nanoseconds::from(config.period.saturating_mul(3).saturating_add(config.limit))
 }
@@ -156,7 +156,7 @@ impl Shared {
     }
 }
 
-/// The watts in the answer of `ipmitool dcmi power reading`, or what is wrong with it.
+/// Parses the watts in the output of `ipmitool dcmi power reading`; the error describes the fault.
 fn parse(said: &str) -> Result<Watts, String> {
     let field = |name: &str| {
         said.lines().find_map(|line| {
@@ -194,7 +194,7 @@ impl Instrument for Ipmi {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let total = state.integral.total_at(now);
-        // Without an answer the joules are unknown, which is not none.
+        // Without a response the joules are unknown, not zero.
         if let Some(power) = state.integral.standing(now) {
             self.joules.record_joules(into, total);
             self.watts.record_watts(into, power);
@@ -228,7 +228,7 @@ impl Drop for Ipmi {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(asker) = self.asker.take() {
             asker.thread().unpark();
-            // It fails only if the thread panicked, and then there is nothing left to wait for.
+            // Fails only if the thread panicked.
             let _ = asker.join();
         }
     }
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_bmc_that_falls_silent_never_blocks_a_reading_and_is_reported() {
-        // The first answer comes at once, every later one never.
+        // The first response comes immediately; no later one comes.
         let (_root, mut meter) =
             open("[ -e asked ] && exec sleep 1000; touch asked; cat answer").unwrap();
         let mut readings = Readings::default();

@@ -1,4 +1,4 @@
-//! Power from utilization, where nothing measures it: a curve through active idle and ten loads.
+//! Power from utilization, for hosts without a meter: a curve through active idle and ten load levels.
 
 use super::power_model::{Fit, PowerModel};
 use super::series::MeterSeries;
@@ -24,7 +24,7 @@ pub const POINTS: usize = 11;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Which machine, and how the curve was got.
+    /// The machine, and how the curve was obtained.
     pub name: String,
     /// The day on which it was measured or fitted, such as 2026-03-01; unknown in older files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,7 +33,7 @@ pub struct Model {
     pub cpus: u32,
     /// Watts at active idle, 10 %, 20 % … 100 %.
     pub watts: [f64; POINTS],
-    /// How a calibration got it; absent from a published curve.
+    /// How a calibration fitted it; absent from a published curve.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Fit>,
 }
@@ -42,7 +42,7 @@ impl Model {
     /// Reads a model from TOML.
     ///
     /// # Errors
-    /// What is wrong with it, in one sentence.
+    /// A description of the first fault, in one sentence.
     pub fn parse(text: &str) -> Result<Self, String> {
         let model: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if model.cpus == 0 {
@@ -84,7 +84,7 @@ impl Model {
             }
             _ => None,
         });
-        // Only a utilization that is no number lies on no step; it counts as idle.
+        // Only NaN is outside all steps; it counts as idle.
         Watts(on_step.unwrap_or(self.idle().0))
     }
 
@@ -94,7 +94,7 @@ impl Model {
     }
 }
 
-/// How busy all processors are, from `/proc/stat`.
+/// The utilization of all processors, from `/proc/stat`.
 #[derive(Debug)]
 pub(super) struct Utilization {
     path: PathBuf,
@@ -102,7 +102,7 @@ pub(super) struct Utilization {
 }
 
 impl Utilization {
-    /// Of the machine whose kernel shows `proc`.
+    /// Opens the file of the machine whose procfs is at `proc`.
     pub fn new(proc: &Path) -> Self {
         Self {
             path: proc.join("stat"),
@@ -110,10 +110,10 @@ impl Utilization {
         }
     }
 
-    /// Reads the file, and what it left uncounted since the last reading.
+    /// Reads the file; also returns the changes since the last reading that left time uncounted.
     ///
     /// # Errors
-    /// When it cannot be read or is none.
+    /// When it cannot be read or has another format.
     pub fn read(&mut self, now: Nanoseconds) -> Result<(CpuMark, Findings), ObserveError> {
         let stat = HostStat::parse(&vtax_kernel::read(&self.path)?);
         let Some(stat) = stat.filter(|stat| stat.processors > 0) else {
@@ -129,8 +129,8 @@ impl Utilization {
     }
 }
 
-/// The busy share of all processors' time between two moments, 0 to 1; `None` for an empty span and
-/// where the file did not show it.
+/// The busy share of all processors' time between two marks, 0 to 1; `None` for an empty span and where the file did
+/// not show it.
 pub(super) fn busy_share(earlier: &CpuMark, later: &CpuMark) -> Option<f64> {
     let processors = later.processors.max(earlier.processors);
     let all = later.at.saturating_since(earlier.at).as_secs_f64() * f64::from(processors);
@@ -138,12 +138,12 @@ pub(super) fn busy_share(earlier: &CpuMark, later: &CpuMark) -> Option<f64> {
     (all > 0.0).then(|| (busy / all).clamp(0.0, 1.0))
 }
 
-/// `/proc/stat` counts in ticks of 10 ms, so utilization is taken over at least this time: a shorter span is
-/// mostly rounding, and a curve makes a bias of it.
+/// `/proc/stat` counts in ticks of 10 ms, so utilization is taken over at least this time: over a shorter span it is
+/// mostly rounding, which the curve converts to a bias.
 const WINDOW: Nanoseconds = Nanoseconds(1_000_000_000);
 
-/// Joules from a [`Model`] and `/proc/stat`. Two domains: `host`, and within it `idle`, what the
-/// machine would have used doing nothing in the same time.
+/// Joules from a [`Model`] and `/proc/stat`. Two domains: `host`, and within it `idle`, the energy that the machine
+/// would have used in the same time while idle.
 #[derive(Debug)]
 pub struct ModelMeter {
     model: Model,
@@ -162,10 +162,10 @@ pub struct ModelMeter {
 }
 
 impl ModelMeter {
-    /// The model in `file`, or [`DEFAULT_MODEL`].
+    /// Opens the model in `file`, or [`DEFAULT_MODEL`].
     ///
     /// # Errors
-    /// When the file cannot be read or is no model, or `/proc/stat` is missing.
+    /// When the file cannot be read or is not a model, or `/proc/stat` is missing.
     pub fn open(proc: &Path, file: Option<&Path>) -> Result<Self, Absent> {
         let absent = |reason: String| Absent::because(NAME, reason);
         let content = match file {
@@ -243,7 +243,7 @@ impl Instrument for ModelMeter {
         let start = *self.start.get_or_insert(now);
         let before = *self.window.get_or_insert(mark);
         let span = now.saturating_since(before.at);
-        // Of a single column that failed, the instrument of the host's CPU time has the word.
+        // The failure of a single column is reported by the instrument of the host's CPU time.
         let mut known = Ok(());
         match busy_share(&before, &mark) {
             Some(utilization) => {
@@ -253,13 +253,13 @@ impl Instrument for ModelMeter {
                     self.closed = total;
                     self.window = Some(mark);
                 }
-                // A window still open is estimated anew each time; what was told once stays told.
+                // An open window is estimated again at each reading; the reported total must not fall.
                 if total.0 > self.told.0 {
                     self.told = total;
                 }
                 self.watts.record_watts(into, power);
             }
-            // What was used in this window is unknown, and the next one begins.
+            // The energy of this window is unknown, and the next window begins.
             None if span > Nanoseconds(0) => {
                 self.closed = self.told;
                 self.window = Some(mark);
@@ -511,8 +511,8 @@ mod tests {
         fs::write(root.path().join("stat"), text).unwrap();
     }
 
-    /// Watts of four processors that were busy for 19.2 of 400 ticks a second, where the columns of
-    /// idle and stolen time show `idle` and `steal` after so many seconds.
+    /// Returns the watts of four processors that were busy for 19.2 of 400 ticks a second, where the columns of idle
+    /// and stolen time show `idle` and `steal` after each number of seconds.
     fn watts_of_four(idle: impl Fn(u64) -> u64, steal: impl Fn(u64) -> u64, last: u64) -> f64 {
         let root = TempDir::new().unwrap();
         let at = |second: u64| stat_of_four(&root, second * 192 / 10, idle(second), steal(second));
@@ -543,7 +543,7 @@ mod tests {
 
     #[test]
     fn a_processor_taken_offline_and_back_costs_its_intervals_and_nothing_later() {
-        // Idle time of a processor that is offline is counted by another clock, hours behind.
+        // The idle time of an offline processor is counted by another clock, hours behind.
         let offline = |second: u64| (3..6).contains(&second);
         let idle = |second: u64| {
             let behind = if offline(second) { 2_000_000 } else { 0 };
@@ -592,7 +592,7 @@ mod tests {
                 now += wait;
                 stat(&root, busy, idle);
                 let mut readings = Readings::default();
-                // What it cannot explain it says, and records all the same.
+                // An unexplained change is reported as an error, and the values are recorded in any case.
                 let _ = meter.read(Nanoseconds(now), &mut readings);
                 let snapshot = Snapshot::of(Nanoseconds(now), &readings);
                 let joules = value(&snapshot, "energy.model.host_joules");

@@ -1,4 +1,4 @@
-//! A meter between the machine and the wall: whatever sigrok reads, through `sigrok-cli`.
+//! A meter between the machine and the wall socket: any instrument that sigrok reads, through `sigrok-cli`.
 
 use super::program::{Reaped, ending, not_started};
 use super::series::MeterSeries;
@@ -17,30 +17,30 @@ pub(super) const NAME: &str = "wall";
 
 const DOMAIN: &str = "host";
 
-/// Volts, as a mains voltage is configured.
+/// Volts of a configured mains voltage.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub struct Volts(pub f64);
 
-/// Which instrument to read, and how to make watts of what it shows.
+/// The instrument to read, and the conversion of its readings to watts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WallConfig {
     /// The program.
     pub program: PathBuf,
-    /// sigrok's name for the driver and its connection, such as
-    /// `mastech-mas345:conn=/dev/ttyUSB0` (`sigrok-cli -L` lists the drivers).
+    /// sigrok's name for the driver and its connection, such as `mastech-mas345:conn=/dev/ttyUSB0` (`sigrok-cli -L`
+    /// lists the drivers).
     pub driver: String,
-    /// Which of its channels; all of them if `None`.
+    /// The channels to read; all of them if `None`.
     pub channels: Option<String>,
     /// The voltage to multiply a current with, where the instrument shows no voltage itself.
     pub volts: Option<Volts>,
     /// The share of volt-amperes that is true power (1 for DC and for a resistive load).
     pub power_factor: f64,
-    /// How long a reading stands while none follows, and how long to wait for the first.
+    /// The time for which a reading is valid without a later one, and the wait for the first reading.
     pub stands: Duration,
 }
 
 impl WallConfig {
-    /// The instrument behind `driver`, without a configured voltage.
+    /// Configures the instrument behind `driver`, without a voltage.
     pub fn new(driver: impl Into<String>) -> Self {
         Self {
             program: PathBuf::from("sigrok-cli"),
@@ -68,8 +68,8 @@ impl WallConfig {
     }
 }
 
-/// An instrument that sigrok reads. `sigrok-cli` samples continuously until its standard input
-/// closes, so it ends with this process whatever happens to it.
+/// An instrument that sigrok reads. `sigrok-cli` samples continuously until its standard input closes, so it ends with
+/// this process in every case.
 #[derive(Debug)]
 pub struct WallMeter {
     domains: [Domain; 1],
@@ -105,14 +105,14 @@ impl Shared {
     }
 }
 
-/// An instrument whose first readings are all unusable stays so; more tell nothing new.
+/// The number of unusable first readings after which the instrument counts as unusable.
 const ENOUGH_FAILURES: u64 = 5;
 
 impl WallMeter {
     /// Starts `sigrok-cli` and waits for the first usable reading.
     ///
     /// # Errors
-    /// The reason that there is none: the program's own words, or what is wrong with its readings.
+    /// The reason that there is none: the program's own message, or the fault of its readings.
     pub fn open(config: &WallConfig, clock: Arc<dyn Clock>) -> Result<Self, Absent> {
         let absent = |reason: String| Absent::because(NAME, format!("{}: {reason}", config.driver));
         let failed = |error: io::Error| absent(not_started(&error));
@@ -133,7 +133,7 @@ impl WallMeter {
                 .spawn()
                 .map_err(|error| failed(error).remedy("apt install sigrok-cli"))?,
         );
-        // The command holds our copies of the pipe's ends; without this the output never ends.
+        // The command holds copies of the pipe's ends; while they are open, the output does not end.
         drop(command);
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
@@ -200,9 +200,9 @@ impl WallMeter {
     }
 }
 
-/// Takes every line until the program ends.
+/// Reads every line until the program ends.
 fn read_lines(output: PipeReader, shared: &Shared, clock: &dyn Clock) {
-    /// Longer than any reading; what comes without line ends is cut there.
+    /// Longer than any reading; longer lines are cut at this length, in bytes.
     const LONGEST_LINE: u64 = 4096;
     let mut output = BufReader::new(output);
     let mut bytes = Vec::new();
@@ -226,7 +226,7 @@ fn read_lines(output: PipeReader, shared: &Shared, clock: &dyn Clock) {
 impl State {
     fn take(&mut self, at: Nanoseconds, line: &str) {
         let Some(sample) = parse(line) else {
-            // Not a reading: what the program has to say, kept in case it ends.
+            // Not a reading, but a message of the program, kept in case it ends.
             if self.said.len() > 4096 {
                 self.said.clear();
             }
@@ -265,8 +265,7 @@ struct Sample {
     alternating: bool,
 }
 
-/// `P1: 700 mA AC` → 0.7 A, alternating. `None` for everything that is no such reading. An
-/// overload is shown as `inf`.
+/// Parses `P1: 700 mA AC` as 0.7 A, alternating. `None` for any other line. An overload is shown as `inf`.
 fn parse(line: &str) -> Option<Sample> {
     let (_, reading) = line.split_once(": ")?;
     let mut words = reading.split_whitespace();
@@ -298,8 +297,8 @@ fn parse(line: &str) -> Option<Sample> {
     })
 }
 
-/// Makes watts of an instrument's readings: its own where it shows power, else current times
-/// voltage, its own or the configured one.
+/// Converts an instrument's readings to watts: the power where the instrument shows it, otherwise current times
+/// voltage, from the instrument or the configuration.
 #[derive(Debug)]
 struct Interpreter {
     configured: Option<Volts>,
@@ -320,8 +319,7 @@ impl Interpreter {
         }
     }
 
-    /// The power that a reading completes, if any. Reversed leads only turn the sign, so the
-    /// size counts.
+    /// The power that a reading completes, if any. Reversed leads only change the sign, so the absolute value is used.
     fn watts(&mut self, sample: &Sample) -> Result<Option<Watts>, String> {
         let size = sample.value.abs();
         match sample.quantity {
@@ -384,7 +382,7 @@ impl Instrument for WallMeter {
         let mut state = self.shared.lock();
         let total = state.integral.total_at(now);
         let standing = state.integral.standing(now);
-        // Without a reading the joules are unknown, which is not none.
+        // Without a reading the joules are unknown, not zero.
         if let Some(power) = standing {
             self.joules.record_joules(into, total);
             self.watts.record_watts(into, power);
@@ -415,7 +413,7 @@ impl Meter for WallMeter {
 impl Drop for WallMeter {
     fn drop(&mut self) {
         if let Some(mut program) = self.program.take() {
-            // Closing its input tells sigrok-cli to stop and to leave the port as it found it.
+            // Closing its input makes sigrok-cli stop and restore the port.
             drop(program.0.stdin.take());
             let deadline = Instant::now() + Duration::from_secs(2);
             while Instant::now() < deadline && matches!(program.0.try_wait(), Ok(None)) {
@@ -423,7 +421,7 @@ impl Drop for WallMeter {
             }
         }
         if let Some(reader) = self.reader.take() {
-            // It fails only if the thread panicked, and then there is nothing left to wait for.
+            // Fails only if the thread panicked.
             let _ = reader.join();
         }
     }
@@ -523,8 +521,8 @@ mod tests {
         config.program = root.path().join("sigrok-cli");
         config.volts = Some(Volts(100.0));
         config.stands = Duration::from_secs(20);
-        // Another process writes the script: were it open for writing here, a child that another
-        // test starts at this moment would inherit it, and a file open for writing cannot be run.
+        // A separate process writes the script: if this process had it open for writing, a child that another test
+        // starts at the same time would inherit the descriptor, and a file open for writing cannot be executed.
         let write = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$0\" && chmod +x \"$0\"";
         let written = Command::new("sh")
             .args(["-c", write])
