@@ -1,4 +1,4 @@
-//! Containers: the control group layout, and which OCI runtime really runs one on it.
+//! Containers: the control group layout, and the OCI runtimes that run a container on it.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_guest::platform::container::Runtime;

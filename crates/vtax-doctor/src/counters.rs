@@ -37,7 +37,7 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     findings
 }
 
-/// Only charge-back by counting depends on it.
+/// The kernel's accounting of interrupt time, which only charge-back by counting uses.
 fn interrupt_time(accounting: IrqAccounting) -> Finding {
     let answer = if accounting.is_by_clock() {
         Answer::Yes

@@ -1,4 +1,4 @@
-//! The processor: what of it a plan can set, and what makes its timing hard to trust.
+//! The processor: the properties that a plan can set, and those that make timing unreliable.
 
 use super::{Answer, Finding, Options, Topic};
 use std::collections::BTreeSet;
@@ -126,7 +126,7 @@ fn vulnerabilities(roots: &Roots) -> Finding {
         return finding(NAME, Answer::No, "the kernel does not tell")
             .remedy("results cannot say which mitigations they paid for");
     }
-    // `Mitigation: IBRS; BHI: Vulnerable` is open in part.
+    // `Mitigation: IBRS; BHI: Vulnerable` counts as vulnerable.
     let is_open = |state: &str| state.contains("ulnerable");
     let count = |sign: &str| {
         all.values()

@@ -1,5 +1,5 @@
-//! Energy meters, opened and watched under load as a run does. One that stands still counts as
-//! absent: inside VMs, RAPL is often present and zero.
+//! Energy meters, opened and measured under load as in a run. A meter whose value does not change counts as absent: in
+//! VMs, RAPL is often present and zero.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_core::Source;
@@ -56,7 +56,7 @@ fn scan(options: &Options) -> Finding {
         |answer, seen: &str| Finding::new(Topic::Energy, "scan for wall meters", answer, seen);
     match options.probes.scan_wall_meters() {
         Ok(said) => {
-            // `demo - Demo device with …` is always there and no meter.
+            // `demo - Demo device with …` is always listed and is no meter.
             let found: Vec<&str> = said
                 .lines()
                 .map(str::trim)

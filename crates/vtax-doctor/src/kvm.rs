@@ -1,4 +1,4 @@
-//! Virtual machines: whether KVM really boots a kernel, and which backend it has.
+//! Virtual machines: whether KVM boots a kernel, and its backend.
 
 use super::{Answer, Finding, KvmBoot, Options, Topic};
 use std::io::ErrorKind;
@@ -54,7 +54,7 @@ fn kvm(roots: &Roots, options: &Options, backend: Option<KvmBackend>) -> Finding
     }
 }
 
-/// The last line of a console, not too long for one line of a report.
+/// The last line of a console, shortened for one line of a report.
 fn brief(seen: &str) -> String {
     let last = seen.lines().map(str::trim).rfind(|line| !line.is_empty());
     last.unwrap_or("it said nothing")

@@ -1,9 +1,8 @@
-//! What this host can run and measure: each finding says yes, no or partly, by which evidence,
-//! and what to do about a no. One file a group of checks.
+//! The capabilities of this host: each finding answers yes, no or partly, with the evidence and, for a no, the remedy.
+//! Each group of checks has a file.
 //!
-//! The doctor asks what a run would ask: each platform's own check, a cell made and destroyed, a
-//! kernel booted, a container run, meters watched under load. Nothing that a probe makes outlives
-//! it. See `docs/doctor.md`.
+//! The doctor makes the same checks as a run: it runs each platform's own check, makes and destroys a cell, boots a
+//! kernel, runs a container and measures meters under load. Each probe removes all that it makes. See `docs/doctor.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -30,19 +29,19 @@ use std::path::PathBuf;
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 
-/// Whether the host can do a thing.
+/// Whether the host has a capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
-    /// It can.
+    /// The host has it.
     Yes,
-    /// It can in part, or it cannot be told for sure; the evidence says which.
+    /// The host has it in part, or the check cannot decide; the evidence has the details.
     Partly,
-    /// It cannot.
+    /// The host lacks it.
     No,
 }
 
-/// What a finding is about; the order of the report.
+/// The group of a finding, in the order of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topic {
@@ -52,7 +51,7 @@ pub enum Topic {
     Containers,
     /// Virtual networks.
     Network,
-    /// Sources of joules.
+    /// Energy meters.
     Energy,
     /// Counters and tracing.
     Counters,
@@ -64,9 +63,9 @@ pub enum Topic {
     Limits,
     /// Needed programs.
     Programs,
-    /// Guests and hosts that are reached otherwise than by booting them here.
+    /// Existing guests, other hosts and emulated hosts.
     Places,
-    /// What can be used now.
+    /// The platforms that can be used.
     Platforms,
 }
 
@@ -89,18 +88,18 @@ impl Topic {
     }
 }
 
-/// One thing that the host can or cannot do.
+/// The result of one check of the host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The group.
     pub topic: Topic,
-    /// What it is about, in one to three words; stable for programs.
+    /// The subject in one to three words; a stable key for programs.
     pub name: String,
-    /// Whether the host can do it.
+    /// Whether the host has the capability.
     pub answer: Answer,
-    /// What was seen.
+    /// The evidence.
     pub evidence: String,
-    /// What to do, or what vtax does instead, where the answer is not yes.
+    /// The remedy, or the substitute that vtax uses, where the answer is not yes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub remedy: Option<String>,
     /// The Debian package whose installation turns the answer into yes.
@@ -120,7 +119,7 @@ impl Finding {
         }
     }
 
-    /// A no, in the words of the one who refused.
+    /// A finding with the answer no and the message of `error`.
     fn refused(topic: Topic, name: &str, error: &HostError) -> Self {
         match error {
             HostError::Missing { what, remedy } => {
@@ -145,22 +144,22 @@ impl Finding {
     }
 }
 
-/// How to examine.
+/// The options of an examination.
 pub struct Options<'a> {
-    /// How things are tried; [`HostProbes`] on a real host.
+    /// The probes; [`HostProbes`] on a real host.
     pub probes: &'a dyn Probes,
     /// Whether to look for wall meters, which opens every serial port.
     pub scan_wall_meters: bool,
-    /// Where results and images would be stored.
+    /// The directory of results and images, which need not exist.
     pub storage: PathBuf,
-    /// Stop requests: the present probe ends in order, and no further one begins.
+    /// Stop requests: the current probe completes, and no further one begins.
     pub signals: Option<&'a Signals>,
 }
 
-/// Examines the host. Takes about a second, three more for each meter that measures, and as long
-/// again as a kernel needs to boot on KVM.
-/// It never fails: what cannot be examined is a finding with the reason. After a stop request
-/// the findings so far are returned.
+/// Examines the host. It takes about a second, three seconds more for each meter that is measured under load, and the
+/// time of a kernel's boot on KVM.
+///
+/// It never fails: a failed check is a finding with the reason. After a stop request it returns the findings so far.
 pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     let groups: [fn(&Roots, &Options) -> Vec<Finding>; 10] = [
         kvm::examine,
@@ -189,7 +188,7 @@ pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
 /// The report for programs: findings and summary as one JSON object.
 ///
 /// # Errors
-/// Never, in practice: every part of it is plain text.
+/// Never, in practice: all its values are plain text.
 pub fn json(findings: &[Finding]) -> Result<String, HostError> {
     #[derive(Serialize)]
     struct Report<'a> {
@@ -204,7 +203,7 @@ pub fn json(findings: &[Finding]) -> Result<String, HostError> {
         .map_err(|cause| HostError::file("write", "the report")(cause.into()))
 }
 
-/// Why the kernel refused, without the number that Rust adds: readers know the words.
+/// The kernel's error message without the number that Rust appends.
 fn reason(cause: &std::io::Error) -> String {
     let text = cause.to_string();
     text.split_once(" (os error")

@@ -1,4 +1,4 @@
-//! Privileges and limits of this process, and what each that is missing costs.
+//! Privileges and limits of this process, and the consequences of each missing one.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_host::Roots;

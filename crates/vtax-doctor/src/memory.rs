@@ -1,4 +1,4 @@
-//! Memory and disk: how much there is, and what the kernel does behind a trial's back.
+//! Memory and disk: their free space, and the kernel's settings that disturb trials.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_core::Bytes;
@@ -6,9 +6,9 @@ use vtax_host::Roots;
 use vtax_host::facts::chosen;
 use vtax_kernel::MemInfo;
 
-/// A guest with 1 GiB, the client, and room for the page cache.
+/// Memory for a guest with 1 GiB, the client, and the page cache.
 const MEMORY_WANTED: u64 = 3 << 30;
-/// The root file system as a tree and as an image, its packages, and results.
+/// Disk space for the root file system as a tree and as an image, its packages, and results.
 const DISK_WANTED: u64 = 4 << 30;
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {

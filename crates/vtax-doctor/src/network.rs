@@ -1,4 +1,4 @@
-//! Virtual networks: cells are really made and destroyed, plain and with each link emulation.
+//! Virtual networks: cells are made and destroyed, plain and with each link emulation.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_host::Roots;

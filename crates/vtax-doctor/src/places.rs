@@ -1,11 +1,11 @@
-//! Guests that exist already and hosts other than this one: what a plan reaches by libvirt, ssh and a pool's API,
-//! and the emulated hosts of `--at testbed:…`.
+//! Existing guests and other hosts, which plans reach by libvirt, ssh and the API of a pool, and the emulated hosts of
+//! `--at testbed:…`.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_host::facts::version;
 use vtax_host::{HostError, Roots};
 
-/// The emulated hosts, as `--at` names them.
+/// The emulated hosts, as values of `--at`.
 pub(super) const TESTBEDS: [&str; 2] = ["testbed:kvm", "testbed:xen"];
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
@@ -26,7 +26,7 @@ fn libvirt(options: &Options) -> Finding {
     }
 }
 
-/// `ssh` enters guests and other hosts; guests of a pool are asked for by HTTPS and entered by ssh.
+/// The findings for `ssh` and `xenapi`. A pool's guests are listed over HTTPS and entered by ssh.
 fn by_ssh(roots: &Roots) -> Vec<Finding> {
     let Some(seen) = roots
         .program("ssh")

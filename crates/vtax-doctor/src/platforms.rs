@@ -1,5 +1,4 @@
-//! The end of the report: which platforms and meters can be used now, and the one command that
-//! installs what is missing.
+//! The end of the report: the usable platforms and meters, and the command that installs all missing packages.
 
 use super::kvm::KVM;
 use super::network::CELL;
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use vtax_guest::platform::{self, Means};
 
-/// Every platform's own check, with what the findings so far say of it.
+/// The findings about platforms: each platform's own check, limited by the earlier findings.
 pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
     let answer = |topic, name: &str| {
         let is_it = |finding: &&Finding| finding.topic == topic && finding.name == name;
@@ -66,23 +65,23 @@ pub(super) fn examine(findings: &[Finding], options: &Options) -> Vec<Finding> {
         .collect()
 }
 
-/// What a user can do now.
+/// The summary of the findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// Every platform.
     pub platforms: Vec<Usable>,
-    /// Guests that exist (`libvirt`, `ssh`, `xenapi`) and emulated hosts (`testbed:kvm`, `testbed:xen`).
+    /// Existing guests (`libvirt`, `ssh`, `xenapi`) and emulated hosts (`testbed:kvm`, `testbed:xen`).
     #[serde(default)]
     pub places: Vec<Usable>,
-    /// The sources of joules, best first; `model` is always there.
+    /// The energy meters, best first; `model` is always the last.
     pub meters: Vec<String>,
-    /// What installs everything that is missing and needed.
+    /// The command that installs all packages that are missing and needed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub install: Option<String>,
 }
 
 impl Summary {
-    /// Whether any plan runs here, if only emulated: the exit status of `vtax doctor`.
+    /// Whether any plan can run here, at least emulated. It determines the exit status of `vtax doctor`.
     pub fn can_run(&self) -> bool {
         let testbeds = self.places.iter();
         self.platforms
@@ -92,18 +91,18 @@ impl Summary {
     }
 }
 
-/// Whether something can be used.
+/// A platform or place and its usability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usable {
-    /// The platform's name in plans.
+    /// Its name in plans.
     pub name: String,
-    /// Whether it can be used now; partly: with results that are flagged.
+    /// Whether it can be used; partly: its results are flagged.
     pub answer: Answer,
-    /// By which means, or what is in the way.
+    /// The means that it uses, or the reason against its use.
     pub reason: String,
 }
 
-/// Draws the conclusions from findings.
+/// Summarizes findings.
 pub fn summarize(findings: &[Finding]) -> Summary {
     let of = |topic| {
         findings

@@ -1,5 +1,5 @@
-//! Whom the doctor asks: the platforms, cells, meters and counters themselves, behind a trait so
-//! that every finding can also be tested on a host that is none.
+//! The probes of the doctor: platforms, cells, meters and counters, behind a trait so that every finding can also be
+//! tested without such a host.
 
 use std::io;
 use std::path::Path;
@@ -17,17 +17,17 @@ use vtax_observe::counters::{HardwareCounters, KvmExits};
 use vtax_observe::guests::Hierarchy;
 use vtax_observe::meter::Found;
 
-/// The libvirt that plans mean unless they name another.
+/// The default libvirt URI of plans.
 const LIBVIRT: &str = "qemu:///system";
 
-/// What became of booting a kernel on KVM.
+/// The result of booting a kernel on KVM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KvmBoot {
-    /// It booted; the text says how far and how fast.
+    /// The kernel booted, with the progress and time of the boot.
     Boots(String),
-    /// It did not; the text says what was seen instead.
+    /// The boot failed, with the observed output or error.
     Fails(String),
-    /// It was not tried; the text says why.
+    /// The boot was not tried, with the reason.
     NotTried(String),
 }
 
@@ -42,12 +42,12 @@ pub enum Counters {
     Traced,
 }
 
-/// Everything that the doctor asks or tries instead of reading it.
+/// All operations of the doctor that try something instead of reading a file of the kernel.
 pub trait Probes {
-    /// [`Platform::check`] with the settings that a plan has by default.
+    /// Runs [`Platform::check`] with the default settings of a plan.
     ///
     /// # Errors
-    /// What is missing.
+    /// When the platform lacks something.
     fn platform(&self, platform: &dyn Platform) -> Result<(), HostError>;
 
     /// Boots a stock 64-bit kernel on KVM.
@@ -56,65 +56,66 @@ pub trait Probes {
     /// Runs a container.
     ///
     /// # Errors
-    /// Why it does not run.
+    /// When it does not run.
     fn runtime(&self, runtime: Runtime) -> Result<(), HostError>;
 
     /// Makes a cell with such a link and a tap, and destroys it.
     ///
     /// # Errors
-    /// What could not be made.
+    /// When one of them cannot be made or destroyed.
     fn cell(&self, link: LinkConfig) -> Result<(), HostError>;
 
-    /// Opens every meter, and watches those that measure under load.
+    /// Opens every meter, and measures meters under load where they need it.
     ///
     /// # Errors
-    /// When what the environment says of meters is wrong.
+    /// When the environment variables of meters are not valid.
     fn meters(&self, roots: &Roots) -> Result<Vec<Found>, HostError>;
 
-    /// Opens counters; what was seen.
+    /// Opens counters and returns the evidence.
     ///
     /// # Errors
-    /// Why they do not count.
+    /// When they do not count.
     fn counters(&self, counters: Counters, roots: &Roots) -> Result<String, ObserveError>;
 
     /// Opens a device for reading and writing.
     ///
     /// # Errors
-    /// Why it does not open.
+    /// When it does not open.
     fn open_device(&self, device: &Path) -> io::Result<()>;
 
-    /// Lists the domains of this host's libvirt, through a connection that reads only; what answered.
+    /// Lists the domains of this host's libvirt through a read-only connection. Returns the URI and the number of
+    /// domains.
     ///
     /// # Errors
-    /// What is missing.
+    /// When `virsh` is missing or fails.
     fn libvirt(&self) -> Result<String, HostError>;
 
-    /// Whether an emulated host can be started, `testbed:kvm` or `testbed:xen`; what it is made of.
+    /// Checks whether the emulated host `testbed:kvm` or `testbed:xen` can be started. Returns a description of it.
     ///
     /// # Errors
-    /// What is missing.
+    /// When a part of it is missing.
     fn testbed(&self, name: &str) -> Result<String, HostError>;
 
-    /// What sigrok says that it finds on every port.
+    /// The output of sigrok's scan of all ports.
     ///
     /// # Errors
     /// When it cannot be run.
     fn scan_wall_meters(&self) -> io::Result<String>;
 
-    /// Bytes free to this user on the file system that holds `path`.
+    /// Bytes that this user can still write on the file system of `path`.
     fn free_space(&self, path: &Path) -> Option<u64>;
 }
 
 /// The probes of a real host.
 #[derive(Default)]
 pub struct HostProbes<'a> {
-    /// Boots a kernel on KVM; `None`: nothing at hand to boot.
+    /// Boots a kernel on KVM; `None`: there is no kernel to boot.
     pub boot: Option<Box<dyn Fn() -> KvmBoot + 'a>>,
-    /// Looks for an emulated host; `None`: nobody knows of any.
+    /// Checks an emulated host; `None`: emulated hosts are not checked.
     pub testbed: Option<Box<TestbedProbe<'a>>>,
 }
 
-/// What an emulated host of a name is made of, or what it lacks.
+/// Returns the description of the emulated host with this name, or the error of a missing part.
 pub type TestbedProbe<'a> = dyn Fn(&str) -> Result<String, HostError> + 'a;
 
 impl Probes for HostProbes<'_> {
@@ -185,7 +186,7 @@ impl Probes for HostProbes<'_> {
     }
 
     fn scan_wall_meters(&self) -> io::Result<String> {
-        // A device that never answers must not hold the report up.
+        // A time limit, since a device may never answer.
         let output = Command::new("timeout")
             .args(["30", "sigrok-cli", "--scan"])
             .output()?;
@@ -193,7 +194,7 @@ impl Probes for HostProbes<'_> {
     }
 
     fn free_space(&self, path: &Path) -> Option<u64> {
-        // The directory may be yet to be made.
+        // The directory may not exist yet.
         let existing = path.ancestors().find(|ancestor| ancestor.exists())?;
         let space = rustix::fs::statvfs(existing).ok()?;
         Some(space.f_bavail.saturating_mul(space.f_frsize))

@@ -1,12 +1,11 @@
-//! The programs that vtax runs on the host, and the Debian package that brings each.
+//! The programs that vtax runs on the host, and their Debian packages.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_guest::platform::container::Runtime;
 use vtax_host::Roots;
 use vtax_host::facts::version;
 
-/// What trials need: the program, its Debian package, the argument that prints its version, and what
-/// does not work without it.
+/// The programs that trials need: program, Debian package, argument that prints the version, and purpose.
 const NEEDED: [[&str; 4]; 10] = [
     ["qemu-system-x86_64", "qemu-system-x86", "--version", "VMs"],
     [
@@ -35,7 +34,7 @@ const NEEDED: [[&str; 4]; 10] = [
     ["setpriv", "util-linux", "--version", "sandboxes"],
 ];
 
-/// What trials can do without.
+/// Optional programs, in the same form.
 const OPTIONAL: [[&str; 4]; 5] = [
     ["runc", "runc", "--version", "containers"],
     ["crun", "crun", "--version", "containers"],

@@ -2,18 +2,18 @@
 
 use super::{Answer, Finding, Summary, summarize};
 
-/// How to draw.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     /// Whether to colour the answers; only for terminals.
     pub color: bool,
-    /// Columns to stay within.
+    /// The largest width in columns.
     pub width: usize,
 }
 
 impl Style {
-    /// The style for what standard output is: coloured on a terminal of its width (up to 100
-    /// columns, for longer lines read badly), plain in 80 columns elsewhere. Honours `NO_COLOR`.
+    /// The style for standard output: coloured on a terminal, with its width up to 100 columns, since longer lines are
+    /// hard to read; plain in 80 columns elsewhere. Respects `NO_COLOR`.
     pub fn for_stdout() -> Self {
         use std::io::IsTerminal;
         let stdout = std::io::stdout();
@@ -40,7 +40,7 @@ impl Style {
 const INDENT: &str = "  ";
 const ANSWER_WIDTH: usize = 8;
 
-/// The whole report.
+/// Renders the whole report.
 pub fn render(findings: &[Finding], style: Style) -> String {
     let name_width = findings
         .iter()
@@ -136,7 +136,7 @@ impl Page {
         INDENT.len() + ANSWER_WIDTH + self.name_width
     }
 
-    /// The rest of a line whose margin is already written; continued below its beginning.
+    /// Writes the rest of a line whose margin is already written, with a hanging indent for further lines.
     fn wrapped(&mut self, text: &str, prefix: &str) {
         let hanging = self.margin() + prefix.chars().count();
         let room = self.style.width.saturating_sub(hanging).max(20);
@@ -160,7 +160,7 @@ impl Page {
     }
 }
 
-/// Breaks at blanks; a word that is longer than a line gets one of its own.
+/// Breaks text at white space. A word that is longer than a line gets its own line.
 fn wrap(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! The doctor on hosts made of files, and on the host that runs the tests.
+//! Tests of the doctor on hosts made of files, and on the host that runs the tests.
 
 use super::*;
 use std::io;
@@ -12,10 +12,10 @@ use vtax_observe::ObserveError;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{self, Found};
 
-/// A host's answers, to be chosen by each test.
+/// Probes with the results that each test chooses.
 struct FakeProbes {
     boot: KvmBoot,
-    /// Whether a platform, a container runtime, a source of counts can be used, by its name.
+    /// Whether a platform, container runtime or source of counts with this name can be used.
     answers: fn(&str) -> bool,
     cell: fn(&LinkConfig) -> Result<(), HostError>,
     scan: &'static str,
@@ -62,7 +62,7 @@ impl Probes for FakeProbes {
     }
 
     fn meters(&self, roots: &Roots) -> Result<Vec<Found>, HostError> {
-        // Not watched under load, which has tests of its own where it is done.
+        // Meters are not measured under load here; the code that does so has tests of its own.
         let options = meter::Options {
             only: ["powercap", "hwmon", "model"].map(str::to_owned).to_vec(),
             ..meter::Options::default()
@@ -242,7 +242,7 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
             ..FakeProbes::default()
         },
     );
-    // An open device proves nothing.
+    // KVM is not confirmed by an open device.
     kvm(&untried, Answer::Partly, "not tried");
 }
 
@@ -403,7 +403,7 @@ fn an_ordinary_user_learns_what_works_without_root() {
     for command in ["run --at testbed:kvm", "top", "exporter", "web"] {
         assert!(works.contains(command), "{works}");
     }
-    // A plan can run, emulated.
+    // A plan can run in an emulated host.
     assert!(summarize(&findings).can_run());
 }
 
@@ -596,7 +596,7 @@ fn every_no_that_can_be_helped_has_a_remedy_and_every_package_is_in_it() {
                 "{finding:?}"
             );
             if let Some(package) = &finding.package {
-                // The one command of the summary is made of these.
+                // The install command of the summary is made of these packages.
                 assert!(
                     finding
                         .remedy
@@ -627,7 +627,7 @@ fn reports_stay_within_eighty_columns_and_are_plain_off_a_terminal() {
         let page = render(&findings, PLAIN);
         assert!(!page.contains('\x1b'));
         for line in page.lines() {
-            // Paths and commands are kept whole.
+            // Paths and commands are not broken.
             let longest = line
                 .split_whitespace()
                 .map(|word| word.chars().count())
@@ -681,7 +681,7 @@ fn json_reports_read_back_as_the_same_findings() {
     assert_eq!(report["findings"][0]["answer"], "yes");
 }
 
-/// What a host would have to lose if probes left something behind.
+/// The network devices of this host, and the control groups of probes.
 fn leftovers() -> Vec<String> {
     let mut left = Vec::new();
     let devices = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
