@@ -38,7 +38,7 @@ pub trait Method: Send {
     /// Its name: `traced` or `counted`.
     fn name(&self) -> &'static str;
 
-    /// What the method cannot see on this host, and why, as a sentence.
+    /// The work that the method cannot see on this host, and the reason, as a sentence.
     fn note(&self) -> Option<&str> {
         None
     }

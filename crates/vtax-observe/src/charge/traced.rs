@@ -87,7 +87,7 @@ impl Traced {
         self.programs.clone()
     }
 
-    /// Learns the current devices and groups of the guests.
+    /// Records the current devices and groups of the guests.
     fn update(&mut self, guests: &Guests) {
         self.cookies.update(guests);
         let cookies = &self.cookies;
@@ -121,7 +121,7 @@ impl Traced {
     }
 }
 
-/// Learns the control groups of a container.
+/// Records the control groups of a container.
 fn learn(owners: &mut Owners, guests: &Guests, guest: &Guest) {
     let (Some(hierarchy), Some(group)) = (guests.hierarchy(), &guest.group) else {
         return;

@@ -150,10 +150,10 @@ pub fn most_cpu_time(span: Nanoseconds, processors: u32) -> u64 {
 /// assert_eq!(counter.total(), 1231);
 /// ```
 ///
-/// What it cannot detect: a counter that restarts and passes its old value within one period
-/// looks like one that advanced, and the gain is too small by the old value; and one that wraps
-/// more than once between two readings. Sources that can restart are therefore read through an open
-/// file that dies with its owner wherever the kernel offers one.
+/// Two changes cannot be detected. A counter that restarts and passes its old value within one period looks like one
+/// that advanced, and the gain is too small by the old value. A counter that wraps more than once between two readings
+/// gains too little. Sources that can restart are therefore read through an open file that fails once its owner is
+/// gone, wherever the kernel offers one.
 #[derive(Debug, Clone)]
 pub struct Counter {
     rule: Rule,

@@ -28,7 +28,7 @@ pub(crate) struct Event {
 pub(crate) enum Scope<'a> {
     /// Everything that runs on one CPU.
     Cpu(u32),
-    /// What a control group (v2, or v1's `perf_event`) runs on one CPU.
+    /// The tasks of a control group (v2, or v1's `perf_event`) on one CPU.
     Cgroup(&'a File, u32),
     /// The calling thread on any CPU.
     ThisThread,

@@ -117,8 +117,8 @@ impl HardwareCounters {
         Self::open(owner::HOST, &online_cpus(sys)?, Scope::Cpu)
     }
 
-    /// Counts what a control group's processes run. `group` must be of the hierarchy that perf
-    /// uses: the unified one, or v1's `perf_event`.
+    /// Counts the processes of a control group. `group` must be in the hierarchy that perf uses: the unified one, or
+    /// v1's `perf_event`.
     ///
     /// # Errors
     /// As for the host, or when the directory is of another hierarchy.

@@ -58,7 +58,7 @@ const VMX_REASONS: &[(u32, &str)] = &[
     (56, "APIC_WRITE"),
 ];
 
-/// Likewise from `asm/svm.h`.
+/// The common reasons of exits in `asm/svm.h`.
 const SVM_REASONS: &[(u32, &str)] = &[
     (0x60, "interrupt"),
     (0x64, "vintr"),

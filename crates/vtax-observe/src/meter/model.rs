@@ -386,7 +386,7 @@ mod tests {
         assert!((value(&snapshot, "power.model.host_watts") - 140.0).abs() < 1e-9);
     }
 
-    /// Kepler #2465: idle energy was what activity left over, so it vanished as load rose.
+    /// Kepler #2465: idle energy was the remainder after active energy, so it vanished as load rose.
     #[test]
     fn idle_energy_is_the_same_at_every_load_and_never_vanishes() {
         for busy in [0u64, 1200, 2400] {
