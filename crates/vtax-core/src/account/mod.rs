@@ -1,7 +1,7 @@
 //! Accounting of the CPU time of a window: the rules by which the busy time of a host is charged to its owners.
 //!
-//! 1. The charges, the host's own tasks, soft interrupts for nobody and the rest sum to what the host did, up to the
-//!    granularity of the counters ([`Account::excess`]).
+//! 1. The charges, the host's own tasks, soft interrupts without an owner and the rest sum to the total busy time, up
+//!    to the granularity of the counters ([`Account::excess`]).
 //! 2. Nothing is negative, and no owner is charged for more than was counted for it.
 //! 3. Soft interrupts are subtracted from the tasks that they interrupted and charged to the owners they worked for.
 //! 4. Time without a known owner stays in the rest and is never spread over the owners.
