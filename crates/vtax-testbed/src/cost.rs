@@ -1,8 +1,8 @@
 //! The cost model: the cycles and energy of real hardware, from the counts of an emulated host.
 //!
 //! In an emulated host an instruction takes a nanosecond, and exits, interrupts and cache misses cost only their
-//! instructions. A model, a small file, has their cycles and the watts of cycles. Its metrics are flagged `emulated` and
-//! name the model.
+//! instructions. A model is a small file with the cycles of each event and the watts of cycles. Its metrics are flagged
+//! `emulated` and have the model's name in their titles.
 
 mod frequency;
 
@@ -70,7 +70,7 @@ struct Watts {
     idle: f64,
     /// For each 10^9 cycles a second.
     per_gigahertz: f64,
-    /// At full load by frequency: what a cycle costs at a lower one, in proportion.
+    /// At full load by frequency, for the relative cost of a cycle at a lower frequency.
     #[serde(default)]
     frequency: Vec<AtFrequency>,
 }
@@ -79,7 +79,7 @@ impl CostModel {
     /// All models that vtax ships; the first is the default.
     ///
     /// # Errors
-    /// Never with the files as they are; a test reads them.
+    /// When a shipped model is invalid, which a test rules out.
     pub fn table() -> Result<Vec<Self>, HostError> {
         let parse = |text: &&str| Self::parse(text, "a shipped cost model");
         SHIPPED.iter().map(parse).collect()
@@ -103,10 +103,10 @@ impl CostModel {
         Ok(table.find(|model| name == Path::new(&model.name)))
     }
 
-    /// The shipped model of this name, else the one in this file.
+    /// The shipped model of this name, otherwise the model in this file.
     ///
     /// # Errors
-    /// As [`Self::read`], and when there is neither, with the names that there are.
+    /// As [`Self::read`]. When neither exists, the error lists the valid names.
     pub fn find(name: &Path) -> Result<Self, HostError> {
         if let Some(model) = Self::named(name)? {
             return Ok(model);
@@ -186,9 +186,9 @@ impl CostModel {
         self.assumed.iter().any(|name| name == cost)
     }
 
-    /// Cycles a second of what was done for the target, and what could not be counted. Instructions
-    /// are told apart by whom they were executed for; interrupts and context switches are not, so
-    /// those of the load generator are in it.
+    /// Cycles a second of the work for the target, and the names of events that could not be counted. Instructions are
+    /// attributed to the task that they were executed for. Interrupts and context switches are not attributed, so the
+    /// cycles include those of the load generator.
     fn cycles_per_second(
         &self,
         trial: &Trial,
@@ -219,8 +219,8 @@ impl CostModel {
     }
 }
 
-/// Puts what the model makes of each complete trial of an emulated host in the place of what another
-/// made. All of them are read before the first is written.
+/// Recomputes the metrics of each complete trial of an emulated host with this model. All trials are read before the
+/// first is written.
 ///
 /// # Errors
 /// When the results cannot be read or written, hold no complete trial, or were not made in a
@@ -245,7 +245,7 @@ pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabErr
             .ok()?;
         (length > 0).then_some(length)
     };
-    // All trials of a run have the same settings, and not each one's record has always said so.
+    // All trials of a run have the same settings; the record of a trial may lack the duration of an instruction.
     let known = trials.iter().find_map(length).ok_or_else(|| {
         LabError::Plan(format!(
             "{} was not made in a deterministic testbed: a cost model needs counted instructions",
@@ -262,9 +262,8 @@ pub fn apply_again(results: &ResultsDir, model: &CostModel) -> Result<(), LabErr
     Ok(())
 }
 
-/// Puts what the model makes of one trial in the place of what another made:
-/// `model.cycles_per_second`, `model.power` and, where there is work, `model.cycles_per_work` and
-/// `model.energy_per_work`; and the facts of it.
+/// Replaces the model metrics of one trial: `model.cycles_per_second`, `model.power` and, where there is work,
+/// `model.cycles_per_work` and `model.energy_per_work`. Also replaces the facts about the model.
 pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseconds) {
     trial
         .metrics
@@ -355,7 +354,7 @@ mod tests {
     fn results_are_charged_again_all_or_none() {
         let mut first = trial("vm", &[("cpu.cores", 0.25)]);
         charge(&mut first, &CostModel::shipped().unwrap(), Nanoseconds(2));
-        // Not every record has always said how long an instruction took.
+        // The record of a trial may lack the duration of an instruction.
         let second = trial("vm", &[("cpu.cores", 0.5)]);
         let mut failed = trial("vm", &[]);
         failed.outcome = TrialOutcome::Failed("stuck".into());
@@ -417,7 +416,7 @@ mod tests {
 
     #[test]
     fn watts_of_a_shipped_model_are_those_of_its_data_sheet_at_full_load() {
-        // TDP, and 10^9 cycles a second that all cores run at.
+        // TDP, and the 10^9 cycles a second of all cores.
         for (name, tdp, cycles) in [
             ("sandy-bridge", 95.0, 4.0 * 3.1),
             ("nehalem", 95.0, 4.0 * 2.93),
@@ -459,7 +458,7 @@ mod tests {
                 ("net.tx_bytes_per_second", 2.0),
             ],
         );
-        // An instruction of 2 ns: half as many in the same time.
+        // An instruction of 2 ns gives half as many in the same time.
         charge(&mut trial, &model, Nanoseconds(2));
         let events = 700.0 + 110.0 + 13_000.0 + 3.0;
         let value = |name: &str| trial.metrics[name].quantity.value;
@@ -493,7 +492,7 @@ mod tests {
         again.metrics.insert("model.of_another_time".into(), stale);
         charge(&mut again, &find("genoa"), Nanoseconds(2));
         assert_eq!(again, once);
-        // What cannot be charged for has no figures of an earlier model either.
+        // A trial without the needed counts keeps no metrics of an earlier model.
         again.metrics.remove("cpu.cores");
         charge(&mut again, &find("genoa"), Nanoseconds(2));
         assert!(!again.environment.contains_key(MODEL_FACT));

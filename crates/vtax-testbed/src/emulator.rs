@@ -1,8 +1,8 @@
 //! The QEMU that emulates the hosts: vtax's own build if the cache has it, otherwise the system's.
 //!
-//! Debian's QEMU (7.2, as 10.0) delivers an interrupt that KVM injected into a nested guest a second time
-//! where a timer of the host ends at the wrong instruction, and the guest may get stuck; and its clock may
-//! jump some instructions too far; `docs/testbed.md` describes both. vtax's own build is Debian's source with fixes for
+//! Debian's QEMU (7.2, as 10.0) has two faults, which `docs/testbed.md` describes. It delivers an interrupt that KVM
+//! injected into a nested guest a second time where a timer of the host ends at the wrong instruction, and the guest
+//! may get stuck. Its clock may jump some instructions too far. vtax's own build is Debian's source with fixes for
 //! these and with processors whose clock is invariant. It is the same emulator on every machine.
 
 use sha2::{Digest, Sha256};
@@ -36,7 +36,7 @@ const PACKAGES: [&str; 13] = [
 /// The program of a build; its firmware is beside it.
 const PROGRAM: &str = "qemu-system-x86_64";
 
-/// The oldest version with disks in memory that are read from unchanged files.
+/// The oldest version that can map the file of a disk read-only.
 const OLDEST: u32 = 6;
 
 /// A QEMU for emulated hosts.
@@ -44,7 +44,7 @@ const OLDEST: u32 = 6;
 pub(crate) struct Emulator {
     /// The program.
     pub binary: String,
-    /// The directory of its firmware; unset: its default.
+    /// The directory of its firmware; `None`: QEMU's default.
     pub firmware: Option<PathBuf>,
 }
 
@@ -59,7 +59,7 @@ impl Emulator {
 
     /// vtax's own build if there is one, otherwise the system's.
     pub fn find(cache: &Path) -> Self {
-        // A build of root serves all users of the machine.
+        // A build by root serves all users of the machine.
         let built = [cache, Path::new("/var/cache/vtax")].map(directory);
         let built = built
             .into_iter()
@@ -145,7 +145,7 @@ pub fn build(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, HostError> {
     Ok(into)
 }
 
-/// Removes vtax's own builds from the cache; returns what was removed.
+/// Removes vtax's own builds from the cache; returns the removed ones.
 ///
 /// # Errors
 /// When one cannot be removed.
@@ -173,7 +173,7 @@ pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A program in the place of QEMU that says its version and otherwise does this.
+    /// A program in the place of QEMU that prints its version and otherwise runs the commands `does`.
     pub(crate) fn pretended(directory: &Path, version: &str, does: &str) -> Emulator {
         let path = directory.join("qemu");
         let script = format!(

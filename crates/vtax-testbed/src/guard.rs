@@ -25,7 +25,7 @@ const COUNTED: [&str; 4] = [
 /// information) change counts at the ends of the window by less than this.
 pub const TOLERANCE: f64 = 0.02;
 
-/// The counts of a run: by treatment and metric, the median over its trials, each with a seed of its own.
+/// The counts of a run: the median over the trials, each with its own seed, by treatment and metric.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counts {
@@ -124,7 +124,7 @@ impl Counts {
         Ok(vtax_files::write(path, format!("{head}{text}").as_bytes())?)
     }
 
-    /// What is farther than [`TOLERANCE`] from the committed counts, or in one of them only.
+    /// The counts that differ by more than [`TOLERANCE`] from the committed ones, or that only one of both has.
     pub fn moved(&self, committed: &Self) -> Vec<CountChange> {
         let mut names: Vec<(&String, &String)> = [self, committed]
             .into_iter()
@@ -151,18 +151,18 @@ impl Counts {
             .collect()
     }
 
-    /// How many counts there are.
+    /// The number of counts.
     pub fn len(&self) -> usize {
         self.treatments.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no counts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The value in the middle; of an even number of values the upper one, and none of none.
+/// The median; of an even number of values the upper one, and 0 without values.
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)

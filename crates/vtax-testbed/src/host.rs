@@ -18,8 +18,8 @@ use vtax_lab::place::Hypervisor;
 /// The size of the root disk is a multiple of this, as persistent memory requires.
 const ALIGNMENT: u64 = 128 << 20;
 
-/// The size of the guests' disk is a multiple of this, so large that most disks have the same size: hosts with disks of the
-/// same sizes can share a snapshot.
+/// The size of the guests' disk is a multiple of this. It is so large that most disks have the same size: hosts with
+/// disks of the same sizes can share a snapshot.
 const GUESTS_ALIGNMENT: u64 = 2 << 30;
 
 /// Free space of the root disk, in MiB: the largest scratch disk of vtax's own plans, and a guest's changes. Unwritten
@@ -35,7 +35,7 @@ pub struct Host {
     pub hypervisor: Hypervisor,
     /// Its kernel, initial RAM disk and root.
     pub(crate) files: GuestFiles,
-    /// Its root disk, and the disk of the images of guests, which are those of every place.
+    /// Its root disk, and the disk with the images of guests.
     pub(crate) disks: [Disk; 2],
     /// The Xen that boots before its kernel.
     pub(crate) xen: Option<PathBuf>,
@@ -61,7 +61,7 @@ pub struct CachedHost {
     pub path: PathBuf,
     /// Its size on the disk.
     pub bytes: u64,
-    /// Whether it is of the current recipe.
+    /// Whether it is from the current recipe.
     pub is_current: bool,
 }
 
@@ -207,7 +207,7 @@ fn list_in(cache: &Path) -> Result<Vec<CachedHost>, HostError> {
     Ok(kept)
 }
 
-/// Removes all images of a hypervisor from the cache; returns what was removed.
+/// Removes all images of a hypervisor from the cache; returns the removed ones.
 ///
 /// # Errors
 /// When something cannot be removed.
@@ -225,7 +225,7 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<CachedHost>, Ho
             scratch::remove(&made)?;
         }
     }
-    // Files made from an image in the machine's cache are in this cache.
+    // The image may be in the machine's cache, and the files made from it in this cache.
     for made in made_from(cache, &recipe(hypervisor).hash()?) {
         scratch::remove(&made)?;
     }
@@ -335,7 +335,7 @@ fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
     })
 }
 
-/// A file that is made from an image, made now if it is not there. It gets its name when whole.
+/// The path of a file that is made from an image. A missing file is made, and gets its name once it is complete.
 fn derived(
     cache: &Path,
     name: &str,
@@ -353,7 +353,7 @@ fn derived(
     let partial = partial.path().join(name);
     make(&partial)?;
     let file = File::open(&partial).map_err(HostError::file("open", &partial))?;
-    // Everyone on the machine may boot it.
+    // All users of the machine may boot it.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     let path = directory.join(name);
     file.set_permissions(mode)
@@ -370,8 +370,8 @@ fn disk(path: PathBuf) -> Result<Disk, HostError> {
     Ok(Disk { path, bytes })
 }
 
-/// Packs a tree into an ext4 image with this much room. Without a journal: what is written in it does not
-/// outlive it.
+/// Packs a tree into an ext4 image with this much free space. The image has no journal, since writes to it do not
+/// outlive the machine.
 fn pack(tree: &Path, room_mib: u64, alignment: u64, image: &Path) -> Result<(), HostError> {
     if !rustix::process::geteuid().is_root() {
         return Err(HostError::Missing {
@@ -380,7 +380,7 @@ fn pack(tree: &Path, room_mib: u64, alignment: u64, image: &Path) -> Result<(), 
         });
     }
     let used = allocated(tree)?;
-    // Some for the file system's own structures.
+    // An eighth and 256 MiB more, for the structures of the file system.
     let bytes = (used + used / 8 + ((256 + room_mib) << 20)).next_multiple_of(alignment);
     let mut command = Command::new("mke2fs");
     command
@@ -403,7 +403,7 @@ fn pack(tree: &Path, room_mib: u64, alignment: u64, image: &Path) -> Result<(), 
     run(command)
 }
 
-/// QEMU loads Xen's own format, not what it is compressed in.
+/// Decompresses Xen, since QEMU loads only the uncompressed format.
 fn unpack_xen(root: &Path, into: &Path) -> Result<(), HostError> {
     let boot = root.join("boot");
     let packed = fs::read_dir(&boot)
@@ -412,7 +412,7 @@ fn unpack_xen(root: &Path, into: &Path) -> Result<(), HostError> {
         .map(|entry| entry.path())
         .find(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // The plain name is a link to it.
+            // The name without a version is a link to it.
             name.starts_with("xen-") && name.ends_with(".gz") && !path.is_symlink()
         })
         .ok_or_else(|| HostError::Missing {
@@ -449,7 +449,7 @@ fn run(mut command: Command) -> Result<(), HostError> {
     })
 }
 
-/// What a tree takes on the disk. What goes away meanwhile takes nothing.
+/// The bytes that a tree takes on the disk. A file that is removed during the count takes none.
 fn allocated(tree: &Path) -> Result<u64, HostError> {
     let mut sum = 0;
     let mut waiting = vec![tree.to_owned()];
@@ -458,7 +458,7 @@ fn allocated(tree: &Path) -> Result<u64, HostError> {
             Err(cause) if cause.kind() == ErrorKind::NotFound => continue,
             found => found.map_err(HostError::file("read", &path))?,
         };
-        // Small files and directories take a block of the image at least.
+        // A small file or a directory takes at least one block of the image.
         sum += (metadata.blocks() * 512).max(4096);
         if metadata.is_dir() {
             let entries = match fs::read_dir(&path) {
@@ -549,7 +549,7 @@ pub(crate) mod tests {
         let left = derived.map(|name| cache.path().join("testbed").join(name).exists());
         assert_eq!(left, [false, true, true]);
 
-        // Of an image in the machine's cache a user has only what was made of it.
+        // The cache of a user has only the files made from an image in the machine's cache.
         let snapshot = format!("testbed/snapshot-7-{}-8", kvm.hash().unwrap());
         let snapshot = cache.path().join(snapshot);
         fs::create_dir_all(&snapshot).unwrap();

@@ -35,7 +35,7 @@ use vtax_report::results::{
     ResultsDir, ResultsError, Treatment, Trial, TrialOutcome, TrialWriter, emulated,
 };
 
-/// The attempts of a trial whose host hangs, each with another seed, since it would hang at the same instruction again.
+/// The attempts of a trial whose host hangs. Each has another seed, since the same seed hangs at the same instruction.
 const ATTEMPTS: u32 = 3;
 
 /// The difference between the seeds of two attempts, so large that no other block has the seed.
@@ -108,7 +108,7 @@ pub fn run_plan(
         waits: false,
         state_dir: state_dir(run),
         place: format!("testbed:{}", run.host.hypervisor),
-        // Other programs on this machine do not change what is counted in the emulated host.
+        // Other programs on this machine do not change the counts in the emulated host.
         host: if run.settings.deterministic {
             Source::Emulated
         } else {
@@ -172,7 +172,7 @@ fn jobs(run: &PlanRun<'_>) -> Result<usize, LabError> {
     Ok(run.jobs.unwrap_or(processors).min(room))
 }
 
-/// How many hosts of this memory fit into what is free, one where that is unknown.
+/// The number of hosts with this memory that fit into `free`; 1 where that is unknown.
 fn room(free: Option<Bytes>, memory_mib: u32) -> usize {
     let each = u64::from(memory_mib) + BESIDE_MEMORY_MIB;
     let room = free.map_or(1, |free| (free.0 >> 20) / each);
@@ -222,7 +222,7 @@ fn payload<'a>(run: &'a PlanRun<'a>) -> Payload<'a> {
 
 /// The job of a trial.
 struct TrialJob {
-    /// Unset while the snapshot is created.
+    /// `None` while the snapshot is created.
     job: Option<Job>,
     seed: u32,
     /// The evidence of each earlier attempt that hung.

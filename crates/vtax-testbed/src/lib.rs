@@ -1,5 +1,5 @@
-//! Emulated hosts with real hypervisors in them: QEMU emulates the machine, and Debian's own
-//! kernel with KVM and vhost-net, or Xen with a Linux Dom0, runs in it.
+//! Emulated hosts with real hypervisors in them: QEMU emulates the machine, and Debian's kernel with KVM and vhost-net,
+//! or Xen with a Linux Dom0, runs in it.
 //!
 //! [`build`] makes the host from a recipe. [`run_plan`] runs each trial of an unchanged plan in one, with this binary, and
 //! fetches the results. [`cost`] computes the cycles and energy of real hardware from the counts. By default the

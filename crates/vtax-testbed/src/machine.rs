@@ -11,7 +11,7 @@ use vtax_lab::place::Hypervisor;
 /// A memory device occupies whole GiB of addresses.
 const GIB: u64 = 1 << 30;
 
-/// Where the first disk of a Dom0 is in the machine's memory: above all else that is there.
+/// The address of the first disk of a Dom0 in the machine's memory, above all other addresses in use.
 const DOM0_DISKS: u64 = 64 * GIB;
 
 /// The files of one machine.
@@ -25,7 +25,7 @@ pub(crate) struct Files<'a> {
     pub console: Option<&'a Path>,
     /// The outputs of the ports, if there are any: events, results.
     pub ports: Option<(&'a Path, &'a Path)>,
-    /// The link to a second host, and the end that this machine is.
+    /// The link to a second host, and this machine's end of it.
     pub link: Option<(End, &'a Path)>,
     /// The table of its processors' frequencies, if they have any.
     pub pstates: Option<&'a Path>,
@@ -189,8 +189,8 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         );
     }
 
-    // Xen hides persistent memory from its Dom0, but lets it map addresses that are not memory: there a driver of flash
-    // memory gets the addresses of the disks. Elsewhere disks are ordered by address.
+    // Xen hides persistent memory from its Dom0, but lets it map addresses that are not memory. The Dom0 gets the
+    // addresses of the disks for its driver of flash memory. On other hosts disks are ordered by address.
     let memory: String = match nested {
         true => String::new(),
         false => disks
@@ -213,7 +213,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         }
         Some(xen) => {
             line.option("-kernel", xen.to_string_lossy());
-            // Multiboot modules: the file and its command line, then the next after a comma.
+            // Multiboot modules: each is a file and its command line, separated by commas.
             line.option(
                 "-initrd",
                 format!(
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn the_whole_line_is_as_it_was() {
-        // The guard's counts hold for exactly these machines.
+        // The guard's counts are valid for exactly these machines.
         assert_eq!(line(Hypervisor::Kvm, &Settings::default()), KVM);
         assert_eq!(line(Hypervisor::Xen, &Settings::default()), XEN);
         let free = Settings {
@@ -514,7 +514,7 @@ mod tests {
                 "{begins}"
             );
         }
-        // Else they are the same machine, and one takes the other's state.
+        // Otherwise both are the same machine, so that one can load the state of the other.
         let rest = |line: &str| {
             line.replace("share=on", "share=off")
                 .replace(" -incoming defer", "")

@@ -105,7 +105,7 @@ impl OutputChannel {
 /// Unpacks the announced archive after checking its length and digest.
 ///
 /// # Errors
-/// When the archive is not the announced one, has files that no results have, or cannot be stored.
+/// When the archive is not the announced one, has unexpected files, or cannot be stored.
 pub(crate) fn fetch(archive: &Path, ended: &EndRecord, into: &Path) -> Result<(), HostError> {
     let protocol = |detail: String| HostError::Protocol {
         peer: "the testbed".into(),

@@ -251,7 +251,7 @@ mod tests {
         fs::write(&path, part).unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(&path, mode).unwrap();
-        // A process that another test forks meanwhile may hold the file open for writing until it executes.
+        // A process that another test forks may hold the file open for writing until it executes its program.
         let output = loop {
             match std::process::Command::new(&path).arg("--list").output() {
                 Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {

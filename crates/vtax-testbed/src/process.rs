@@ -22,11 +22,11 @@ pub(crate) const STATE: &str = "VTAX_STATE";
 
 /// The output files of a host.
 pub(crate) struct Ports {
-    /// The output of the console.
+    /// The file of the console's output.
     pub console: PathBuf,
-    /// The lines of the command in the host.
+    /// The file of the output lines of the command in the host.
     pub events: PathBuf,
-    /// The archive of its results.
+    /// The archive of the host's results.
     pub results: PathBuf,
 }
 
@@ -135,7 +135,7 @@ impl QemuProcess {
     /// The messages of QEMU, without those about features that emulation lacks.
     pub fn messages(&mut self) -> String {
         use std::io::Seek;
-        // Only for a message about another failure.
+        // The messages only explain another failure, so that their own errors do not matter.
         let _ = self.messages.rewind();
         let text = drain(&self.messages, 64 << 10);
         let text = String::from_utf8_lossy(&text);
@@ -149,7 +149,7 @@ impl QemuProcess {
 
 impl Drop for QemuProcess {
     fn drop(&mut self) {
-        // Both fail only if it has ended.
+        // Both fail only after the end of QEMU.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,14 +1,14 @@
-//! The ACPI table that gives an emulated processor frequencies to choose from (ACPI 6.5, 8.4.5 and
-//! 20.2). The kernel's acpi-cpufreq reads it as it would a firmware's, and writes its choice to
-//! the port of QEMU's `pc-testdev`, which gives back what was written.
+//! The ACPI table that gives an emulated processor a choice of frequencies (ACPI 6.5, 8.4.5 and 20.2). The kernel's
+//! acpi-cpufreq reads it like that of a real firmware, and writes the chosen state to the port of QEMU's `pc-testdev`.
+//! Reads of the port return the last written value.
 
 /// The processors of a host have these names in QEMU's own tables; it has at most two.
 const PROCESSORS: [&[u8; 4]; 2] = [b"C000", b"C001"];
 
-/// I/O port of the frequency in force.
+/// I/O port of the current frequency.
 const PORT: u64 = 0xe0;
 
-/// Time to switch and time without the bus, in microseconds.
+/// Transition latency and bus master latency, in microseconds.
 const LATENCY: u64 = 10;
 
 /// A performance state of a processor.
@@ -19,8 +19,8 @@ struct State {
     control: u64,
 }
 
-/// Those of a Xeon E5520, a processor of 2267 MHz and 80 W. Watts are informative: Linux does not
-/// read them, and the cost model has its own.
+/// The states of a Xeon E5520, a processor of 2267 MHz and 80 W. The watts are informative: Linux does not read them,
+/// and the cost model has watts of its own.
 const STATES: [State; 3] = [
     State {
         mhz: 2267,
@@ -121,7 +121,7 @@ fn block(operator: &[u8], inside: &[u8]) -> Vec<u8> {
     let long = inside.len() + 2;
     let length = match short {
         0..=0x3f => vec![short as u8],
-        // Longer than 4 KiB is no table here.
+        // No table here is longer than 4 KiB.
         _ => vec![0x40 | (long & 0xf) as u8, (long >> 4) as u8],
     };
     [operator, &length, inside].concat()
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn lengths_and_integers_are_as_the_specification_has_them() {
         assert_eq!(block(&[0x10], &[7; 62])[..2], [0x10, 63]);
-        // 63 bytes inside and two of length: 65 = 0x41.
+        // 63 bytes of content and two of length: 65 = 0x41.
         assert_eq!(block(&[0x10], &[7; 63])[..3], [0x10, 0x41, 4]);
         assert_eq!(integer(1), [1]);
         assert_eq!(integer(2), [0x0a, 2]);

@@ -23,7 +23,7 @@ const LAB: [&str; 13] = [
 /// Further packages of a hypervisor.
 fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
     match hypervisor {
-        // A second host on the same link is reached through ssh.
+        // A second host on the same link is entered through ssh.
         Hypervisor::Kvm => &[
             "linux-image-cloud-amd64",
             "openssh-client",
@@ -31,8 +31,8 @@ fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
             "openvswitch-switch",
             "qemu-system-x86",
         ],
-        // The cloud kernel is no Dom0. Secondary consoles of Xen guests, which carry the agent,
-        // and the layer over their root disk are served by a QEMU; qemu-img makes the layer.
+        // Debian's cloud kernel does not support a Dom0. A QEMU serves the secondary consoles of Xen guests, which
+        // carry the agent, and the layer over their root disk; qemu-img makes the layer.
         Hypervisor::Xen => &[
             "linux-image-amd64",
             "qemu-system-xen",
@@ -47,7 +47,7 @@ fn hypervisor_packages(hypervisor: Hypervisor) -> &'static [&'static str] {
 /// new image.
 pub fn recipe(hypervisor: Hypervisor) -> Recipe {
     let packages = LAB.iter().chain(hypervisor_packages(hypervisor));
-    // Disks are memory, so that no timing of this machine's disk has an effect. Xen hides persistent memory from its
+    // Disks are memory, so that the timing of this machine's disk has no effect. Xen hides persistent memory from its
     // Dom0, which accesses it as flash memory.
     let disk: &[&str] = match hypervisor {
         Hypervisor::Kvm => &["nfit", "nd_pmem"],

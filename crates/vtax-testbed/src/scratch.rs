@@ -89,7 +89,7 @@ mod tests {
             fs::create_dir(path).unwrap();
             fs::write(path.join("initrd"), "x").unwrap();
         }
-        // A child that another test starts has a lock for an instant, too.
+        // A child process of another test may briefly have a lock, too.
         let deadline = Instant::now() + Duration::from_secs(10);
         while left.exists() && Instant::now() < deadline {
             sweep(below.path());

@@ -19,7 +19,7 @@ pub struct Settings {
     pub memory_mib: u32,
     /// The seed of all random numbers of the machine.
     pub seed: u32,
-    /// The resolution of the host kernel's timers. Coarse ones let several guests run under KVM for minutes: see
+    /// The resolution of the host kernel's timers. With coarse timers, several guests run under KVM for minutes: see
     /// `docs/testbed.md`.
     pub timers: Timers,
     /// Whether the processor of a host with Xen has virtualization (AMD-V with nested pages), which guests

@@ -1,7 +1,7 @@
-//! The snapshot that trials start from. A host boots, becomes idle, and stops itself at an exact instruction. Its memory
-//! and its root disk are files, which the machine of each trial maps privately: no trial sees the writes of another, and
-//! each starts with the same bits. The payload comes after that, so a snapshot serves every plan whose hosts boot alike,
-//! until the next boot of this machine.
+//! The snapshot that trials start from. A host boots, becomes idle, and stops itself at an exact instruction. Its
+//! memory and its root disk are files, which the machine of each trial maps privately: no trial sees the writes of
+//! another, and each starts with the same bits. The payload is loaded after the start, so a snapshot serves every plan
+//! whose hosts boot alike, until the next boot of this machine.
 
 use crate::host::Host;
 use crate::machine::{self, Files};
@@ -62,7 +62,7 @@ struct Booting {
 }
 
 impl Snapshot {
-    /// The snapshot of hosts with such a payload, from the cache if it has one; otherwise such a host boots.
+    /// The snapshot of hosts with such a payload, from the cache if it has one; otherwise a host boots to create it.
     ///
     /// # Errors
     /// When its files cannot be written, or QEMU does not start.
@@ -185,7 +185,7 @@ impl Snapshot {
         // Another process may have removed it before the lock.
         let is_there = locked && fs::exists(&path).unwrap_or(false);
         if is_there {
-            // The order of `tidy`. A file of another user cannot be changed.
+            // Snapshots are removed in the order of this time. The time of another user's file cannot be set.
             let _ = state.set_modified(SystemTime::now());
             self.lock = Some(state);
         }
@@ -368,7 +368,7 @@ fn tidy(cache: &Path, spare: usize) {
         .filter(|snapshot| snapshot.0)
         .count();
     let gone = snapshots.split_off(spare);
-    // Releases the locks on those that stay.
+    // Releases the locks of the snapshots that stay.
     drop(snapshots);
     for (_, _, path, _state) in gone {
         // The next run tries again.
@@ -376,8 +376,8 @@ fn tidy(cache: &Path, spare: usize) {
     }
 }
 
-/// Checks the free space for the files of memory and root disk; without room for a page the kernel kills QEMU. An idle
-/// host has written a fifth of its memory, one with Xen three fifths, and little of its disk.
+/// Checks the free space for the files of memory and root disk, since the kernel kills a QEMU whose page cannot be
+/// written. An idle host has written a fifth of its memory, one with Xen three fifths, and little of its disk.
 fn has_room(below: &Path, host: &Host, settings: &Settings) -> Result<(), HostError> {
     let room = rustix::fs::statvfs(below)
         .map_err(|cause| HostError::file("look at", below)(cause.into()))?;
@@ -474,7 +474,7 @@ mod tests {
         };
         let other = File::open(of_today[6].join(STATE_FILE)).unwrap();
         flock(&other, FlockOperation::LockShared).unwrap();
-        // What is taken is new again.
+        // A snapshot in use counts as new.
         assert!(used.take() && used.is_ready().unwrap());
 
         while of_today[4].exists() || earlier.exists() {
@@ -485,7 +485,7 @@ mod tests {
         assert!(another.exists());
 
         drop(used);
-        // A child that another test starts has the lock for an instant, too.
+        // A child process of another test may briefly have the lock, too.
         while of_today[3].exists() {
             tidy(cache.path(), SPARE);
         }
@@ -509,7 +509,7 @@ mod tests {
         bad.discard();
         assert!(!of_today[0].exists() && of_today[1].exists());
 
-        // Where room is short none is spared, but for those in use.
+        // When free space is short, only snapshots in use stay.
         while of_today[1].exists() || of_today[2].exists() {
             tidy(cache.path(), 0);
         }
@@ -543,7 +543,7 @@ mod tests {
             ..settings.clone()
         };
         assert_ne!(first, name_of(&host, &more, "a", false));
-        // What guests' images are there is seen later.
+        // The images of guests are read after the boot, so that the snapshot does not depend on them.
         host.disks[1].path.set_extension("another");
         assert_eq!(first, name_of(&host, &settings, "a", false));
         for file in [

@@ -23,7 +23,7 @@ use vtax_observe::{Instrument, ObserveError, Readings, SeriesId};
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");
 
-/// The programs for frequencies and tasks, named after their tracepoints.
+/// The programs for frequencies and tasks, with the names of their tracepoints.
 const PROGRAMS: [&str; 3] = ["cpu_frequency", "sched_switch", "local_timer_entry"];
 
 /// The programs for soft interrupts. Programs of one tracepoint run in the order of their attachment: these are attached
@@ -53,10 +53,10 @@ pub struct Speed {
     programs: Mutex<Programs>,
 }
 
-/// Keeps them attached.
+/// The attached programs.
 struct Programs {
     all: Ebpf,
-    /// Those for soft interrupts.
+    /// The links of the programs for soft interrupts.
     attached: Vec<(&'static str, BtfTracePointLinkId)>,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for Speed {
     }
 }
 
-/// The fact about it in the environment of a trial.
+/// The fact about the emulated speed in the environment of a trial.
 pub(crate) const FACT: &str =
     "acpi-cpufreq; BPF stalls whatever ran for a time t at f for t (f_max / f - 1)";
 
@@ -124,7 +124,7 @@ impl Speed {
     fn attach_last(&self) -> Result<(), Box<dyn Error>> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         let Programs { all, attached } = &mut *programs;
-        // Those of an earlier trial were attached before this trial's ledger.
+        // The programs of an earlier trial were attached before this trial's ledger.
         for (name, link) in attached.drain(..) {
             program(all, name)?.detach(link)?;
         }

@@ -110,8 +110,8 @@ mod tests {
     use super::*;
     use vtax_host::fake_host::FakeHost;
 
-    /// After how many looks a guest counts as stuck that has taken so many interrupts, and each time has so
-    /// many more exits and interrupts, of ten; its process has this name.
+    /// The number of the check, of ten, at which a guest counts as stuck. It has taken `before` interrupts, has this
+    /// many more exits and interrupts at each check, and its process has the name `comm`.
     fn stuck_after(comm: &str, before: u64, exits: u64, interrupts: u64) -> Option<u64> {
         let host = FakeHost::empty();
         host.file("proc/70/comm", &format!("{comm}\n"));

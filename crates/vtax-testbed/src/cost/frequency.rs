@@ -19,16 +19,16 @@ pub(super) struct AtFrequency {
 /// The processors of a trial relative to processors at their highest frequency.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Slowdown {
-    /// Work in a second of busy time.
+    /// Work per second of busy time, relative to the highest frequency.
     pub pace: f64,
-    /// Joules for a cycle.
+    /// Joules per cycle, relative to the highest frequency.
     pub price: f64,
-    /// Frequencies that the model does not have; their cycles count like those of the highest.
+    /// Frequencies that the model lacks; their cycles count like those of the highest.
     pub unknown: Vec<u64>,
 }
 
 impl Slowdown {
-    /// The relation of a trial; one without frequencies or work is at its highest.
+    /// The slowdown of a trial; one without frequencies or work is at the highest frequency.
     pub fn of(trial: &Trial, watts: &[AtFrequency]) -> Self {
         let busy = trial.metrics.iter();
         let busy: BTreeMap<u64, f64> = busy
@@ -42,7 +42,7 @@ impl Slowdown {
         let Some(highest) = busy.keys().next_back().copied() else {
             return slowdown;
         };
-        // Joules for a cycle.
+        // Joules per cycle.
         let each = |mhz: u64| {
             let known = watts.iter().find(|at| at.mhz == mhz)?;
             Some(known.watts / mhz as f64)
@@ -105,7 +105,7 @@ mod tests {
                 ("frequency.1000_mhz.busy", 0.2),
             ],
         );
-        // As many cycles at each; three tenths of a second for what takes two at the highest.
+        // The cycles at both frequencies are equal. They take 0.3 s, and 0.2 s at the highest frequency.
         let slowdown = Slowdown::of(&trial, &WATTS);
         assert!((slowdown.pace - 2.0 / 3.0).abs() < 1e-12);
         assert!((slowdown.price - 0.75).abs() < 1e-12);
