@@ -89,7 +89,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         .collect();
     let signals = Signals::install()
         .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
-    // A closed output stops the run in order.
+    // A closed output requests an orderly stop of the run.
     let mut report_event: Box<dyn FnMut(Event)> = if arguments.json {
         let asked = signals.flag();
         Box::new(move |event| {

@@ -382,7 +382,7 @@ impl Ascent<'_, '_> {
         }))
     }
 
-    /// Shrinks the population in steps, from `left` guests of once `top`.
+    /// Shrinks a population of `left` guests in steps, which are percentages of the largest population `top`.
     fn down(&mut self, top: u32, mut left: u32) -> Result<Vec<Interval>, HostError> {
         let mut descent = Vec::new();
         for percent in DESCENT {
@@ -471,14 +471,14 @@ impl Group {
         }
     }
 
-    /// Memory charged to the group in bytes; none where memory is not accounted.
+    /// Memory charged to the group in bytes; `None` where memory is not accounted.
     fn charged(&self) -> Option<f64> {
         cgroup::memory_used(&self.folders).map(|bytes| bytes.0 as f64)
     }
 }
 
 impl GroupUsage {
-    /// Percent of all processors.
+    /// Processor time since `earlier`, in percent of all processors.
     fn share_since(&self, earlier: &Self) -> f64 {
         let wall = (self.at - earlier.at).as_secs_f64() * f64::from(processors());
         if wall > 0.0 {

@@ -9,7 +9,7 @@ pub struct Line {
     pub intercept: f64,
     /// The increase per guest.
     pub slope: f64,
-    /// Standard error of the slope; none below three points.
+    /// Standard error of the slope; `None` below three points.
     pub slope_error: Option<f64>,
     /// Share of the variance that the line explains.
     pub r_squared: f64,
@@ -20,7 +20,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Fits a line; none below two different `x`.
+    /// Fits a line; `None` below two different `x`.
     #[must_use]
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
         let n = points.len() as f64;
@@ -60,7 +60,7 @@ impl Line {
         self.intercept + self.slope * x
     }
 
-    /// The `x` at which the line reaches `y`; none where it does not rise.
+    /// The `x` at which the line reaches `y`; `None` where it does not rise.
     #[must_use]
     pub fn reaches(&self, y: f64) -> Option<f64> {
         let x = (y - self.intercept) / self.slope;

@@ -1,9 +1,9 @@
-//! The standardized scalability test of Bratterud and Haugerud (2013), for any platform: how many
-//! guests a host can hold, which resource ends it, and what each guest costs on the way.
+//! The standardized scalability test of Bratterud and Haugerud (2013), for any platform: the number of guests that a
+//! host can hold, the resource that limits it, and the cost of each guest during the growth.
 //!
-//! A [`plan`] names platforms and their factors. [`run`] climbs each of them several times and writes an ordinary
+//! A [`plan`] names platforms and their factors. [`run`] climbs each platform several times and writes an ordinary
 //! results directory, which [`report`] reads. A [`climb`] grows the population in equal [`stop::steps`] with a
-//! [`supervisor`] and samples the host's [`resources`] at each; [`stop::judge`] decides when it ends.
+//! [`supervisor`] and samples the host's [`resources`] at each step. [`stop::judge`] decides when a climb ends.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

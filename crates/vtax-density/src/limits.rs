@@ -26,7 +26,8 @@ impl Limits {
         }
     }
 
-    /// The level furthest beyond its limit, if any is. Rates do not count: booting guests may use all processors and disks.
+    /// The level furthest beyond its limit, if any is. Rates do not count: booting guests may use all processors and
+    /// disks.
     #[must_use]
     pub fn exceeded(&self, levels: &Shares) -> Option<Binding> {
         levels
@@ -40,7 +41,7 @@ impl Limits {
     }
 }
 
-/// What ended a climb.
+/// The reason for the end of a climb.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "by")]
 pub enum Binding {
@@ -53,7 +54,7 @@ pub enum Binding {
     },
     /// The probe answers too slowly or not at all.
     Probe {
-        /// The 99th percentile of its response times in milliseconds; none: no answer.
+        /// The 99th percentile of its response times in milliseconds; `None`: no answer.
         p99_ms: Option<f64>,
     },
     /// A guest could not be made.

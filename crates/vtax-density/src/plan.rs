@@ -34,7 +34,7 @@ pub struct Method {
     pub memory_return: Duration,
     /// Whether one process holds all guests, on platforms whose guests are in the supervisor.
     pub one_process: bool,
-    /// The share of guests with work, in percent, where the platform has a `work`.
+    /// The share of guests with work, in percent, on platforms with a `work`.
     pub working_percent: u32,
     /// Guests that start and end at the top.
     pub churn: Churn,
@@ -43,7 +43,7 @@ pub struct Method {
 /// Guests that start and end while the climb is at its top.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Churn {
-    /// How long it lasts; zero: there is none.
+    /// Its duration; zero: no churn.
     pub watched: Duration,
     /// Mean lifetime of a guest.
     pub life: Duration,
@@ -190,7 +190,7 @@ const fn guests(key: &'static str, help: &'static str) -> Parameter {
     Parameter::unset(key, Domain::Integer(1, u32::MAX as i64)).help(help)
 }
 
-/// The keys of every platform that are no factor.
+/// The keys of every platform that are not factors.
 const COMMON: [Parameter; 3] = [
     guests("maximum", "guests expected at most"),
     guests("quick_maximum", "the same for a first look"),
@@ -237,7 +237,7 @@ pub fn platforms() -> impl Iterator<Item = &'static str> {
 }
 
 impl Plan {
-    /// Whether a document, valid or not, is meant as a density plan: it has a `density`.
+    /// Whether a document, valid or not, is intended as a density plan: it has a `density`.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
         let (document, _) = DeTable::parse_recoverable(text);
@@ -431,7 +431,7 @@ fn read_variants(
     variants
 }
 
-/// The keys of a `[[platform]]` that are no factor, and its factors; one with a single level is not varied.
+/// The keys of a `[[platform]]` that are not factors, and its factors. A factor with a single level is not varied.
 fn read_platform(
     reader: &mut Reader<'_>,
     platform: &Platform,
@@ -736,7 +736,7 @@ mod tests {
         assert_eq!(plan.variants.len(), all.len());
     }
 
-    /// Ways to spoil a plan: at a position, delete, duplicate, or insert something.
+    /// Mutations of a valid plan: each replaces some characters at a position.
     fn mutated() -> impl Strategy<Value = String> {
         const GOOD: &str = include_str!("../../../plans/papers/bratterud-tuning.toml");
         let edit = (

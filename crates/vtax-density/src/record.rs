@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The version of this record.
 pub const VERSION: u32 = 1;
 
-/// Response or birth times, in microseconds.
+/// Response times, or times to make or boot a guest, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Number of times.
@@ -25,7 +25,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The statistics of these times; `failed` requests had none.
+    /// The statistics of these times. `failed` requests have no time.
     #[must_use]
     // Counts of requests.
     pub fn of(mut micros: Vec<f64>, failed: u32) -> Self {
@@ -147,8 +147,8 @@ pub struct Cloud {
     pub boot: Option<Latency>,
     /// Response times of running guests.
     pub probe: Latency,
-    /// The largest delay of an arrival or departure, in seconds. It grows where a platform needs longer to make or end a
-    /// guest than the time between two changes.
+    /// The largest delay of an arrival or departure, in seconds. It grows where a platform needs longer to make or end
+    /// a guest than the time between two changes.
     pub late: f64,
     /// Processor time of the population and of its making, in percent of one processor.
     pub core_percent: f64,
@@ -169,22 +169,22 @@ pub struct Climb {
     pub limits: Limits,
     /// Processors of the host.
     pub processors: u32,
-    /// The host before anything was started.
+    /// The memory of the host before the climb.
     pub before: Memory,
-    /// The intervals of the way up; the first is the empty platform.
+    /// The intervals of the growth; the first is the empty platform.
     pub climb: Vec<Interval>,
     /// The top without probes.
     pub idle: Option<Idle>,
-    /// Churn before the way down.
+    /// Churn before the descent.
     #[serde(default)]
     pub cloud: Option<Cloud>,
-    /// The intervals of the way down.
+    /// The intervals of the descent.
     pub descent: Vec<Interval>,
-    /// The host after the end of the cell.
+    /// The memory of the host after the end of the cell.
     pub after: Memory,
     /// Time until the memory had returned, in seconds.
     pub returned_after: f64,
-    /// What ended the climb.
+    /// The reason for the end of the climb.
     pub binding: Binding,
     /// Processor time of the climb itself, in seconds: this process and the guard of the supervisor.
     pub own_cpu: f64,

@@ -18,7 +18,7 @@ pub enum Resource {
     Cpu,
     /// Memory that is not available to new work.
     Memory,
-    /// Swap space in use; absent on a host without.
+    /// Swap space in use; absent on a host without swap.
     Swap,
     /// File descriptors: of the host, or of the one process that holds the guests.
     Descriptors,
@@ -71,7 +71,7 @@ impl fmt::Display for Resource {
 /// is not known.
 pub type Shares = BTreeMap<Resource, f64>;
 
-/// The host's memory by what holds it, in bytes (`/proc/meminfo`).
+/// The host's memory by its use, in bytes (`/proc/meminfo`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// All memory.
@@ -97,7 +97,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What the kernel shows, 0 where it shows nothing.
+    /// The values of `info`; 0 for those that the kernel does not report.
     #[must_use]
     pub fn of(info: &MemInfo) -> Self {
         let bytes = |value: Option<Bytes>| value.unwrap_or_default().0 as f64;
@@ -123,14 +123,14 @@ impl Memory {
     }
 }
 
-/// The accounts of a host at one moment.
+/// The accounts of a host at one time.
 #[derive(Debug, Clone, Default)]
 pub struct Accounts {
-    /// Their time, for rates.
+    /// The time of reading, for rates.
     pub at: Option<Instant>,
     /// Memory.
     pub memory: Memory,
-    /// Processor time since boot, busy and in all, in nanoseconds of all processors.
+    /// Processor time since boot of all processors, in nanoseconds: busy, and in total.
     cpu: (f64, f64),
     /// Open files and their limit.
     handles: (f64, f64),
@@ -261,7 +261,7 @@ pub struct ProcessLevels {
 }
 
 impl ProcessLevels {
-    /// Those of this process.
+    /// The descriptors and mappings of this process.
     #[must_use]
     pub fn own() -> Self {
         let descriptors = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
@@ -284,8 +284,8 @@ pub fn most_mappings() -> f64 {
         .unwrap_or(65_530.0)
 }
 
-/// Busy time, and all, in nanoseconds. Waiting for a disk is idle; stolen time did not belong to this host: it is neither
-/// busy nor part of the total.
+/// Busy and total processor time, in nanoseconds. Waiting for a disk is idle. Stolen time did not belong to this host:
+/// it is neither busy nor part of the total.
 fn cpu(stat: &HostStat) -> (f64, f64) {
     let busy = stat.times.sum(&CpuState::BUSY).0 as f64;
     let idle = stat.times.sum(&[CpuState::Idle, CpuState::Iowait]).0 as f64;

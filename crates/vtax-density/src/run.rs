@@ -25,7 +25,7 @@ use vtax_report::results::{
     Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, TrialWriter,
 };
 
-/// A ratio that differs from 1 by less is no effect.
+/// The least difference of a ratio from 1 that counts as an effect.
 const MINIMUM_EFFECT: f64 = 0.02;
 /// Other programs' processor time above which a climb is suspect, in percent of the machine.
 const FOREIGN_PERCENT: f64 = 5.0;

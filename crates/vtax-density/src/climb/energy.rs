@@ -15,7 +15,7 @@ pub struct Energy {
 }
 
 impl Energy {
-    /// Opens the meters that measure this host; none where it has none.
+    /// Opens the meters that measure this host; `None` on a host without any.
     ///
     /// # Errors
     /// When the environment variables of meters are not valid.
@@ -35,7 +35,7 @@ impl Energy {
         }))
     }
 
-    /// Joules so far; none when a meter cannot be read.
+    /// Joules so far; `None` when a meter cannot be read.
     pub fn read(&mut self) -> Option<f64> {
         let now = SystemClock.now();
         self.readings.clear_values();

@@ -104,7 +104,7 @@ fn by_population(seen: &TreatmentClimbs) -> BTreeMap<u32, Vec<&Interval>> {
     intervals
 }
 
-/// All platforms in one figure, each by the resource that binds it.
+/// All platforms in one figure, each by the resource that limits it.
 fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Option<Figure> {
     let (mut values, mut labels) = (Vec::new(), Vec::new());
     let (mut colors, mut shapes) = (Vec::new(), Vec::new());
@@ -181,7 +181,7 @@ fn limit_rule(climbed: &[&TreatmentClimbs]) -> Value {
            "encoding": {"y": {"field": "limit", "type": "quantitative"}}})
 }
 
-/// One platform: every resource over the population, as in the paper's figures 2 to 4.
+/// The figure of one platform: every resource over the population, as in the paper's figures 2 to 4.
 fn resources(seen: &TreatmentClimbs) -> Option<Figure> {
     let mut values = Vec::new();
     let mut shown: Vec<Resource> = Vec::new();

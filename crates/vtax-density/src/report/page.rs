@@ -340,7 +340,7 @@ fn as_row(seen: &TreatmentClimbs) -> Option<(String, Row)> {
     Some((more.to_owned(), row))
 }
 
-/// Whether the processor's power saving was on (table II) or off (table I); none where that is unknown.
+/// Whether the processor's power saving was on (table II) or off (table I); `None` where that is unknown.
 fn power_saving(results: &ResultsDir, seen: &TreatmentClimbs) -> Option<bool> {
     let governor = seen
         .treatment
@@ -393,7 +393,7 @@ fn published_tables(results: &ResultsDir, summary: &Summary) -> Markup {
     }
 }
 
-/// A table in the paper's form: its rows, and ours below.
+/// A table in the form of the paper: the published rows, then the measured ones.
 fn paper_table(
     title: &str,
     published: &[Row],

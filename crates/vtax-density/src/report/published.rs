@@ -61,8 +61,8 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Reads the numbers that came with this program; none only if they were damaged when it was
-    /// built, which a test rules out.
+    /// Reads the numbers of this program; `None` only when it was built with damaged ones, which a
+    /// test rules out.
     pub(super) fn read() -> Option<Self> {
         let file: File = toml::from_str(FIGURES).ok()?;
         let rows = |table: &[[f64; 10]]| table.iter().map(row).collect();

@@ -27,7 +27,7 @@ pub struct TreatmentClimbs {
 /// The end of a treatment and its reason.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bound {
-    /// The resource; none: the probe, or the platform itself.
+    /// The resource; `None`: the probe, or the platform itself.
     pub resource: Option<Resource>,
     /// The reason in words.
     pub words: String,
@@ -37,7 +37,7 @@ pub struct Bound {
     pub modelled: bool,
 }
 
-/// Memory of a guest in bytes, by the account that it is from.
+/// Memory of a guest in bytes, by the account that it is read from.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Each {
     /// The host's available memory: everything.
@@ -130,7 +130,7 @@ impl TreatmentClimbs {
         middle(self.records().map(|climb| Some(f64::from(climb.guests()))))
     }
 
-    /// The median over climbs of something at the top.
+    /// The median over climbs of a value at the top.
     pub fn at_top(&self, of: impl Fn(&Climb, &Interval) -> Option<f64>) -> Option<f64> {
         middle(self.records().map(|climb| of(climb, climb.top()?)))
     }
@@ -147,7 +147,7 @@ impl TreatmentClimbs {
         })
     }
 
-    /// The points of a quantity over population, the way up of every climb.
+    /// The points of a quantity over population, from the growth of every climb.
     pub fn points(&self, of: impl Fn(&Interval) -> Option<f64>) -> Vec<(f64, f64)> {
         self.records()
             .flat_map(|climb| &climb.climb)
@@ -230,8 +230,8 @@ impl TreatmentClimbs {
         })
     }
 
-    /// Memory of a guest, by the difference of the host's memory or, where other programs hide that, by the charge of its
-    /// control group.
+    /// Memory of a guest, by the difference of the host's memory or, where other programs hide that, by the charge of
+    /// its control group.
     #[must_use]
     pub fn memory_each(&self) -> Option<Each> {
         let by_host = self.at_top(|climb, _| climb.bytes_each());
@@ -243,7 +243,8 @@ impl TreatmentClimbs {
         }
     }
 
-    /// The reason of the climbs' end. For climbs that reached the expected maximum it is extrapolated by straight lines.
+    /// The reason of the climbs' end. For climbs that reached the expected maximum it is extrapolated by straight
+    /// lines.
     #[must_use]
     pub fn bound(&self) -> Option<Bound> {
         let (_, climb) = self
@@ -323,7 +324,7 @@ impl TreatmentClimbs {
         })
     }
 
-    /// Times of births, or of answers, at the first and at the last interval that has them.
+    /// The times at the first and at the last interval with any, of the first climb. `of` selects the kind of times.
     pub fn first_and_last(
         &self,
         of: impl Fn(&Interval) -> Option<Latency>,

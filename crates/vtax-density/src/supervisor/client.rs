@@ -14,7 +14,7 @@ pub struct Supervisor {
     child: Child,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// Its first answer, which has the facts about its platform.
+    /// The first answer, which has the facts about the platform.
     pub hello: Answer,
 }
 

@@ -19,7 +19,7 @@ use vtax_host::command::version_line;
 /// The OCI runtime and the parent control group of its containers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Runtime {
-    /// Its program.
+    /// The program of the runtime.
     pub program: String,
     /// The control group of a container as the runtime takes it, without the number.
     pub control_group: String,

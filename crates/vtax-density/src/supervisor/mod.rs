@@ -35,7 +35,7 @@ use vtax_host::{HostError, Roots};
 use vtax_mvm::population::Holding;
 use vtax_observe::clock::thread_cpu;
 
-/// The most bytes of one answer of a guest.
+/// The largest size of a guest's answer, in bytes.
 const LONGEST_ANSWER: usize = 64 << 10;
 
 /// The name of a supervisor in errors.
@@ -56,7 +56,7 @@ pub struct Spec {
     pub maximum: u32,
     /// Whether one process holds all guests, so that its limits count.
     pub one_process: bool,
-    /// The limits of their use of resources.
+    /// The limits of the guests' use of resources.
     pub limits: Limits,
     /// The arguments that make this program a supervisor.
     pub words: Vec<String>,
@@ -200,7 +200,7 @@ impl Guard {
         if self.checked.is_none_or(|at| at.elapsed() >= CHECK_INTERVAL) {
             let began = thread_cpu();
             if let Ok(accounts) = Accounts::levels(&self.roots) {
-                // Without mappings: they are counted line by line, which is slow, so the climb does it once an interval.
+                // Mappings are left out: counting them line by line is slow, so the climb does it once an interval.
                 self.exceeded = self.limits.exceeded(&accounts.level_shares(None));
             }
             self.checked = Some(Instant::now());
@@ -223,7 +223,7 @@ fn capacity(guests: &Guests) -> u32 {
         // A thread has four mappings, stack and signal stack with a guard page each; the allocator needs some as well.
         Guests::Thread => (crate::resources::most_mappings() * 0.24) as u32,
         Guests::Mvm { live: true, .. } => {
-            // Less the descriptors of the supervisor and of its workers.
+            // The capacity without the descriptors of the supervisor and of its workers.
             vtax_mvm::population::capacity::Capacity::of_this_process()
                 .guests
                 .saturating_sub(64)

@@ -50,7 +50,7 @@ pub(super) struct MicroVms {
     plan: Plan,
     socket: PathBuf,
     monitor: Option<Monitor>,
-    /// A guest that answers probes, where the image of the others does not.
+    /// The monitor of a guest that answers probes, and its socket; `None` where the guests' own image answers.
     probe: Option<(Monitor, PathBuf)>,
     connection: Option<UnixStream>,
     random: fastrand::Rng,

@@ -24,7 +24,7 @@ use vtax_mvm::image::{DiskFormat, Image, write_disk};
 pub enum Devices {
     /// QEMU's defaults: display adapter, network, 128 MB.
     Stock,
-    /// Disk and serial port only, and 1 MB, or 2 for a q35.
+    /// Disk and serial port only; 1 MB, or 2 MB for a q35.
     Off,
 }
 
@@ -174,8 +174,8 @@ fn start(options: &QemuOptions, disk: &Path, name: &str) -> Result<Guest> {
 }
 
 impl Guest {
-    /// Whether the boot sector has reached its first `hlt`. QEMU's monitor shows that in the processor's registers, also
-    /// for images without output.
+    /// Whether the boot sector has reached its first `hlt`. QEMU's monitor shows that in the processor's registers,
+    /// also for images without output.
     fn has_booted(&mut self) -> Result<bool> {
         if let Ok(Some(status)) = self.child.try_wait() {
             let log = fs::read_to_string(self.serial.with_extension("log")).unwrap_or_default();
@@ -210,7 +210,7 @@ impl Guest {
         }
         let asleep = sleeps_in_sector(&self.registers("info registers\n")?);
         if asleep {
-            // Closed, since connections to all guests would use up the descriptors of this process.
+            // Closed, since connections to all guests would exhaust the descriptors of this process.
             self.console = None;
         }
         Ok(asleep)

@@ -90,7 +90,8 @@ impl Population for Shards {
                 return Ok(());
             };
             if *count <= surplus {
-                // A request rather than a signal, so that the supervisor also removes what would outlive its processes.
+                // A request rather than a signal, so that the supervisor also removes everything that would outlive its
+                // processes.
                 let ended = supervisor.ask(&Request::Shrink(0));
                 self.shards.pop();
                 ended?;

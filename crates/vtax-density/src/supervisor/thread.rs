@@ -1,4 +1,4 @@
-//! Guests that are threads, the lowest bound of a guest's cost: each sleeps until a probe.
+//! Guests that are threads, a lower bound of the cost of any guest: each sleeps until a probe.
 
 use super::error::{GuestError, Result};
 use super::individual::{ANSWER_LIMIT, GuestDriver};
