@@ -12,8 +12,8 @@ use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
 /// The compared metrics: counts of the hypervisor, the kernel and the network. Metrics that another build of vtax alone
 /// changes by more than the tolerance are left out: CPU time of single stages, which begin and end with vtax's own
-/// readings; the guest's interrupts, whose window is that of the guest agent's answers; the host's interrupts, which are
-/// timers (17 %); and acknowledgements, which are few.
+/// readings; the guest's interrupts, whose window is that of the guest agent's answers; the host's interrupts, which
+/// are timers (17 %); and acknowledgements, which are few.
 const COUNTED: [&str; 4] = [
     metric::CONTEXT_SWITCHES_PER_SECOND.name,
     metric::KVM_EXITS_PER_SECOND.name,

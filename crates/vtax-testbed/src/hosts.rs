@@ -44,8 +44,8 @@ const NEXT_ATTEMPT: u32 = 1 << 20;
 /// Idle time of a host between its boot and the snapshot. It costs little where idle time is skipped.
 const REST: Duration = Duration::from_secs(10);
 
-/// The expected time of a trial relative to a real host, until the first has ended: 2 where hosts are mostly idle, 7 with
-/// a guest at full speed.
+/// The expected time of a trial relative to a real host, until the first has ended: 2 where hosts are mostly idle, 7
+/// with a guest at full speed.
 const SLOWER: u32 = 5;
 
 /// Memory of QEMU beyond that of its host, in MiB.
@@ -147,7 +147,8 @@ fn state_dir(run: &PlanRun<'_>) -> PathBuf {
     run.state_dir.join(name.get(..24).unwrap_or_default())
 }
 
-/// Whether any treatment sets the governor. If so, all hosts of the plan have frequencies, so that they can be compared.
+/// Whether any treatment sets the governor. If so, all hosts of the plan have frequencies, so that they can be
+/// compared.
 fn governors(run: &PlanRun<'_>) -> bool {
     let mut treatments = run.planned.treatments.iter();
     treatments.any(|planned| planned.settings.0.contains_key("host.governor"))

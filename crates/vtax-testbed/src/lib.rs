@@ -1,8 +1,8 @@
 //! Emulated hosts with real hypervisors in them: QEMU emulates the machine, and Debian's kernel with KVM and vhost-net,
 //! or Xen with a Linux Dom0, runs in it.
 //!
-//! [`build`] makes the host from a recipe. [`run_plan`] runs each trial of an unchanged plan in one, with this binary, and
-//! fetches the results. [`cost`] computes the cycles and energy of real hardware from the counts. By default the
+//! [`build`] makes the host from a recipe. [`run_plan`] runs each trial of an unchanged plan in one, with this binary,
+//! and fetches the results. [`cost`] computes the cycles and energy of real hardware from the counts. By default the
 //! machine's clock is its instruction count, so that a plan gives the same numbers on any machine at any time. See
 //! `docs/testbed.md`.
 

@@ -1,7 +1,7 @@
 //! The boot files and the payload of an emulated host. The boot files are an archive behind the host's own initial RAM
-//! disk; the kernel unpacks both, and a file in both, such as `init`, is taken from the second. The payload is an archive
-//! in the memory of the machine, which the host unpacks once it is idle, so that hosts with different payloads boot alike.
-//! Neither uses a disk or network of this machine, so both arrive at the same instruction every time.
+//! disk; the kernel unpacks both, and a file in both, such as `init`, is taken from the second. The payload is an
+//! archive in the memory of the machine, which the host unpacks once it is idle, so that hosts with different payloads
+//! boot alike. Neither uses a disk or network of this machine, so both arrive at the same instruction every time.
 
 use crate::host::Host;
 use crate::link::{End, Link};

@@ -1,5 +1,5 @@
-//! Temporary directories with a lock. The lock distinguishes a directory in use from one that a killed vtax left behind,
-//! across process namespaces, users and machines.
+//! Temporary directories with a lock. The lock distinguishes a directory in use from one that a killed vtax left
+//! behind, across process namespaces, users and machines.
 
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};

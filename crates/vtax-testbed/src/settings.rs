@@ -10,8 +10,8 @@ use vtax_host::HostError;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Whether the clock of the machine is its instruction count. Otherwise it is this machine's clock, and numbers depend
-    /// on other programs.
+    /// Whether the clock of the machine is its instruction count. Otherwise it is this machine's clock, and numbers
+    /// depend on other programs.
     pub deterministic: bool,
     /// The speed of the processor; only where the clock is the instruction count.
     pub frequency: Frequency,

@@ -284,8 +284,8 @@ pub(crate) fn from_state() -> String {
     format!("exec:cat \"${STATE}\"")
 }
 
-/// The name of a snapshot. It depends on the host's image, on this boot of this machine, since unwritten data is lost with
-/// a power failure, and on all boot files. The guests' disk is mounted later, so only its size counts.
+/// The name of a snapshot. It depends on the host's image, on this boot of this machine, since unwritten data is lost
+/// with a power failure, and on all boot files. The guests' disk is mounted later, so only its size counts.
 fn name(host: &Host, settings: &Settings, boot_files: &BootFiles) -> Result<String, HostError> {
     let nowhere = Path::new("");
     let paths = Paths::of(nowhere, boot_files.pstates.is_some());

@@ -1,8 +1,8 @@
 //! The speed of an emulated processor in proportion to its frequency (`bpf/speed.bpf.c`).
 //!
-//! The cpufreq driver of an emulated host switches frequencies, but the emulator executes at a constant speed. BPF programs
-//! correct this: they count the run time of every task and soft interrupt, and stall each for the additional time at the
-//! lower frequency. So the ratios of speeds are those of the frequencies for any load.
+//! The cpufreq driver of an emulated host switches frequencies, but the emulator executes at a constant speed. BPF
+//! programs correct this: they count the run time of every task and soft interrupt, and stall each for the additional
+//! time at the lower frequency. So the ratios of speeds are those of the frequencies for any load.
 
 use aya::maps::{Array, MapData, PerCpuHashMap, PerCpuValues};
 use aya::programs::BtfTracePoint;
@@ -26,8 +26,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/speed.bpf.o");
 /// The programs for frequencies and tasks, with the names of their tracepoints.
 const PROGRAMS: [&str; 3] = ["cpu_frequency", "sched_switch", "local_timer_entry"];
 
-/// The programs for soft interrupts. Programs of one tracepoint run in the order of their attachment: these are attached
-/// after those of the ledger, so that a stall counts to its soft interrupt.
+/// The programs for soft interrupts. Programs of one tracepoint run in the order of their attachment: these are
+/// attached after those of the ledger, so that a stall counts to its soft interrupt.
 const SOFTIRQ_PROGRAMS: [&str; 2] = ["softirq_entry", "softirq_exit"];
 
 /// `struct cpu` of the BPF program.

@@ -1,7 +1,7 @@
 //! The effect of lower frequencies on cycles and watts.
 //!
-//! A processor at a lower frequency is stalled for a part of its busy time (`speed.rs`), which is no work. A cycle takes
-//! less energy there, since the voltage is lower as well. Both follow from the busy time at each frequency.
+//! A processor at a lower frequency is stalled for a part of its busy time (`speed.rs`), which is no work. A cycle
+//! takes less energy there, since the voltage is lower as well. Both follow from the busy time at each frequency.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
