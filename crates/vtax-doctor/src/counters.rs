@@ -1,4 +1,4 @@
-//! Hardware counters, VM exits and BPF, opened as a run opens them, and how the kernel accounts interrupts.
+//! Hardware counters, VM exits and BPF, opened as in a run, and the kernel's accounting of interrupt time.
 
 use super::{Answer, Counters, Finding, Options, Topic};
 use vtax_host::Roots;
