@@ -412,7 +412,7 @@ fn unpack_xen(root: &Path, into: &Path) -> Result<(), HostError> {
         .map(|entry| entry.path())
         .find(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // The name without a version is a link to it.
+            // The plain name is a symbolic link to it.
             name.starts_with("xen-") && name.ends_with(".gz") && !path.is_symlink()
         })
         .ok_or_else(|| HostError::Missing {
