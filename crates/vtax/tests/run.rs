@@ -264,11 +264,24 @@ objective = "throughput <= 1Mbit/s"
         let phases = record["phases"].as_array().unwrap().iter();
         phases.map(phase).collect::<Vec<_>>()
     };
-    let alone = phases("0000");
-    assert_eq!(alone, phases("0001"));
-    // 50, 100, 200, which broke it, and as that was less than half a second ago, 400.
-    let kept: Vec<_> = alone.iter().map(|(_, kept)| *kept).collect();
-    assert_eq!(kept, [true, true, false, false].map(Some));
+    // 200 breaks it and is repeated; 400 follows, as the break was less than half a second ago.
+    let expected = [
+        ("\"50.0 request/s\"", true),
+        ("\"100 request/s\"", true),
+        ("\"200 request/s\"", false),
+        ("\"200 request/s, again\"", false),
+        ("\"400 request/s\"", false),
+    ];
+    for trial in ["0000", "0001"] {
+        let found = phases(trial);
+        let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, expected.map(|(name, _)| name), "{trial}");
+        for ((name, kept), (_, expected)) in found.iter().zip(expected) {
+            // A broken level at which the generator was late, which a busy machine makes it, is not judged.
+            let is_unjudged = kept.is_none() && !expected;
+            assert!(is_unjudged || *kept == Some(expected), "{trial}: {name}");
+        }
+    }
 }
 
 #[test(needs = [can_run_trials()])]
