@@ -177,10 +177,10 @@ pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
     let (family, confidence) = headlines.find_map(|one| Some((one.family, one.confidence?)))?;
     (family > 1 && confidence > 0.95).then(|| {
         format!(
-            "Intervals of ratios are adjusted for {}: each is at {:.4} %, so that they agree with the adjusted p. The \
+            "Intervals of ratios are adjusted for {}: each is at {} %, so that they agree with the adjusted p. The \
              95 % interval of each alone is in analysis.json.",
             counted(family, "headline comparison"),
-            100.0 * confidence
+            (1e6 * confidence).round() / 1e4
         )
     })
 }
