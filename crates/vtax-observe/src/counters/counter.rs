@@ -144,7 +144,7 @@ pub fn most_cpu_time(span: Nanoseconds, processors: u32) -> u64 {
 /// assert_eq!(counter.advance(1200), Change::Advanced(200));
 /// assert_eq!(counter.advance(30), Change::Restarted { from: 1200, to: 30, gain: 30 });
 /// assert_eq!(counter.total(), 1230);
-/// Where the largest possible growth is known, it is a limit: here, 500 since the last reading.
+/// // Where the largest possible growth is known, it is a limit: here, 500 since the last reading.
 /// assert_eq!(counter.advance_within(9000, 500), Change::Leapt { by: 8970, most: 500 });
 /// assert_eq!(counter.advance_within(9001, 500), Change::Advanced(1));
 /// assert_eq!(counter.total(), 1231);
