@@ -197,7 +197,6 @@ pub fn disturbances(before: &HostReading, after: &HostReading, own: &OwnWork) ->
     }
     reasons.extend(throttling(before, after));
     reasons.extend(swapping(before, after));
-    reasons.extend(sampling(own));
     reasons.extend(frequency(before, after).filter(|_| !own.follows_load));
     reasons
 }
@@ -207,6 +206,8 @@ pub fn reasons(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<
     let mut reasons = Vec::new();
     reasons.extend(clock_step(before, after, own));
     reasons.extend(killed(before, after));
+    // Some meters have watts only, which the passes integrate to joules.
+    reasons.extend(sampling(own));
     let failures = own.observer.failures.iter();
     reasons.extend(failures.map(|(instrument, count, first)| {
         format!("{instrument} could not be read {count} time(s): {first}")
@@ -519,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn load_of_other_programs_is_told_with_its_share_of_the_machine() {
+    fn load_of_other_programs_is_reported_with_its_share_of_the_machine() {
         let reason = only_disturbance(|after, _| after.cpu.processes = seconds_of(8.0));
         assert!(
             reason.contains("2.45 s") && reason.contains("11.1 % of the machine (limit 5.0 %)"),
@@ -627,10 +628,10 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_missed_passes_disturb_and_failed_instruments_are_reasons() {
-        let missed = only_disturbance(|_, own| own.observer.missed = 4);
+    fn gaps_missed_passes_and_failed_instruments_are_reasons() {
+        let missed = only_reason(|_, own| own.observer.missed = 4);
         assert!(missed.contains("missed 4 of 15 passes, 26.7 %"), "{missed}");
-        let gap = only_disturbance(|_, own| own.observer.longest_gap = Nanoseconds(4 * SECOND));
+        let gap = only_reason(|_, own| own.observer.longest_gap = Nanoseconds(4 * SECOND));
         assert!(gap.contains("4.00 s went by"), "{gap}");
         let failed = only_reason(|_, own| {
             own.observer

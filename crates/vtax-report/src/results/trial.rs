@@ -353,14 +353,12 @@ pub struct Trial {
 }
 
 /// How reasons begin that are disturbances, and what else they contain: the lab's words.
-const DISTURBANCES: [(&str, &str); 7] = [
+const DISTURBANCES: [(&str, &str); 5] = [
     ("other programs used ", " of CPU time, "),
     ("the hypervisor below this host took ", " of CPU time, "),
     ("the processor was throttled for heat: ", " times)"),
     ("the mean CPU frequency went from ", " MHz, "),
     ("the host swapped ", " pages in or out (limit "),
-    ("the sampler missed ", " passes, "),
-    ("", " s went by between two samples (limit "),
 ];
 
 impl Trial {
