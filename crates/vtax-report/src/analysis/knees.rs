@@ -104,7 +104,10 @@ pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
         false => stats::exact_verdict(knee.ratio, minimum_effect),
     };
     let is_significant = comparison.adjusted_p.is_none_or(|p| p < 0.05);
+    // The end that is closed counts pairs, and nothing is known of the other: machines may disagree.
+    let is_open_over_machines = comparison.over_machines && knee.closed().is_none();
     comparison.verdict = match comparison.verdict {
+        Verdict::Different if is_open_over_machines => Verdict::NoDifferenceShown,
         Verdict::Different if knee.contains_one() => Verdict::NoDifferenceShown,
         _ if comparison.certainty.is_exact() => shown,
         Verdict::TooFewTrials if knee.n >= FEWEST_PAIRS => match is_significant {
