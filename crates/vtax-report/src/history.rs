@@ -13,6 +13,7 @@ use crate::stats::{
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use vtax_core::{Source, Unit, counted};
 
 /// Level of the family of series.
@@ -471,6 +472,23 @@ pub fn table(history: &History, width: usize) -> String {
 }
 
 impl Series {
+    /// The places of the points of each level, from 0, and their geometric mean.
+    pub fn levels(&self) -> Vec<(Range<usize>, f64)> {
+        let place = |run: usize| self.points.iter().position(|point| point.run == run);
+        let starts = (self.changes.iter()).filter_map(|change| place(change.since));
+        let starts: Vec<usize> = std::iter::once(0).chain(starts).collect();
+        let ends = starts.iter().skip(1).copied().chain([self.points.len()]);
+        let places = starts.iter().zip(ends).map(|(start, end)| *start..end);
+        places
+            .map(|range| {
+                (
+                    range.clone(),
+                    geometric_mean(&self.values(range.start, range.end)),
+                )
+            })
+            .collect()
+    }
+
     /// Its treatment and metric.
     pub fn heading(&self) -> String {
         match &self.baseline {

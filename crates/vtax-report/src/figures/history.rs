@@ -66,9 +66,11 @@ fn of_series(history: &History, series: &Series, number: usize) -> Figure {
     let tooltip = json!([
         {"field": "shown", "title": series.title}, {"field": "run"}, {"field": "started"}, {"field": "change", "title": "changes"}
     ]);
-    let levels: Vec<Value> = levels(series)
-        .into_iter()
-        .map(|(from, to, value)| json!({"from": from, "to": to, "value": value / scale}))
+    // A line reaches a little beyond its first and last point.
+    let levels: Vec<Value> = (series.levels().into_iter())
+        .map(|(places, value)| {
+            json!({"from": places.start as f64 + 0.7, "to": places.end as f64 + 0.3, "value": value / scale})
+        })
         .collect();
     let mut layers = vec![
         json!({"data": {"values": points}, "mark": {"type": "rule", "color": "#999"},
@@ -100,23 +102,4 @@ fn caption(series: &Series) -> String {
         false => "Each point is a run with its 95 % confidence interval.",
     };
     format!("{bars} {lines}")
-}
-
-/// The levels of a series: first and last place, which count from 1, and geometric mean.
-fn levels(series: &Series) -> Vec<(f64, f64, f64)> {
-    let place = |run: usize| {
-        let place = series.points.iter().position(|point| point.run == run);
-        place.unwrap_or(0)
-    };
-    let starts = series.changes.iter().map(|change| place(change.since));
-    let starts: Vec<usize> = std::iter::once(0).chain(starts).collect();
-    let ends = starts.iter().skip(1).copied().chain([series.points.len()]);
-    (starts.iter().zip(ends))
-        .filter_map(|(start, end)| {
-            let points = series.points.get(*start..end)?;
-            let sum: f64 = points.iter().map(|point| point.value.ln()).sum();
-            let mean = (sum / points.len().max(1) as f64).exp();
-            Some((*start as f64 + 0.7, end as f64 + 0.3, mean))
-        })
-        .collect()
 }
