@@ -15,14 +15,14 @@ enum End {
     Failed,
 }
 
-/// Two treatments, whose trials end as they are told.
-struct Told {
+/// Two treatments, whose trials end in a given order of outcomes.
+struct Scripted {
     ends: VecDeque<End>,
     again: f64,
     ran: Vec<u32>,
 }
 
-impl Told {
+impl Scripted {
     fn new(ends: &[End], again: f64) -> Self {
         Self {
             ends: ends.iter().copied().collect(),
@@ -32,7 +32,7 @@ impl Told {
     }
 }
 
-impl Experiment for Told {
+impl Experiment for Scripted {
     fn new_run(&self) -> NewRun<'_> {
         NewRun {
             plan_text: "told",
@@ -122,13 +122,13 @@ impl Bench {
         }
     }
 
-    fn run(&self, told: &mut Told) -> Result<(ResultsDir, RunSummary), LabError> {
-        self.run_counted(told, &mut Counted::default())
+    fn run(&self, script: &mut Scripted) -> Result<(ResultsDir, RunSummary), LabError> {
+        self.run_counted(script, &mut Counted::default())
     }
 
     fn run_counted(
         &self,
-        told: &mut Told,
+        script: &mut Scripted,
         counted: &mut Counted,
     ) -> Result<(ResultsDir, RunSummary), LabError> {
         let options = RunOptions {
@@ -141,7 +141,7 @@ impl Bench {
             host: Source::Emulated,
             own: None,
         };
-        run_experiment(told, &options, &self.signals, counted)
+        run_experiment(script, &options, &self.signals, counted)
     }
 }
 
@@ -150,9 +150,9 @@ use End::{Disturbed, Failed, Suspect, Well};
 #[test]
 fn a_trial_that_does_not_count_comes_again_at_the_end_of_its_block_and_is_kept() {
     let bench = Bench::new();
-    let mut told = Told::new(&[Suspect, Well, Well], 0.5);
-    let (results, summary) = bench.run(&mut told).unwrap();
-    assert_eq!(told.ran, [0, 1, 0, 2, 3, 4, 5]);
+    let mut script = Scripted::new(&[Suspect, Well, Well], 0.5);
+    let (results, summary) = bench.run(&mut script).unwrap();
+    assert_eq!(script.ran, [0, 1, 0, 2, 3, 4, 5]);
     assert_eq!((summary.ran, summary.failed), (7, 0));
     assert!(results.trial(0).unwrap().suspect.is_empty());
     let kept = results.attempts();
@@ -164,9 +164,9 @@ fn a_trial_that_does_not_count_comes_again_at_the_end_of_its_block_and_is_kept()
 #[test]
 fn a_disturbed_trial_counts_and_does_not_come_again() {
     let bench = Bench::new();
-    let mut told = Told::new(&[Disturbed; 6], 0.5);
-    let (results, _) = bench.run(&mut told).unwrap();
-    assert_eq!(told.ran, [0, 1, 2, 3, 4, 5]);
+    let mut script = Scripted::new(&[Disturbed; 6], 0.5);
+    let (results, _) = bench.run(&mut script).unwrap();
+    assert_eq!(script.ran, [0, 1, 2, 3, 4, 5]);
     let trial = results.trial(0).unwrap();
     assert_eq!((trial.suspect.len(), trial.disturbed.len()), (0, 1));
 }
@@ -174,8 +174,8 @@ fn a_disturbed_trial_counts_and_does_not_come_again() {
 #[test]
 fn progress_counts_trials_of_the_schedule_and_a_trial_that_comes_again_once() {
     let mut counted = Counted::default();
-    let mut told = Told::new(&[Suspect, Well, Suspect], 0.5);
-    Bench::new().run_counted(&mut told, &mut counted).unwrap();
+    let mut script = Scripted::new(&[Suspect, Well, Suspect], 0.5);
+    Bench::new().run_counted(&mut script, &mut counted).unwrap();
     let expected = [0, 1, 1, 2, 3, 4, 5, 6].map(|done| (done, 6));
     assert_eq!(counted.0, expected);
 }
@@ -183,9 +183,9 @@ fn progress_counts_trials_of_the_schedule_and_a_trial_that_comes_again_once() {
 #[test]
 fn no_more_than_the_share_runs_again_and_no_trial_more_than_three_times() {
     let ran = |share| {
-        let mut told = Told::new(&[Suspect; 40], share);
-        Bench::new().run(&mut told).unwrap();
-        told.ran.len()
+        let mut script = Scripted::new(&[Suspect; 40], share);
+        Bench::new().run(&mut script).unwrap();
+        script.ran.len()
     };
     assert_eq!(ran(0.0), 6);
     assert_eq!(ran(0.5), 9);
@@ -195,9 +195,9 @@ fn no_more_than_the_share_runs_again_and_no_trial_more_than_three_times() {
 #[test]
 fn what_an_earlier_run_left_suspect_or_damaged_runs_again_and_what_counts_does_not() {
     let bench = Bench::new();
-    let (results, _) = bench.run(&mut Told::new(&[Suspect], 0.0)).unwrap();
+    let (results, _) = bench.run(&mut Scripted::new(&[Suspect], 0.0)).unwrap();
     fs::write(results.trial_path(3).join("trial.json"), "{ torn").unwrap();
-    let mut again = Told::new(&[], 0.5);
+    let mut again = Scripted::new(&[], 0.5);
     let (results, summary) = bench.run(&mut again).unwrap();
     assert_eq!(again.ran, [0, 3]);
     assert_eq!(summary.already, 4);
@@ -205,7 +205,7 @@ fn what_an_earlier_run_left_suspect_or_damaged_runs_again_and_what_counts_does_n
     let mut kept: Vec<u32> = results.attempts().iter().map(|kept| kept.index).collect();
     kept.sort_unstable();
     assert_eq!(kept, [0, 3]);
-    let mut once_more = Told::new(&[], 0.5);
+    let mut once_more = Scripted::new(&[], 0.5);
     bench.run(&mut once_more).unwrap();
     assert!(once_more.ran.is_empty());
 }
@@ -213,15 +213,15 @@ fn what_an_earlier_run_left_suspect_or_damaged_runs_again_and_what_counts_does_n
 #[test]
 fn two_failures_of_one_treatment_in_a_row_end_the_run_and_lose_nothing() {
     let bench = Bench::new();
-    let mut told = Told::new(&[Well, Failed, Failed], 0.5);
-    let Err(cause) = bench.run(&mut told) else {
+    let mut script = Scripted::new(&[Well, Failed, Failed], 0.5);
+    let Err(cause) = bench.run(&mut script) else {
         panic!("the run went on");
     };
     let message = cause.to_string();
     assert!(message.contains("b failed 2 times in a row"), "{message}");
-    assert_eq!(told.ran, [0, 1, 1]);
+    assert_eq!(script.ran, [0, 1, 1]);
     // Whoever mends the cause goes on, failed trials included, whatever the share says.
-    let mut mended = Told::new(&[], 0.0);
+    let mut mended = Scripted::new(&[], 0.0);
     let (results, summary) = bench.run(&mut mended).unwrap();
     assert_eq!(mended.ran, [1, 2, 3, 4, 5]);
     assert_eq!(summary.failed, 0);

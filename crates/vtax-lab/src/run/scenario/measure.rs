@@ -95,7 +95,7 @@ const GUEST_RATES: [(&metric::Metric, &str); 7] = [
     ),
 ];
 
-/// What a guest's devices carried, for whoever watches.
+/// Traffic of a guest's devices: the counter, its words in events, and its unit.
 const CARRIED: [(&str, &str, Base); 6] = [
     (counter::NET_TX_BYTES, "to its network device", Base::Byte),
     (counter::NET_RX_BYTES, "from its network device", Base::Byte),
@@ -266,7 +266,7 @@ impl Observation<'_> {
             }
         }
         for (stage, value) in &cpu.stages {
-            // Of a neighbour, what everybody else did is told by their own records.
+            // The work of the other actors is in their own records.
             if self.guest != 0 && [Stage::Neighbours, Stage::Observer, Stage::Rest].contains(stage)
             {
                 continue;

@@ -361,7 +361,7 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
     };
     let by_generator = |window: &MeasuredWindow| {
         let found = &window.of_target().unwrap().metrics;
-        ["opened", "closed"].map(|moment| found[moment].quantity.value)
+        ["opened", "closed"].map(|mark| found[mark].quantity.value)
     };
     for window in &measured.windows {
         let [begin, end] = by_marks(window);
@@ -381,11 +381,11 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
     let measured_at = measured.windows.iter().filter_map(|window| window.level);
     let measured_at: Vec<String> = measured_at.map(|level| level.value.to_string()).collect();
     assert_eq!(rates, measured_at.join("  ").split(' ').collect::<Vec<_>>());
-    // Whoever watches is told of every level, the one without an answer too, and of the seconds between.
-    let mut told: Vec<f64> = heard.levels.iter().map(|(level, _)| *level).collect();
-    let count = told.len();
-    told.dedup();
-    assert_eq!(told, [100.0, 200.0, 300.0, 400.0, 500.0]);
+    // Events name every level, the one without an answer too, and the seconds between.
+    let mut levels: Vec<f64> = heard.levels.iter().map(|(level, _)| *level).collect();
+    let count = levels.len();
+    levels.dedup();
+    assert_eq!(levels, [100.0, 200.0, 300.0, 400.0, 500.0]);
     assert!(heard.levels.contains(&(400.0, Some(false))));
     assert_eq!(heard.objectives, ["errors <= 0.10 %"]);
     assert!(heard.meters >= 1, "{}", heard.meters);
