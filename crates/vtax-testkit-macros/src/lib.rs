@@ -28,7 +28,7 @@ fn registered(arguments: TokenStream, item: &TokenStream) -> Result<TokenStream,
         "::vtax_testkit::inventory::submit! {{ ::vtax_testkit::Test {{
             path: ::core::concat!(::core::module_path!(), \"::\", ::core::stringify!({name})),
             needs: || {{
-                #[allow(unused_imports)]
+                #[allow(unused_imports, reason = \"a test may need nothing\")]
                 use ::vtax_testkit::needs::*;
                 ::std::vec::Vec::from({needs})
             }},
