@@ -257,3 +257,38 @@ fn every_file_of_an_integration_test_is_a_module_of_its_program() {
     }
     assert!(missing.is_empty(), "not compiled: {}", missing.join("\n"));
 }
+
+#[test]
+fn test_commands_in_the_docs_name_a_program_and_a_module_that_are_there() {
+    let tree = Tree::read();
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    for entry in fs::read_dir(root().join("docs")).unwrap() {
+        let Ok(page) = fs::read_to_string(entry.unwrap().path()) else {
+            continue;
+        };
+        let page = page.replace("\n--test", " --test");
+        for line in page.split("cargo test -p ").skip(1) {
+            let command = line.split(['`', '\n']).next().unwrap();
+            let words: Vec<&str> = command.split(' ').filter(|word| *word != "--").collect();
+            let [package, "--test", program, filter @ ..] = words.as_slice() else {
+                continue;
+            };
+            seen += 1;
+            let manifest = format!("crates/{package}/Cargo.toml");
+            let manifest = fs::read_to_string(root().join(manifest)).unwrap_or_default();
+            let module = filter.first().filter(|word| !word.starts_with('-'));
+            let is_module = |module: &&str| {
+                let module = module.trim_end_matches(':');
+                tree.code.contains(&format!("mod {module}"))
+                    || tree.code.contains(&format!("fn {module}"))
+            };
+            if !manifest.contains(&format!("name = \"{program}\"")) || !module.is_none_or(is_module)
+            {
+                wrong.push(command.to_owned());
+            }
+        }
+    }
+    assert!(seen > 20, "{seen}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
