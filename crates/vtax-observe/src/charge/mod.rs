@@ -26,6 +26,7 @@ pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use irq_accounting::IrqAccounting;
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};
+pub use subjects::KeptPrograms;
 pub use traced::Traced;
 pub use trial::instruments;
 pub use weights::Weights;

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
 use vtax_kernel::Process;
@@ -57,6 +58,30 @@ struct Watched {
     context: (u64, Column),
 }
 
+/// Programs that stay attached from one trial of a run to the next. The kernel takes a quarter of a second to verify
+/// them.
+#[derive(Default)]
+pub struct KeptPrograms(Mutex<Option<(bool, Programs)>>);
+
+impl KeptPrograms {
+    fn open(&self, sys: &Path, by_cpuacct: bool) -> Result<Programs, ObserveError> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, programs)) = kept.as_ref().filter(|(by, _)| *by == by_cpuacct) {
+            return Ok(programs.clone());
+        }
+        // Two sets of programs would trace everything twice.
+        *kept = None;
+        let programs = Programs::open(sys, by_cpuacct, MOST_OTHERS)?;
+        *kept = Some((by_cpuacct, programs.clone()));
+        Ok(programs)
+    }
+
+    /// Detaches the programs, unless an instrument uses them.
+    pub(super) fn release(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 fn is_cpuacct(group: &Path) -> bool {
     group.join("cpuacct.usage").exists()
 }
@@ -71,8 +96,12 @@ impl SubjectSoftirqs {
     ///
     /// # Errors
     /// When BPF does not work here (the reason says why), or a subject's device cannot be found.
-    pub(super) fn open(subjects: &[Subject], roots: &Roots) -> Result<Self, ObserveError> {
-        let programs = Programs::open(&roots.sys, have_cpuacct(subjects), MOST_OTHERS)?;
+    pub(super) fn open(
+        subjects: &[Subject],
+        kept: &KeptPrograms,
+        roots: &Roots,
+    ) -> Result<Self, ObserveError> {
+        let programs = kept.open(&roots.sys, have_cpuacct(subjects))?;
         let mut opened = Self::reading(programs, &|_| None, subjects, roots)?;
         opened.tells = true;
         // Registers the devices in the kernel before the first interval.
@@ -185,6 +214,15 @@ fn find(device: &NetDevice, proc: &Path) -> Result<DeviceKey, ObserveError> {
         namespace,
         index: index.map_err(|cause| unavailable(cause.to_string()))?,
     })
+}
+
+impl Drop for SubjectSoftirqs {
+    fn drop(&mut self) {
+        // The numbers of these subjects are those of the next trial's subjects too.
+        if self.tells {
+            self.programs.tell(&HashMap::new(), &HashMap::new());
+        }
+    }
 }
 
 impl Instrument for SubjectSoftirqs {

@@ -1,15 +1,17 @@
 //! The instruments that read this host during a trial.
 
 use super::Charger;
-use super::subjects::{SubjectSoftirqs, boxed};
+use super::subjects::{KeptPrograms, SubjectSoftirqs, boxed};
 use crate::counters::{self, Grants};
 use crate::{Instrument, ObserveError, Roots, Subject};
 
 /// Opens all instruments of this host and its subjects for a trial; also returns the instruments that are unavailable,
-/// with the reasons. In a trial whose guests are charged, the charger's BPF programs serve both purposes.
+/// with the reasons. In a trial whose guests are charged, the charger's BPF programs serve both purposes; in others,
+/// those of the trial before, where they were kept.
 pub fn instruments(
     subjects: &[Subject],
     charger: Option<&Charger>,
+    kept: &KeptPrograms,
     roots: &Roots,
 ) -> (Vec<Box<dyn Instrument>>, Vec<ObserveError>) {
     let (proc, sys) = (&roots.proc, &roots.sys);
@@ -21,9 +23,12 @@ pub fn instruments(
         return (instruments, absent);
     }
     let of_programs = match charger {
-        Some(charger) => charger.instruments(subjects, roots),
+        Some(charger) => {
+            kept.release();
+            charger.instruments(subjects, roots)
+        }
         None => {
-            let softirqs = SubjectSoftirqs::open(subjects, roots);
+            let softirqs = SubjectSoftirqs::open(subjects, kept, roots);
             let grants = Grants::open(subjects, sys).transpose();
             boxed(Some(softirqs), grants)
         }

@@ -22,7 +22,7 @@ use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
 use vtax_host::untrusted::Lines;
 use vtax_host::{HostError, Roots, facts};
-use vtax_observe::charge;
+use vtax_observe::charge::{self, KeptPrograms};
 use vtax_observe::clock::Clock;
 use vtax_observe::counters::Children;
 use vtax_observe::guests::Identity;
@@ -240,7 +240,7 @@ impl<W: Write> Actor<W> {
             .as_ref()
             .map(|found| std::slice::from_ref(&found.subject));
         let subject = subject.unwrap_or_default();
-        let (mut instruments, mut absent) = charge::instruments(subject, None, &roots);
+        let (mut instruments, mut absent) = charge::instruments(subject, None, &KeptPrograms::default(), &roots);
         if found.is_none() {
             match Children::open(CLIENT, &roots.proc) {
                 Ok(children) => instruments.push(Box::new(children)),

@@ -33,7 +33,7 @@ pub(super) struct Measuring<'a> {
     pub planned: &'a PlannedTreatment,
     /// The trial's block.
     pub block: u32,
-    /// The client's host, where that is another one.
+    /// The actor on the client's host, when that is another machine.
     pub actor: Option<&'a RemoteActor>,
     pub writer: &'a TrialWriter,
 }
@@ -145,7 +145,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Starts to sample this host, the guests and the clients on it.
+    /// Starts to sample this host, and the guests and clients on it.
     fn observe(
         &self,
         guests: &[Guest<'_>],
@@ -156,7 +156,7 @@ impl Measuring<'_> {
         let lab = self.scenarios;
         let subjects: Vec<Subject> = guests.iter().flat_map(Guest::subjects).collect();
         let charger = charging.map(Charging::charger);
-        let (mut observed, absent) = charge::instruments(&subjects, charger, lab.roots);
+        let (mut observed, absent) = charge::instruments(&subjects, charger, &lab.programs, lab.roots);
         observed.extend(lab.meters.instruments());
         observed.extend(lab.own.into_iter().flat_map(OwnInstruments::open));
         for reason in absent {
@@ -175,7 +175,8 @@ impl Measuring<'_> {
     }
 }
 
-/// Writes the report of the target's host into the attempt; its counters at the marks of each window.
+/// Writes the report of the target's host into the attempt. Returns that host's counters at the marks of each
+/// window.
 fn remote_target(
     report: RemoteReport,
     metering: &Metering<'_>,
@@ -204,7 +205,7 @@ fn remote_target(
     })
 }
 
-/// Processors that are online; an affinity of our own must not lower the number.
+/// Returns the number of online processors. The affinity of this process does not lower it.
 fn online_processors(roots: &Roots) -> usize {
     HostStat::read(&roots.proc).map_or(1, |stat| stat.processors.max(1) as usize)
 }

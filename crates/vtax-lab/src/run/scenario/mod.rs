@@ -43,10 +43,11 @@ use vtax_host::roots::Roots;
 use vtax_host::scratch;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::shown_lines;
+use vtax_observe::charge::KeptPrograms;
 use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
 
-/// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread: the
-/// cells die with the thread that made them.
+/// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread,
+/// because a cell ends with the thread that created it.
 ///
 /// # Errors
 /// As [`run_experiment`].
@@ -76,6 +77,7 @@ pub fn run(
         cache_dir: PathBuf::new(),
         files: BTreeMap::new(),
         meters: Meters::default(),
+        programs: KeptPrograms::default(),
         client_host: plan.places.client.clone().map(ClientHost::new),
     };
     let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
@@ -96,7 +98,9 @@ struct Scenarios<'a> {
     /// The image of every set of packages beyond the base.
     files: BTreeMap<&'static [&'static str], GuestFiles>,
     meters: Meters,
-    /// The host of the target's client, where that is not this one.
+    /// The programs that trace soft interrupts.
+    programs: KeptPrograms,
+    /// The host of the target's client, when that is another machine.
     client_host: Option<ClientHost>,
 }
 
@@ -196,7 +200,7 @@ impl Experiment for Scenarios<'_> {
             }
         }
         log.phase("stop");
-        // Every step is taken even when one before it failed; the first failure is the one to report.
+        // Every step runs even when an earlier one failed. The first failure is reported.
         let stopped: Vec<_> = guests
             .into_iter()
             .map(|guest| guest.target.stop())
@@ -209,7 +213,7 @@ impl Experiment for Scenarios<'_> {
 }
 
 impl Scenarios<'_> {
-    /// The guests of a treatment, the target first.
+    /// Returns the guests of a treatment, the target first.
     fn specs<'a>(&self, planned: &'a PlannedTreatment) -> Result<Vec<GuestSpec<'a>>, LabError> {
         let guests = planned.guests().map(|guest| {
             let platform = self.catalogue.platform(guest.platform_kind);
@@ -248,7 +252,7 @@ impl Scenarios<'_> {
             seat.is_outside = spec.platform.is_external(spec.settings);
             let mib = spec.workload.scratch_mib(spec.settings);
             if mib > 0 && !seat.is_outside {
-                // An image for each guest: only one may write to it.
+                // Each guest has its own image, because only one guest may write to an image.
                 let folder = match number {
                     0 => self.cache_dir.clone(),
                     number => self.cache_dir.join(format!("guest-{number}")),
@@ -260,7 +264,7 @@ impl Scenarios<'_> {
         Ok(config)
     }
 
-    /// Boots the guests one after the other. Those that are up are in `guests`, also after an error.
+    /// Boots the guests one after the other. `guests` receives the booted guests, also before an error.
     fn boot<'a>(
         &self,
         specs: &[GuestSpec<'a>],
