@@ -1,5 +1,5 @@
-//! External guests: others made them, and trials measure them as they are. Nothing is booted or changed, and
-//! the programs of a trial end with it. See `docs/targets.md`.
+//! Platforms of external guests, which vtax did not create. A trial boots and changes nothing, and ends the
+//! programs that it started. See `docs/targets.md`.
 
 mod libvirt;
 pub(crate) mod on_host;

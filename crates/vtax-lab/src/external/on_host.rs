@@ -9,18 +9,18 @@ use vtax_observe::guests::{Guests, Identity};
 
 /// An external guest as this host sees it.
 pub(crate) struct LocalGuest {
-    /// The subject of the counters; empty but for its owner where another host runs the guest.
+    /// The subject of the counters. Only its owner is set when another host runs the guest.
     pub subject: Subject,
-    /// `Emulated` where guest code is not run by the processor itself.
+    /// `Emulated` when the processor does not run guest code itself.
     pub source: Source,
     /// Facts for the record.
     pub facts: BTreeMap<String, String>,
 }
 
-/// Finds a guest by its name, or by its identity where none is given.
+/// Finds a guest by its name, or by its identity when no name is given.
 ///
 /// # Errors
-/// When none has the name.
+/// When no guest has the name.
 pub(crate) fn find(
     name: Option<&str>,
     identity: &Identity,

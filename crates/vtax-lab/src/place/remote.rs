@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use vtax_host::HostError;
 use vtax_host::untrusted::{self, LONGEST_LINE, shown};
 
-/// Another host.
+/// Another host, which ssh connects to.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
     /// The program to connect with.
@@ -16,7 +16,7 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// A shell line there.
+    /// Returns the ssh command that runs a shell line on the host.
     pub fn command(&self, line: &str) -> Command {
         self.command_with(&[], line)
     }
@@ -44,7 +44,7 @@ impl Remote {
         }
     }
 
-    /// Runs a line there; its standard output of at most [`LONGEST_LINE`] bytes, trimmed.
+    /// Runs a line on the host. Returns its trimmed standard output of at most [`LONGEST_LINE`] bytes.
     pub fn ask(&self, line: &str) -> Result<String, HostError> {
         self.ask_with(&[], line)
     }
@@ -58,7 +58,7 @@ impl Remote {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Runs a line there with this as its input.
+    /// Runs a line on the host with `from` as its standard input.
     pub fn send(&self, from: Stdio, line: &str) -> Result<(), HostError> {
         let output = self.run(self.command(line).stdin(from))?;
         if output.status.success() {
@@ -75,7 +75,7 @@ impl Remote {
         ))
     }
 
-    /// As [`Remote::send`], of a text.
+    /// As [`Remote::send`], with a text as standard input.
     pub fn send_text(&self, text: &str, line: &str) -> Result<(), HostError> {
         let mut file =
             tempfile::tempfile().map_err(HostError::file("create", "a temporary file"))?;

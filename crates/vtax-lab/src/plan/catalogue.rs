@@ -68,7 +68,7 @@ impl Catalogue {
     }
 
     /// The parameter `key` in a trial of this platform and workload kind; `None` where it does not apply. An
-    /// empty kind stands for all kinds.
+    /// empty kind matches all kinds.
     pub fn parameter(&self, platform: &str, workload: &str, key: &str) -> Option<Parameter> {
         let platforms = self
             .platforms

@@ -47,14 +47,14 @@ impl Diagnostic {
         }
     }
 
-    /// The same with a remedy.
+    /// Sets the remedy.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// The same with the nearest of `valid` as its remedy, or all of them where none is near.
+    /// Sets the remedy to the nearest of `valid`, or to all of `valid` when none is near.
     #[must_use]
     pub fn nearest<'a>(self, found: &str, valid: impl IntoIterator<Item = &'a str>) -> Self {
         let mut valid: Vec<&str> = valid.into_iter().collect();

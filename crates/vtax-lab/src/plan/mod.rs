@@ -37,7 +37,7 @@ pub struct Plan {
     pub seed: u64,
     /// Blocks to run: repetitions of every treatment, or the most that the stop rule may take.
     pub repetitions: u32,
-    /// Whether each block has its own seed in a testbed, where the seed decides everything.
+    /// Whether each block has its own seed in a testbed, where the seed determines the results.
     pub varies_seed: bool,
     /// The warm-up before each window.
     pub warmup: Duration,
@@ -45,13 +45,13 @@ pub struct Plan {
     pub duration: Duration,
     /// The order of trials.
     pub order: Order,
-    /// When to stop.
+    /// The rule to stop.
     pub stop: StopRule,
     /// Sampling passes per second.
     pub sample_hz: f64,
-    /// Meters to read, by name; `auto` stands for the host's meters, or the power model where it has none.
+    /// Meters to read, by name. `auto` selects the host's meters, or the power model when the host has none.
     pub meters: Vec<String>,
-    /// The smallest relative difference to report as one.
+    /// The smallest relative difference that is reported as a difference.
     pub minimum_effect: f64,
     /// The baseline of every treatment.
     pub baseline: Baseline,
@@ -65,7 +65,7 @@ pub struct Plan {
     pub workloads: Vec<Entry>,
     /// The neighbours that a trial can have.
     pub neighbours: Vec<Neighbour>,
-    /// The share of all trials that may run again because they do not count.
+    /// The largest share of all trials that may run again because they do not count.
     pub again: f64,
     /// The places of actors on other hosts.
     pub places: Places,
@@ -92,7 +92,7 @@ pub struct Entry {
 /// The factor that chooses neighbours by name.
 pub const NEIGHBOURS: &str = charge::NEIGHBOURS;
 
-/// Settings that each guest has for itself: the key in a neighbour's table, and the full key.
+/// Settings of each single guest: the key in a neighbour's table, and the full key.
 const SETTINGS_OF_A_GUEST: [(&str, &str); 4] = [
     ("pin", "target.pin"),
     ("cpu_weight", "target.cpu_weight"),
@@ -153,7 +153,7 @@ pub enum Order {
     Sequential,
 }
 
-/// When a run ends. Never at significance: that would bias the result.
+/// The rule to end a run. No rule ends a run at statistical significance, which would bias the result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StopRule {
     /// After `repetitions` blocks.
@@ -166,7 +166,7 @@ pub enum StopRule {
         width: f64,
         /// Blocks to run in any case.
         minimum: u32,
-        /// No new block starts after this long.
+        /// The time after which no new block starts.
         time_cap: Duration,
     },
 }
@@ -180,7 +180,7 @@ pub struct Baseline {
     pub levels: BTreeMap<String, Level>,
 }
 
-/// What the quick profile changes.
+/// The values that the quick profile overrides.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Quick {
     repetitions: Option<u32>,
@@ -194,8 +194,7 @@ impl Plan {
     /// Reads and validates a plan. `file` only names it in messages.
     ///
     /// # Errors
-    /// Everything that is wrong with it, each with line, column and, where one is near, the
-    /// valid spelling.
+    /// All faults of the plan, each with line, column and, where one is near, the valid spelling.
     pub fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Self, Diagnostics> {
         read::read(file, text, catalogue)
     }
@@ -211,7 +210,7 @@ impl Plan {
         std::mem::replace(&mut self.repetitions, 1) - 1
     }
 
-    /// The same plan with the durations and repetitions of the quick profile.
+    /// Returns the plan with the durations and repetitions of the quick profile.
     #[must_use]
     pub fn quick(mut self) -> Self {
         let quick = self.quick.clone();

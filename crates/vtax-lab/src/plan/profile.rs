@@ -16,38 +16,38 @@ pub enum Profile {
     /// One level for the plan's duration.
     #[default]
     Steady,
-    /// These levels, rising, also after the objective broke.
+    /// The given levels, in rising order. The levels after the one that breaks the objective run as well.
     Steps {
         /// The levels.
         levels: Vec<f64>,
-        /// How long each of them lasts.
+        /// The duration of each level.
         every: Duration,
     },
-    /// Rising levels, until some time after the objective broke.
+    /// Rising levels, until some time after the objective is broken.
     Ramp {
         /// The first level.
         from: f64,
-        /// The last one.
+        /// The last level.
         to: f64,
-        /// From one to the next.
+        /// The step from one level to the next.
         step: Step,
-        /// How long each of them lasts.
+        /// The duration of each level.
         every: Duration,
-        /// How long the ramp goes on after the objective broke.
+        /// The time that the ramp continues after the objective is broken.
         beyond: Duration,
     },
     /// A search for the highest level that keeps the objective.
     Search {
         /// The lowest level.
         from: f64,
-        /// The highest.
+        /// The highest level.
         to: f64,
         /// The relative precision of the result.
         within: f64,
-        /// How long each of them lasts.
+        /// The duration of each level.
         every: Duration,
     },
-    /// Each guest's load alone, then all of them together, each for the plan's duration.
+    /// Each guest's load alone, then all loads together, each for the plan's duration.
     Turns,
 }
 
@@ -79,7 +79,7 @@ fn three_digits(value: f64) -> f64 {
 }
 
 impl Profile {
-    /// The time of one window with its settling, where a steady load is measured for `duration`.
+    /// Returns the time of one window with its settling. A steady load is measured for `duration`.
     pub fn each(&self, duration: Duration) -> Duration {
         match self {
             Self::Steady | Self::Turns => duration,
@@ -89,8 +89,8 @@ impl Profile {
         }
     }
 
-    /// The longest time of the measured part of a trial with this number of guests, where a steady load is
-    /// measured for `duration`.
+    /// Returns the longest time of the measured part of a trial with `guests` guests. A steady load is measured
+    /// for `duration`.
     pub fn longest(&self, duration: Duration, guests: usize) -> Duration {
         match self {
             Self::Steady => duration,
@@ -103,7 +103,7 @@ impl Profile {
                 within,
                 every,
             } => {
-                // Doubling up to the first that breaks, then halving the bracket.
+                // The level doubles until it breaks the objective, then the bracket is halved.
                 let up = (to / from).log2().ceil().max(0.0) + 2.0;
                 let down = (1.0 / within).log2().ceil().max(0.0) + 1.0;
                 every.mul_f64(up + down)
@@ -111,7 +111,7 @@ impl Profile {
         }
     }
 
-    /// The same with a limit on the time of a level, for the quick profile.
+    /// Limits the time of a level to `duration`, for the quick profile.
     #[must_use]
     pub fn with_levels_of(mut self, duration: Duration) -> Self {
         match &mut self {
@@ -127,7 +127,7 @@ impl Profile {
         self
     }
 
-    /// The levels that are known in advance, in order.
+    /// Returns the levels that are known in advance, in order.
     pub fn rising(&self) -> Vec<f64> {
         match self {
             Self::Steps { levels, .. } => levels.clone(),
@@ -143,7 +143,7 @@ impl Profile {
         }
     }
 
-    /// The highest level that it can reach; 0 without levels.
+    /// Returns the highest level that the profile can reach; 0 without levels.
     pub fn highest(&self) -> f64 {
         match self {
             Self::Search { to, .. } => *to,
@@ -169,7 +169,7 @@ pub struct Objective {
     pub has_unit: bool,
 }
 
-/// The percentage of requests that may fail where an objective is on something else.
+/// The percentage of requests that may fail under an objective on another metric.
 const ALLOWED_ERRORS: f64 = 0.1;
 
 /// Suffixes of a limit, with their factor and unit.
@@ -267,8 +267,8 @@ impl Objective {
         Ok((holds, found))
     }
 
-    /// The share of failed requests, where that is more than an objective on something else allows: what is refused at
-    /// once has no latency.
+    /// Returns the share of failed requests when it exceeds the share that an objective on another metric allows. The
+    /// latency of a refused request does not count.
     pub fn too_many_errors(&self, metrics: &BTreeMap<String, Metric>) -> Option<Quantity> {
         let errors = metrics.get(metric::ERRORS.name)?.quantity;
         let is_too_many = errors.value > ALLOWED_ERRORS && errors.unit == Unit::of(Base::Percent);

@@ -1,6 +1,6 @@
-//! The order of trials: every block holds each treatment once, in an order drawn from the seed,
-//! so that whatever drifts on the host drifts over all treatments alike (randomised multiple
-//! interleaved trials, Abedi & Brecht 2017).
+//! The order of trials. Every block holds each treatment once, in an order drawn from the seed,
+//! so that a drift of the host affects all treatments alike (randomised multiple interleaved
+//! trials, Abedi & Brecht 2017).
 
 use super::Order;
 use std::collections::BTreeSet;
@@ -9,8 +9,8 @@ use std::str::FromStr;
 use vtax_core::SplitMix64;
 use vtax_report::results::Scheduled;
 
-/// The trials of `blocks` blocks of `treatments` treatments. The same arguments give the same
-/// order on every machine and in every version: the generator is part of the format.
+/// Returns the trials of `blocks` blocks of `treatments` treatments. The same arguments give the
+/// same order on every machine and in every version: the generator is part of the format.
 pub fn schedule(treatments: usize, blocks: u32, order: Order, seed: u64) -> Vec<Scheduled> {
     let mut random = SplitMix64::new(seed);
     (1..=blocks)
@@ -26,9 +26,9 @@ pub fn schedule(treatments: usize, blocks: u32, order: Order, seed: u64) -> Vec<
         .collect()
 }
 
-/// The seed of a guest's load in a block, 1 to 2^31 - 1, which every generator takes. Treatments of a block share
-/// it, so that their trials are pairs. Blocks differ, so that repetitions show the variance of the draw. Guests
-/// differ, so that their requests are not due at the same times.
+/// Returns the seed of a guest's load in a block, from 1 to 2^31 - 1, the range that every generator accepts.
+/// Treatments of a block share it, so that their trials are pairs. Blocks differ, so that repetitions show the
+/// variance of the draw. Guests differ, so that their requests are not due at the same times.
 pub fn load_seed(seed: u64, block: u32, guest: usize) -> i64 {
     let mut random = SplitMix64::new(seed);
     let mut random = SplitMix64::new(random.bits() ^ u64::from(block));
@@ -51,7 +51,7 @@ impl Shard {
         block.wrapping_sub(1) % self.count == self.index - 1 && !self.but.contains(&block)
     }
 
-    /// The same share without these blocks.
+    /// Returns the shard with `blocks` as its excluded blocks.
     #[must_use]
     pub fn but(self, blocks: BTreeSet<u32>) -> Self {
         Self {

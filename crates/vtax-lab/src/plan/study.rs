@@ -8,13 +8,13 @@ use super::{
 use crate::LabError;
 use vtax_host::settings::Level;
 
-/// The second guest.
+/// The name of the second guest.
 const NEIGHBOUR: &str = "neighbour";
 
-/// The treatments of a charge-back study; `can_trace`: whether its host can trace soft interrupts.
+/// Returns the treatments of a charge-back study. `can_trace` is true when its host can trace soft interrupts.
 ///
 /// # Errors
-/// When the plan is no such study: it has fewer than two workloads, or factors, neighbours or profiles.
+/// When the plan has fewer than two workloads, or has factors, neighbours or profiles.
 pub fn charge_study(
     plan: &Plan,
     catalogue: &Catalogue,
@@ -77,7 +77,7 @@ fn charged(planned: &PlannedTreatment, methods: &str) -> PlannedTreatment {
     planned
 }
 
-/// The same with a factor that makes its label unique.
+/// Returns the treatment with a further factor, which makes its label unique.
 fn varied(planned: &PlannedTreatment, factor: &str, level: &str) -> PlannedTreatment {
     let methods = if factor == CHARGE { level } else { "both" };
     let mut planned = charged(planned, methods);
@@ -87,7 +87,7 @@ fn varied(planned: &PlannedTreatment, factor: &str, level: &str) -> PlannedTreat
     planned
 }
 
-/// Two guests in turns, then together.
+/// Returns the treatment of two guests, loaded in turns and then together.
 fn pair(first: &PlannedTreatment, last: &PlannedTreatment) -> PlannedTreatment {
     let mut pair = varied(first, NEIGHBOURS, &last.record.workload);
     pair.profile = Profile::Turns;

@@ -1,4 +1,4 @@
-//! What a plan may say, and what it is told when it says something else.
+//! Tests of the reader of plans and of their expansion, with valid and faulty plans.
 
 use super::*;
 use proptest::prelude::*;
@@ -209,7 +209,7 @@ fn a_treatment_whose_baseline_the_plan_lacks_names_the_one_it_would_have() {
     }
 }
 
-/// Treatments of QEMU and Xen that vary `factor`, QEMU being the baseline, with more on Xen.
+/// Returns the treatments of a plan that varies `factor` on QEMU, the baseline, and on Xen with the settings `xen`.
 fn swept(factor: &str, xen: &str) -> Result<Vec<PlannedTreatment>, Diagnostics> {
     let text = format!(
         "name = \"swept\"\nbaseline = \"qemu\"\n[factors]\n{factor} = [1, 2]\n\
@@ -471,7 +471,7 @@ fn neighbours_are_chosen_by_name_and_share_what_is_varied_of_platforms() {
     assert!(!hog.settings.0.contains_key("load.rate_mbit"));
     assert!(twin.is_twin && !hog.is_twin);
     assert_eq!(twin.settings, both.settings);
-    // On the native platform there is nothing to vary, but the company is.
+    // On the native platform only the neighbours vary.
     assert_eq!(find("native · stream · neighbours=hog").neighbours.len(), 1);
 }
 
@@ -580,7 +580,7 @@ fn a_search_wants_an_objective_and_a_ramp_a_level() {
     );
 }
 
-/// Ways to spoil a plan: at a position, delete, duplicate, or insert something.
+/// Generates damaged plans: text is deleted, duplicated or inserted at a position.
 fn mutated() -> impl Strategy<Value = String> {
     let edit = (
         any::<prop::sample::Index>(),

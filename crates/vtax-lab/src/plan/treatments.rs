@@ -1,4 +1,4 @@
-//! From a plan to its treatments: platform × workload × the levels of every factor that applies to both.
+//! Expansion of a plan into treatments: platform × workload × the levels of every factor that applies to both.
 
 use super::{
     Catalogue, Entry, NEIGHBOURS, NeighbourKind, Objective, Plan, Profile, SETTINGS_OF_A_GUEST,
@@ -20,7 +20,7 @@ pub struct PlannedTreatment {
     pub client_is_remote: bool,
     /// The guests beside the target.
     pub neighbours: Vec<PlannedGuest>,
-    /// How the target's load level changes.
+    /// The profile of the target's load.
     pub profile: Profile,
     /// The objective that the load must keep.
     pub objective: Option<Objective>,
@@ -79,7 +79,7 @@ impl PlannedTreatment {
     }
 }
 
-/// Expands a plan. A factor that a platform and workload do not understand does not multiply
+/// Expands a plan. A factor that does not apply to a platform and workload does not multiply
 /// their treatments: `vm.vcpus = [1, 2]` gives two VMs and one container.
 pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
     let mut all = Vec::new();
@@ -98,7 +98,7 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
         .map(|planned| planned.record.label.clone())
         .collect();
     for planned in &mut all {
-        // A missing treatment is no baseline, and no treatment is its own.
+        // A missing treatment cannot be a baseline, and no treatment is its own baseline.
         let own = planned.record.label.clone();
         planned.record.baseline.take_if(|label| *label == own);
         planned.missing_baseline = planned
@@ -109,7 +109,7 @@ pub fn treatments(plan: &Plan, catalogue: &Catalogue) -> Vec<PlannedTreatment> {
     all
 }
 
-/// Every combination of one level of each factor.
+/// Returns every combination of one level of each factor.
 pub fn combinations<'a>(
     factors: impl Iterator<Item = (&'a String, &'a Vec<Level>)>,
 ) -> Vec<BTreeMap<String, Level>> {
@@ -131,7 +131,7 @@ fn varies(catalogue: &Catalogue, platform: &str, workload: &str, key: &str) -> b
     key == NEIGHBOURS || catalogue.parameter(platform, workload, key).is_some()
 }
 
-/// The plan's settings for all trials that apply to a platform and a workload.
+/// Returns the plan's settings for all trials that apply to a platform and a workload.
 fn common(plan: &Plan, catalogue: &Catalogue, platform: &str, workload: &str) -> Settings {
     let understood = |key: &str| catalogue.parameter(platform, workload, key).is_some();
     let all = plan.settings.0.iter();
@@ -198,8 +198,8 @@ fn treatment(
     }
 }
 
-/// The neighbours of a treatment: those that its level of the factor names, or all of the plan's without
-/// such a factor.
+/// Returns the neighbours of a treatment: those in its level of `neighbours`, or all of the plan's neighbours
+/// without such a level.
 fn neighbours(
     plan: &Plan,
     catalogue: &Catalogue,
@@ -267,7 +267,7 @@ fn label(platform: &str, workload: &str, levels: &BTreeMap<String, Level>) -> St
 }
 
 impl Plan {
-    /// A rough time for the whole plan, from the overhead of its platforms.
+    /// Returns a rough estimate of the time of the whole plan, from the overhead of its platforms.
     pub fn expected_time(
         &self,
         treatments: &[PlannedTreatment],
@@ -282,7 +282,7 @@ impl Plan {
 }
 
 impl PlannedTreatment {
-    /// A rough time for one trial.
+    /// Returns a rough estimate of the time of one trial.
     pub fn expected_time(&self, plan: &Plan, catalogue: &Catalogue) -> Duration {
         let others = self.neighbours.iter().map(|guest| &guest.platform_kind);
         let overhead: Duration = std::iter::once(&self.record.platform_kind)

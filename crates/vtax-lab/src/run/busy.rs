@@ -1,4 +1,4 @@
-//! Other programs that keep the host busy between trials.
+//! Detection of other programs that keep the host busy between trials.
 
 use crate::LabError;
 use crate::suspect::FOREIGN_LOAD_SHARE;
@@ -11,13 +11,13 @@ use vtax_kernel::{Process, ProcessStat, numbered};
 
 /// The interval over which the load of other programs is measured.
 const INTERVAL: Duration = Duration::from_millis(300);
-/// The least share of a processor for which a process is named.
+/// The least share of a processor for which a process counts and is named.
 const NAMED_SHARE: f64 = 0.05;
 /// The most processes that are named.
 const MAX_NAMED: usize = 3;
 
-/// Waits until the host is quiet, for `patience` at the most. Returns the disturbance and the wait in words;
-/// `None` where the host was quiet at once.
+/// Waits until the host is quiet, for `patience` at the most. Returns the disturbance and the wait as text;
+/// `None` when the host was quiet at once.
 ///
 /// # Errors
 /// When the user interrupts.
@@ -51,8 +51,8 @@ pub(super) fn wait(
     }
 }
 
-/// The processes of other programs with their shares of a processor; empty where all of them together take no
-/// more than [`FOREIGN_LOAD_SHARE`].
+/// Returns the processes of other programs with their shares of a processor. The list is empty when they take at
+/// most [`FOREIGN_LOAD_SHARE`] of all processors together.
 fn busy_processes(roots: &Roots) -> Vec<(String, f64)> {
     let before = cpu_times(roots);
     std::thread::sleep(INTERVAL);
@@ -88,7 +88,7 @@ fn named(busy: &[(String, f64)]) -> String {
     }
 }
 
-/// CPU time of every process but this one.
+/// Returns the CPU time of every process except this one, by process ID and name.
 fn cpu_times(roots: &Roots) -> BTreeMap<(u32, String), Nanoseconds> {
     let others = numbered(&roots.proc).into_iter().map(|(pid, _)| pid);
     let own = std::process::id();

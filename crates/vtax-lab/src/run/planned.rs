@@ -1,4 +1,4 @@
-//! The part of a plan that runs, wherever it runs.
+//! The part of a plan that one run executes, at any place.
 
 use super::NewRun;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
@@ -6,21 +6,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use vtax_report::results::Treatment;
 
-/// A plan, and the treatments of it to run.
+/// A plan and the treatments to run.
 #[derive(Clone, Copy)]
 pub struct Planned<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// The plan as it is written.
     pub text: &'a str,
-    /// Its own treatments, or others ([`crate::plan::charge_study`]).
+    /// The treatments to run: the plan's own, or those of [`crate::plan::charge_study`].
     pub treatments: &'a [PlannedTreatment],
     /// The platforms and workloads.
     pub catalogue: &'a Catalogue,
 }
 
 impl<'a> Planned<'a> {
-    /// The sets of packages, beyond the shared image's, of the guests of a treatment: one set for each image.
+    /// Returns the sets of packages that the booted guests of a treatment need beyond the shared image, one set for
+    /// each image.
     pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<&'static [&'static str]> {
         let booted = planned.guests().filter(|guest| {
             let platform = self.catalogue.platform(guest.platform_kind);
@@ -32,7 +33,7 @@ impl<'a> Planned<'a> {
             .collect()
     }
 
-    /// The run as results record it, at `place`.
+    /// Returns the run at `place` as results record it.
     pub fn new_run(&self, place: &'a str) -> NewRun<'a> {
         let plan = self.plan;
         NewRun {
@@ -48,20 +49,20 @@ impl<'a> Planned<'a> {
         }
     }
 
-    /// The treatments as results record them.
+    /// Returns the treatments as results record them.
     pub fn records(&self) -> Vec<Treatment> {
         let treatments = self.treatments.iter();
         treatments.map(|planned| planned.record.clone()).collect()
     }
 
-    /// The longest time without an event in a trial of a treatment: its warm-up and its longest window.
+    /// Returns the longest time without an event in a trial of a treatment: its warm-up and its longest window.
     pub fn longest_silence(&self, treatment: usize) -> Duration {
         let duration = self.plan.duration;
         let planned = self.treatments.get(treatment);
         self.plan.warmup + planned.map_or(duration, |planned| planned.profile.each(duration))
     }
 
-    /// A rough time for one trial of a treatment.
+    /// Returns a rough estimate of the time of one trial of a treatment.
     pub fn expected(&self, treatment: usize) -> Duration {
         let planned = self.treatments.get(treatment);
         planned.map_or(Duration::ZERO, |planned| {

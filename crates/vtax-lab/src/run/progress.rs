@@ -1,4 +1,4 @@
-//! The events of a run for its watchers. The command decides on their presentation.
+//! The events of a run. The command that receives them chooses their presentation.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,17 +15,17 @@ pub enum Event {
         /// The line.
         message: String,
     },
-    /// A run begins or goes on.
+    /// A run begins or continues.
     Started {
         /// The plan's name.
         plan: String,
         /// The results directory.
         results: String,
-        /// Trials still to run here.
+        /// The number of trials still to run.
         trials: usize,
-        /// Trials found finished.
+        /// The number of trials that are finished already.
         finished: usize,
-        /// Rough time for the rest, in seconds.
+        /// A rough estimate of the time for the rest, in seconds.
         expected_seconds: f64,
     },
     /// A trial begins.
@@ -42,7 +42,7 @@ pub enum Event {
     },
     /// The objective of a trial.
     Objective {
-        /// As the plan says it.
+        /// The objective as the plan writes it.
         text: String,
     },
     /// A trial has measured one level.
@@ -55,7 +55,7 @@ pub enum Event {
         across: String,
         /// Readings by title, which contains the source flag where that is not `measured`.
         readings: BTreeMap<String, Quantity>,
-        /// Whether the objective held, if there is one.
+        /// Whether the level kept the objective, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kept: Option<bool>,
     },
@@ -65,7 +65,7 @@ pub enum Event {
         at: f64,
         /// The length of the interval before it, in seconds.
         seconds: f64,
-        /// Processors kept busy, by actor and stage; their sum is the host's.
+        /// The number of busy processors, by actor and stage. Their sum is the host's.
         cpu: BTreeMap<String, BTreeMap<String, f64>>,
         /// Rates of the target's devices, by title.
         carried: BTreeMap<String, Quantity>,
@@ -78,19 +78,19 @@ pub enum Event {
         index: u32,
         /// Its treatment's label.
         treatment: String,
-        /// How long it took, in seconds.
+        /// Its duration, in seconds.
         seconds: f64,
-        /// Trials done.
+        /// The number of finished trials.
         done: usize,
-        /// Trials in all.
+        /// The number of all trials.
         of: usize,
-        /// Rough time for the rest, in seconds.
+        /// A rough estimate of the time for the rest, in seconds.
         remaining_seconds: f64,
-        /// Its headline numbers, in words.
+        /// Its headline numbers, as text.
         headline: String,
-        /// Reasons not to trust it.
+        /// The reasons to suspect it.
         suspect: Vec<String>,
-        /// Why it failed, if it did.
+        /// The reason of its failure, if it failed.
         failed: Option<String>,
     },
 }
@@ -99,13 +99,13 @@ pub enum Event {
 const MAX_SECONDS: f64 = 1e9;
 
 impl Event {
-    /// The same for an event of another machine, with printable text and times in bounds.
+    /// Makes an event of another machine safe to show, with printable text and times in bounds.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let text = |text: &mut String| *text = shown(text);
         let time = |seconds: &mut f64| *seconds = seconds.clamp(0.0, MAX_SECONDS);
         match &mut self {
-            // A failure may take several lines.
+            // The message of a failure may have several lines.
             Self::Note { message } => *message = shown_lines(message),
             Self::Started {
                 plan,
@@ -169,7 +169,7 @@ fn named<T>(of: &mut BTreeMap<String, T>) -> BTreeMap<String, T> {
 
 /// Receives the events of a run.
 pub trait Progress {
-    /// Something happened.
+    /// Receives an event.
     fn event(&mut self, event: Event);
 }
 
@@ -179,7 +179,7 @@ impl<F: FnMut(Event)> Progress for F {
     }
 }
 
-/// Estimates the rest from what trials of the same treatment took so far.
+/// Estimates the time for the rest of a run from the mean time of earlier trials of the same treatment.
 #[derive(Debug, Default)]
 pub(super) struct Estimate {
     seen: std::collections::HashMap<usize, (Duration, u32)>,
@@ -192,7 +192,7 @@ impl Estimate {
         entry.1 += 1;
     }
 
-    /// The time for `rest` (treatment indices), using `expected` for treatments not yet seen.
+    /// Returns the time for `rest` (treatment indices), with `expected` for treatments without an earlier trial.
     pub(super) fn remaining(
         &self,
         rest: impl Iterator<Item = usize>,

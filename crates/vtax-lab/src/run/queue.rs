@@ -1,5 +1,5 @@
-//! The trials that are still to run, in the order of the schedule. A trial that does not count runs again at the
-//! end of its block, beside the trials of its pair, until the run's share for that is used up.
+//! The queue of trials that are still to run, in the order of the schedule. A trial that does not count runs again
+//! at the end of its block, close to the trials of its pair, until the run's share of repeated trials is used up.
 
 use super::Assignment;
 use crate::LabError;
@@ -14,18 +14,19 @@ const MOST_ATTEMPTS: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Queue {
     waiting: VecDeque<Assignment>,
-    /// Why a trial that has a record runs again.
+    /// The reasons to run trials with a record again.
     reasons: BTreeMap<u32, String>,
     attempts: BTreeMap<u32, u32>,
     /// Trials whose record cannot be read, with the reason.
     damaged: BTreeMap<u32, String>,
-    /// How many more trials may run again.
+    /// The number of further trials that may run again.
     budget: usize,
     already: usize,
 }
 
 impl Queue {
-    /// The trials of a shard that a results directory lacks, and those that do not count, up to `share` of all.
+    /// Returns the trials of a shard that a results directory lacks, and those that do not count, up to `share` of
+    /// all trials.
     pub(super) fn of(results: &ResultsDir, shard: Option<&Shard>, share: f64) -> Self {
         let ours = |block: u32| shard.is_none_or(|shard| shard.contains(block));
         let scheduled: Vec<Assignment> = (0..)
@@ -73,31 +74,31 @@ impl Queue {
         queue
     }
 
-    /// Trials still to run.
+    /// Returns the number of trials still to run.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Trials that were finished when the run began.
+    /// Returns the number of trials that were finished when the run began.
     pub(super) fn already(&self) -> usize {
         self.already
     }
 
-    /// The treatments of the trials still to run.
+    /// Returns the treatments of the trials still to run.
     pub(super) fn treatments(&self) -> impl Iterator<Item = usize> {
         self.waiting.iter().map(|assignment| assignment.treatment)
     }
 
-    /// The next trial.
+    /// Removes and returns the next trial.
     pub(super) fn next(&mut self) -> Option<Assignment> {
         self.waiting.pop_front()
     }
 
-    /// Sets the record of a trial that runs again aside, where it stays as evidence. Returns why it did not
+    /// Moves the record of a trial that runs again aside, as evidence. Returns the reason why the record does not
     /// count; `None` for the first attempt.
     ///
     /// # Errors
-    /// When it cannot be moved.
+    /// When the record cannot be moved.
     pub(super) fn set_aside(
         &mut self,
         results: &ResultsDir,
@@ -142,7 +143,7 @@ impl Queue {
         let Some(reason) = reason else {
             return false;
         };
-        // A user who runs a plan again after a failure has removed its cause.
+        // A failed trial takes nothing from the budget: a user who runs a plan again has removed the cause.
         let failed = trial.is_ok_and(|trial| trial.outcome != TrialOutcome::Complete);
         let is_again = failed || self.take_from_budget(assignment.index);
         if is_again {
@@ -166,7 +167,7 @@ impl Queue {
     }
 }
 
-/// Why a trial does not count, if it does not.
+/// Returns the reason why a trial does not count; `None` when it counts.
 fn why_not_counted(trial: &Trial) -> Option<String> {
     match &trial.outcome {
         TrialOutcome::Failed(reason) => Some(format!("it failed: {reason}")),

@@ -17,7 +17,7 @@ use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
 use vtax_observe::meter;
 
-/// The names that `meters` takes.
+/// The names that `meters` accepts.
 fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(meter::NAMES)
 }
@@ -134,7 +134,7 @@ impl Reader<'_, &Catalogue> {
         Some(plan)
     }
 
-    /// Platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.
+    /// Reads platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.
     fn entries(&mut self, root: &DeTable<'_>, section: &'static str) -> Vec<Entry> {
         let kinds = self.kinds(section);
         let mut entries: Vec<Entry> = Vec::new();
@@ -178,7 +178,7 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// The settings of one entry. A workload's own keys are written without their `load.`.
+    /// Reads the settings of one entry. A workload's own keys are written without their `load.`.
     fn entry_settings(&mut self, table: &DeTable<'_>, section: &str, kind: &str) -> Settings {
         let (platform, workload) = if section == "platform" {
             (kind, "")
@@ -198,7 +198,7 @@ impl Reader<'_, &Catalogue> {
             } else {
                 format!("load.{key}")
             };
-            // `("", kind)` would also accept every platform's keys: ask for the entry's own.
+            // `("", kind)` would also accept every platform's keys, so only the entry's own parameters are searched.
             let parameter = self.own_parameter(section, kind, &full);
             let Some(parameter) = parameter else {
                 let valid = self.own_keys(section, platform, workload);
@@ -324,7 +324,7 @@ impl Reader<'_, &Catalogue> {
             .filter(|(key, ..)| self.catalogue.parameter("", "", key).is_some() && !means(key))
             .map(|(key, offset, _)| (key, offset))
             .collect();
-        // A plan without a platform or a workload has that complaint already.
+        // A plan without a platform or a workload already has a complaint.
         if platforms.is_empty() || loads.is_empty() {
             return;
         }
@@ -337,7 +337,7 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// Refuses a setting that is given by two of its keys.
+    /// Refuses a setting that is given under both of its keys.
     fn given_once(&mut self, root: &DeTable<'_>, plan: &Plan) {
         let tables = [root.get("settings"), root.get("factors"), root.get("quick")];
         let entries =
@@ -463,8 +463,8 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// `baseline = "native"`, or a table of a platform and factor levels. Default: the platform called native,
-    /// or else the first level on the same platform.
+    /// Reads `baseline = "native"`, or a table of a platform and factor levels. The default is the platform of kind
+    /// `native`, or without one the first level of every factor on the same platform.
     fn baseline(
         &mut self,
         root: &DeTable<'_>,
@@ -615,7 +615,7 @@ impl Reader<'_, &Catalogue> {
         self.accepts_size(trials, offset);
     }
 
-    /// A choice of the client's place needs the places to choose from.
+    /// Refuses a choice of the client's place in a plan without `[places]`.
     fn place_of_clients(&mut self, root: &DeTable<'_>, plan: &Plan) {
         let entries = plan.platforms.iter().chain(&plan.workloads);
         let chosen = plan.factors.contains_key(CLIENT_PLACE)

@@ -19,7 +19,7 @@ const DEFAULT_LEVEL_TIME: Duration = Duration::from_secs(10);
 const DEFAULT_PRECISION: f64 = 0.05;
 
 impl Reader<'_, &Catalogue> {
-    /// `[[neighbour]]` sections.
+    /// Reads the `[[neighbour]]` sections.
     pub(super) fn neighbours(&mut self, root: &DeTable<'_>, platforms: &[Entry]) -> Vec<Neighbour> {
         let Some(value) = root.get("neighbour") else {
             return Vec::new();
@@ -126,7 +126,8 @@ impl Reader<'_, &Catalogue> {
         })
     }
 
-    /// The full key of a setting: a table omits `load.`, and has short names for the settings of a guest.
+    /// Reads a neighbour's settings under their full keys. Its table omits `load.`, and has short names for the
+    /// settings of a guest.
     fn neighbour_settings(
         &mut self,
         table: &DeTable<'_>,
@@ -167,7 +168,7 @@ impl Reader<'_, &Catalogue> {
         settings
     }
 
-    /// The levels of the factor `neighbours`: lists of names.
+    /// Reads the levels of the factor `neighbours`, which are lists of names.
     pub(super) fn neighbour_levels(
         &mut self,
         value: &Value<'_>,
@@ -184,7 +185,7 @@ impl Reader<'_, &Catalogue> {
         })
     }
 
-    /// A level as the text `pi+disk`.
+    /// Reads one level of the factor `neighbours` as text such as `pi+disk`.
     pub(super) fn neighbour_level(
         &mut self,
         value: &Value<'_>,
@@ -217,7 +218,7 @@ impl Reader<'_, &Catalogue> {
         }))
     }
 
-    /// `profile` and `objective` of a workload.
+    /// Reads `profile` and `objective` of a workload.
     pub(super) fn drive(
         &mut self,
         table: &DeTable<'_>,
@@ -369,7 +370,7 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
-    /// `levels = [...]`, or `of = 1000` in ten equal parts or `count`.
+    /// Reads `levels = [...]`, or `of = 1000`, which is split into `count` equal parts, ten by default.
     fn steps(&mut self, table: &DeTable<'_>, every: Duration, offset: usize) -> Option<Profile> {
         self.only(
             table,
@@ -431,7 +432,7 @@ impl Reader<'_, &Catalogue> {
         Some((from, to))
     }
 
-    /// `[places] client = "ssh:HOST"`, and the network to that host.
+    /// Reads `[places] client = "ssh:HOST"`, and the network to that host.
     pub(super) fn places(&mut self, root: &DeTable<'_>) -> Places {
         let Some(value) = root.get("places") else {
             return Places::default();

@@ -1,4 +1,4 @@
-//! The parts of a reader of plans: the document, the checks of its values, and the complaints.
+//! The reader of plan documents, which checks values and collects complaints.
 
 use crate::plan::{Diagnostic, Diagnostics};
 use std::time::Duration;
@@ -6,15 +6,15 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use vtax_host::settings::{Domain, Level, Parameter};
 
-/// A value of a document, with its place.
+/// A value of a document, with its position.
 pub type Value<'i> = Spanned<DeValue<'i>>;
 
 /// The default share of trials that may run again.
 const DEFAULT_AGAIN: f64 = 0.5;
-/// The most trials of a plan; more are a mistake in the factors.
+/// The most trials of a plan. A larger number is a mistake in the factors.
 const MAXIMUM_TRIALS: u64 = 100_000;
 
-/// The most complaints: each costs a search of the whole text.
+/// The most complaints that are kept. Each one costs a search of the whole text.
 const MAXIMUM_COMPLAINTS: usize = 100;
 /// The most bytes of a plan.
 const MAXIMUM_BYTES: usize = 1 << 20;
@@ -22,7 +22,7 @@ const MAXIMUM_BYTES: usize = 1 << 20;
 /// Reads a document with `plan`, which looks names up in `catalogue`. Messages contain `file` as its name.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All faults of the document.
 pub fn document<T, C>(
     file: &str,
     text: &str,
@@ -45,7 +45,7 @@ pub fn document<T, C>(
         let offset = error.span().map_or(0, |span| span.start);
         reader.complain(offset, error.message());
     }
-    // After a syntax error the rest of the document is unreliable: only its own complaint is certain.
+    // After a syntax error the rest of the document is unreliable, so only the syntax error is reported.
     let plan = if reader.found.is_empty() {
         plan(&mut reader, document.get_ref())
     } else {
@@ -64,7 +64,7 @@ pub fn document<T, C>(
     }
 }
 
-/// A document while it is read. A method that returns `None` for a wrong value has added a complaint.
+/// The reader of one document. A method that returns `None` for a wrong value has added a complaint.
 pub struct Reader<'a, C> {
     text: &'a str,
     /// The names that the plan may use.
@@ -75,7 +75,7 @@ pub struct Reader<'a, C> {
 }
 
 impl<C> Reader<'_, C> {
-    /// The plan's name.
+    /// Reads the plan's name.
     pub fn title(&mut self, root: &DeTable<'_>) -> Option<String> {
         let Some(value) = root.get("name") else {
             self.complain(0, "`name` is missing")
@@ -85,7 +85,7 @@ impl<C> Reader<'_, C> {
         self.name(value)
     }
 
-    /// `again = { share = 0.5 }`: the share of all trials that may run again.
+    /// Reads the share of all trials that may run again, written `again = { share = 0.5 }`.
     pub fn again(&mut self, root: &DeTable<'_>) -> f64 {
         self.section(root, "again", ["share"].into_iter())
             .and_then(|table| self.number(table, "share", 0.0, 10.0))
@@ -107,7 +107,7 @@ impl<C> Reader<'_, C> {
         accepted
     }
 
-    /// Every `[[section]]` of one of the `kinds`, with its offset and its kind.
+    /// Returns every `[[section]]` of one of the `kinds`, with its offset and its kind.
     pub fn sections<'v, 'i>(
         &mut self,
         root: &'v DeTable<'i>,
@@ -168,7 +168,7 @@ impl<C> Reader<'_, C> {
         sections
     }
 
-    /// Refuses every key of `place` but the `valid` ones.
+    /// Refuses every key except the `valid` ones. Messages contain `place` as the table's name.
     pub fn only<'a>(
         &mut self,
         table: &DeTable<'_>,
@@ -188,7 +188,7 @@ impl<C> Reader<'_, C> {
         }
     }
 
-    /// A section with no key but the `valid` ones.
+    /// Reads a section. Refuses every key except the `valid` ones.
     pub fn section<'v, 'i, 'k>(
         &mut self,
         root: &'v DeTable<'i>,
@@ -200,7 +200,7 @@ impl<C> Reader<'_, C> {
         Some(table)
     }
 
-    /// A section.
+    /// Reads a value that must be a section.
     pub fn table<'v, 'i>(&mut self, value: &'v Value<'i>, key: &str) -> Option<&'v DeTable<'i>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
@@ -210,7 +210,7 @@ impl<C> Reader<'_, C> {
         table
     }
 
-    /// A whole number within bounds, both included, which must fit into an `N`.
+    /// Reads a whole number within bounds, both included. It must fit into an `N`.
     pub fn integer<N: TryFrom<i64>>(
         &mut self,
         table: &DeTable<'_>,
@@ -234,7 +234,7 @@ impl<C> Reader<'_, C> {
         found.and_then(|found| N::try_from(found).ok())
     }
 
-    /// A number within bounds, both included.
+    /// Reads a number within bounds, both included.
     pub fn number(&mut self, table: &DeTable<'_>, key: &str, low: f64, high: f64) -> Option<f64> {
         let value = table.get(key)?;
         let found = as_number(value.get_ref()).filter(|found| (low..=high).contains(found));
@@ -247,7 +247,7 @@ impl<C> Reader<'_, C> {
         found
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub fn switch(&mut self, table: &DeTable<'_>, key: &str) -> Option<bool> {
         let value = table.get(key)?;
         let found = value.get_ref().as_bool();
@@ -257,7 +257,7 @@ impl<C> Reader<'_, C> {
         found
     }
 
-    /// A time, written with its unit.
+    /// Reads a time, written with its unit.
     pub fn time(&mut self, table: &DeTable<'_>, key: &str, least: Duration) -> Option<Duration> {
         let value = table.get(key)?;
         let found = value
@@ -276,13 +276,13 @@ impl<C> Reader<'_, C> {
         found
     }
 
-    /// Text under a key.
+    /// Reads text under a key.
     pub fn string(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
         let value = table.get(key)?;
         self.text_of(value, key)
     }
 
-    /// Text.
+    /// Reads a value that must be text.
     pub fn text_of(&mut self, value: &Value<'_>, key: &str) -> Option<String> {
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
@@ -292,7 +292,7 @@ impl<C> Reader<'_, C> {
         text
     }
 
-    /// A name: it becomes part of labels and paths.
+    /// Reads a name, which becomes part of labels and paths.
     pub fn name(&mut self, value: &Value<'_>) -> Option<String> {
         let name = self.text_of(value, "name")?;
         let fits = !name.is_empty()
@@ -311,7 +311,7 @@ impl<C> Reader<'_, C> {
         Some(name)
     }
 
-    /// A value, checked against what its parameter accepts.
+    /// Reads a value and checks it against the domain of its parameter.
     pub fn level(&mut self, value: &Value<'_>, parameter: &Parameter) -> Option<Level> {
         let level = match value.get_ref() {
             DeValue::Boolean(value) => Some(Level::Bool(*value)),
@@ -338,7 +338,8 @@ impl<C> Reader<'_, C> {
         level
     }
 
-    /// The levels of the factor `key`: a list of distinct values. `None` without a complaint where it is no list.
+    /// Reads the levels of the factor `key`, a list of distinct values. Returns `None` without a complaint when the
+    /// value is no list.
     pub fn levels(
         &mut self,
         value: &Value<'_>,
@@ -365,7 +366,7 @@ impl<C> Reader<'_, C> {
         Some(levels)
     }
 
-    /// Complains of `found` in place of one of the `valid` words.
+    /// Adds a complaint about `found`, with the `valid` words as the remedy.
     pub fn unknown<'v>(
         &mut self,
         offset: usize,
@@ -378,7 +379,7 @@ impl<C> Reader<'_, C> {
         }
     }
 
-    /// Complains of the text at a byte offset.
+    /// Adds a complaint about the text at a byte offset.
     pub fn complain(&mut self, offset: usize, message: impl Into<String>) -> Complaint<'_> {
         if self.found.len() >= MAXIMUM_COMPLAINTS {
             self.more += 1;
@@ -389,7 +390,7 @@ impl<C> Reader<'_, C> {
     }
 }
 
-/// The diagnostic just made, to which a remedy can be added.
+/// A new diagnostic, to which a remedy can be added.
 pub struct Complaint<'a>(Option<&'a mut Diagnostic>);
 
 impl Complaint<'_> {
@@ -401,7 +402,7 @@ impl Complaint<'_> {
     }
 }
 
-/// `link.mtu = 1` and `[link] mtu = 1` are the same key: every leaf with its dotted key.
+/// Returns every leaf with its dotted key and offset. `link.mtu = 1` and `[link] mtu = 1` have the same key.
 pub fn flatten<'v, 'i>(table: &'v DeTable<'i>) -> Vec<(String, usize, &'v Value<'i>)> {
     let mut leaves = Vec::new();
     let mut open = vec![(String::new(), table)];

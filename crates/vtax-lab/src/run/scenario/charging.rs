@@ -1,4 +1,4 @@
-//! Charge-back as a reading of a trial: what each guest is charged between two marks.
+//! Charge-back as a reading of a trial: the charge of each guest between two marks.
 
 use super::guest::Guest;
 use crate::LabError;
@@ -13,12 +13,12 @@ use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Pass, Roster, 
 use vtax_observe::clock::SystemClock;
 use vtax_report::results::{Metric, Work};
 
-/// Passes before the load: the methods learn of the guests' devices in them.
+/// The number of passes before the load, in which the methods find the guests' devices.
 const PASSES_TO_SETTLE: u32 = 3;
-/// Between two of them.
+/// The interval between two of these passes.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// Which methods a trial is charged by; `None` where it is not.
+/// Returns the charge-back methods of a trial; `None` without charge-back.
 pub(super) fn chosen(settings: &Settings) -> Option<MethodChoice> {
     match settings.text(CHARGE)? {
         "counted" => Some(MethodChoice::Counted),
@@ -28,7 +28,7 @@ pub(super) fn chosen(settings: &Settings) -> Option<MethodChoice> {
     }
 }
 
-/// Why soft interrupts cannot be traced here, if they cannot.
+/// Returns the reason why soft interrupts cannot be traced on this host; `None` when they can.
 pub fn why_not_traced() -> Option<String> {
     let failed = open(MethodChoice::Traced, Roster::Discovered).err();
     failed.map(|error| error.to_string())
@@ -46,18 +46,18 @@ fn unreadable(error: ObserveError) -> LabError {
     LabError::other(format!("cannot charge on this host: {error}"))
 }
 
-/// Charges the guests of a trial.
+/// Charge-back of the guests of a trial.
 pub(super) struct Charging {
     charger: Charger,
     /// The charger's number of each guest.
     numbers: Vec<u32>,
-    /// Why only one of both methods charges.
+    /// The reason why only the counted method charges, when both were chosen.
     pub not_traced: Option<String>,
 }
 
 impl Charging {
-    /// Begins with it where the settings ask for it. The guests are up, and have no load yet. Of both
-    /// methods, what the host does not offer is left out.
+    /// Starts charge-back when the settings ask for it. The guests are booted, and have no load yet. With both
+    /// methods, the traced method is left out when the host does not offer it.
     ///
     /// # Errors
     /// When this host cannot be charged, or charge-back does not see one of the guests.
@@ -92,12 +92,12 @@ impl Charging {
         }))
     }
 
-    /// The charger, whose BPF programs serve the trial's counters as well.
+    /// Returns the charger. The trial's counters use its BPF programs as well.
     pub(super) fn charger(&self) -> &Charger {
         &self.charger
     }
 
-    /// Ends an interval and begins the next.
+    /// Ends an interval, returns its charges, and begins the next interval.
     ///
     /// # Errors
     /// When the host's processor time cannot be read.
@@ -109,15 +109,15 @@ impl Charging {
     }
 }
 
-/// What was charged in an interval.
+/// The charges of an interval.
 pub(super) struct Charged {
     pass: Pass,
     numbers: Vec<u32>,
 }
 
 impl Charged {
-    /// What one guest was charged, with the work that its load saw done in the interval between the
-    /// trial's marks, and of the target all that is the host's.
+    /// Returns the metrics of one guest's charge, with the work that its load reports and the seconds
+    /// between the trial's marks. The target's metrics include those of the host.
     pub(super) fn metrics(
         &self,
         guest: usize,
@@ -171,7 +171,7 @@ impl Charged {
             rates.method(metric::CHARGE_HOST, method, ledger.host);
             rates.method(metric::CHARGE_HOST_SOFTIRQ, method, ledger.host_softirq);
             rates.method(metric::CHARGE_UNATTRIBUTED, method, ledger.unattributed);
-            // The counted method hands out all soft interrupt time there was, by the kernel's account or by samples.
+            // The counted method distributes all soft interrupt time, by the kernel's account or by samples.
             if *method == "counted" {
                 let of_guests: u64 = (ledger.rows.iter())
                     .map(|row| row.stages.get(Stage::Softirq).0)
@@ -204,7 +204,7 @@ impl Rates {
         self.time_of(family, family.of(method), method, time);
     }
 
-    /// One of a family of metrics; `about` is for its title.
+    /// Adds one metric of a family. `about` becomes a part of its title.
     fn time_of(&mut self, family: &Family, name: String, about: &str, time: Nanoseconds) {
         let cores = time.as_secs_f64() / self.seconds;
         if cores.is_finite() {
@@ -238,8 +238,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Two guests in two seconds: the first used half a processor for itself and a tenth in soft
-    /// interrupts, the second nothing.
+    /// Returns the charges of two guests over two seconds. The first used half a processor for itself and a tenth
+    /// in soft interrupts, the second nothing.
     fn charged() -> Charged {
         let mut stages = Stages::default();
         stages.add(Stage::Vcpu, Nanoseconds(SECOND));
@@ -297,7 +297,7 @@ mod tests {
             found[metric::CHARGE_PAGES.name].quantity.to_string(),
             "45.0 page/s"
         );
-        // Work is of the interval between the marks, which is the load generator's.
+        // The rate of work is over the interval between the marks, which is the load generator's.
         assert_eq!(
             found[metric::CHARGE_WORK.name].quantity.to_string(),
             "200 request/s"

@@ -1,5 +1,5 @@
-//! The readings of a trial, and the record that they make: metrics of the target, of its neighbours and of each
-//! phase, and the reasons to suspect them.
+//! The record of a trial, computed from its readings: metrics of the target, of its neighbours and of each phase,
+//! and the reasons to suspect them.
 
 use super::guest::{Guest, LOCAL};
 use super::instruments;
@@ -26,7 +26,7 @@ pub struct InnerReadings {
 }
 
 impl InnerReadings {
-    /// Reads those of all guests.
+    /// Reads the counters of all guests.
     ///
     /// # Errors
     /// When a guest does not answer.
@@ -45,7 +45,7 @@ pub struct RemoteTarget {
     pub guests: Vec<ObservedGuest>,
     /// That host's counters at each mark.
     pub snapshots: BTreeMap<Nanoseconds, Snapshot>,
-    /// Its processors.
+    /// The number of that host's processors.
     pub processors: usize,
     /// The shortest window that its counters cover.
     pub shortest: Nanoseconds,
@@ -54,19 +54,19 @@ pub struct RemoteTarget {
 /// The readings of a trial.
 pub struct Findings<'a, 'b> {
     pub metering: &'a Metering<'a>,
-    /// From one sample to the next.
+    /// The interval between two samples.
     pub period: Nanoseconds,
     /// The guests of the trial, the target first.
     pub guests: &'a [Guest<'b>],
     /// The report on the sampling.
     pub report: &'a ObserverReport,
-    /// The guests' own counters, before and after.
+    /// The guests' own counters, before and after the measured part.
     pub inner: (&'a InnerReadings, &'a InnerReadings),
     pub remote: Option<RemoteTarget>,
 }
 
-/// The load generator's own lateness at the levels that decide the knee: up to the lowest one that broke the
-/// objective. Beyond it, and where the load was not reached, the client may well lack CPU time.
+/// Returns the load generator's own lateness at the levels that determine the knee: up to the lowest level that
+/// broke the objective. Above that level, and where the load was not reached, the client may lack CPU time.
 pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option<String> {
     let level = |window: &MeasuredWindow| window.level.map_or(0.0, |level| level.value);
     let broken = windows.iter().filter(|window| window.kept == Some(false));
@@ -75,7 +75,7 @@ pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option
         let result = window.of_target()?;
         let late = result.late.as_ref().filter(|late| late.is_suspect(host))?;
         let is_judged = level(window) <= lowest && result.unreached.is_none();
-        // A level that was not judged was repeated.
+        // A level without a judgement was repeated.
         let is_repeated = window.kept.is_none() && windows.iter().any(|one| one.kept.is_some());
         let limit = match window.kept {
             Some(false) => "the load generator, not the service, was the limit: ",
@@ -153,7 +153,7 @@ impl Findings<'_, '_> {
         attempt.objective = measured.objective;
     }
 
-    /// Claims of load generators that the counters of their guests contradict.
+    /// Returns the claims of load generators that the counters of their guests contradict.
     fn contradictions(&self, windows: &[MeasuredWindow], is_steady: bool) -> Vec<String> {
         let mut found = Vec::new();
         for window in windows {
@@ -173,7 +173,7 @@ impl Findings<'_, '_> {
         found
     }
 
-    /// A guest and its client.
+    /// Returns a guest and its client as actors.
     fn actors(&self, guest: &Guest<'_>, metrics: BTreeMap<String, Metric>) -> [Actor; 2] {
         let owner = guest.target.about().subject.owner.clone();
         let is_target = guest.spec.is_target();
@@ -234,7 +234,7 @@ impl Findings<'_, '_> {
         }
     }
 
-    /// What a guest was charged in a window, where guests are charged.
+    /// Returns the charge of a guest in a window; empty when guests are not charged.
     fn charged(
         &self,
         window: &MeasuredWindow,
@@ -250,8 +250,8 @@ impl Findings<'_, '_> {
         charged.metrics(guest, work, of.source())
     }
 
-    /// The observation of a guest between two marks; with the guest's own counters, which were read around the
-    /// whole measured part.
+    /// Returns the observation of a guest between two marks. `with_inner` adds the guest's own counters, which were
+    /// read around the whole measured part.
     fn observation<'s>(
         &'s self,
         marks: (&'s Snapshot, &'s Snapshot),
@@ -268,7 +268,7 @@ impl Findings<'_, '_> {
             observation.guests = &remote.guests;
             let there = remote.snapshots.get(&marks.0.at);
             let there = there.zip(remote.snapshots.get(&marks.1.at));
-            // The meters of this host do not measure that one.
+            // The meters of this host do not measure the target's host.
             if let Some((begin, end)) = there.filter(|_| guest == 0) {
                 (observation.begin, observation.end) = (begin, end);
                 (observation.processors, observation.energy) = (remote.processors, &[]);
@@ -285,7 +285,7 @@ impl Findings<'_, '_> {
         observation
     }
 
-    /// The CPU time of all actors; the rest of the host's is foreign.
+    /// Returns the CPU time of all actors. The rest of the host's CPU time is foreign.
     fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
         let spent = |owner: &str, name| {
             let spent = end.since(begin, owner, name);
@@ -311,7 +311,7 @@ impl Findings<'_, '_> {
     }
 }
 
-/// The knee as a metric, where a level kept the objective.
+/// Returns the knee as a metric, if a level kept the objective.
 fn knee(measured: &Measurement, source: Source) -> Option<(String, Metric)> {
     let (outcome, level) = (measured.objective.as_ref()?, measured.level?);
     let knee = outcome.knee?;
@@ -320,7 +320,7 @@ fn knee(measured: &Measurement, source: Source) -> Option<(String, Metric)> {
     Some((metric::KNEE.name.to_owned(), metric))
 }
 
-/// The distributions that the loads report, by client and window.
+/// Returns the distributions that the loads report, by client and window.
 pub fn histograms(measured: &Measurement, guests: &[ObservedGuest]) -> Vec<HistogramRecord> {
     let Some((first, last)) = measured.marks() else {
         return Vec::new();

@@ -23,11 +23,12 @@ pub(super) struct GuestSpec<'a> {
     pub platform: &'static dyn Platform,
     pub workload: &'static dyn Workload,
     pub settings: &'a Settings,
-    /// Whether it follows the target's profile.
+    /// Whether its load follows the target's profile.
     pub is_twin: bool,
 }
 
-/// A client on another machine as a subject: only its name, since no process of this host is the client's.
+/// Returns a client on another machine as a subject. Only its name is set, because no process of this host is the
+/// client's.
 fn remote_client() -> Subject {
     Subject {
         owner: CLIENT.to_owned(),
@@ -40,11 +41,11 @@ impl<'a> GuestSpec<'a> {
         self.name == TARGET
     }
 
-    /// Boots the guest, with its client on this host, or on the host of `actor` where the seat is on that
+    /// Boots the guest, with its client on this host, or on the host of `actor` when the seat is on that
     /// host's network.
     ///
     /// # Errors
-    /// When it does not come up. The error names a neighbour.
+    /// When the guest does not boot. The error of a neighbour contains its name.
     pub fn boot(
         self,
         seat: &Seat<'_>,
@@ -104,16 +105,16 @@ pub(super) struct Guest<'a> {
     pub client_subject: Subject,
     /// The client's place, as records name it.
     pub client_place: String,
-    /// Facts about that place, where it is not this host.
+    /// Facts about the client's place, when that is another host.
     pub client_environment: BTreeMap<String, String>,
-    /// The cell's switch, with the target, where it has processes.
+    /// The cell's switch, if it has processes. Only the target holds it.
     pub switch: Option<Subject>,
     pub target: Box<dyn Target>,
     pub service: Service,
 }
 
 impl Guest<'_> {
-    /// Starts its service.
+    /// Starts the guest's service.
     ///
     /// # Errors
     /// When the service does not come up.

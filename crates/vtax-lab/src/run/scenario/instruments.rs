@@ -1,4 +1,4 @@
-//! Where the readings of a trial go.
+//! The sink that writes the samples of a trial.
 
 use crate::place::actor::RemoteSamples;
 use crate::place::clocks::Alignment;
@@ -9,8 +9,8 @@ use vtax_core::{Nanoseconds, Series};
 use vtax_observe::{SeriesId, Sink};
 use vtax_report::results::{ResultsError, SampleSeriesId, SampleWriter};
 
-/// Writes samples into `samples.parquet`. Clones share the file, and the last one finishes it: samples of a
-/// remote actor are added after the others.
+/// Writes samples into `samples.parquet`. Clones share the file, and the last clone finishes it, because samples
+/// of a remote actor are added after the others.
 #[derive(Clone)]
 pub(super) struct SampleSink {
     writer: Arc<Mutex<SampleWriter>>,
@@ -25,7 +25,7 @@ impl SampleSink {
         }
     }
 
-    /// Adds the samples of a remote actor for `client`, with its times on our clock.
+    /// Adds the samples of a remote actor for `client`, with their times converted to this host's clock.
     pub(super) fn add(
         &self,
         gathered: &RemoteSamples,
@@ -46,7 +46,7 @@ impl SampleSink {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the file, where this is the last clone.
+    /// Closes the file when this is the last clone.
     pub(super) fn close(self) -> Result<(), ResultsError> {
         match Arc::into_inner(self.writer) {
             Some(writer) => writer
@@ -79,7 +79,7 @@ impl Sink for SampleSink {
     }
 }
 
-/// Nanoseconds of a counter's difference.
+/// Converts a counter's difference to nanoseconds, clamped to the range of `u64`.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,16 +1,16 @@
-//! Samples of a running trial for its watchers, once a second, of what is sampled anyway. An emulated host
-//! has none: its clock counts every instruction, those of reporting too.
+//! Live samples of a running trial, once a second, taken from the samples that the trial records. An emulated host
+//! has no live samples: its clock counts every instruction, including those of reporting.
 
 use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_observe::{ObserveError, Observer, Snapshot};
 
-/// Between two samples.
+/// The interval between two live samples.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// No sample is taken when the present wait ends this soon.
+/// The time left in a wait below which no live sample is taken.
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// When the next sample is due, and the last one.
+/// The due time of the next live sample, and the last sample.
 #[derive(Debug)]
 pub(super) struct LiveSampler {
     due: Instant,
@@ -18,13 +18,13 @@ pub(super) struct LiveSampler {
 }
 
 impl LiveSampler {
-    /// For trials on this host; none where it is emulated.
+    /// Creates a sampler for trials on this host. Returns `None` when the host is emulated.
     pub fn of(host: Source) -> Option<Self> {
         let due = Instant::now();
         (host != Source::Emulated).then_some(Self { due, last: None })
     }
 
-    /// The last sample and a new one, where one is due.
+    /// Returns the last sample and a new one when a sample is due.
     ///
     /// # Errors
     /// When the observer has stopped.

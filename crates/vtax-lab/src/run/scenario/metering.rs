@@ -1,4 +1,4 @@
-//! What every window of a trial is judged with: its guests by name, and this host's processors and meters.
+//! The inputs of every window's judgement: the trial's guests by name, and this host's processors and meters.
 
 use super::guest::Guest;
 use super::observation::{Observation, ObservedGuest};
@@ -9,15 +9,15 @@ use vtax_observe::Snapshot;
 pub(super) struct Metering<'a> {
     /// The guests, the target first.
     pub guests: Vec<ObservedGuest>,
-    /// This host's processors.
+    /// The number of this host's processors.
     pub processors: usize,
     /// Series whose sum is this host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
-    /// `Emulated` where this host is.
+    /// `Emulated` when this host is emulated.
     pub host: Source,
 }
 
-/// The names of guests in samples.
+/// Returns the guests with their names in samples.
 pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
     let observed = guests.iter().map(|guest| {
         let about = guest.target.about();
@@ -34,7 +34,7 @@ pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
 }
 
 impl Metering<'_> {
-    /// What was observed of a guest between two snapshots.
+    /// Returns the observation of a guest between two snapshots.
     pub fn observation<'s>(
         &'s self,
         (begin, end): (&'s Snapshot, &'s Snapshot),

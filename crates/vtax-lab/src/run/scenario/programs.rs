@@ -1,4 +1,4 @@
-//! The programs that a plan's workloads need, checked before anything boots.
+//! The check for the programs that a plan's workloads need, before any guest boots.
 
 use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
@@ -10,18 +10,19 @@ use vtax_host::roots::PATH;
 use vtax_host::settings::Settings;
 use vtax_load::workload::{Program, Workload};
 
-/// Which guests' workloads to check.
+/// The guests whose workloads are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// Every guest's.
+    /// All guests.
     All,
-    /// Those whose clients are on this host.
+    /// Guests whose clients are on this host.
     Here,
     /// Targets whose clients are on the remote client host.
     Remote,
 }
 
-/// The client programs that a host lacks, each with its remedy; `is_installed` searches as clients do there.
+/// Returns the client programs that a host lacks, each with its remedy. `is_installed` searches as clients on that
+/// host do.
 pub(super) fn missing_on_host(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
@@ -35,7 +36,7 @@ pub(super) fn missing_on_host(
         .collect()
 }
 
-/// The client programs, with the workload's name in the plan.
+/// Returns the client programs, each with the workload's name in the plan.
 pub(super) fn client_programs<'a>(
     treatments: &'a [PlannedTreatment],
     catalogue: &Catalogue,
@@ -56,7 +57,7 @@ pub(super) fn check_image(
     packages: &[&str],
     root: &Path,
 ) -> Result<(), LabError> {
-    // A link counts by itself: it may resolve only inside the image.
+    // A link counts without its target, which may exist only inside the image.
     let is_there = |name: &str| {
         std::env::split_paths(PATH).any(|folder| {
             let inside = folder.strip_prefix("/").unwrap_or(&folder);
@@ -89,7 +90,7 @@ pub(super) fn check_image(
     }))
 }
 
-/// The programs that an external guest lacks for a workload, each with its remedy.
+/// Returns the programs that an external guest lacks for a workload, each with its remedy.
 ///
 /// # Errors
 /// When the guest does not answer.
@@ -123,7 +124,7 @@ pub(super) fn missing_in_external(
     Ok(lacking.collect())
 }
 
-/// The programs of the guests' workloads, with the workload's name in the plan.
+/// Returns the programs of the guests' workloads, each with the workload's name in the plan.
 fn programs<'a>(
     treatments: &'a [PlannedTreatment],
     catalogue: &Catalogue,

@@ -1,4 +1,4 @@
-//! The figure of CPU over time that a report draws from a trial's samples sums to the trial's own metrics.
+//! Tests that a report's figure of CPU over time, drawn from a trial's samples, sums to the trial's own metrics.
 
 use super::tests::{observed, snapshot};
 use super::*;
@@ -13,13 +13,13 @@ use vtax_report::results::{
 };
 
 const SECOND: u64 = 1_000_000_000;
-/// Seconds of the window, which begins after two.
+/// The length of the window in seconds. The window begins after two seconds.
 const LENGTH: u64 = 8;
 
-/// An owner, a counter, and what it grows by in seconds a second.
+/// An owner, a counter, and the counter's growth in seconds per second.
 type Rates<'a> = &'a [(&'a str, &'a str, f64)];
 
-/// The cores of each stage, by the metrics of the target and by the figure of the report.
+/// Returns the cores of each stage, by the metrics of the target and by the figure of the report.
 fn both(
     counters: Rates<'_>,
     beside: Rates<'_>,

@@ -1,4 +1,5 @@
-//! Which load level comes next: of a ramp or steps one after the other, of a search by what held.
+//! The order of load levels. A ramp or steps use their levels one after the other; a search chooses each level by
+//! the judgements of earlier levels.
 
 use crate::plan::Profile;
 use std::time::Duration;
@@ -10,9 +11,9 @@ pub(super) struct Course {
 }
 
 enum Kind {
-    /// Levels one after the other, highest last; and how long to go on after the objective broke.
+    /// Levels in rising order, and the time to continue after the objective is broken.
     Rising(std::vec::IntoIter<f64>, Option<Duration>),
-    /// Doubling, then halving the bracket.
+    /// A search that doubles the level, then halves the bracket.
     Search {
         from: f64,
         to: f64,
@@ -54,7 +55,7 @@ impl Course {
         Self { kind, every }
     }
 
-    /// The next level, where the objective broke so long ago.
+    /// Returns the next level. `broke` is the time since the objective was broken.
     pub fn next(&mut self, broke: Option<Duration>) -> Option<f64> {
         match &mut self.kind {
             Kind::Rising(levels, beyond) => {
@@ -69,7 +70,7 @@ impl Course {
                 broken,
             } => match (*kept, *broken) {
                 (None, None) => Some(*from),
-                // Even the lowest broke it.
+                // The lowest level broke the objective.
                 (None, Some(_)) => None,
                 (Some(kept), None) => (kept < *to).then(|| (kept * 2.0).min(*to)),
                 (Some(kept), Some(broken)) => {
@@ -79,7 +80,7 @@ impl Course {
         }
     }
 
-    /// The levels that come after the present one, whatever that finds.
+    /// Returns the levels that follow the present one, whatever its judgement.
     pub fn ahead(&self) -> impl Iterator<Item = f64> {
         let levels = match &self.kind {
             Kind::Rising(levels, _) => levels.as_slice(),

@@ -20,12 +20,12 @@ impl ClientHost {
         }
     }
 
-    /// The place's name in records.
+    /// Returns the name of the client's place in records.
     pub fn place(&self) -> String {
         format!("ssh:{}", self.client.host)
     }
 
-    /// The actor there; starts one where there is none or its connection is lost.
+    /// Returns the actor on the client's machine. Starts one when there is none or its connection is lost.
     pub fn actor(&mut self) -> Result<RemoteActor, HostError> {
         if let Some(actor) = self.actor.as_ref().filter(|actor| !actor.is_lost()) {
             return Ok(actor.clone());

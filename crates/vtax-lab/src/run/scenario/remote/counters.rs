@@ -28,7 +28,7 @@ pub(in super::super) struct RemoteReport {
     pub counters: Option<HostCounters>,
 }
 
-/// The counters of the target's host, where that is another machine.
+/// The counters of the target's host, when that is another machine.
 pub(in super::super) struct HostCounters {
     /// The target as that host sees it.
     pub target: GuestView,
@@ -41,7 +41,7 @@ pub(in super::super) struct HostCounters {
 }
 
 impl HostCounters {
-    /// The counters at a time of this host's clock, interpolated linearly between two samples. A counter
+    /// Returns the counters at a time of this host's clock, interpolated linearly between two samples. A counter
     /// without samples around that time is absent.
     pub fn at(&self, at: Nanoseconds) -> Snapshot {
         let mut readings = Readings::default();
@@ -57,7 +57,7 @@ impl HostCounters {
     }
 }
 
-/// The value at a time, by linear interpolation of samples in order of time.
+/// Returns the value at a time, by linear interpolation of samples in order of time.
 fn between(times: &[Nanoseconds], values: &[f64], at: Nanoseconds) -> Option<f64> {
     let after = times.partition_point(|time| *time < at);
     let (later, value) = (times.get(after)?, values.get(after)?);

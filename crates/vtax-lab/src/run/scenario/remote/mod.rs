@@ -1,4 +1,4 @@
-//! Other machines in a trial: the client's, the host of the target, and the pool that the target is in.
+//! The counters of other machines in a trial: the client's machine, the target's host and the target's pool.
 
 mod client;
 mod counters;
@@ -20,7 +20,7 @@ use vtax_core::owner::CLIENT;
 use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
 
-/// Counters of another machine, which it samples from now until the end of the trial.
+/// Counters of another machine, sampled until the end of the trial.
 trait RemoteCounters {
     /// Ends the sampling, adds the samples to the trial's own, and reports on the machine.
     ///
@@ -38,14 +38,14 @@ pub(super) struct Ending<'a, 'b> {
     pub log: &'a mut Log<'b>,
 }
 
-/// The machines other than this host that count during a trial.
+/// The counters of the machines other than this host.
 pub(super) struct Remotes {
     client: Option<Box<dyn RemoteCounters>>,
     host: Option<Box<dyn RemoteCounters>>,
 }
 
 impl Remotes {
-    /// Starts the counters of the client's machine, and of the target's host where that is not this one.
+    /// Starts the counters of the client's machine, and of the target's host when that is another host.
     ///
     /// # Errors
     /// When one of them does not answer.
@@ -73,7 +73,7 @@ impl Remotes {
         Ok(counters.map(boxed))
     }
 
-    /// Ends all of them: the reports on the client's machine and on the target's host.
+    /// Ends all counters. Returns the reports on the client's machine and on the target's host.
     pub fn end(
         self,
         ending: &mut Ending<'_, '_>,

@@ -13,11 +13,11 @@ use vtax_host::HostError;
 use vtax_host::cell::TARGET;
 use vtax_host::xenapi::Updates;
 
-/// How long before the first mark the rows begin, in seconds.
+/// The time from the first requested row to the first mark, in seconds.
 const LEAD_SECONDS: u64 = 15;
-/// How long after its step a row may take to appear, in seconds.
+/// The longest delay of a row after its step, in seconds.
 const ROW_DELAY_SECONDS: u64 = 10;
-/// Between two requests for rows.
+/// The interval between two requests for rows.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The statistics of the target's host, and the host's clock before the trial.
