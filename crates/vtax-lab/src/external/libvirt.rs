@@ -1,5 +1,5 @@
-//! `libvirt`: a domain that vtax makes and removes, or an existing one. An existing domain is only read:
-//! virsh connects read-only, and commands enter it by ssh as for any machine.
+//! The platform `libvirt`: a domain that vtax creates and removes, or an existing domain. An existing domain is
+//! only read: virsh connects read-only, and commands run in it through ssh, as on any machine.
 
 use super::on_host;
 use super::ssh;
@@ -21,7 +21,7 @@ const DOMAIN: Parameter = Parameter::unset("libvirt.domain", Domain::Text("name"
      each trial",
 );
 
-/// A domain that others made.
+/// An existing domain, which vtax did not create.
 struct ExternalDomain {
     uuid: String,
     /// The record's facts.
@@ -76,7 +76,7 @@ impl ExternalDomain {
         })
     }
 
-    /// The domain's identity among the guests of this host; `None` where another host runs it.
+    /// Returns the domain's identity among the guests of this host; `None` when another host runs it.
     fn identity(&self) -> Option<Identity> {
         libvirt::is_local(libvirt::URI.text(&self.settings)).then(|| Identity {
             uuid: Some(self.uuid.clone()),
@@ -85,7 +85,7 @@ impl ExternalDomain {
     }
 }
 
-/// The first IPv4 address of what `virsh domifaddr` prints.
+/// Returns the first IPv4 address, loopback excluded, in the output of `virsh domifaddr`.
 fn leased(printed: &Result<String, HostError>) -> Option<String> {
     let text = printed.as_ref().ok()?;
     let words = text.split_whitespace();

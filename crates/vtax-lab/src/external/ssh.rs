@@ -1,5 +1,5 @@
-//! `ssh`: a machine or guest that accepts logins. The same vtax runs there as an actor, in namespaces of its
-//! own: its processes and its `/tmp` end with it.
+//! The platform `ssh`: a machine or guest that accepts logins. The same vtax runs there as an actor, in its own
+//! namespaces, so that its processes and its `/tmp` end with it.
 
 use super::on_host::{self, LocalGuest};
 use crate::place::actor::{GuestQuery, Login, RemoteActor};
@@ -55,10 +55,10 @@ const IDENTITY: &str =
 const SEPARATOR: &str = "== vtax ==";
 const TABLES: &str =
     r#"for f in interrupts stat net/dev; do cat "/proc/$f"; echo "== vtax =="; done"#;
-/// How long one of the short commands may take.
+/// The time limit of a short command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
-/// One connection to each machine, which all trials share: a login takes long.
+/// One connection to each machine, which all trials share because a login is slow.
 static ACTORS: Mutex<BTreeMap<Login, RemoteActor>> = Mutex::new(BTreeMap::new());
 
 impl Platform for Ssh {
@@ -105,16 +105,16 @@ impl Platform for Ssh {
     }
 }
 
-/// The host that runs a target, and how to find the target there.
+/// The host that runs a target, and the query that finds the target on it.
 pub(crate) struct TargetHost {
     pub actor: RemoteActor,
     pub guest: GuestQuery,
 }
 
-/// The host that `ssh.host` names, if it is set.
+/// Returns the host that `ssh.host` names, if it is set.
 ///
 /// # Errors
-/// When it or the target cannot be reached.
+/// When the host or the target cannot be reached.
 pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<TargetHost>, HostError> {
     let Some(host) = settings.text(HOST.key) else {
         return Ok(None);
@@ -130,7 +130,7 @@ pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<TargetHost
     }))
 }
 
-/// Checks that ssh takes a name for a host and not for an option.
+/// Checks that ssh reads a name as a host and not as an option.
 fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
     if host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace) {
         return Err(HostError::Setting(format!(
@@ -140,7 +140,7 @@ fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
     Ok(host)
 }
 
-/// The guest of this host, by the name in the settings or by its identity.
+/// Returns the guest of this host, by the name in the settings or by its identity.
 fn on_this_host(settings: &Settings, owner: &str) -> Result<LocalGuest, HostError> {
     if let Some(host) = settings.text(HOST.key) {
         let owner = owner.to_owned();
@@ -160,7 +160,7 @@ fn on_this_host(settings: &Settings, owner: &str) -> Result<LocalGuest, HostErro
 /// Checks that the login works.
 ///
 /// # Errors
-/// The reason why it does not, with the remedy.
+/// The reason why the login fails, with the remedy.
 pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
     check_link(settings)?;
     let login = login(settings)?;
@@ -168,10 +168,10 @@ pub(super) fn check(settings: &Settings) -> Result<(), HostError> {
     actor(&login).map(drop)
 }
 
-/// Checks that the settings ask for nothing that an external guest cannot have.
+/// Refuses settings that an external guest cannot have.
 ///
 /// # Errors
-/// The setting that it cannot have.
+/// The refused setting.
 pub(super) fn check_link(settings: &Settings) -> Result<(), HostError> {
     let link = LinkConfig::from_settings(settings)?;
     if link.is_shaped() {
@@ -185,18 +185,18 @@ pub(super) fn check_link(settings: &Settings) -> Result<(), HostError> {
     cell::check(settings)
 }
 
-/// The programs of these that it lacks.
+/// Returns the programs in `programs` that the machine lacks.
 ///
 /// # Errors
-/// When it does not answer.
+/// When the machine does not answer.
 pub(super) fn lacks(settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
     actor(&login(settings)?)?.lacks(programs)
 }
 
-/// The machine that the settings name.
+/// Returns the machine that the settings name.
 ///
 /// # Errors
-/// When it cannot be reached.
+/// When the machine cannot be reached.
 pub(super) fn machine(settings: &Settings, on_host: LocalGuest) -> Result<Machine, HostError> {
     let login = login(settings)?;
     let address = address(&login, settings)?;
@@ -225,7 +225,7 @@ pub(super) fn machine(settings: &Settings, on_host: LocalGuest) -> Result<Machin
     })
 }
 
-/// The login that the settings describe.
+/// Returns the login that the settings describe.
 fn login(settings: &Settings) -> Result<Login, HostError> {
     let host = checked_name(TO.key, settings.text(TO.key).unwrap_or_default())?;
     let mut options = Vec::new();
@@ -247,7 +247,7 @@ fn login(settings: &Settings) -> Result<Login, HostError> {
     })
 }
 
-/// The actor there; starts one where there is none or its connection is lost.
+/// Returns the actor of a login. Starts one when there is none or its connection is lost.
 fn actor(login: &Login) -> Result<RemoteActor, HostError> {
     let mut actors = ACTORS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(actor) = actors.get(login).filter(|actor| !actor.is_lost()) {
@@ -258,7 +258,7 @@ fn actor(login: &Login) -> Result<RemoteActor, HostError> {
     Ok(actor)
 }
 
-/// The address for load generators: `ssh.address`, or else the one that ssh uses.
+/// Returns the address for load generators: `ssh.address`, or else the one that ssh uses.
 fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
     let wanted = settings.text(ADDRESS.key).map(str::to_owned);
     let name = wanted.map_or_else(|| host_name(login), Ok)?;
@@ -277,7 +277,7 @@ fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
         .ok_or_else(|| none("none is known".to_owned()))
 }
 
-/// The name that ssh connects to for this login.
+/// Returns the name that ssh connects to for this login.
 fn host_name(login: &Login) -> Result<String, HostError> {
     let output = Command::new("ssh")
         .args(&login.options)
@@ -294,7 +294,7 @@ fn host_name(login: &Login) -> Result<String, HostError> {
     })
 }
 
-/// The output of a shell line there.
+/// Returns the output of a shell line on the actor's host.
 fn output_of(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
     let words: CommandLine = ["sh", "-c", line].map(str::to_owned).to_vec();
     let mut running = actor.start(&words)?;
@@ -314,18 +314,18 @@ fn output_of(actor: &RemoteActor, line: &str) -> Result<String, HostError> {
     }
 }
 
-/// An external machine, or a clone made for the trial.
+/// An external machine, or a clone created for the trial.
 pub(super) struct Machine {
     actor: RemoteActor,
     pub about: About,
-    /// Dropping a job kills it.
+    /// The jobs. The drop of a job kills it.
     jobs: BTreeMap<u64, Box<dyn Running>>,
     next_job: u64,
-    /// Removes the machine, where it was made for the trial.
+    /// Removes the machine, if it was created for the trial.
     pub end: Option<End>,
 }
 
-/// Removes a machine.
+/// A function that removes a machine.
 pub(super) type End = Box<dyn FnOnce() -> Result<(), HostError>>;
 
 impl Target for Machine {
@@ -361,7 +361,7 @@ impl Target for Machine {
         String::new()
     }
 
-    /// Ends the jobs. An external machine goes on as it was; a clone is removed.
+    /// Ends the jobs. An external machine continues unchanged; a clone is removed.
     fn stop(self: Box<Self>) -> Result<(), HostError> {
         drop(self.jobs);
         let Some(end) = self.end else {

@@ -1,6 +1,6 @@
-//! `xenapi`: a VM of a pool of XenServer or XCP-ng: an existing one, which is only read, or a clone of a
-//! template, which is removed after its trial. Commands enter it by ssh; the pool supplies the counters of the
-//! VM, of Domain 0 and of their host.
+//! The platform `xenapi`: a VM of a pool of XenServer or XCP-ng. An existing VM is only read; a clone of a template
+//! is removed after its trial. Commands run in the VM through ssh. The pool supplies the counters of the VM, of
+//! Domain 0 and of their host.
 
 use super::on_host::LocalGuest;
 use super::ssh;
@@ -44,18 +44,18 @@ const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("na
 const UUID: &str = "xenapi.uuid";
 /// The owner of Domain 0's series.
 pub(crate) const DOM0: &str = "dom0";
-/// How long a clone may take to boot.
+/// The time limit of a clone's boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
-/// Between two checks whether a clone is up.
+/// The interval between two checks whether a clone has booted.
 const BOOT_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the pool's clock may take to advance by a second.
+/// The time limit for the pool's clock to advance by a second.
 const TICK_LIMIT: Duration = Duration::from_secs(5);
-/// Between two readings of the pool's clock, which counts seconds.
+/// The interval between two readings of the pool's clock, which counts seconds.
 const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The pool that the settings name.
+/// Returns the access to the pool that the settings name.
 fn access(settings: &Settings) -> Result<Access, HostError> {
-    // The journal may be undone in another working directory.
+    // Paths are absolute, because the journal may be undone in another working directory.
     let path = |parameter: &Parameter| -> Result<Option<PathBuf>, HostError> {
         let path = settings.text(parameter.key);
         path.map(|path| std::path::absolute(path).map_err(HostError::file("find", path)))
@@ -92,7 +92,7 @@ fn which(settings: &Settings) -> Result<VmChoice<'_>, HostError> {
     }
 }
 
-/// A VM that runs.
+/// A running VM.
 struct RunningVm {
     facts: BTreeMap<String, String>,
     /// The settings, with the VM's address in `ssh.to`.
@@ -100,7 +100,7 @@ struct RunningVm {
 }
 
 impl RunningVm {
-    /// Finds a VM that others made, by calls that change nothing.
+    /// Finds an existing VM, by calls that change nothing.
     fn existing(pool: &Pool, name: &str, settings: &Settings) -> Result<Self, HostError> {
         let (_, vm) = pool.one(name, false)?;
         if vm.power_state != "Running" {
@@ -115,7 +115,7 @@ impl RunningVm {
         })
     }
 
-    /// A VM that runs; `None` where its address is unknown.
+    /// Reads the address and the facts of a running VM; `None` when its address is unknown.
     fn running(pool: &Pool, vm: &Vm, settings: &Settings) -> Result<Option<Self>, HostError> {
         let mut settings = settings.clone();
         if settings.text(ssh::TO.key).is_none() {
@@ -165,7 +165,7 @@ impl RunningVm {
     }
 }
 
-/// The first IPv4 address that a VM's tools report: `0/ip`, `0/ipv4/0`.
+/// Returns the first IPv4 address that a VM's tools report: `0/ip`, `0/ipv4/0`.
 fn address(networks: &BTreeMap<String, String>) -> Option<Ipv4Addr> {
     let mut reported = networks
         .values()
@@ -173,14 +173,14 @@ fn address(networks: &BTreeMap<String, String>) -> Option<Ipv4Addr> {
     reported.find(|ip| !ip.is_loopback() && !ip.is_link_local() && !ip.is_unspecified())
 }
 
-/// The name of the clone for this seat, unique among hosts.
+/// Returns the name of the clone for this seat, unique among hosts.
 fn name(seat: &Seat<'_>) -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot = boot.split('-').next().unwrap_or_default();
     format!("{PREFIX}{}-{}", seat.unique_name(), boot.trim())
 }
 
-/// Clones the template, starts the clone and waits until it accepts a login. The journal has the name.
+/// Clones the template, starts the clone and waits until it accepts a login. The journal already holds the name.
 fn clone(
     pool: &Pool,
     template: &str,
@@ -268,7 +268,7 @@ impl Platform for XenApi {
                     programs,
                 )
             }
-            // There is no clone yet.
+            // The clone does not exist yet.
             VmChoice::Cloned(_) => Ok(Vec::new()),
         }
     }
@@ -316,7 +316,7 @@ pub(crate) struct HostStatistics {
 }
 
 impl HostStatistics {
-    /// Of a target of this platform, by its settings and facts; `None` for other platforms.
+    /// Returns the statistics of a target of this platform, by its settings and facts; `None` for other platforms.
     ///
     /// # Errors
     /// When the pool does not answer.
@@ -353,16 +353,16 @@ impl HostStatistics {
         Ok(Self::runs_on(&self.pool, &self.vm)? == self.reference)
     }
 
-    /// The host's name.
+    /// Returns the host's name.
     pub fn host(&self) -> &str {
         &self.host.hostname
     }
 
-    /// The offset of the host's wall clock from our monotonic one. The clock counts seconds: the end of one is
-    /// known to within the time between two readings.
+    /// Returns the offset of the host's wall clock from this host's monotonic clock. The wall clock counts seconds, so
+    /// that the end of a second is known to within the time between two readings.
     ///
     /// # Errors
-    /// When it does not answer, or its clock stands still.
+    /// When the pool does not answer, or the host's clock does not advance.
     pub fn clock(&self) -> Result<Offset, HostError> {
         let began = Instant::now();
         let mut last: Option<(Nanoseconds, i64)> = None;
@@ -395,15 +395,15 @@ impl HostStatistics {
         }
     }
 
-    /// The rows since a time of the host's clock, in seconds since 1970.
+    /// Returns the rows since a time of the host's clock, in seconds since 1970.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// When the pool does not answer.
     pub fn updates(&self, start: u64) -> Result<Updates, HostError> {
         self.pool.updates(&self.host, start)
     }
 
-    /// The rows as counters, which are sums of averages, and the number of the host's processors.
+    /// Returns the rows as counters, which are sums of averages, and the number of the host's processors.
     ///
     /// # Errors
     /// The columns that are missing.
@@ -412,7 +412,7 @@ impl HostStatistics {
     }
 }
 
-/// A time such as `20261123T20:37:39Z`, in seconds since 1970.
+/// Parses a time such as `20261123T20:37:39Z` into seconds since 1970.
 fn seconds(text: &str) -> Option<i64> {
     let civil = text.strip_suffix('Z')?.split('.').next()?;
     let time = jiff::civil::DateTime::strptime("%Y%m%dT%H:%M:%S", civil).ok()?;
@@ -420,7 +420,7 @@ fn seconds(text: &str) -> Option<i64> {
     Some(zoned.timestamp().as_second())
 }
 
-/// The metric of a VM's device, seen from the host's side: the host receives what the VM sends.
+/// Returns the metric of a VM's device from the host's side: the host receives the bytes that the VM sends.
 fn exchanged(name: &str) -> Option<&'static str> {
     let (device, way) = name.rsplit_once('_')?;
     let (kind, number) = device.split_once('_')?;
@@ -441,8 +441,8 @@ fn is_processor(name: &str) -> bool {
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Counters of a VM, of Domain 0 and of their host. Domain 0's time is charged to the VMs in proportion to
-/// the bytes that they exchanged with it, row by row.
+/// Returns counters of a VM, of Domain 0 and of their host. Domain 0's time is charged to the VMs in proportion
+/// to the bytes that they exchanged with it, row by row.
 fn counters(
     updates: &Updates,
     vm: &str,
@@ -517,7 +517,7 @@ fn counters(
         let cpu = [idle, of_dom0, vcpu, charged, vcpu + charged].map(|busy| busy * 1e9);
         let carried = bytes.map(|name| exchange(&|own, what| own && what == name));
         if cpu.iter().any(|value| !value.is_finite()) {
-            // Counters cannot continue across a row without values: they start anew after it.
+            // Counters cannot continue across a row without values, so they start again after it.
             for column in &mut columns {
                 column.at.clear();
                 column.values.clear();
@@ -609,7 +609,7 @@ mod tests {
         let rows = [(100, ROW), (105, &unknown), (110, ROW)];
         let (columns, _) = counters(&updates(&rows), "web", "zero", "h").unwrap();
         assert_eq!(columns[0].at, [105, 110].map(moment));
-        // A device that went away exchanges nothing; nobody is charged for what nobody exchanged.
+        // A removed device exchanges nothing. Without exchanged bytes no VM is charged.
         let mut quiet = ROW.to_vec();
         for column in [3, 4, 6] {
             quiet[column] = f64::NAN;

@@ -1,15 +1,15 @@
-//! The offset of another host's clock, and its times on ours.
+//! The offset of another host's clock, and the conversion of its times to this host's clock.
 
 use crate::suspect::CLOCK_SLEW_PPM;
 use vtax_core::Nanoseconds;
 
-/// Round trips of one probe.
+/// The number of round trips of one probe.
 const ROUNDS: usize = 32;
 
 /// The offset of the other clock at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offset {
-    /// The time of the probe, on our clock.
+    /// The time of the probe, on this host's clock.
     pub at: Nanoseconds,
     /// The other clock's lead, in nanoseconds.
     pub ahead: i128,
@@ -18,8 +18,9 @@ pub struct Offset {
 }
 
 impl Offset {
-    /// The offset by the fastest round trip. A trip is our clock before, the other clock, and ours after: the
-    /// other clock was read in between, so that the middle is wrong by half of the trip at most.
+    /// Returns the offset by the fastest round trip. A trip is this host's clock before, the other clock, and this
+    /// host's clock after. The other clock was read in between, so that the middle is wrong by at most half of the
+    /// trip.
     ///
     /// # Errors
     /// The error of a trip.
@@ -46,7 +47,7 @@ impl Offset {
         }
     }
 
-    /// The other clock at that time.
+    /// Returns the time of the other clock at the probe.
     fn theirs(&self) -> i128 {
         i128::from(self.at.0) + self.ahead
     }
@@ -55,14 +56,14 @@ impl Offset {
 /// Two offsets of the other clock, around a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
-    /// Before it.
+    /// The offset before the trial.
     pub before: Offset,
-    /// After it.
+    /// The offset after the trial.
     pub after: Offset,
 }
 
 impl Alignment {
-    /// A time of the other clock on ours, by linear interpolation between the offsets.
+    /// Converts a time of the other clock to this host's clock, by linear interpolation between the offsets.
     pub fn ours(&self, theirs: Nanoseconds) -> Nanoseconds {
         let (from, to) = (self.before.theirs(), self.after.theirs());
         let theirs = i128::from(theirs.0);
@@ -77,8 +78,8 @@ impl Alignment {
         Nanoseconds(u64::try_from(ours.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// Why the times are suspect, if they are: the offset changed by more than the bounds of both probes and
-    /// the largest drift that the kernel allows.
+    /// Returns the reason to suspect the times, if there is one: the offset changed by more than the bounds of both
+    /// probes and the largest drift that the kernel allows.
     pub fn suspicion(&self) -> Option<String> {
         let moved = (self.after.ahead - self.before.ahead).unsigned_abs();
         let between = self.after.at.saturating_since(self.before.at);

@@ -26,7 +26,7 @@ pub struct SshRun {
     pub ssh: OsString,
     /// The host as ssh understands it.
     pub host: String,
-    /// The binary of vtax, which must run there.
+    /// The binary of vtax, which must run on that host.
     pub binary: PathBuf,
     /// The text of the plan.
     pub plan: String,
@@ -36,10 +36,10 @@ pub struct SshRun {
     pub arguments: Vec<String>,
 }
 
-/// Runs a line in another host's shell; its output, trimmed.
+/// Runs a line in another host's shell. Returns its trimmed output.
 ///
 /// # Errors
-/// When the host cannot be reached, or the line fails there.
+/// When the host cannot be reached, or the line fails.
 pub fn ask_over_ssh(ssh: &OsString, host: &str, line: &str) -> Result<String, HostError> {
     let remote = Remote {
         ssh: ssh.clone(),
@@ -48,11 +48,11 @@ pub fn ask_over_ssh(ssh: &OsString, host: &str, line: &str) -> Result<String, Ho
     remote.ask(line)
 }
 
-/// Runs the plan there, streams its events, and fetches the results even when the run failed: each trial when it
-/// has ended, so that the loss of the host loses only the trial in progress.
+/// Runs the plan on the host, streams its events, and fetches the results even when the run failed. Each trial is
+/// fetched when it has ended, so that the loss of the host loses only the trial in progress.
 ///
 /// # Errors
-/// When the host cannot be reached, lacks what the plan needs, or the run there fails.
+/// When the host cannot be reached or lacks a requirement of the plan, or when the run on it fails.
 pub fn run_over_ssh(
     run: &SshRun,
     signals: &Signals,
@@ -77,17 +77,17 @@ pub fn run_over_ssh(
     outcome.and(cleaned)
 }
 
-/// A line of the other vtax, with printable text and numbers in bounds.
+/// An output line of the vtax on the other host, with printable text and numbers in bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Line {
     /// An event of the run.
     Event(Event),
-    /// Any other line, for people.
+    /// Any other line, for the user.
     Text(String),
 }
 
 impl Line {
-    /// Reads one.
+    /// Reads a line.
     #[must_use]
     pub fn read(line: &str) -> Self {
         match serde_json::from_str::<Event>(line) {
@@ -153,7 +153,7 @@ fn run_in(
     ran.and(fetched)
 }
 
-/// Runs a line there and forwards its output, until it ends or the user interrupts.
+/// Runs a line on the host and forwards its output, until it ends or the user interrupts.
 fn follow(
     remote: &Remote,
     line: &str,
@@ -218,7 +218,7 @@ fn bring(
         let is_head = |below: &Path| names.iter().any(|name| below == Path::new(name));
         let line = format!("tar -C '{directory}/results' -cf - {}", names.join(" "));
         unpack(remote, &line, &head.path, &is_head, budget)?;
-        // The file that makes the directory a run is written last.
+        // `run.json`, which marks the directory as a run, is moved last.
         for name in names {
             let (from, to) = (head.path.join(name), results.join(name));
             fs::rename(&from, &to).map_err(HostError::file("move", &from))?;
@@ -237,7 +237,7 @@ fn bring(
     let line = format!("tar -C '{directory}/results/trials/{name}' -cf - .");
     let is_of_trial = |file: &Path| is_record(&below.join(file));
     unpack(remote, &line, &trial.path, &is_of_trial, budget)?;
-    // After another attempt there, the earlier one gets the same name as there.
+    // After another attempt on the host, the earlier attempt gets the same name here as there.
     if here.trial_path(index).exists() {
         let failed = |outcome: &TrialOutcome| *outcome != TrialOutcome::Complete;
         let aside = match here.trial(index) {
@@ -288,7 +288,7 @@ fn fetch(
     unpack(remote, &line, results, &is_record, budget)
 }
 
-/// Unpacks the tar stream of a line there into a directory here.
+/// Unpacks the tar stream that a line on the host prints into a local directory.
 fn unpack(
     remote: &Remote,
     line: &str,

@@ -238,8 +238,7 @@ impl Objective {
         })
     }
 
-    /// Whether it holds, and the value that decided. Without any metric it is broken: a level at which no request
-    /// was answered has no latency.
+    /// Returns whether the objective holds, and the value that decided.
     ///
     /// # Errors
     /// When the workload has no such metric, or the metric has another unit.

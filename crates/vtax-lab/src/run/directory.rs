@@ -7,7 +7,7 @@ use std::path::Path;
 use vtax_host::{Roots, facts};
 use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Treatment};
 
-/// A run before it has a directory.
+/// The description of a run that has no directory yet.
 #[derive(Debug, Clone, Copy)]
 pub struct NewRun<'a> {
     /// The text of the plan; its digest identifies the plan of a directory.
@@ -61,7 +61,7 @@ impl NewRun<'_> {
                     run.profile
                 )));
             }
-            // The schedule counts them.
+            // The schedule refers to treatments by position.
             let same = |(begun, now): (&Treatment, &Treatment)| begun.label == now.label;
             if run.treatments.len() != treatments.len()
                 || !run.treatments.iter().zip(&treatments).all(same)

@@ -46,47 +46,47 @@ use vtax_report::results::{ResultsDir, Treatment, Trial, TrialOutcome, TrialWrit
 const FAILURES_TO_GIVE_UP: u32 = 2;
 /// The longest wait for other programs to become quiet before a trial.
 const QUIET_WAIT: Duration = Duration::from_secs(30);
-/// The longest of all such waits of a run together.
+/// The longest sum of such waits in a run.
 const QUIET_WAIT_OF_RUN: Duration = Duration::from_secs(90);
 
-/// Between two attempts to take the host's lock.
+/// The interval between two attempts to take the host's lock.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How to run a plan.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct RunOptions {
     /// The results directory; created, or resumed where it holds an unfinished run of this plan.
     pub results: PathBuf,
-    /// Run only these blocks.
+    /// The blocks to run; unset: all.
     pub shard: Option<Shard>,
-    /// While another lab runs on this host, wait; without it, end with an error.
+    /// Whether to wait while another lab runs on this host. Otherwise the run ends with an error.
     pub waits: bool,
-    /// Where the journal and the lock are.
+    /// The directory of the journal and the lock.
     pub state_dir: PathBuf,
     /// The place, as the results record it.
     pub place: String,
-    /// `Emulated` where this host is: no number of it has a better flag.
+    /// `Emulated` when this host is emulated: no number of it has a better flag.
     pub host: Source,
     /// Instruments of an emulated host that its emulator supplies.
     pub own: Option<Arc<dyn OwnInstruments>>,
 }
 
-/// Instruments that a host has beside those of every host.
+/// Instruments that a host has in addition to those of every host.
 pub trait OwnInstruments: Debug + Send + Sync {
-    /// Opens them for a trial.
+    /// Opens the instruments for a trial.
     fn open(&self) -> Vec<Box<dyn Instrument>>;
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunSummary {
-    /// Trials that this call ran.
+    /// The number of trials that this call ran.
     pub ran: usize,
-    /// Trials that were already there.
+    /// The number of trials that were finished before.
     pub already: usize,
-    /// Trials that failed, now or earlier, and have no later success.
+    /// The number of trials that failed, in this call or earlier, and have no later success.
     pub failed: usize,
-    /// Why it ended before the last block, if it did.
+    /// The reason why it ended before the last block, if it did.
     pub stopped_early: Option<String>,
 }
 
@@ -101,31 +101,31 @@ pub struct Assignment {
     pub block: u32,
 }
 
-/// What a run repeats.
+/// A kind of trial that a run repeats.
 pub trait Experiment {
-    /// The run as results record it, without its treatments.
+    /// Returns the run as results record it, without its treatments.
     fn new_run(&self) -> NewRun<'_>;
 
-    /// The treatments, in the order of tables.
+    /// Returns the treatments, in the order of tables.
     fn treatments(&self) -> Vec<Treatment>;
 
-    /// The share of all trials that may run again because they do not count.
+    /// Returns the largest share of all trials that may run again because they do not count.
     fn again(&self) -> f64;
 
-    /// Prepares what all trials share, before the results directory is made.
+    /// Prepares the resources that all trials share, before the results directory is created.
     ///
     /// # Errors
-    /// When this host cannot run it: everything that is missing, in one message.
+    /// When this host cannot run the experiment: all missing requirements, in one message.
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError>;
 
-    /// A rough time for one trial.
+    /// Returns a rough estimate of the time of one trial.
     fn expected(&self, treatment: usize) -> Duration;
 
-    /// Performs one trial. Changes to the host are in the journal; the record so far is in `attempt`, also after
-    /// a failure.
+    /// Performs one trial. `journal` receives the changes to the host, and `attempt` the record, also before a
+    /// failure.
     ///
     /// # Errors
-    /// When the trial failed; it gets a record all the same.
+    /// When the trial failed. A failed trial has a record as well.
     fn perform(
         &mut self,
         assignment: Assignment,
@@ -135,7 +135,7 @@ pub trait Experiment {
         attempt: &mut Attempt,
     ) -> Result<(), LabError>;
 
-    /// The number of trials that may be in progress at once.
+    /// Returns the number of trials that may be in progress at once.
     fn jobs(&self) -> usize {
         1
     }
@@ -149,7 +149,7 @@ pub trait Experiment {
         Ok(0)
     }
 
-    /// Why the run may end before `next_block`, if it may.
+    /// Returns the reason to end the run before `next_block`, if there is one.
     fn satisfied(
         &self,
         _results: &ResultsDir,
@@ -160,12 +160,12 @@ pub trait Experiment {
     }
 }
 
-/// Runs an experiment. Call it on a thread that lives as long as the run, such as the main thread:
-/// the cells die with the thread that made them.
+/// Runs an experiment. Call it on a thread that lives as long as the run, such as the main thread,
+/// because a cell ends with the thread that created it.
 ///
 /// # Errors
-/// When the experiment cannot run on this host, another lab runs, the directory holds something else,
-/// the same treatment keeps failing, or the user interrupts. Finished trials stay.
+/// When the experiment cannot run on this host, another lab runs, the directory does not belong to this run,
+/// the same treatment fails repeatedly, or the user interrupts. Finished trials remain.
 pub fn run_experiment(
     experiment: &mut dyn Experiment,
     options: &RunOptions,
@@ -199,7 +199,7 @@ pub fn run_experiment(
     Ok((results, summary))
 }
 
-/// Takes this host's lock, and waits for it where the options ask for that.
+/// Takes this host's lock, and waits for it when the options ask for it.
 fn lock(
     name: &str,
     options: &RunOptions,
@@ -224,7 +224,7 @@ fn lock(
     }
 }
 
-/// Undoes what an earlier process left behind.
+/// Undoes the changes that an earlier process left on the host.
 fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), LabError> {
     let undone = journal.undo_all().map_err(|cause| {
         LabError::other(format!(
@@ -249,10 +249,10 @@ fn recover(journal: &mut Journal, progress: &mut dyn Progress) -> Result<(), Lab
 
 struct Runner<'a> {
     results: &'a ResultsDir,
-    /// Where to look for other programs; `None`: the host has none.
+    /// The file systems in which other programs are found; `None`: the host has no other programs.
     roots: Option<&'a Roots>,
     signals: &'a Signals,
-    /// The time that is left to wait for other programs.
+    /// The remaining time to wait for other programs.
     quiet_wait: Cell<Duration>,
 }
 
@@ -333,7 +333,7 @@ impl Runner<'_> {
                 index: assignment.index,
                 treatment: treatment.label.clone(),
                 seconds: took.as_secs_f64(),
-                // A trial that runs again is not done.
+                // A trial that runs again is not finished.
                 done: trials.saturating_sub(under_way.len() + queue.len()),
                 of: trials,
                 remaining_seconds: rest(queue, &estimate, experiment),
@@ -365,7 +365,7 @@ impl Runner<'_> {
         Ok(summary)
     }
 
-    /// Waits until other programs are quiet, and reports those that were not.
+    /// Waits until other programs are quiet. Returns the disturbance as text, if there was one.
     fn wait(&self, roots: &Roots) -> Result<Option<String>, LabError> {
         let began = Instant::now();
         let disturbance = busy::wait(roots, QUIET_WAIT.min(self.quiet_wait.get()), self.signals)?;
@@ -414,7 +414,7 @@ fn headline(trial: &Trial) -> String {
     parts.join(", ")
 }
 
-/// The state directory of this user: where the journal and the lock are.
+/// Returns the state directory of this user, which holds the journal and the lock.
 pub fn default_state_dir() -> PathBuf {
     if let Some(directory) = std::env::var_os("VTAX_STATE_DIR") {
         return PathBuf::from(directory);

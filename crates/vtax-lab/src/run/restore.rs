@@ -11,11 +11,11 @@ use vtax_host::lock::Lock;
 /// A change that a cut-off run left on this host, and whether it was undone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RestoredChange {
-    /// The change, in words.
+    /// The change, as text.
     pub change: String,
-    /// Why it could not be undone and was forgotten; `None`: it is undone.
+    /// The reason why it could not be undone and was removed from the journal; `None` for any other change.
     pub forgotten: Option<String>,
-    /// Why it was not touched: the present value is not vtax's. `None`: it was vtax's.
+    /// The reason why the present value was left: vtax did not set it. `None`: vtax did set it.
     pub left: Option<String>,
 }
 
@@ -29,10 +29,10 @@ impl fmt::Display for RestoredChange {
     }
 }
 
-/// Undoes the changes, the newest first.
+/// Undoes the changes in the journal, the newest first.
 ///
 /// # Errors
-/// What could not be undone; with `forget`, only when the journal itself cannot be written.
+/// When a change cannot be undone; with `forget`, only when the journal itself cannot be written.
 pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<RestoredChange>, LabError> {
     let _lock = Lock::acquire(state_dir, "restoring the host")?;
     let mut journal = Journal::open(state_dir)?;
@@ -63,7 +63,7 @@ pub fn restore(state_dir: &Path, forget: bool) -> Result<Vec<RestoredChange>, La
             entry.left = Some(left.why);
         }
     }
-    // Probes are in no journal: only a kill leaves something of them.
+    // Probes are not in the journal. Their control groups remain only after a kill.
     cgroup::sweep_probes();
     restored.reverse();
     Ok(restored)

@@ -1,4 +1,4 @@
-//! The stop rule, asked before each new block: a run stops on precision, never on significance.
+//! The stop rule, checked before each new block. A run stops on precision, never on statistical significance.
 
 use crate::plan::{Plan, StopRule};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_report::stats;
 
-/// Why the run may stop before `next_block`, if it may.
+/// Returns the reason to stop the run before `next_block`, if there is one.
 pub(super) fn satisfied(
     plan: &Plan,
     results: &ResultsDir,
@@ -31,7 +31,7 @@ pub(super) fn satisfied(
     if next_block <= *minimum {
         return None;
     }
-    // Treatments without a trial that counts keep the run going.
+    // A treatment without a trial that counts prevents the stop.
     let mut values: BTreeMap<&str, Vec<f64>> = results
         .run()
         .treatments
@@ -60,7 +60,7 @@ pub(super) fn satisfied(
     })
 }
 
-/// Half the width of the mean's 95 % confidence interval, relative to the mean.
+/// Returns half the width of the mean's 95 % confidence interval, relative to the mean.
 fn relative_half_width(series: &[f64]) -> f64 {
     let Some(interval) = stats::mean_interval(series, 1) else {
         return f64::INFINITY;
@@ -97,7 +97,8 @@ mod tests {
         }
     }
 
-    /// Four blocks of two treatments; what `record` says of each of their trials, by label and block.
+    /// Creates results with four blocks of two treatments. `record` returns the value, the outcome and the suspicions
+    /// of a trial, by label and block.
     fn results(
         path: &Path,
         record: impl Fn(&str, u32) -> (Option<f64>, TrialOutcome, Vec<String>),
@@ -164,7 +165,7 @@ mod tests {
         Plan::read("stop.toml", &text, &Catalogue::standard()).unwrap()
     }
 
-    /// Whether a run stops whose `vm` has these trials, while `bare` is known to 1 %.
+    /// Whether a run stops when `vm` has these trials and `bare` is known to 1 %.
     fn stops(vm: impl Fn(u32) -> (Option<f64>, TrialOutcome, Vec<String>)) -> bool {
         let directory = tempfile::tempdir().unwrap();
         let close = |block| 100.0 + f64::from(block % 2);

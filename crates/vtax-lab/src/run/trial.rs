@@ -1,4 +1,4 @@
-//! One trial of any experiment: its record, and the host as it was before.
+//! The execution of one trial of any experiment, with its record and the restoration of the host.
 
 use super::{Assignment, Event, Experiment, Progress};
 use crate::LabError;
@@ -17,7 +17,7 @@ use vtax_report::results::{
 #[derive(Debug, Default)]
 #[allow(missing_docs, reason = "documented there")]
 pub struct Attempt {
-    /// When it began, where another process measured that and its times; unset: now.
+    /// The start time, if another process measured it and the trial's times; unset: the time of the call.
     pub started: Option<String>,
     pub times: PhaseTimes,
     pub window: (Nanoseconds, Nanoseconds),
@@ -35,8 +35,8 @@ pub struct Attempt {
 /// Runs a trial and stores its record, failed or not. The host is restored in either case.
 ///
 /// # Errors
-/// When the run cannot go on: interrupted, the record cannot be stored, or the host cannot be
-/// restored. A trial that merely failed is a record.
+/// When the run cannot continue: it is interrupted, the record cannot be stored, or the host cannot be
+/// restored. A failed trial is a record and no error.
 pub(super) fn run(
     experiment: &mut dyn Experiment,
     assignment: Assignment,
@@ -104,14 +104,14 @@ pub(super) fn run(
     Ok(trial)
 }
 
-/// The watchers of a trial: the run's progress, and the trial's file of events. An emulated host has no
-/// such file, since nobody could read it.
+/// The receivers of a trial's events: the run's progress, and the trial's file of events. An emulated host has no
+/// such file, because no program could read it.
 pub(super) struct Watchers<'a> {
     pub events: Option<File>,
     pub progress: &'a mut dyn Progress,
 }
 
-/// The trial's log, stamped in seconds since the trial began, and its watchers.
+/// The trial's log, with times in seconds since the trial began, and the receivers of its events.
 pub struct Log<'a> {
     pub(super) file: File,
     pub(super) began: Instant,
@@ -119,14 +119,14 @@ pub struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Writes a line.
+    /// Writes a line into the log.
     pub fn line(&mut self, text: &str) {
         let at = self.began.elapsed().as_secs_f64();
-        // A log that cannot be written must not cost the trial; the record itself is checked.
+        // A failure to write the log does not fail the trial. Errors of the record itself are checked.
         let _ = writeln!(self.file, "{at:9.3} {text}");
     }
 
-    /// Reports that the trial enters a phase, in the log and to the watchers.
+    /// Reports that the trial enters a phase, in the log and as an event.
     pub fn phase(&mut self, phase: &str) {
         self.line(phase);
         self.event(Event::Phase {
@@ -134,13 +134,13 @@ impl Log<'_> {
         });
     }
 
-    /// Reports an event to the watchers.
+    /// Reports an event.
     pub fn event(&mut self, event: Event) {
         if let Some(file) = &mut self.watchers.events
             && let Ok(mut line) = serde_json::to_vec(&event)
         {
             line.push(b'\n');
-            // As with the log, a failure to write must not cost the trial.
+            // As with the log, a failure to write does not fail the trial.
             let _ = file.write_all(&line);
         }
         self.watchers.progress.event(event);

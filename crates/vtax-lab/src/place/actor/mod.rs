@@ -1,7 +1,7 @@
 //! An actor: the same vtax on another host, with a protocol of JSON lines through ssh.
 //!
-//! It leaves nothing behind. Its executable is an unlinked file, its processes end with it, and it ends
-//! with the ssh connection.
+//! An actor leaves no files and no processes on its host. Its executable is an unlinked file, its processes end
+//! with it, and it ends with the ssh connection.
 
 mod remote;
 mod samples;
@@ -19,12 +19,12 @@ use vtax_core::{Nanoseconds, Source};
 use vtax_host::command::Finished;
 use vtax_host::untrusted::{shown, shown_lines};
 
-/// Between two [`Request::Alive`].
+/// The interval between two [`Request::Alive`].
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// An actor ends when no request comes for this long.
+/// The time without a request after which an actor ends.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The most bytes of a line; the longest holds a command's output, escaped.
+/// The most bytes of a line. The longest line holds a command's output, escaped.
 const LONGEST_LINE: usize = 64 << 20;
 /// The most values of one [`Reply::Part`]: about 1 MB.
 const PART_VALUES: usize = 32_768;
@@ -59,11 +59,12 @@ enum Request {
     Alive,
 }
 
-/// A message of an actor: one reply to each request but `Alive`, in order, and two kinds unasked.
+/// A message of an actor. Each request except `Alive` has one reply, in order. Two kinds of message come without a
+/// request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
 enum Reply {
-    /// The first message, unasked.
+    /// The first message, without a request.
     Hello(Hello),
     Clock {
         at: Nanoseconds,
@@ -89,7 +90,7 @@ enum Reply {
     Refused {
         cause: String,
     },
-    /// A command has ended, unasked.
+    /// A command has ended. The message comes without a request.
     Ended {
         job: u64,
         finished: JobOutput,
@@ -97,7 +98,7 @@ enum Reply {
 }
 
 impl Reply {
-    /// The same with printable text. A command's output stays as it is.
+    /// Makes text printable, except a command's output.
     fn bounded(self) -> Self {
         let text = |text: String| shown(&text);
         let all = |texts: Vec<String>| texts.into_iter().map(text).collect();
@@ -140,12 +141,12 @@ fn bounded_facts(facts: BTreeMap<String, String>) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// How to find a guest on an actor's host.
+/// A query for a guest on an actor's host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestQuery {
-    /// Owner of its samples.
+    /// The owner of its samples.
     pub owner: String,
-    /// Its name there; `None`: found by `says`.
+    /// Its name on that host; `None`: the guest is found by `says`.
     pub name: Option<String>,
     /// Its UUID and MAC addresses, for [`vtax_observe::guests::Identity::parse`].
     pub says: String,
@@ -154,9 +155,9 @@ pub struct GuestQuery {
 /// A guest as its host sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestView {
-    /// Whether it has a kernel of its own.
+    /// Whether it has its own kernel.
     pub is_vm: bool,
-    /// `Emulated` where its code is not run by the processor itself.
+    /// `Emulated` when the processor does not run guest code itself.
     pub source: Source,
     /// Facts for the record.
     pub facts: BTreeMap<String, String>,
@@ -168,13 +169,13 @@ pub struct GuestView {
 pub struct Hello {
     /// The version of its vtax.
     pub version: String,
-    /// Whether it is root there.
+    /// Whether it runs as root.
     pub is_root: bool,
     /// Facts about its host.
     pub facts: BTreeMap<String, String>,
 }
 
-/// A [`Finished`] in JSON: each byte is the character with that code point, which keeps text short.
+/// A [`Finished`] in JSON. Each byte becomes the character with that code point, which keeps text short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct JobOutput {
     code: i32,

@@ -26,15 +26,15 @@ use vtax_host::untrusted::{self, Lines, drain, shown};
 use vtax_load::workload::{LoadClient, Outcome, Running};
 use vtax_observe::clock::{Clock, SystemClock};
 
-/// How long an actor may take to greet, its transfer included.
+/// The time limit of an actor's greeting, its transfer included.
 const HELLO_LIMIT: Duration = Duration::from_secs(180);
-/// How long a reply may take.
+/// The time limit of a reply.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// How long the transfer of a trial's samples may take.
+/// The time limit of the transfer of a trial's samples.
 const COLLECT_LIMIT: Duration = Duration::from_secs(300);
 /// The most series of one host.
 const MAX_SERIES_OF_HOST: f64 = 8192.0;
-/// How long an actor and its ssh may take to end.
+/// The time limit of the end of an actor and its ssh.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// Options of ssh that end a connection 15 s after its host has vanished.
@@ -47,22 +47,22 @@ const OPTIONS: &[&str] = &[
     "ServerAliveCountMax=3",
 ];
 
-/// An actor on another host, such as the target's client. Clones are the same one; the last that is
-/// dropped ends it.
+/// An actor on another host, such as the target's client. Clones share the actor, which ends when the last clone
+/// is dropped.
 #[derive(Debug, Clone)]
 pub struct RemoteActor {
     connection: Arc<Connection>,
     hello: Arc<Hello>,
 }
 
-/// A connection through ssh, closed when it is dropped.
+/// A connection through ssh, which closes on drop.
 struct Connection {
     host: String,
     /// Locked for one request at a time; `None` once closed.
     input: Mutex<Option<Input>>,
     inbox: Arc<Inbox>,
     jobs: AtomicU64,
-    /// When sampling began, and its rate in Hz.
+    /// The start of sampling, and its rate in Hz.
     sampling: Mutex<Option<(Instant, f64)>>,
     ssh: Mutex<Option<Child>>,
 }
@@ -89,27 +89,27 @@ struct State {
     /// Whether a reply is due: to a request, or the greeting.
     is_due: bool,
     reply: Option<Reply>,
-    /// The samples that came before the last part.
+    /// The samples before the last part.
     gathered: RemoteSamples,
-    /// The most values that may come.
+    /// The most values that are accepted.
     most: usize,
     /// Commands that have not ended.
     running: BTreeSet<u64>,
     ended: BTreeMap<u64, Finished>,
-    /// Why the connection is lost.
+    /// The reason why the connection is lost.
     lost: Option<String>,
 }
 
 impl State {
-    /// Takes a message.
+    /// Processes a message.
     ///
     /// # Errors
-    /// How it violates the protocol.
+    /// The violation of the protocol.
     fn take(&mut self, reply: Reply) -> Result<(), String> {
         let unasked = || Err("it answered what it was not asked".to_owned());
         match reply {
             Reply::Ended { job, finished } => {
-                // A command that was killed may have ended before.
+                // A killed command may have ended before.
                 if self.running.remove(&job) {
                     self.ended.insert(job, finished.into());
                 }
@@ -174,7 +174,7 @@ impl RemoteActor {
     /// As [`RemoteActor::start`], with any login.
     ///
     /// # Errors
-    /// As there, and when the login needs root and does not get it.
+    /// As there, and when the login needs root and lacks it.
     pub fn log_in(ssh: &OsStr, login: &Login, binary: &Path) -> Result<Self, HostError> {
         let host = login.host.as_str();
         let remote = Remote {
@@ -219,7 +219,7 @@ impl RemoteActor {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C on the terminal is for vtax, which ends its actors in its own order.
+            // Ctrl-C on the terminal must reach only vtax, which ends its actors in its own order.
             .process_group(0)
             .spawn()
             .map_err(HostError::file("run", "ssh"))?;
@@ -246,7 +246,7 @@ impl RemoteActor {
         errors: Option<JoinHandle<String>>,
     ) -> Result<Self, HostError> {
         let inbox = Arc::new(Inbox::default());
-        // The greeting comes unasked.
+        // The greeting comes without a request.
         inbox.state().is_due = true;
         let listener = Arc::clone(&inbox);
         std::thread::spawn(move || {
@@ -309,25 +309,25 @@ impl RemoteActor {
         Ok(actor)
     }
 
-    /// Its greeting.
+    /// Returns the actor's greeting.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The host as ssh understands it.
+    /// Returns the host as ssh understands it.
     pub fn host(&self) -> &str {
         &self.connection.host
     }
 
-    /// Whether it is known to be gone.
+    /// Whether the connection is lost.
     pub fn is_lost(&self) -> bool {
         self.connection.inbox.state().lost.is_some()
     }
 
-    /// The programs of these that its host lacks.
+    /// Returns the programs in `programs` that the actor's host lacks.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the connection is lost.
     pub fn lacks(&self, programs: &[&str]) -> Result<Vec<String>, HostError> {
         let programs = programs.iter().map(|name| (*name).to_owned()).collect();
         match self.connection.ask(&Request::Lacks { programs })? {
@@ -336,10 +336,10 @@ impl RemoteActor {
         }
     }
 
-    /// The offset of its clock.
+    /// Returns the offset of the actor's clock.
     ///
     /// # Errors
-    /// When it is gone.
+    /// When the connection is lost.
     pub fn offset(&self) -> Result<Offset, HostError> {
         Offset::probe(|| {
             let before = SystemClock.now();
@@ -350,11 +350,11 @@ impl RemoteActor {
         })
     }
 
-    /// Samples its host, and a guest there or its own commands, `hz` times a second. Returns the counters
-    /// that are absent, with the reasons, and the guest as its host sees it.
+    /// Starts to sample the actor's host, and a guest there or the actor's commands, `hz` times a second. Returns
+    /// the counters that are absent, with the reasons, and the guest as its host sees it.
     ///
     /// # Errors
-    /// When it is gone or cannot, or has no such guest.
+    /// When the connection is lost, the actor cannot sample, or its host has no such guest.
     pub fn observe(
         &self,
         hz: f64,
@@ -373,7 +373,7 @@ impl RemoteActor {
     /// Stops sampling, and returns the samples.
     ///
     /// # Errors
-    /// When it is gone or sampled nothing.
+    /// When the connection is lost, or the actor does not sample.
     pub fn collect(&self) -> Result<RemoteSamples, HostError> {
         let sampling = self.connection.sampling().take();
         let most = sampling.map_or(0, |(since, hz)| most_values(since.elapsed(), hz));
@@ -416,7 +416,8 @@ impl LoadClient for RemoteActor {
     }
 }
 
-/// A command there. The actor reports its end unasked, so that polling costs the network nothing.
+/// A command on the actor's host. The actor reports its end without a request, so that a poll causes no network
+/// traffic.
 struct RemoteJob {
     connection: Arc<Connection>,
     job: u64,
@@ -440,7 +441,7 @@ impl Running for RemoteJob {
 impl Drop for RemoteJob {
     fn drop(&mut self) {
         if !self.has_ended {
-            // An actor that is gone has killed its commands.
+            // An actor without a connection has killed its commands.
             let _ = self.connection.ask(&Request::Kill { job: self.job });
             let mut state = self.connection.inbox.state();
             state.running.remove(&self.job);
@@ -459,13 +460,13 @@ impl Connection {
     }
 
     fn ask_within(&self, request: &Request, limit: Duration) -> Result<Reply, HostError> {
-        // Locked until the reply comes: replies come in the order of requests.
+        // The lock is held until the reply comes, because replies come in the order of requests.
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         self.inbox.state().is_due = true;
         self.write(&mut input, request)?;
         let reply = self.next(limit);
         if reply.is_err() {
-            // A late reply would be taken for the next one's.
+            // A late reply would count as the reply to the next request.
             self.inbox.lose("it did not answer in time".to_owned());
         }
         match reply? {
@@ -492,7 +493,7 @@ impl Connection {
         let input = input.as_mut().ok_or_else(|| self.gone("it was ended"))?;
         let sent = input.write_all(&line).and_then(|()| input.flush());
         sent.map_err(|cause| {
-            // The error output of ssh, which comes within a second, says more than "broken pipe".
+            // The error output of ssh, which comes within a second, is more useful than "broken pipe".
             let why = self.await_loss().unwrap_or_else(|| cause.to_string());
             self.gone(&why)
         })
@@ -574,8 +575,8 @@ fn unreachable(host: &str, why: &str) -> HostError {
     ))
 }
 
-/// The shell command that starts the actor: it copies the program, the first `size` bytes of its input, into
-/// an unlinked file.
+/// Returns the shell command that starts the actor. It copies the program, the first `size` bytes of its input,
+/// into an unlinked file.
 fn boot(size: u64, login: &Login) -> String {
     let sudo = if login.sudo { "sudo -n " } else { "" };
     let isolation = if login.is_target { ISOLATION } else { "" };
@@ -586,12 +587,12 @@ fn boot(size: u64, login: &Login) -> String {
     )
 }
 
-/// Runs a target's actor in namespaces of its own: processes that its servers leave end with it, and so does
-/// its `/tmp`.
+/// The command that runs a target's actor in its own namespaces. The processes that its servers leave, and its
+/// `/tmp`, end with it.
 const ISOLATION: &str = "unshare --mount --pid --fork --kill-child --mount-proc \
     sh -c \"mount -t tmpfs -o mode=1777 vtax /tmp && exec \\\"\\$@\\\"\" vtax-alone ";
 
-/// How to log in to a host, and what for.
+/// A login to a host, and its purpose.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Login {
     /// The host as ssh understands it.
@@ -600,12 +601,12 @@ pub struct Login {
     pub options: Vec<String>,
     /// Whether to become root by sudo.
     pub sudo: bool,
-    /// Whether the host is the target: its servers run as root and in namespaces of their own.
+    /// Whether the host is the target. Its servers run as root and in their own namespaces.
     pub is_target: bool,
 }
 
 impl Login {
-    /// A login with no further options.
+    /// Returns a login with no further options.
     pub fn to(host: &str) -> Self {
         Self {
             host: host.to_owned(),
@@ -621,14 +622,14 @@ fn collect(pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// The most values that a host can have sampled in a time.
+/// Returns the most values that a host can have sampled in a time.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "the conversion saturates, and MAX_VALUES bounds it"
 )]
 fn most_values(during: Duration, hz: f64) -> usize {
-    // Marks add a few readings, and its clock may run a little faster.
+    // Marks add a few readings, and the host's clock may run a little faster.
     let readings = during.as_secs_f64() * hz * 1.01 + 100.0;
     ((readings * MAX_SERIES_OF_HOST) as usize).min(MAX_VALUES)
 }
@@ -657,12 +658,12 @@ mod tests {
         }
     }
 
-    /// An actor on a thread, and the wire to it.
+    /// Starts an actor on a thread, with a socket to it.
     fn actor(clock: Arc<dyn Clock>) -> (RemoteActor, UnixStream, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let input = theirs.try_clone().unwrap();
         let thread = std::thread::spawn(move || {
-            // A wire that is cut is its end.
+            // The actor ends with an error when its socket is shut down.
             let _ = serve(input, theirs, clock);
         });
         let (output, wire) = (ours.try_clone().unwrap(), ours.try_clone().unwrap());
@@ -689,7 +690,7 @@ mod tests {
         vtax_host::cell::process::is_alive(u32::try_from(pid).unwrap())
     }
 
-    /// A command that tells its PID into a file and then waits for long.
+    /// Starts a command that writes its PID into a file and then waits.
     fn sleeper(actor: &RemoteActor, folder: &Path) -> (Box<dyn Running>, i32) {
         let file = folder.join("pid");
         let script = format!(
@@ -841,12 +842,12 @@ mod tests {
         clock.0.store(2_000_000_000, Ordering::SeqCst);
         let after = actor.offset().unwrap();
         let reason = Alignment { before, after }.suspicion().unwrap();
-        // 2 s, as exactly as a round trip tells.
+        // 2 s, with the error of a round trip.
         let moved = ["moved by 1999.9", "moved by 2000.0"];
         assert!(moved.iter().any(|moved| reason.contains(moved)), "{reason}");
     }
 
-    /// What is said where something else than this vtax answers.
+    /// Returns the error for a peer that sends `hello`.
     fn greeted_with(hello: &'static [u8]) -> String {
         let greeted = RemoteActor::over("there", hello, Box::new(io::sink()), None, None);
         greeted.unwrap_err().to_string()

@@ -1,4 +1,4 @@
-//! The samples of an actor, which stay with it until the trial is over: the network is for the load.
+//! The samples of an actor. They stay on its host until the measured part ends, because the network is for the load.
 
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -22,12 +22,12 @@ pub struct RemoteSamples {
 }
 
 impl RemoteSamples {
-    /// The number of values.
+    /// Returns the number of values.
     pub(super) fn count(&self) -> usize {
         self.columns.iter().map(|column| column.values.len()).sum()
     }
 
-    /// The same with printable names, and as many times as values.
+    /// Makes names printable, and cuts columns to as many times as values.
     pub(super) fn bounded(mut self) -> Self {
         self.columns.truncate(MAX_SERIES);
         for column in &mut self.columns {
@@ -47,7 +47,7 @@ impl RemoteSamples {
     /// Appends the next part.
     ///
     /// # Errors
-    /// When that makes more values than `most`, or too many series.
+    /// When the sum has more values than `most`, or too many series.
     pub(super) fn append(&mut self, part: Self, most: usize) -> Result<(), String> {
         let too_much = |what: &str| Err(format!("it sent more {what} than it can have sampled"));
         if self.count().saturating_add(part.count()) > most {
@@ -58,7 +58,7 @@ impl RemoteSamples {
                 (&known.series.owner, &known.series.metric)
                     == (&column.series.owner, &column.series.metric)
             };
-            // A column is cut into parts that follow each other.
+            // The parts of a column follow each other.
             match self.columns.last_mut().filter(same) {
                 Some(known) => {
                     known.at.extend(column.at);
@@ -74,7 +74,7 @@ impl RemoteSamples {
         Ok(())
     }
 
-    /// Parts of at most `most` values; the last one has the failures.
+    /// Splits the samples into parts of at most `most` values. The last part has the failures.
     pub(super) fn parts(self, most: usize) -> (Vec<Self>, Self) {
         let mut parts = Vec::new();
         let mut part = Self::default();
@@ -104,7 +104,7 @@ impl RemoteSamples {
 /// A series with its values.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// What it is; its owner is one of the actor's host.
+    /// The series. Its owner is one of the actor's host.
     pub series: Series,
     /// The times of the values, on the actor's clock.
     pub at: Vec<Nanoseconds>,
@@ -113,7 +113,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// The series in the trial's samples: `client` keeps its name, other owners get it as a prefix.
+    /// Returns the series for the trial's samples. The owner `client` keeps its name; other owners get it as a prefix.
     pub fn series(&self, client: &str) -> Series {
         let owner = match self.series.owner.as_str() {
             own if own == client => own.to_owned(),
@@ -126,7 +126,7 @@ impl Column {
     }
 }
 
-/// Buffers readings; clones share the buffer.
+/// A buffer of readings, which clones share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SampleBuffer {
     buffer: Arc<Mutex<Columns>>,
@@ -134,13 +134,13 @@ pub(super) struct SampleBuffer {
 
 #[derive(Debug, Default)]
 struct Columns {
-    /// By [`SeriesId`].
+    /// The columns, by [`SeriesId`].
     columns: Vec<Option<Column>>,
     count: usize,
 }
 
 impl SampleBuffer {
-    /// Empties the buffer.
+    /// Empties the buffer and returns its columns.
     pub fn take(&self) -> Vec<Column> {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *buffer)

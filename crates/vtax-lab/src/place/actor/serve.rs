@@ -28,15 +28,15 @@ use vtax_observe::counters::Children;
 use vtax_observe::guests::Identity;
 use vtax_observe::{Observer, ObserverConfig};
 
-/// Between two checks whether commands have ended.
+/// The interval between two checks whether commands have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Longer than any healthy handshake between two hosts of one site.
+/// The time limit of a TCP handshake, longer than any healthy one between two hosts of one site.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 /// The owner of the commands' series.
 const CLIENT: &str = vtax_core::owner::CLIENT;
 
-/// Serves until `input` ends or sends no request for [`REQUEST_TIMEOUT`], or `output` is closed; then kills
-/// its commands. Call it on the process's main thread: commands die with the calling thread.
+/// Serves until `input` ends or sends no request for [`REQUEST_TIMEOUT`], or `output` is closed, and then kills
+/// its commands. Call it on the process's main thread, because commands end with the calling thread.
 ///
 /// # Errors
 /// When `output` cannot be written to.
@@ -97,7 +97,7 @@ struct Actor<W> {
     observing: Option<(Observer, SampleBuffer)>,
 }
 
-/// A command; dropping it kills it and whatever it started.
+/// A command. Its drop kills its process group.
 struct Job {
     group: Option<Pid>,
     process: ClientProcess,
@@ -177,7 +177,7 @@ impl<W: Write> Actor<W> {
         }
         for (job, finished) in ended {
             if let Some(mut ended) = self.jobs.remove(&job) {
-                // Its process was reaped, so that its PID may be another's.
+                // The process was reaped, so that its PID may belong to another process.
                 ended.group = None;
             }
             self.send(&Reply::Ended {
@@ -228,7 +228,7 @@ impl<W: Write> Actor<W> {
         })
     }
 
-    /// Samples this host, and a guest or the commands; returns the counters that are absent.
+    /// Samples this host, and a guest or the commands. Returns the counters that are absent, and the guest.
     fn observe(
         &mut self,
         hz: f64,
@@ -276,7 +276,7 @@ impl<W: Write> Actor<W> {
     }
 }
 
-/// The guest of this host that the query names.
+/// Returns the guest of this host that the query names.
 fn find(query: &GuestQuery) -> Result<LocalGuest, HostError> {
     let identity = Identity::parse(&query.says);
     let found = on_host::find(query.name.as_deref(), &identity, &query.owner)?;
@@ -305,7 +305,7 @@ fn start(own: bool, line: &[String]) -> Result<Job, HostError> {
     let actor = getpid();
     let die_with_the_actor = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The actor may have died before that took effect.
+        // The actor may have ended before the signal was set.
         if getppid() == Some(actor) {
             Ok(())
         } else {

@@ -9,7 +9,7 @@ use vtax_host::HostError;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_load::workload::{Extent, LOAD_SEED, Load, Timing, Workload, WorkloadResult};
 
-/// How many characters of a generator's output an error quotes.
+/// The most characters of a generator's output that an error quotes.
 const QUOTED_CHARACTERS: usize = 400;
 
 /// The trial that loads run in.
@@ -19,12 +19,12 @@ pub(super) struct TrialContext<'a> {
     pub planned: &'a PlannedTreatment,
     /// The trial's block.
     pub block: u32,
-    /// `Emulated` where this host is.
+    /// `Emulated` when this host is emulated.
     pub host: Source,
 }
 
 impl TrialContext<'_> {
-    /// The seed of the load of the guest at `index`, where each block has its own.
+    /// Returns the seed of the load of the guest at `index`, if each block has its own seed.
     pub fn load_seed(&self, index: usize, guest: &Guest<'_>) -> Option<i64> {
         is_seeded_by_block(guest.spec.workload, guest.spec.settings, self.host)
             .then(|| load_seed(self.plan.seed, self.block, index))
@@ -35,8 +35,8 @@ impl TrialContext<'_> {
     }
 }
 
-/// Whether a load is seeded anew in each block: not where it draws nothing, where the plan sets the seed, and in an
-/// emulated host, in which repetitions differ by the host's seed alone.
+/// Whether each block has its own seed for a load. It has none when the load draws no random numbers, when the plan
+/// sets the seed, and in an emulated host, in which repetitions differ only by the host's seed.
 pub(super) fn is_seeded_by_block(
     workload: &dyn Workload,
     settings: &Settings,
@@ -52,14 +52,14 @@ fn parameter(workload: &dyn Workload, key: &str) -> Option<&'static Parameter> {
     parameters.find(|parameter| parameter.key == key)
 }
 
-/// When a guest is loaded.
+/// The time in which a guest is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// In the present window.
     Window,
     /// From before the first warm-up until after the last window.
     Throughout,
-    /// Not now.
+    /// Not in the present window.
     Idle,
 }
 
@@ -72,18 +72,18 @@ pub(super) struct DrivenGuest<'a, 'b> {
     load: Option<RunningLoad>,
 }
 
-/// A load that was started.
+/// A started load.
 struct RunningLoad {
     load: Box<dyn Load>,
     settings: Settings,
     timing: Timing,
-    /// What the generator printed, once it or its level has ended.
+    /// The generator's output, after the generator or its level has ended.
     output: Option<Vec<u8>>,
-    /// Whether an end before it is stopped is an error.
+    /// Whether it is an error when the load ends by itself.
     must_last: bool,
 }
 
-/// The result of a load, and what its generator printed.
+/// The result of a load, and its generator's output.
 pub(super) struct LoadReport {
     pub result: WorkloadResult,
     pub output: Vec<u8>,
@@ -108,12 +108,12 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         spec.workload.extent(spec.settings) == Extent::ToCompletion
     }
 
-    /// When a generator that goes from level to level by itself began the present one.
+    /// Returns the time at which a generator that changes levels by itself began the present level.
     pub fn level_began(&self) -> Option<Instant> {
         self.load.as_ref()?.load.level_began()
     }
 
-    /// The settings of its load.
+    /// Returns the settings of the guest's load.
     fn settings(&self, trial: &TrialContext<'_>, level: Option<f64>) -> Settings {
         let spec = &self.guest.spec;
         let mut settings = spec.settings.clone();
@@ -142,7 +142,7 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         settings
     }
 
-    /// Starts its load. A generator that has gone on to this level by itself continues.
+    /// Starts the guest's load. A generator that has changed to this level by itself continues.
     ///
     /// # Errors
     /// When the load cannot be started.
@@ -177,7 +177,7 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         Ok(())
     }
 
-    /// Starts a generator that goes through these levels by itself, where its workload has one and no load
+    /// Starts a generator that goes through these levels by itself, if its workload has one and no load
     /// runs yet.
     ///
     /// # Errors
@@ -234,7 +234,7 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         }
     }
 
-    /// Whether no load of it runs any more.
+    /// Whether the guest has no running load.
     fn has_ended(&self) -> bool {
         let running = self.load.as_ref();
         running.is_none_or(|running| running.output.is_some())
@@ -266,8 +266,8 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         }))
     }
 
-    /// Takes the report of its load, where that has ended. A generator that goes on to its next level by
-    /// itself continues; any other load is over.
+    /// Takes the report of the guest's load, if the load has ended. With `goes_on` the generator continues
+    /// with its next level by itself; any other load is removed.
     ///
     /// # Errors
     /// When the workload cannot read the output.
@@ -326,11 +326,11 @@ impl<'a, 'b> DrivenGuests<'a, 'b> {
         self.iter_mut().filter(move |guest| guest.role == role)
     }
 
-    /// Starts a generator that goes through these levels by itself, where the target alone follows the
-    /// profile. Generators of several guests would diverge: each goes on when its own level has ended.
+    /// Starts a generator that goes through these levels by itself, if only the target follows the profile.
+    /// Generators of several guests would diverge, because each continues when its own level has ended.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// When the generator cannot be started.
     pub fn start_ramp(
         &mut self,
         trial: &TrialContext<'_>,
@@ -344,10 +344,10 @@ impl<'a, 'b> DrivenGuests<'a, 'b> {
         }
     }
 
-    /// Asks every running load whether it has ended.
+    /// Checks whether running loads have ended.
     ///
     /// # Errors
-    /// When a load failed, or ended that must last.
+    /// When a load failed, or when a load that must last has ended.
     pub fn poll(&mut self) -> Result<(), LabError> {
         self.iter_mut().try_for_each(DrivenGuest::poll)
     }
@@ -372,7 +372,7 @@ impl<'a, 'b> DrivenGuests<'a, 'b> {
         guests.try_for_each(|guest| guest.need_end(limit))
     }
 
-    /// Lets loads end that had to last so far.
+    /// Allows all loads to end.
     pub fn let_end(&mut self) {
         for running in self.iter_mut().filter_map(|guest| guest.load.as_mut()) {
             running.must_last = false;

@@ -1,9 +1,9 @@
-//! What was observed of one guest between two marks, and whose CPU time it was.
+//! The observation of one guest between two marks, with the CPU time by actor and stage.
 //!
-//! The window's CPU time is split by [`vtax_core::account`], so that the parts sum to what the host did:
-//! busy = target (by stage) + client + vtax's own sampling + rest. Where soft interrupts are traced the rest is
-//! shown and charged to nobody: it is mostly the rounding of idle time to ticks. Where they are not, it holds
-//! them, and counts as a cost of the target, for whose sake the host works.
+//! The window's CPU time is split by [`vtax_core::account`], so that the parts sum to the host's busy time:
+//! busy = target (by stage) + client + vtax's own sampling + rest. With traced soft interrupts, the rest is shown
+//! and charged to no actor, because it is mostly the rounding of idle time to ticks. Without tracing, the rest
+//! contains the soft interrupts, and counts as a cost of a target without neighbours.
 
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
@@ -22,19 +22,19 @@ pub(super) struct ObservedGuest {
     pub client: String,
     /// Whether it is a VM, which has several stages; other guests have one.
     pub is_vm: bool,
-    /// Whether it is on this host; the costs of a guest on another host are unknown.
+    /// Whether it is on this host. The costs of a guest on another host are unknown.
     pub is_here: bool,
-    /// `Emulated` where guest code is not run by the processor itself.
+    /// `Emulated` when the processor does not run guest code itself.
     pub source: Source,
 }
 
-/// What was observed of one guest between two marks.
+/// The readings of one guest between two marks.
 pub(super) struct Observation<'a> {
     /// The mark that opens the window.
     pub begin: &'a Snapshot,
-    /// The mark that closes it.
+    /// The mark that closes the window.
     pub end: &'a Snapshot,
-    /// Processors of the host that are online.
+    /// The number of the host's online processors.
     pub processors: usize,
     /// All guests of the trial, the target first.
     pub guests: &'a [ObservedGuest],
@@ -42,9 +42,9 @@ pub(super) struct Observation<'a> {
     pub guest: usize,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
-    /// The guest's own counters around the window, where it has a kernel of its own.
+    /// The guest's own counters around the window, if it has its own kernel.
     pub inner: Option<Inner<'a>>,
-    /// `Emulated` where the host is.
+    /// `Emulated` when the host is emulated.
     pub host: Source,
 }
 
@@ -53,24 +53,24 @@ pub(super) struct Observation<'a> {
 pub(super) struct Inner<'a> {
     pub before: &'a BTreeMap<String, f64>,
     pub after: &'a BTreeMap<String, f64>,
-    /// Seconds between the two.
+    /// Seconds between the two readings.
     pub between: f64,
 }
 
 /// The CPU seconds of a window, by stage.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct CpuShares {
-    /// The host's CPU time.
+    /// The host's CPU time, in seconds.
     pub busy: f64,
-    /// By stage, in seconds; sums to `busy` up to clock granularity.
+    /// The CPU time by stage, in seconds; sums to `busy` up to clock granularity.
     pub stages: BTreeMap<Stage, f64>,
-    /// Whether the rest is a cost of this guest: the rest contains soft interrupts where they cannot be traced,
-    /// and the guest is alone.
+    /// Whether the rest is a cost of this guest: soft interrupts are not traced, so that the rest contains them, and
+    /// the guest is alone.
     pub owns_rest: bool,
 }
 
 impl CpuShares {
-    /// The guest's share: its stages, and the rest where that is a cost of it.
+    /// Returns the guest's share in seconds: its stages, and the rest when it is a cost of the guest.
     pub(super) fn for_target(&self) -> f64 {
         self.stages
             .iter()
@@ -81,26 +81,26 @@ impl CpuShares {
 }
 
 impl Observation<'_> {
-    /// Length of the window in seconds.
+    /// Returns the length of the window in seconds.
     pub(super) fn seconds(&self) -> f64 {
         self.end.at.saturating_since(self.begin.at).as_secs_f64()
     }
 
-    /// The source flag of the guest's numbers.
+    /// Returns the source flag of the guest's numbers.
     pub(super) fn source(&self) -> Source {
         self.guests
             .get(self.guest)
             .map_or(self.host, |guest| guest.source.combine(self.host))
     }
 
-    /// The increase of a counter in the window.
+    /// Returns the increase of a counter in the window.
     pub(super) fn delta(&self, owner: &str, name: &str) -> Option<f64> {
         self.end
             .since(self.begin, owner, name)
             .map(|quantity| quantity.value)
     }
 
-    /// The CPU time of the window.
+    /// Returns the CPU time of the window.
     pub(super) fn cpu(&self) -> Option<CpuShares> {
         let guest = self.guests.get(self.guest).filter(|guest| guest.is_here)?;
         let owner = guest.owner.as_str();
@@ -135,7 +135,7 @@ impl Observation<'_> {
         let is_traced = self.delta(owner, counter::CPU_SOFTIRQ).is_some();
         let is_charged = self.end.source(owner, counter::CPU_BACKEND).is_some();
         Some(CpuShares {
-            // Control groups count nanoseconds, idle time is rounded to ticks: in a short or nearly
+            // Control groups count nanoseconds, but idle time is rounded to ticks. In a short or nearly
             // idle window the parts may exceed the whole, and the parts are the better reading.
             busy: busy.as_secs_f64(),
             stages,
@@ -143,8 +143,8 @@ impl Observation<'_> {
         })
     }
 
-    /// Processors kept busy, by actor and stage. Together they are what the host did; an actor elsewhere is
-    /// not among them.
+    /// Returns the number of busy processors, by actor and stage. Their sum is the host's. Actors on other
+    /// hosts are excluded.
     pub(super) fn actors(&self) -> BTreeMap<String, BTreeMap<String, f64>> {
         let mut actors: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
         let seconds = self.seconds();
@@ -192,20 +192,20 @@ pub(super) mod tests {
         assert_eq!((stage(Stage::Service), stage(Stage::Softirq)), (1.0, 3.0));
         assert_eq!((stage(Stage::Client), stage(Stage::Rest)), (4.5, 1.5));
         assert!((cpu.busy - 10.0).abs() < 1e-9);
-        // The service's 1 s and its 3 s of soft interrupts; the rest is nobody's.
+        // The service's 1 s and its 3 s of soft interrupts. The rest is charged to no actor.
         assert!((cpu.for_target() - 4.0).abs() < 1e-9, "{cpu:?}");
     }
 
     #[test]
     fn soft_interrupts_go_on_while_a_hypervisor_below_runs_something_else() {
-        // Of 10 s that were not idle it took 2: of 3 s by the clock 2.4 s are left.
+        // Of 10 s that were not idle, 2 s were stolen, so that 3 s by the clock become 2.4 s.
         let cpu = traced(0.2);
         assert!((cpu.stages[&Stage::Softirq] - 2.4).abs() < 1e-9, "{cpu:?}");
-        // The service's 2 s are its own already; 0.8 s of them were soft interrupts.
+        // The service's 2 s contain no stolen time. 0.8 s of them were soft interrupts.
         assert!((cpu.stages[&Stage::Service] - 1.2).abs() < 1e-9, "{cpu:?}");
     }
 
-    /// Ten seconds of two processors, one idle, with traced soft interrupts.
+    /// Returns the shares of ten seconds of two processors, one idle, with traced soft interrupts.
     fn traced(stolen: f64) -> CpuShares {
         let counters = |at: f64| {
             [
@@ -233,7 +233,7 @@ pub(super) mod tests {
         observation.cpu().unwrap()
     }
 
-    /// A snapshot at `seconds` of counters in seconds of CPU time.
+    /// Returns a snapshot at `seconds` of counters in seconds of CPU time.
     pub(in crate::run) fn snapshot(seconds: u64, counters: &[(&str, &str, f64)]) -> Snapshot {
         let mut readings = Readings::default();
         for (owner, metric, value) in counters {
@@ -359,7 +359,7 @@ pub(super) mod tests {
             ("target", "service", 0.2),
             ("vtax", "observer", 0.1),
         ];
-        // Who is not on this host is not among them.
+        // An actor without counters on this host is excluded.
         assert_eq!(found, expected);
         let carried = observation.carried();
         assert_eq!(carried.len(), 1, "{carried:?}");
@@ -449,7 +449,7 @@ pub(super) mod tests {
                 ],
             )
         };
-        // Dom0 wanted 6 s and got 5 s, and its processes think that they had all of their 1.8 s.
+        // Dom0 wanted 6 s and got 5 s. The counters of its processes contain the stolen part of their 1.8 s.
         let begin = counters(5, 7.0, 1.0, 0.0, 0.0);
         let end = counters(15, 12.0, 4.0, 1.8, 1.0);
         let energy = [("model.joules".to_owned(), Source::Modelled)];
@@ -481,7 +481,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_target_never_costs_less_than_its_own_processes() {
-        // Idle time rounded up: by subtraction the target would have cost nothing.
+        // Idle time is rounded up, so that a cost by subtraction would be 0.
         let cpu = shares(19.9, 0.3, 0.2, false);
         assert!((cpu.for_target() - 0.3).abs() < 1e-9, "{cpu:?}");
     }

@@ -21,19 +21,20 @@ use vtax_observe::{Observer, Snapshot};
 use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
 use vtax_report::stats;
 
-/// Between two checks whether a load has ended.
+/// The interval between two checks whether a load has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// Beyond its planned time, a load may take this long to finish and print.
+/// The time beyond its planned time in which a load must finish and print.
 const LOAD_GRACE: Duration = Duration::from_secs(30);
-/// A load may end this much, or a tenth of the window, before the window does: it started first.
+/// The time by which a load may end before its window, because it starts first. A tenth of the window applies when
+/// that is longer.
 const END_TOLERANCE: Duration = Duration::from_millis(250);
-/// A run-to-completion load that takes longer than this has failed.
+/// The longest time of a run-to-completion load.
 const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
-/// The most time between the starts of two loads: a program should calibrate its clock undisturbed.
+/// The longest interval between the starts of two loads, in which a program calibrates its clock undisturbed.
 const START_INTERVAL: Duration = Duration::from_secs(2);
-/// Neighbours are loaded this long beyond the target's last window.
+/// The time that neighbours are loaded beyond the target's last window.
 const NEIGHBOURS_TAIL: Duration = Duration::from_millis(100);
-/// The metrics of a level in events, beside the headlines.
+/// The metrics of a level in events, in addition to the headlines.
 const LEVEL_METRICS: [&metric::Metric; 5] = [
     metric::CPU_CORES,
     metric::ERRORS,
@@ -41,13 +42,14 @@ const LEVEL_METRICS: [&metric::Metric; 5] = [
     metric::RATE,
     metric::THROUGHPUT,
 ];
-/// A level settles for at most this long before its window, and for a quarter of its time.
+/// The longest time that a level settles before its window. A quarter of the level's time applies when that is
+/// shorter.
 const SETTLE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A window of the measured part, between two marks.
 pub(super) struct MeasuredWindow {
     pub name: String,
-    /// The load level, where it varies.
+    /// The load level, if it varies.
     pub level: Option<Quantity>,
     pub begin: Snapshot,
     pub end: Snapshot,
@@ -55,24 +57,24 @@ pub(super) struct MeasuredWindow {
     pub after: HostReading,
     /// The results of the loads that ran for this window, by guest.
     pub results: BTreeMap<String, WorkloadResult>,
-    /// What the guests were charged, where they are.
+    /// The charges of the guests, if guests are charged.
     pub charged: Option<Charged>,
-    /// Whether the objective held.
+    /// Whether the window kept the objective.
     pub kept: Option<bool>,
 }
 
 impl MeasuredWindow {
-    /// The marks.
+    /// Returns the marks.
     pub fn marks(&self) -> (&Snapshot, &Snapshot) {
         (&self.begin, &self.end)
     }
 
-    /// The times of the marks.
+    /// Returns the times of the marks.
     pub fn times(&self) -> (Nanoseconds, Nanoseconds) {
         (self.begin.at, self.end.at)
     }
 
-    /// The target's result, where its load ran for this window.
+    /// Returns the target's result, if its load ran for this window.
     pub fn of_target(&self) -> Option<&WorkloadResult> {
         self.results.get(TARGET)
     }
@@ -87,18 +89,18 @@ pub(super) struct Measurement {
     /// The results of the neighbours' loads that ran throughout, by guest.
     pub throughout: BTreeMap<String, WorkloadResult>,
     pub objective: Option<ObjectiveOutcome>,
-    /// The target's level, where it varies.
+    /// The target's level, if it varies.
     pub level: Option<LoadLevel>,
 }
 
 impl Measurement {
-    /// The marks of the whole measured part; `None` without a window.
+    /// Returns the marks of the whole measured part; `None` without a window.
     pub fn marks(&self) -> Option<(&Snapshot, &Snapshot)> {
         Some((&self.windows.first()?.begin, &self.windows.last()?.end))
     }
 }
 
-/// Everything that the measured part reads.
+/// The instruments that the measured part reads.
 pub(super) struct Instruments<'a> {
     pub observer: &'a Observer,
     pub watch: &'a HostWatch,
@@ -173,7 +175,7 @@ impl PhaseRunner<'_, '_, '_> {
         self.trial.is_steady() && self.guests.target.runs_to_completion()
     }
 
-    /// Between the starts of two loads.
+    /// Returns the interval between the starts of two loads.
     fn start_interval(&self) -> Duration {
         START_INTERVAL.min(self.trial.plan.warmup / 4)
     }
@@ -189,7 +191,7 @@ impl PhaseRunner<'_, '_, '_> {
             COMPLETION_LIMIT
         } else {
             let levels = profile.longest(trial.plan.duration, self.guests.iter().count());
-            // Between two levels one generator ends and the next one starts.
+            // The time between two levels, in which one generator ends and the next one starts.
             let between = levels / if trial.is_steady() { 50 } else { 10 };
             // A level that broke the objective is repeated.
             levels * if trial.is_steady() { 1 } else { 2 } + between
@@ -223,7 +225,7 @@ impl PhaseRunner<'_, '_, '_> {
         }
     }
 
-    /// Reports a live sample, where one is due.
+    /// Reports a live sample when one is due.
     fn report_live(&mut self, left: Duration) -> Result<(), LabError> {
         let Some(live) = &mut self.instruments.live else {
             return Ok(());
@@ -271,7 +273,7 @@ impl PhaseRunner<'_, '_, '_> {
         self.log.event(event);
     }
 
-    /// Loads the guests of the window: warm-up, mark, window, mark, and the results.
+    /// Measures a window: starts its loads, waits for the warm-up, marks both ends, and takes the results.
     fn window(&mut self, level: Option<f64>, timing: Timing) -> Result<MeasuredWindow, LabError> {
         let of = self.guests.target.guest.spec.workload.about().level;
         let quantity = level
@@ -283,8 +285,8 @@ impl PhaseRunner<'_, '_, '_> {
             (false, None) => "warm-up".to_owned(),
             (false, Some(level)) => format!("settle at {level}"),
         });
-        // A run to completion is measured from its first instruction to its last, and so has no warm-up; what
-        // already runs beside it has.
+        // A run to completion is measured from its first instruction to its last, and so has no warm-up. Loads that
+        // already run beside it have one.
         let (opening, timing) = if to_completion {
             if self.guests.iter().any(|driven| driven.is_loaded()) {
                 self.wait(Instant::now() + timing.warmup, None)?;
@@ -314,7 +316,7 @@ impl PhaseRunner<'_, '_, '_> {
             self.wait(began + COMPLETION_LIMIT, Some(Role::Window))?;
             self.guests.need_ends(Role::Window, COMPLETION_LIMIT)?;
         } else {
-            // A generator that goes on by itself does so by its own clock, however long the reading took.
+            // A generator that continues by itself follows its own clock, however long the reading took.
             self.wait_for_close(
                 went_on.map_or_else(Instant::now, |_| opens),
                 timing.duration,
@@ -324,7 +326,7 @@ impl PhaseRunner<'_, '_, '_> {
         let charging = self.instruments.charging.as_mut();
         let charged = charging.map(Charging::pass).transpose()?;
         let after = self.instruments.watch.read();
-        // A target that was asked for too much goes on answering, and its neighbours need not.
+        // An overloaded target continues to answer after the window, when its neighbours may end.
         if self.trial.is_steady() {
             self.guests.let_end();
         }
@@ -371,7 +373,7 @@ impl PhaseRunner<'_, '_, '_> {
         Ok(())
     }
 
-    /// Waits for the end of a window. Its loads may end a little before it does, never long before.
+    /// Waits for the end of a window. Fails when a load ends long before it.
     fn wait_for_close(&mut self, opened: Instant, duration: Duration) -> Result<(), LabError> {
         self.wait(opened + duration, Some(Role::Window))?;
         if let Some(rest) = duration.checked_sub(opened.elapsed()) {
@@ -405,7 +407,7 @@ impl PhaseRunner<'_, '_, '_> {
         Ok(results)
     }
 
-    /// Reads everything where a window begins.
+    /// Reads all instruments at the start of a window.
     fn open(&mut self) -> Result<(HostReading, Snapshot), LabError> {
         let before = self.instruments.watch.read();
         if let Some(charging) = &mut self.instruments.charging {
@@ -414,7 +416,7 @@ impl PhaseRunner<'_, '_, '_> {
         Ok((before, self.instruments.observer.mark()?))
     }
 
-    /// Each guest's load alone, then all of them.
+    /// Measures each guest's load alone, then all loads together.
     fn turns(&mut self) -> Result<(), LabError> {
         let names: Vec<String> = (self.guests.iter())
             .map(|driven| driven.guest.spec.name.to_owned())
@@ -435,7 +437,7 @@ impl PhaseRunner<'_, '_, '_> {
         Ok(())
     }
 
-    /// Level after level of the profile.
+    /// Measures the levels of the profile, one after the other, and determines the knee.
     fn levels(&mut self) -> Result<(), LabError> {
         let mut course = Course::of(&self.trial.planned.profile);
         let repeats = !matches!(self.trial.planned.profile, Profile::Steps { .. });
@@ -443,13 +445,13 @@ impl PhaseRunner<'_, '_, '_> {
         while let Some(level) = course.next(knee.broke_at.map(|at| at.elapsed())) {
             let first = self.judged_level(level, &course)?;
             let mut verdicts = vec![first];
-            // A stall is no limit: a level breaks the objective when it does so twice.
+            // A stall is no limit, so a level must break the objective twice.
             let is_broken = matches!(verdicts.as_slice(), [Some((false, _))]);
             if is_broken && repeats && knee.broke_at.is_none() {
                 self.guests.stop();
                 self.log
                     .line(&format!("broken at {level}: the level is repeated"));
-                // Not judged where the generator itself was late.
+                // The first judgement does not count when the generator itself was late.
                 if self.is_late() {
                     verdicts.clear();
                     if let Some(window) = self.measured.windows.last_mut() {
@@ -464,7 +466,7 @@ impl PhaseRunner<'_, '_, '_> {
                 knee.judged(level, verdicts);
             }
         }
-        // A generator that goes on by itself does so beyond the last level.
+        // A generator that continues by itself does so beyond the last level.
         self.guests.stop();
         if let Some(objective) = &self.trial.planned.objective {
             let of = self.measured.level;
@@ -482,7 +484,7 @@ impl PhaseRunner<'_, '_, '_> {
         Ok(())
     }
 
-    /// Whether the load generator was late at the last level that was measured.
+    /// Whether the load generator was late at the last measured level, which broke the objective.
     fn is_late(&self) -> bool {
         let last = self.measured.windows.last();
         let last = last.filter(|window| window.kept == Some(false));
@@ -491,7 +493,7 @@ impl PhaseRunner<'_, '_, '_> {
         late.is_some_and(|late| late.is_suspect(self.instruments.metering.host))
     }
 
-    /// Measures and judges one level; one after the first that cannot be judged is broken.
+    /// Measures and judges one level. A level after the first that cannot be judged breaks the objective.
     fn judged_level(&mut self, level: f64, course: &Course) -> Result<Option<Verdict>, LabError> {
         let is_first = self.measured.windows.is_empty();
         match self.level(level, course)? {
@@ -501,7 +503,7 @@ impl PhaseRunner<'_, '_, '_> {
         }
     }
 
-    /// Measures one level; the verdict on it, or why it cannot be judged.
+    /// Measures one level. Returns the verdict, or the reason why the level cannot be judged.
     fn level(
         &mut self,
         level: f64,
@@ -536,7 +538,7 @@ impl PhaseRunner<'_, '_, '_> {
                 self.measured.windows.push(window);
                 Ok(verdict)
             }
-            // In overload a generator may find nothing to report, or give up: that is an answer.
+            // In overload a generator may have nothing to report, or fail. Such a level breaks the objective.
             Err(cause) => {
                 let is_answer = trial.planned.objective.is_some() && !cause.is_interrupt();
                 if is_first || !is_answer {
@@ -571,7 +573,7 @@ impl PhaseRunner<'_, '_, '_> {
         Ok(())
     }
 
-    /// The verdict on a window; `None` without an objective.
+    /// Returns the verdict on a window; `None` without an objective.
     fn judge(&self, window: &MeasuredWindow) -> Result<Option<Verdict>, String> {
         let Some(objective) = &self.trial.planned.objective else {
             return Ok(None);
@@ -588,14 +590,14 @@ impl PhaseRunner<'_, '_, '_> {
         let unreached = window
             .of_target()
             .and_then(|result| result.unreached.clone());
-        // A level that the generator did not reach was not kept.
+        // A level that the generator did not reach breaks the objective.
         Ok(Some(match unreached {
             Some(unreached) if kept => (false, unreached),
             _ => (kept, found),
         }))
     }
 
-    /// The target's metrics in a window.
+    /// Returns the target's metrics in a window.
     fn metrics(&self, window: &MeasuredWindow) -> BTreeMap<String, Metric> {
         let nothing = WorkloadResult::default();
         let observation = self.instruments.metering.observation(window.marks(), 0);
@@ -605,7 +607,7 @@ impl PhaseRunner<'_, '_, '_> {
     /// Waits for the neighbours' loads to end by their times, and takes their results.
     fn end_neighbours(&mut self) -> Result<(), LabError> {
         self.guests.let_end();
-        // The end is only known for a window of known length; otherwise the loads are cut off.
+        // The end of these loads is known only for a window of known length. Otherwise the loads are cut off.
         if self.trial.is_steady() && !self.guests.target.runs_to_completion() {
             let limit = NEIGHBOURS_TAIL + self.trial.plan.duration / 10 + LOAD_GRACE;
             if self.guests.with_role(Role::Throughout).next().is_some() {
@@ -623,13 +625,13 @@ impl PhaseRunner<'_, '_, '_> {
     }
 }
 
-/// Every run of every level that was judged.
+/// All judged runs of all levels.
 #[derive(Default)]
 struct Knee {
     runs: Vec<(f64, bool)>,
-    /// What broke it, at which level.
+    /// The values that broke the objective, each with its level.
     broken: Vec<(f64, String)>,
-    /// When a level broke it for good.
+    /// The time of the first level whose last run broke the objective.
     broke_at: Option<Instant>,
 }
 
@@ -651,7 +653,7 @@ impl Knee {
         (low > 0.0).then_some(low)
     }
 
-    /// The next level above the knee, and what broke it.
+    /// Returns the next level above the knee, and the value that broke the objective.
     fn broke(&self) -> Option<(f64, &str)> {
         let high = stats::knee(&self.runs)?.high?;
         let above = self.broken.iter().filter(|(level, _)| *level >= high);

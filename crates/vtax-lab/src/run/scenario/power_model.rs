@@ -1,4 +1,4 @@
-//! Which power model computed a trial's joules, in the trial's record.
+//! The power model of a trial's joules, in the trial's record.
 
 use crate::run::Attempt;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use vtax_core::metric;
 use vtax_observe::meter::{Fit, PowerModel};
 use vtax_report::results::{Metric, power_model};
 
-/// Names `model` beside every number of `attempt` that it computed, and its facts in the environment.
+/// Writes the model's name into every metric of `attempt` that it computed, and its facts into the environment.
 pub(super) fn record(model: &PowerModel, attempt: &mut Attempt) {
     let phases = attempt.phases.iter_mut().map(|phase| &mut phase.metrics);
     let all = std::iter::once(&mut attempt.metrics).chain(phases);
@@ -16,7 +16,7 @@ pub(super) fn record(model: &PowerModel, attempt: &mut Attempt) {
     }
 }
 
-/// The only numbers that meters, and so the model, are the source of.
+/// The metrics whose source is a meter, and so possibly the model.
 const OF_METERS: [&metric::Metric; 3] = [
     metric::POWER_MEAN,
     metric::ENERGY_TOTAL,

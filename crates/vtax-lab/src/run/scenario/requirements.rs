@@ -1,4 +1,4 @@
-//! What a host must have to run the treatments of a plan, checked before the first trial.
+//! The check that a host can run the treatments of a plan, before the first trial.
 
 use super::programs::{self, Whose};
 use super::remote::ClientHost;
@@ -16,7 +16,7 @@ impl Scenarios<'_> {
     /// Checks that this host can run every treatment.
     ///
     /// # Errors
-    /// Everything that is missing, in one message.
+    /// All missing requirements, in one message.
     pub(super) fn check(&self, actor: Option<&RemoteActor>) -> Result<(), LabError> {
         let is_installed = |name: &str| self.roots.program(name).is_some();
         let mut missing =
@@ -44,7 +44,7 @@ impl Scenarios<'_> {
         )))
     }
 
-    /// What guests and host settings of the treatments lack.
+    /// Returns the missing requirements of the treatments' guests and host settings.
     fn missing_for_guests(&self) -> Result<BTreeSet<String>, LabError> {
         let mut missing = BTreeSet::new();
         let memory = MemInfo::read(&self.roots.proc).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Scenarios<'_> {
         Ok(missing)
     }
 
-    /// What the client's host, and the network between, lack.
+    /// Returns the missing requirements of the client's host and of the network to it.
     fn missing_on_client_host(
         &self,
         actor: &RemoteActor,
@@ -106,7 +106,7 @@ impl Scenarios<'_> {
     }
 }
 
-/// What guests that want so many MiB lack, where more is wanted than is free.
+/// Returns a message when guests want more MiB of memory than is free.
 fn lacking_memory(wanted_mib: u64, free: Option<Bytes>) -> Option<String> {
     let free_mib = free?.0 >> 20;
     (wanted_mib > free_mib).then(|| {

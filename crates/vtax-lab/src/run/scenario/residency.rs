@@ -6,7 +6,7 @@ use vtax_core::owner::HOST;
 use vtax_core::{Pattern, counter};
 use vtax_observe::Snapshot;
 
-/// A metric of a window, of a family where it has a part.
+/// A metric of a window. `part` is the member of a family; empty for a single metric.
 #[derive(Debug, PartialEq)]
 pub(super) struct ResidencyMetric {
     pub metric: &'static Metric,
@@ -14,12 +14,12 @@ pub(super) struct ResidencyMetric {
     pub value: f64,
 }
 
-/// The frequency in MHz that a metric `frequency.<MHz>_mhz.busy` is about; `None` for any other.
+/// Returns the frequency in MHz in a metric's name `frequency.<MHz>_mhz.busy`; `None` for any other name.
 pub fn busy_mhz(name: &str) -> Option<u64> {
     metric::FREQUENCY_BUSY.part(name)?.parse().ok()
 }
 
-/// What two marks say of frequencies: nothing on a host that does not count them.
+/// Returns the residency metrics between two marks; empty on a host without such counters.
 pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<ResidencyMetric> {
     let mut found = Vec::new();
     let mut add = |metric, part, value| {
@@ -47,7 +47,7 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Res
     found
 }
 
-/// By idle state, how many processors were in it.
+/// Returns the mean number of processors in each idle state.
 fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f64> {
     let mut asleep = BTreeMap::new();
     for (series, _) in end.iter().filter(|(series, _)| series.owner == HOST) {
@@ -61,7 +61,7 @@ fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f6
     asleep
 }
 
-/// By frequency in MHz, what the host's counters of this family advanced by for each second.
+/// Returns the advance of the host's counters of a family, in seconds per second, by frequency in MHz.
 fn processors(
     begin: &Snapshot,
     end: &Snapshot,
