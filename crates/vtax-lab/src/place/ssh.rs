@@ -1,5 +1,5 @@
-//! A run on another Linux machine: the binary and the plan are copied there through ssh, events come back as JSON
-//! lines, and the results as a tar stream. Only the image cache stays there.
+//! A run on another Linux machine. The binary and the plan are copied to it through ssh; events come back as JSON
+//! lines, and the results as a tar stream. Only the image cache remains on the machine.
 
 use super::remote::Remote;
 use crate::run::Event;

@@ -77,7 +77,7 @@ pub struct Plan {
 /// A platform or workload of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Its name in this plan's tables; the kind unless the plan says otherwise.
+    /// Its name in this plan's tables; the kind unless the plan gives a name.
     pub name: String,
     /// The kind of platform or workload.
     pub kind: String,

@@ -10,7 +10,7 @@ use vtax_host::untrusted::{shown, shown_lines};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// A line for the user, such as what was restored after a crash.
+    /// A line for the user, such as a change that was restored after a crash.
     Note {
         /// The line.
         message: String,
@@ -53,7 +53,7 @@ pub enum Event {
         of: f64,
         /// The title of levels, with their unit.
         across: String,
-        /// Readings by title, which contains the source flag where that is not `measured`.
+        /// Readings by title, which contains the source flag when that is not `measured`.
         readings: BTreeMap<String, Quantity>,
         /// Whether the level kept the objective, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]

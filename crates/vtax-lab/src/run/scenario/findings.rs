@@ -39,7 +39,7 @@ impl InnerReadings {
     }
 }
 
-/// The counters of the target's host, where that is another machine.
+/// The counters of the target's host, when that is another machine.
 pub struct RemoteTarget {
     /// The guests, the target as its host sees it.
     pub guests: Vec<ObservedGuest>,

@@ -127,7 +127,7 @@ impl Guest<'_> {
         Ok(())
     }
 
-    /// The subjects on this host: the guest, its client, and the switch.
+    /// Returns the subjects on this host: the guest, its client, and the switch.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> {
         let client = (self.client_place == LOCAL).then(|| self.client_subject.clone());
         let all = [
@@ -138,7 +138,7 @@ impl Guest<'_> {
         all.into_iter().flatten().filter(Subject::is_here)
     }
 
-    /// An error that names the guest, where that is not the target, and its cap, where it was only late.
+    /// Returns an error with the name of a neighbour, and with the guest's cap of processors for a timeout.
     pub fn blame(&self, cause: HostError) -> LabError {
         match Share::from_settings(self.spec.settings).explain(cause) {
             cause if self.spec.is_target() => cause.into(),

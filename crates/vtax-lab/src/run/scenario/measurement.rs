@@ -1,4 +1,4 @@
-//! The measurement of a trial: services, counters here and elsewhere, the measured part, and the record.
+//! The measurement of a trial: services, counters of this host and of others, the measured part, and the record.
 
 use super::charging::Charging;
 use super::findings::{self, Findings, InnerReadings, RemoteTarget};

@@ -55,7 +55,7 @@ impl Course {
         Self { kind, every }
     }
 
-    /// Returns the next level. `broke` is the time since the objective was broken.
+    /// Returns the next level. `broke` is the time since the objective was broken; `None` while it holds.
     pub fn next(&mut self, broke: Option<Duration>) -> Option<f64> {
         match &mut self.kind {
             Kind::Rising(levels, beyond) => {
