@@ -1,5 +1,5 @@
-//! Platforms of external guests, which vtax did not create. A trial boots and changes nothing, and ends the
-//! programs that it started. See `docs/targets.md`.
+//! Platforms of external guests. A trial measures an existing guest as it is: it boots and changes nothing, and its
+//! programs end with it. See `docs/targets.md`.
 
 mod libvirt;
 pub(crate) mod on_host;

@@ -121,8 +121,8 @@ pub trait Experiment {
     /// Returns a rough estimate of the time of one trial.
     fn expected(&self, treatment: usize) -> Duration;
 
-    /// Performs one trial. `journal` receives the changes to the host, and `attempt` the record, also before a
-    /// failure.
+    /// Performs one trial. After a success or a failure, `journal` holds the changes to the host, and `attempt` the
+    /// record so far.
     ///
     /// # Errors
     /// When the trial failed. A failed trial has a record as well.

@@ -264,7 +264,7 @@ impl Scenarios<'_> {
         Ok(config)
     }
 
-    /// Boots the guests one after the other. `guests` receives the booted guests, also before an error.
+    /// Boots the guests one after the other. After an error, `guests` holds the guests that have booted.
     fn boot<'a>(
         &self,
         specs: &[GuestSpec<'a>],
