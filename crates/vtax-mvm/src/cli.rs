@@ -148,7 +148,7 @@ fn build(arguments: &BuildArguments) -> Result<()> {
     })
 }
 
-/// Prints a line, and ignores failures: guests do not end because nobody reads.
+/// Prints a line. Failures are ignored, so that guests do not end when the reader of the output does.
 macro_rules! say {
     ($($words:tt)*) => {{
         let _ = writeln!(io::stdout(), $($words)*);
@@ -315,7 +315,7 @@ const FASTEST_BOOT: Duration = Duration::from_micros(100);
 
 fn shard(arguments: &ShardArguments) -> Result<()> {
     Verbosity::default().start_log();
-    // If the parent ends before this call, standard input ends.
+    // If the parent ends before this call, standard input closes.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).map_err(
         |cause| Error::System {
             tried: "end with the parent".into(),
@@ -348,12 +348,12 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         if workers.stopped() {
             return workers.stop();
         }
-        // No guest boots faster, and more checks would take processor time from boots.
+        // No guest boots faster, and more frequent checks would take processor time from boots.
         std::thread::sleep(FASTEST_BOOT * missing);
     }
     say!("ready");
     let _ = std::io::stdout().flush();
-    // The parent has the other end: the shard ends with it.
+    // The parent holds the other end: the shard ends with the parent.
     let _ = std::io::stdin().read(&mut [0]);
     workers.stop()
 }

@@ -1,4 +1,4 @@
-//! The errors of this crate: what was tried, on what, why it failed and what to do.
+//! The errors of this crate. Each has the failed operation, its object, the reason and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,14 +9,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Every error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A boot sector that a machine would not boot.
+    /// A file that is no valid boot sector.
     #[error("image {image}: {problem}; {remedy}")]
     Image {
         /// The image's name or path.
         image: String,
-        /// What is wrong with it.
+        /// The defect.
         problem: String,
-        /// What to change.
+        /// The remedy.
         remedy: String,
     },
     /// A program that this crate runs failed, or is not installed.
@@ -26,38 +26,38 @@ pub enum Error {
         program: String,
         /// Why it failed, with its own message if there is one.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A file could not be read or written.
     #[error("{action} {path}: {cause}")]
     File {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// Why it failed.
         cause: io::Error,
     },
-    /// It cannot listen on an address.
+    /// Listening on an address failed.
     #[error(transparent)]
     Listen(#[from] vtax_http::ListenError),
     /// KVM cannot be used on this host.
     #[error("{tried}: {problem}; {remedy}")]
     Kvm {
-        /// What was tried.
+        /// The failed operation.
         tried: String,
         /// Why it failed.
         problem: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A resource of the host ran out.
     #[error("{tried}: {limit} is exhausted ({cause}); {remedy}")]
     Exhausted {
-        /// What was tried.
+        /// The failed operation.
         tried: String,
-        /// The limit that binds.
+        /// The exhausted limit.
         limit: &'static str,
         /// The kernel's reason.
         cause: io::Error,
@@ -67,7 +67,7 @@ pub enum Error {
     /// Another system call failed.
     #[error("{tried}: {cause}")]
     System {
-        /// What was tried.
+        /// The failed operation.
         tried: String,
         /// Why it failed.
         cause: io::Error,
@@ -77,7 +77,7 @@ pub enum Error {
     Snapshot {
         /// The snapshot file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         problem: String,
     },
     /// An invalid stored state of a guest.
@@ -86,9 +86,9 @@ pub enum Error {
     /// A request that this configuration cannot serve.
     #[error("{asked}: {problem}")]
     Configuration {
-        /// What was asked for.
+        /// The request.
         asked: String,
-        /// Why it cannot be served, and what to do instead.
+        /// The reason, and the alternative.
         problem: String,
     },
 }

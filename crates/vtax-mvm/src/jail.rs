@@ -9,15 +9,15 @@ use std::path::Path;
 use tracing::warn;
 use vtax_jail::{AccessFs, Argument, BitFlags, Calls, JailError, drop_capabilities, full_access};
 
-/// Puts this thread, and all that it starts, into the sandbox. In it, the thread may write `snapshot` and remove
-/// `socket`.
+/// Puts this thread, and all threads and processes that it starts, into the sandbox. In it, the thread may write
+/// `snapshot` and remove `socket`.
 ///
 /// # Errors
 /// [`Error::System`] when the sandbox cannot be entered. A kernel without Landlock is only logged.
 /// [`Error::Configuration`] for a directory in which this user may write only by a capability.
 pub fn enter(snapshot: Option<&Path>, socket: Option<&Path>) -> Result<()> {
     drop_capabilities().map_err(system)?;
-    // Now rather than when the guests are to be saved.
+    // Checked here, because the guests are saved much later.
     for path in [snapshot, socket].into_iter().flatten() {
         check_writable(folder(path))?;
     }
@@ -147,7 +147,7 @@ mod tests {
     use std::io::ErrorKind;
     use std::os::fd::AsRawFd;
 
-    /// Runs in a thread of its own, for which alone the jail is.
+    /// Runs in a thread of its own, so that the sandbox covers no other test.
     fn in_a_thread(run: impl FnOnce() + Send + 'static) {
         std::thread::spawn(move || {
             set_no_new_privs(true).unwrap();
@@ -175,7 +175,7 @@ mod tests {
             restrict_files(Some(&snapshot), Some(&socket)).unwrap();
             std::fs::write(&snapshot, "guests").unwrap();
             reserve.check(0, Holding::Live).unwrap();
-            // Not every kernel has it.
+            // Some kernels lack this file.
             let kernel = Path::new("/proc/kcore");
             assert!(!kernel.exists() || std::fs::File::open(kernel).is_err());
             for result in [

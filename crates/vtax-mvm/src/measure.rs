@@ -13,7 +13,7 @@ use vtax_kernel::{MemInfo, Process};
 /// The host's memory, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostMemory {
-    /// All of it.
+    /// All memory.
     pub total: u64,
     /// Memory that can be allocated.
     pub available: u64,
@@ -26,7 +26,7 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// Reads it from /proc/meminfo.
+    /// Reads /proc/meminfo.
     ///
     /// # Errors
     /// [`Error::File`] when it cannot be read.
@@ -35,14 +35,14 @@ impl HostMemory {
     }
 }
 
-/// The open file /proc/meminfo, which can be read in the sandbox too.
+/// The open file /proc/meminfo, which the sandbox does not affect.
 #[derive(Debug)]
 pub struct MemoryFile(File);
 
 impl MemoryFile {
     const PATH: &str = "/proc/meminfo";
 
-    /// Opens it.
+    /// Opens /proc/meminfo.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -57,7 +57,7 @@ impl MemoryFile {
     /// # Errors
     /// [`Error::File`] when it cannot be read.
     pub fn read(&self) -> Result<HostMemory> {
-        // The kernel writes all of it, less than 2 KiB, at one read from the start.
+        // The kernel writes the whole text, less than 2 KiB, in one read from the start.
         let mut text = [0; 8192];
         let length = self
             .0
@@ -83,8 +83,7 @@ impl MemoryFile {
     }
 }
 
-/// Processor time of this process and the children that it has waited for, plus `children`, which
-/// still run.
+/// Processor time of this process, of its ended children that it has waited for, and of the running `children`.
 #[must_use]
 pub fn processor_time(children: &[u32]) -> Duration {
     let own = Process::of_host(std::process::id());
@@ -100,7 +99,7 @@ pub fn processor_time(children: &[u32]) -> Duration {
 #[derive(Clone, Debug)]
 pub struct Latencies {
     sorted: Vec<Duration>,
-    /// Requests that got no 200.
+    /// Requests whose status is not 200, or without a response.
     pub failed: usize,
 }
 
@@ -123,9 +122,9 @@ impl Latencies {
     }
 }
 
-/// Sends `rate` requests a second for `duration` to guests chosen at random among `guests`, over
-/// `connections` connections. Times count from when a request was due, not from when it was sent,
-/// so that a slow answer does not hide those that waited behind it (coordinated omission).
+/// Sends `rate` requests a second for `duration` to guests chosen at random among `guests`, over `connections`
+/// connections. Times count from the due time of a request, not from its sending, so that a slow answer does not hide
+/// the requests that waited behind it (coordinated omission).
 ///
 /// # Errors
 /// [`Error::System`] when a connection fails.
@@ -191,7 +190,7 @@ fn one_client(
     duration: Duration,
     mut random: SplitMix64,
 ) -> io::Result<Latencies> {
-    // Linux lets a thread sleep 50 µs longer than asked by default, which is not the guest's time.
+    // Linux extends a thread's sleep by up to 50 µs by default, which is not part of the guest's time.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

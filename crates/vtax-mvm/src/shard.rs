@@ -1,5 +1,5 @@
 //! Live guests in several processes, because the descriptors and mappings of a process are limited, and many guests in
-//! one slow each other.
+//! one process slow each other.
 //!
 //! Each shard is this program run again with the arguments of [`Shard::arguments`]. It serves its guests on a UNIX
 //! socket, and ends with its parent.
@@ -25,7 +25,7 @@ pub const GUESTS_PER_PROCESS: u32 = 64;
 #[derive(Debug)]
 pub struct Shard {
     child: Child,
-    /// The shard ends when this closes.
+    /// The shard ends when this pipe closes.
     _lifeline: Option<ChildStdin>,
     /// First guest.
     pub first: u32,
@@ -76,7 +76,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Starts a shard, which does not serve yet.
+    /// Starts a shard without waiting until it serves.
     fn spawn(
         command: &ShardCommand,
         arguments: &[OsString],
@@ -112,7 +112,7 @@ impl Shard {
         if line.trim() == "ready" {
             return Ok(());
         }
-        // Dropping it ends and reaps it.
+        // Dropping the shard ends and reaps it.
         let problem = "it ended before it served".to_owned();
         Err(failed(self.first, self.count, problem))
     }
@@ -184,7 +184,7 @@ impl Shards {
     /// A population without guests, in processes of at most `size` guests.
     ///
     /// # Errors
-    /// [`Error::System`] or [`Error::File`] when the image cannot be put where shards find it.
+    /// [`Error::System`] or [`Error::File`] when the image cannot be stored for the shards.
     pub fn new(command: ShardCommand, image: &Image, size: u32) -> Result<Self> {
         let folder = tempfile::tempdir().map_err(|cause| Error::System {
             tried: "make a temporary directory".into(),
@@ -208,8 +208,8 @@ impl Shards {
             .map_or(0, |shard| shard.first + shard.count)
     }
 
-    /// Adds booted guests until there are `count`, or `go_on` returns false. `progress` gets their number from time to
-    /// time.
+    /// Adds booted guests until there are `count`, or `go_on` returns false. Calls `progress` with their number at
+    /// intervals.
     ///
     /// # Errors
     /// When a shard cannot be started. Earlier guests stay.
@@ -223,7 +223,7 @@ impl Shards {
         let missing = count.saturating_sub(self.guests());
         Reserve::of_this_host()?.admit(missing, Holding::Live)?;
         let image = self.folder.path().join("image.img");
-        // Making a VM waits for the kernel half of the time: two processes keep a core busy.
+        // Making a VM waits for the kernel half of the time, so two processes keep a core busy.
         let at_once = 2 * cores;
         let mut starting: VecDeque<Shard> = VecDeque::new();
         let mut first = self.guests();
@@ -270,7 +270,7 @@ impl Shards {
 
 impl Drop for Shards {
     fn drop(&mut self) {
-        // All are killed before the first is waited for, because ending each takes time.
+        // All are killed before the first wait, because the end of each takes time.
         for shard in &mut self.shards {
             let _ = shard.child.kill();
         }

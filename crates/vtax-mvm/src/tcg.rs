@@ -26,9 +26,9 @@ pub enum Accelerator {
 /// The machine of a QEMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// QEMU's default, with 128 MB of memory and its default devices.
+    /// QEMU's default machine, with 128 MB of memory and its default devices.
     Stock,
-    /// The least machine for a micro VM: 1 MB of memory, a disk, a serial port.
+    /// The smallest machine for a micro VM: 1 MB of memory, a disk, a serial port.
     Tuned,
 }
 
@@ -40,7 +40,7 @@ pub struct Qemus {
 }
 
 impl Qemus {
-    /// Starts `count` tuned guests and waits until their serial ports can be reached.
+    /// Starts `count` tuned guests and waits until their serial ports accept connections.
     ///
     /// # Errors
     /// [`Error::Configuration`] for more than [`MAX_GUESTS`], [`Error::Program`] when QEMU is
@@ -49,7 +49,7 @@ impl Qemus {
         Self::start_on(Machine::Tuned, image, count, accelerator)
     }
 
-    /// As [`Qemus::start`], on a machine of choice.
+    /// As [`Qemus::start`], with the given machine.
     ///
     /// # Errors
     /// As [`Qemus::start`].

@@ -1,4 +1,4 @@
-//! The command: what it says when the host lacks something, and that it leaves nothing behind.
+//! Tests of the command: its errors on a host that lacks something, and its clean-up.
 
 use crate::guests::{faulting, micro_vms};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -80,7 +80,7 @@ fn build_writes_sector_raw_and_qcow2() {
     );
 }
 
-/// A running command. Nothing of it outlives the test, even one that fails.
+/// A running command, which is killed when this is dropped.
 struct Running {
     child: Child,
     lines: Vec<String>,
@@ -88,7 +88,7 @@ struct Running {
 }
 
 impl Running {
-    /// Starts it by a shell, and waits until it serves HTTP.
+    /// Starts the command in a shell and waits until it serves HTTP.
     fn start(script: &str) -> Self {
         let mut child = Command::new("sh")
             .arg("-c")
@@ -142,7 +142,7 @@ fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_t
         .map(|p| p.parse().unwrap())
         .collect();
     assert_eq!(shards.len(), 3);
-    // SIGKILL: nothing gets the chance to clean up.
+    // SIGKILL prevents any clean-up by the process itself.
     running.child.kill().unwrap();
     running.child.wait().unwrap();
     for pid in shards {
@@ -155,7 +155,7 @@ fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_t
     }
 }
 
-/// Runs a command that must fail, in an empty folder for temporary files, which stays empty.
+/// Runs a command that must fail, and returns its error. Its folder for temporary files must be empty afterwards.
 fn refused(script: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let script = format!("export TMPDIR='{}'; {script}", folder.path().display());
@@ -205,9 +205,9 @@ fn exhausted_descriptors_are_named() {
 #[test(needs = [micro_vms()])]
 fn exhausted_memory_is_named() {
     for script in [
-        // No address space for the table of guests.
+        // Too little address space for the table of guests.
         "ulimit -v 300000; $MVM run --count 40000000 --http 127.0.0.1:0",
-        // More than any host has.
+        // More guests than fit into the memory of any host.
         "$MVM run --count 4294967295 --http 127.0.0.1:0",
         "$MVM run --live --count 4000000000 --http 127.0.0.1:0",
     ] {
@@ -218,7 +218,7 @@ fn exhausted_memory_is_named() {
 
 #[test(needs = [micro_vms()])]
 fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
-    // Since Linux 6.14 a PID namespace has a limit of its own; it numbers from 300 when it wraps.
+    // Since Linux 6.14 each PID namespace has its own limit, and its numbers start from 300 after a wrap.
     let limited = |script: &str| {
         format!(
             "unshare --pid --fork --mount-proc sh -c 'echo 340 > /proc/sys/kernel/pid_max && {script}'"
@@ -230,7 +230,7 @@ fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
     if !own || host() != before {
         skip!("needs root and a kernel with a PID limit for each namespace");
     }
-    // Every shard is two tasks, and where the kernel starts a thread for each VM, many more.
+    // Every shard has two tasks, and many more where the kernel starts a thread for each VM.
     let script = limited(
         "$MVM run --live --count 30000 --http 127.0.0.1:0; code=$?; sleep 1; \
          for p in /proc/[0-9]*; do cat $p/comm; done | grep vtax-mvm >&2; exit $code",
@@ -312,7 +312,7 @@ fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
     assert!(answer(loaded.address, "/vm/49/hi").contains("hello"));
 }
 
-/// What a client gets that asks for `path`.
+/// The answer to a client's request for `path`.
 fn answer(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let patience = Some(Duration::from_secs(20));
@@ -339,7 +339,8 @@ fn more_clients_than_descriptors_keep_neither_clients_nor_guests_from_theirs() {
         (0..200).map(connect).collect()
     };
     for guest in 0..9 {
-        // They stay, and more come while a guest faults, whose worker needs descriptors for the next.
+        // The clients stay connected and more connect while a guest faults, whose worker needs descriptors for the next
+        // guest.
         let clients = silent();
         let asked = Instant::now();
         let gone = answer(running.address, &format!("/vm/{guest}/x"));

@@ -1,4 +1,4 @@
-//! One guest on KVM: what it says, and that it cannot tell that it was parked.
+//! One guest on KVM: its output, and that parking is invisible to it.
 
 use crate::guests::micro_vms;
 use proptest::prelude::*;
@@ -188,7 +188,7 @@ fn memory_that_is_not_there_reads_as_ones() {
     assert_eq!(bench.run(None), (Stop::Halted, vec![0xFF]));
 }
 
-/// One instruction of a random program. Together they touch every kind of state.
+/// One instruction of a random program. All instructions together affect every kind of state.
 fn instruction() -> impl Strategy<Value = Vec<u8>> {
     let byte = any::<u8>();
     prop_oneof![
@@ -209,7 +209,7 @@ fn instruction() -> impl Strategy<Value = Vec<u8>> {
         // mov [0x5000 + imm8], ax; add cx, [0x5000 + imm8]
         byte.prop_map(|v| vec![0xA3, v, 0x50]),
         byte.prop_map(|v| vec![0x03, 0x0E, v, 0x50]),
-        // mov byte [0x7D00 + imm8], al: the guest writes its own image
+        // mov byte [0x7D00 + imm8], al: a write to the guest's own image
         (0u8..0x80).prop_map(|v| vec![0xA2, 0x80 | v, 0x7D]),
         // rep insb of four bytes
         Just(vec![
@@ -249,17 +249,17 @@ fn instruction() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Where a guest may be interrupted.
+/// The places at which a guest may be interrupted.
 #[derive(Clone, Copy, PartialEq)]
 enum Interruptible {
-    /// Wherever its interrupt flag is set. When exactly KVM notices that depends on the host's own
+    /// Wherever its interrupt flag is set. The exact place depends on when KVM notices, and so on the host's own
     /// interrupts.
     Anywhere,
-    /// Only where it halts: the same in every run.
+    /// Only where it halts, which is the same in every run.
     WhereItHalts,
 }
 
-/// An interrupt handler at `0x7C02` that counts, says so and returns; all of IRQ 0 to 7 go there.
+/// A program with an interrupt handler at `0x7C02` for IRQ 0 to 7, which counts, sends a byte and returns.
 fn random_program(body: &[Vec<u8>], interruptible: Interruptible) -> Image {
     let mut code = vec![0xEB, 0x00];
     code.extend([
@@ -302,29 +302,29 @@ fn random_program(body: &[Vec<u8>], interruptible: Interruptible) -> Image {
         }
         code.extend(instruction);
     }
-    // Backwards, modulo 64 KiB.
+    // A backward jump, modulo 64 KiB.
     let back = (loop_start as u16).wrapping_sub(code.len() as u16 + 3);
     let [low, high] = back.to_le_bytes();
     code.extend([0xE9, low, high]);
     program(&code)
 }
 
-/// What the outside saw of a run, and everything that the guest could still tell.
+/// The observable results of a run, and the guest's final state.
 #[derive(Debug, PartialEq)]
 struct Observed {
     output: Vec<u8>,
     stops: Vec<Stop>,
-    /// Time, and the processor after each piece.
+    /// The time and the processor after each piece.
     trace: Vec<(u64, Processor)>,
     state: Box<[u8]>,
 }
 
-/// Pieces of a run: entries into the guest, at the start of which bytes arrive.
+/// Pieces of a run: the number of entries into the guest, and the bytes that arrive at their start.
 fn pieces() -> impl Strategy<Value = Vec<(u32, Vec<u8>)>> {
     prop::collection::vec((1u32..12, prop::collection::vec(any::<u8>(), 0..6)), 1..25)
 }
 
-/// Runs a guest by pieces, and parks it after those that `parked`, over and over, says.
+/// Runs a guest in pieces and parks it after each piece for which `parked`, repeated cyclically, is true.
 fn observe(host: &Host, image: &Image, pieces: &[(u32, Vec<u8>)], parked: &[bool]) -> Observed {
     let mut bench = Bench::new(host, image);
     let (mut output, mut stops, mut trace) = (Vec::new(), Vec::new(), Vec::new());
@@ -378,7 +378,7 @@ proptest! {
         body.push(vec![0xE4, 0x21]);
         let image = random_program(&body, Interruptible::WhereItHalts);
         let never = observe(&host, &image, &pieces, &[]);
-        // At every stop, and at random ones.
+        // At every stop, and at some stops.
         for parked in [vec![true], vec![false, true, true], vec![true, false]] {
             prop_assert_eq!(&observe(&host, &image, &pieces, &parked), &never, "parked {:?}", parked);
         }
@@ -393,8 +393,8 @@ proptest! {
         let mut body = body;
         body.push(vec![0xE4, 0x21]);
         let image = random_program(&body, Interruptible::Anywhere);
-        // Runs differ, parked or not, so they are repeated: a state that parking loses would be
-        // missing from every one of them. The test above needs no such excuse.
+        // Two runs may differ, parked or not, so the comparison is repeated. A state that parking loses would differ in
+        // every one of them. The test above needs no repetition.
         let same = (0..8).any(|_| observe(&host, &image, &pieces, &[]) == observe(&host, &image, &pieces, &[true]));
         prop_assert!(same, "eight pairs of runs, parked and not, and no two alike");
     }

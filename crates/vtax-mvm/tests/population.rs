@@ -208,7 +208,7 @@ fn unix_socket() -> OwnedFd {
     rustix::net::socket_with(kind.0, kind.1, SocketFlags::NONBLOCK, None).unwrap()
 }
 
-/// What a burner has counted, from its answer to `?`.
+/// The count in a burner's answer to `?`.
 fn counted(answer: &str) -> u32 {
     let digit = |c: u8| u32::from(c - b'a');
     let pair = |pair: &[u8]| digit(pair[0]) | digit(pair[1]) << 4;
@@ -216,7 +216,7 @@ fn counted(answer: &str) -> u32 {
     pairs.enumerate().map(|(i, byte)| byte << (8 * i)).sum()
 }
 
-/// A guest's serial port on the UNIX socket.
+/// A connection to a guest's serial port through the UNIX socket.
 fn serial(path: &Path, guest: u32) -> UnixStream {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(PATIENCE).unwrap();
@@ -256,7 +256,7 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
         }
         std::thread::sleep(Duration::from_secs(2));
         let after = counts();
-        // What each guest itself counted.
+        // The counts of the guests themselves.
         let shares: Vec<u32> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
         let (least, most) = (*shares.iter().min().unwrap(), *shares.iter().max().unwrap());
         assert!(
@@ -269,9 +269,9 @@ fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer(
 
 #[test(needs = [micro_vms()])]
 fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
-    // Two clients that each wait for their answer, with pauses of any length between: if a worker
-    // missed a request or an answer, only the next event could wake it, and the one client that
-    // could cause it may be waiting itself.
+    // Each of two clients waits for its answers, with pauses of any length between them: if a worker missed a request
+    // or an answer, only the next event could wake it, and the only client that could cause the event may be waiting
+    // itself.
     let running = web(50);
     let longest = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..2u64)
@@ -296,7 +296,7 @@ fn a_request_is_answered_at_once_even_when_nothing_else_happens() {
             .collect();
         clients.into_iter().map(|c| c.join().unwrap()).max()
     });
-    // A request that is missed is found by its own time-out after 5 s, at the latest.
+    // The time-out of a missed request, after 5 s, ends the wait at the latest.
     assert!(longest < Some(Duration::from_secs(2)), "{longest:?}");
     running.stop();
 }
@@ -313,7 +313,7 @@ fn a_client_that_sends_much_at_once_gets_every_answer() {
         writer.shutdown(std::net::Shutdown::Write).unwrap();
     });
     let mut received = String::new();
-    // The end comes too, although all was sent long ago.
+    // The end of the connection arrives too, although all requests were sent long before.
     stream.read_to_string(&mut received).unwrap();
     assert_eq!(received.matches("hello from micro VM").count(), REQUESTS);
     writing.join().unwrap();
@@ -323,7 +323,7 @@ fn a_client_that_sends_much_at_once_gets_every_answer() {
 #[test(needs = [micro_vms()])]
 fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it() {
     const REQUEST: &[u8] = b"GET /elsewhere HTTP/1.1\r\n\r\n";
-    // More than all buffers of the kernel take.
+    // More than all buffers of the kernel hold.
     const MOST: usize = (64 << 20) / REQUEST.len();
     let running = web(1);
     let mut stream = running.connect();
@@ -342,7 +342,7 @@ fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it(
     assert!(!whole, "it takes requests without end");
     assert!(resident() < before + (32 << 20), "{before} {}", resident());
     assert_eq!(running.get("/vm/0/hi").0, 200);
-    // All that was asked for is answered once it is read.
+    // Every request is answered once the client reads.
     let mut reader = stream.try_clone().unwrap();
     let reading = std::thread::spawn(move || {
         let mut received = Vec::new();
@@ -353,7 +353,7 @@ fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it(
             .filter(|w| *w == b"HTTP/1.1 404")
             .count()
     });
-    // The last request, whose beginning may have been sent.
+    // The rest of the last request, whose beginning may have been sent.
     stream.set_write_timeout(None).unwrap();
     let rest = sent % REQUEST.len();
     if rest > 0 {
@@ -385,7 +385,7 @@ fn a_long_text_for_a_guest_arrives_whole() {
     let plan = plan("echo", 1, Holding::Parked);
     let running = start(Population::new(plan).unwrap(), Some(&path));
     let mut stream = serial(&path, 0);
-    // More than a connection keeps, less than waits on a guest's serial line.
+    // More than a connection buffers, and less than the serial line of a guest does.
     let text: Vec<u8> = (0..15_000u32).map(|i| (i % 251) as u8).collect();
     stream.write_all(&text).unwrap();
     let mut echo = vec![0; text.len()];
@@ -401,7 +401,7 @@ fn a_guest_that_faults_is_gone_and_its_neighbours_answer() {
     assert!(status == 410 && text.contains("stopped"), "{status} {text}");
     assert_eq!(running.get("/vm/1/again").0, 410);
     assert_eq!(running.population.census().dead, 1);
-    // The slot that it died in serves the others.
+    // The slot in which the guest died serves the other guests.
     assert_eq!(running.get("/vm/0/boom").0, 410);
     running.stop();
 }
@@ -438,7 +438,7 @@ fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
 
 #[test(needs = [micro_vms()])]
 fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
-    // Guests answer a line with an empty one, but a 4 with 65,536 times all of their memory.
+    // Guests answer a line with an empty one, and a 4 with 65,536 times all of their memory.
     let code = [
         0xBA, 0xFD, 0x03, 0xEC, 0xA8, 0x01, 0x74, 0x10, // 0x7C24: anything received?
         0xBA, 0xF8, 0x03, 0xEC, 0x3C, b'4', 0x74, 0x0D, // a 4: flood
@@ -476,14 +476,14 @@ fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
 
 #[test(needs = [micro_vms()])]
 fn a_guest_that_writes_its_own_image_changes_only_its_own() {
-    // Fills its memory from 0x7C20 up to 0xFFFF with 0xF4, which is where it then halts.
+    // Fills the guest's memory from 0x7C20 to 0xFFFF with 0xF4, the code of the halt that follows.
     let code = [
         0xFA, 0x31, 0xC0, 0x8E, 0xC0, 0xBF, 0x20, 0x7C, 0xB9, 0xE0, 0x83, 0xB0, 0xF4, 0xF3, 0xAA,
         0xEB, 0x0F,
     ];
     let image = program(&code);
     let running = run(&image, 20, Holding::Parked);
-    // All that they wrote, and little more.
+    // The written bytes of each guest, and little more.
     running.until(|r| (33_700..34_100).contains(&(r.population.full_census().stored_bytes / 20)));
     assert_eq!(running.population.census().dead, 0);
     running.stop();
@@ -503,7 +503,7 @@ fn a_population_survives_a_snapshot_exactly() {
         .unwrap()
         .into_iter()
         .zip(std::fs::read(&second).unwrap());
-    // The clock, which goes on, and with it the checksum.
+    // The clock, which advances, and the checksum, which depends on it.
     assert!(differing.filter(|(a, b)| a != b).count() <= 8 + 32);
     let running = start(loaded, None);
     assert_eq!(
@@ -597,7 +597,7 @@ fn a_live_population_is_not_saved_but_says_why() {
 #[test(needs = [micro_vms()])]
 fn more_live_guests_than_one_process_may_hold_names_the_limit() {
     let plan = plan("idle", u32::MAX, Holding::Live);
-    // The table of so many guests is never made: the plan is refused first.
+    // The plan is refused before the table of so many guests is allocated.
     let error = Population::new(plan).unwrap_err().to_string();
     assert!(
         error.contains("file descriptors") || error.contains("mappings"),

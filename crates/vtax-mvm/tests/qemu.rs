@@ -1,4 +1,4 @@
-//! The shipped images boot unchanged in stock QEMU and say there what they say here.
+//! The shipped images boot unchanged in stock QEMU and give the same answers there.
 
 use crate::guests::micro_vms;
 use std::io::{Read, Write};
@@ -31,8 +31,8 @@ fn talk(qemus: &Qemus, request: &[u8], expected: &[u8]) {
     );
 }
 
-/// Sends `request` until the guest has booted far enough to answer it, or `patience` ends. On a new line each time: where
-/// a byte came before the guest set up its serial port, QEMU may not look at that line again.
+/// Sends `request` until the guest has booted far enough to answer it, or `patience` ends. Each attempt opens a new
+/// connection: where a byte came before the guest set up its serial port, QEMU may not read that connection again.
 fn ask(qemus: &Qemus, request: &[u8], expected: &[u8], patience: Duration) -> Vec<u8> {
     let deadline = Instant::now() + patience;
     loop {
@@ -40,9 +40,9 @@ fn ask(qemus: &Qemus, request: &[u8], expected: &[u8], patience: Duration) -> Ve
         let Some(mut stream) = connect(qemus) else {
             return received;
         };
-        // A QEMU that its KVM makes end closes the line.
+        // A QEMU that ends because of its KVM closes the connection.
         let is_sent = stream.write_all(request).is_ok();
-        // One that never pauses ends by what it has said or by the clock, not by silence.
+        // For a guest that never pauses, the amount of output or the clock ends the loop, since a silence never comes.
         let mut buffer = [0; 256];
         while is_sent && let Ok(count @ 1..) = stream.read(&mut buffer) {
             received.extend(&buffer[..count]);
@@ -56,7 +56,7 @@ fn ask(qemus: &Qemus, request: &[u8], expected: &[u8], patience: Duration) -> Ve
     }
 }
 
-/// A line to the guest; `None` where its QEMU has ended. The socket is there a moment before QEMU listens on it.
+/// A connection to the guest; `None` where its QEMU has ended. The socket exists shortly before QEMU listens on it.
 fn connect(qemus: &Qemus) -> Option<UnixStream> {
     let socket = qemus.route().socket(0).unwrap();
     let connected = (0..500).find_map(|_| {
@@ -89,8 +89,8 @@ fn web_answers_in_qemu_under_kvm() {
     );
 }
 
-/// How long QEMU under this host's KVM takes to come to a boot sector that does nothing but write letters; where it does
-/// not, no other one can show anything.
+/// The time that QEMU under this host's KVM needs to boot a sector that only writes letters. `None`: it does not boot,
+/// and then no other sector can be tested.
 fn boots_anything() -> Option<Duration> {
     // mov dx, 0x3f8; mov al, 'x'; again: out dx, al; pause; jmp again
     let mut sector = [0; 512];
@@ -109,7 +109,7 @@ fn web_answers_by_path_in_qemu() {
     talk(&qemus, b"/hi\n", b"200 hello from micro VM\r\n");
     talk(&qemus, b"/about\n", b"200 one boot sector of 512 bytes\r\n");
     talk(&qemus, b"/other\n", b"404 no such page\r\n");
-    // Asked once, it answers right at once: a spurious interrupt leaves nothing in the path.
+    // A single request is answered correctly: a spurious interrupt adds nothing to the path.
     let expected = b"200 one boot sector of 512 bytes\r\n";
     for _ in 0..20 {
         let received = ask(&qemus, b"/about\n", expected, Duration::ZERO);
@@ -137,10 +137,10 @@ fn processor_ticks(pid: u32) -> u64 {
         .sum()
 }
 
-/// Processor ticks that QEMU takes in two seconds once each guest is up, all at the same time, so
-/// that whatever else the host does strikes all of them.
+/// Processor ticks that QEMU takes in two seconds once each guest is up, all at the same time, so that other load on
+/// the host affects all of them.
 fn costs<const N: usize>(images: [&Image; N]) -> [u64; N] {
-    // Tests that burn processor time side by side would measure each other.
+    // Tests that use much processor time at the same time would disturb each other's measurements.
     let _alone = alone("processors");
     let qemus = images.map(start);
     std::thread::sleep(Duration::from_secs(5));
@@ -156,7 +156,7 @@ fn costs<const N: usize>(images: [&Image; N]) -> [u64; N] {
     std::array::from_fn(|i| after[i] - before[i])
 }
 
-/// A host that is busy with something else may starve a guest that wants much: once is enough.
+/// Repeats a check up to four times, because a busy host may starve a guest that needs much processor time.
 fn once(mut holds: impl FnMut() -> Result<(), String>) {
     let mut last = String::new();
     for _ in 0..4 {

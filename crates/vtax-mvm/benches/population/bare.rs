@@ -1,4 +1,4 @@
-//! What KVM itself takes: the same guests by the least calls that boot one, without this monitor.
+//! The cost of KVM itself: the same guests, booted with the fewest possible calls and without this monitor.
 
 use crate::crowd::{memory, per_process};
 use crate::table::{Cost, Marks, row};
@@ -82,7 +82,7 @@ pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
     Ok(())
 }
 
-/// Ends a process with its owner.
+/// A child process that is killed when this is dropped.
 struct End(Child);
 
 impl Drop for End {
@@ -92,7 +92,7 @@ impl Drop for End {
     }
 }
 
-/// Boots `count` guests, says how long each step took, and holds them until its input ends.
+/// Boots `count` guests, prints the time of each step, and holds the guests until standard input closes.
 pub fn hold(count: u32) -> Result<()> {
     let kvm = Kvm::new().map_err(|e| failed("open /dev/kvm", e))?;
     let image = Image::shipped("web").expect("shipped");

@@ -1,5 +1,5 @@
-//! What it costs to keep branch predictions apart: two processes on one processor that wake each other by turns,
-//! where one of them is as a monitor is, and where it is not.
+//! The cost of isolated branch predictions: two processes on one processor wake each other by turns, once with one of
+//! the two isolated as a monitor is and once without isolation.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ fn stay_on_one_processor() {
     sched_setaffinity(None, &first).expect("processor 0");
 }
 
-/// The other process: answers each byte.
+/// The second process: returns each byte that it reads.
 pub fn other(apart: bool) -> Result<()> {
     stay_on_one_processor();
     if apart {
@@ -32,7 +32,7 @@ pub fn other(apart: bool) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds a switch, of which a turn has two.
+/// Nanoseconds per context switch. A turn has two switches.
 fn switch(part: &str) -> f64 {
     let mut other = Command::new(std::env::current_exe().expect("this program"))
         .arg(part)
@@ -56,7 +56,7 @@ fn switch(part: &str) -> f64 {
     each
 }
 
-/// In turns, so that what else the machine does strikes both.
+/// Measures both cases by turns, so that other load on the machine affects both.
 pub fn measure() -> Result<()> {
     stay_on_one_processor();
     let mut each = [const { Vec::new() }; 2];

@@ -18,7 +18,7 @@ use vtax_mvm::shard::{GUESTS_PER_PROCESS, ShardCommand, Shards};
 const ANYWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// The kernel frees and counts some things only later.
+/// Time for the kernel to free memory and update its counts.
 const SETTLE: Duration = Duration::from_secs(1);
 
 pub fn parked(count: u32) -> Result<Cost> {
@@ -110,14 +110,14 @@ pub fn live(count: u32) -> Result<Cost> {
     })
 }
 
-/// Live guests of one process, ours or a bare one.
+/// Live guests in one process, of this monitor or of bare KVM.
 pub fn per_process() -> u32 {
     let asked = std::env::var("PER_PROCESS").ok();
     let asked = asked.and_then(|size| size.parse().ok());
     asked.unwrap_or(GUESTS_PER_PROCESS)
 }
 
-/// Prints the host's memory a guest since `before`; returns the total.
+/// Prints the host's memory per guest since `before` and its parts; returns the total per guest, in bytes.
 pub fn memory(before: HostMemory, count: u32, target: &str) -> Result<f64> {
     let after = HostMemory::read()?;
     let each = |more: u64, less: u64| more.saturating_sub(less) as f64 / f64::from(count);
@@ -153,7 +153,7 @@ fn idle(children: &[u32]) {
     );
 }
 
-/// Rounds of the load: a host that others use, too, is quiet in some.
+/// Rounds of the load, so that a short disturbance of the host does not affect all of them.
 const ROUNDS: usize = 3;
 
 fn requests(address: SocketAddr, count: u32) -> Result<()> {
@@ -193,7 +193,7 @@ fn requests(address: SocketAddr, count: u32) -> Result<()> {
     Ok(())
 }
 
-/// Seconds that the outer host gave to others while a core here wanted to run.
+/// Steal time of this machine's processors, in seconds.
 fn stolen_time() -> f64 {
     let stat = HostStat::read(Path::new("/proc")).unwrap_or_default();
     stat.times.of(CpuState::Steal).as_secs_f64()

@@ -1,10 +1,9 @@
-//! Measures populations: boot rate, bytes a guest, idle processor time, response times; what the
-//! same costs on KVM without this monitor, and in QEMU.
+//! Measures populations: boot rate, bytes per guest, idle processor time and response times, beside bare KVM and QEMU.
 //!
 //! `cargo bench -p vtax-mvm --bench population -- PART...`, where a part is `alone`,
 //! `parked COUNT`, `live COUNT`, `bare COUNT`, `qemu COUNT` or `barrier`; each prints a table. Without parts:
-//! a small run of all. `IDLE_SECONDS` (10) is how long idle processor time is looked at,
-//! `PER_PROCESS` how many live guests share a process, and `BOOT_ONLY=1` leaves out all but boots.
+//! a small run of all. `IDLE_SECONDS` (10) is the duration of the measurement of idle processor time, `PER_PROCESS` the
+//! number of live guests in a process, and `BOOT_ONLY=1` leaves out all but boots.
 
 #![allow(clippy::expect_used, reason = "a bench that cannot be set up ends")]
 
@@ -44,10 +43,10 @@ fn main() {
             "parked" => crowd::parked(count()).map(|cost| ours = ours.or(Some(cost))),
             "live" => crowd::live(count()).map(|cost| ours = Some(cost)),
             "bare" => bare::measure(count(), ours),
-            // A process of `bare` itself.
+            // A child process of `bare`.
             "bare-shard" => bare::hold(count()),
             "barrier" => barrier::measure(),
-            // The other process of `barrier`.
+            // The second process of `barrier`.
             "barrier-with" => barrier::other(true),
             "barrier-without" => barrier::other(false),
             "qemu" => qemu::measure(count(), ours),

@@ -61,7 +61,7 @@ pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
     Ok(())
 }
 
-/// Pages of a process in bytes, those that it shares by its share.
+/// Memory of a process in bytes; a shared page counts by its share (PSS).
 fn own_pages(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
@@ -69,7 +69,7 @@ fn own_pages(pid: u32) -> f64 {
     number.unwrap_or(0.0) * 1024.0
 }
 
-/// Asks until the guest, once up, answers.
+/// Repeats a request until the guest answers it.
 fn first_answer(socket: &std::path::Path) -> Result<()> {
     let failed = |cause| Error::System {
         tried: format!("talk to the guest at {}", socket.display()),

@@ -1,15 +1,15 @@
-//! The table that is printed.
+//! The printed table and the boot rates in it.
 
 use std::time::Duration;
 
-/// What a guest cost.
+/// The cost of a guest.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// Memory, all in, in bytes.
+    /// The decrease of available memory per guest, in bytes.
     pub bytes: f64,
-    /// Guests booted a second, overall.
+    /// Guests booted per second, over all guests.
     pub rate: f64,
-    /// The same of the first tenth.
+    /// Guests booted per second, over the first tenth.
     pub first_rate: f64,
 }
 
@@ -21,7 +21,7 @@ pub fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// When how many guests were booted.
+/// The times at which each tenth of the guests had booted.
 pub struct Marks {
     count: u32,
     marks: Vec<(u32, Duration)>,
@@ -35,7 +35,7 @@ impl Marks {
         }
     }
 
-    /// Notes a tenth of the guests, when one is complete.
+    /// Records the time when a tenth of the guests is complete.
     pub fn note(&mut self, booted: u32, time: Duration) {
         let tenths = self.marks.len() as u32;
         if booted >= self.count || booted >= tenths * (self.count / 10).max(1) {
@@ -43,7 +43,8 @@ impl Marks {
         }
     }
 
-    /// Prints the rates; `target` is the one for the first tenth.
+    /// Prints the rates, with `target` beside that of the first tenth. Returns the overall rate and that of the first
+    /// tenth.
     pub fn print(&self, target: &str) -> (f64, f64) {
         let rate = |(from, t0): (u32, Duration), (to, t1): (u32, Duration)| {
             f64::from(to - from) / (t1 - t0).as_secs_f64()

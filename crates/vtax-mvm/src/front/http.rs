@@ -1,4 +1,4 @@
-//! HTTP requests to guests: `GET /vm/N/path` is answered with a guest's line.
+//! HTTP requests to guests: a guest answers `GET /vm/N/path` with a line.
 
 use vtax_http::{Method, Request};
 
@@ -46,8 +46,9 @@ fn target(path: &str) -> Target {
     }
 }
 
-/// The status and body of a guest's line. A line such as `404 text` has its own status, any other is a 200. Statuses
-/// without a body (1xx, 204, 205, 304) are not taken, because a client would read the line as the next answer.
+/// The status and body of a guest's line. A line such as `404 text` has its own status; any other line has status 200.
+/// Statuses without a body (1xx, 204, 205, 304) are not accepted, because a client would read the line as the next
+/// answer.
 #[must_use]
 pub fn line_as_answer(line: &[u8]) -> (u16, &[u8]) {
     if let Some((head, body)) = line.split_at_checked(4)

@@ -12,7 +12,7 @@ use std::time::Duration;
 use vtax_http::unix::Users;
 use vtax_http::{Address, Limits, Listeners, Request, Response, Server};
 
-/// How long another process may take for an answer. It is longer than a guest's limit, so that the process's own error
+/// Time limit of an answer from another process. It is longer than a guest's limit, so that the process's own error
 /// arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(7);
 
@@ -169,7 +169,7 @@ fn forward(
             answer
         }
         Err(cause) => {
-            // The process may have ended, and with it its other connections.
+            // The process may have ended, and its other connections with it.
             lock().remove(socket);
             match cause.kind() {
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -218,7 +218,7 @@ mod tests {
     use std::net::TcpStream;
     use std::os::unix::net::UnixListener;
 
-    /// One guest that answers with its line.
+    /// A route to one guest that answers with its line.
     struct Echo(PathBuf);
 
     impl Route for Echo {
@@ -269,7 +269,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("guest");
         let listener = UnixListener::bind(&path).unwrap();
-        // It takes one connection, and goes after two lines.
+        // The guest accepts one connection and closes it after two lines.
         let guest = std::thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             let mut lines = io::BufReader::new(stream.try_clone().unwrap()).lines();

@@ -75,7 +75,7 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
     Image::from_bytes(name, &bytes)
 }
 
-/// Checks the origin in the source, because a flat binary does not have it.
+/// Checks the origin in the source, because a flat binary does not contain it.
 fn check_origin(name: &str, source: &str) -> Result<()> {
     let problem = |problem: String| {
         Err(Error::Image {

@@ -17,11 +17,11 @@ pub enum DiskFormat {
     Sector,
     /// The boot sector and zeros, 1 MiB.
     Raw,
-    /// The same as a QEMU copy-on-write image, written by qemu-img.
+    /// The boot sector and zeros as a QEMU copy-on-write image, written by qemu-img.
     Qcow2,
 }
 
-/// Writes the image as a disk file. The file appears whole or not at all.
+/// Writes the image as a disk file. The file is complete or absent.
 ///
 /// # Errors
 /// [`Error::File`] when `path` cannot be written; [`Error::Program`] when qemu-img is missing or fails.

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use std::fs;
 use std::path::Path;
 
-/// Bytes of a boot sector.
+/// Size of a boot sector in bytes.
 pub const SECTOR: usize = 512;
 
 /// The address where the firmware loads the boot sector, which its code must assume.

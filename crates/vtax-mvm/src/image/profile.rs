@@ -1,7 +1,7 @@
 //! CPU profiles: TOML that describes when a guest is busy, compiled to assembly.
 //!
-//! One program repeats a table of busy ticks, idle ticks and repetitions, which is made from the profile. A tick is 10 ms
-//! of the guest's timer, long enough that the timer's interrupts cost nothing.
+//! One program repeats a table of busy ticks, idle ticks and repetitions, which is made from the profile. A tick is 10
+//! ms of the guest's timer, so that the cost of the timer's interrupts is negligible.
 
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -56,7 +56,7 @@ pub enum Profile {
 /// Busy ticks, idle ticks and repetitions.
 type Step = (u16, u16, u16);
 
-/// Why a guest cannot follow a profile.
+/// The reason why a guest cannot follow a profile.
 #[derive(Debug, thiserror::Error)]
 enum ProfileError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! A slot: the KVM objects and the memory of one guest at a time.
+//! A slot: the KVM objects and the memory that one guest at a time uses.
 //!
 //! It avoids vCPU ioctls, which are expensive on KVM PVM: registers are transferred in the shared run page
 //! (KVM_CAP_SYNC_REGS), interrupts are injected there, and writes to the serial port and the interrupt controller are
@@ -25,9 +25,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use vm_memory::MmapRegion;
 
-/// Ports whose writes are posted: first port and number. A guest sees no effect of theirs before its next exit, except
-/// an interrupt that it just allowed, which comes with the exit or with the end of the slice. The timer's ports are
-/// not posted, because its time would be wrong.
+/// Ports whose writes are posted: first port and number. A guest sees no effect of a posted write before its next exit,
+/// except an interrupt that it just allowed, which comes with the exit or with the end of the slice. The timer's ports
+/// are not posted, because its time would be wrong.
 const POSTED: [(u64, u32); 2] = [(0x3F8, 8), (0x20, 2)];
 
 const RFLAGS_INTERRUPT: u64 = 1 << 9;
@@ -106,7 +106,7 @@ impl Host {
     }
 }
 
-/// One mapping that the memory of many slots is carved from: a process has 65,530 mappings.
+/// One mapping that holds the memory of many slots: a process has 65,530 mappings.
 #[derive(Debug)]
 pub struct Arena {
     region: MmapRegion,
@@ -140,7 +140,7 @@ impl Arena {
                 rustix::mm::Advice::LinuxNoHugepage,
             )
         };
-        // A kernel without huge pages refuses the advice and needs none.
+        // A kernel without huge pages refuses the advice and does not need it.
         let _ = advised;
         Ok(Arc::new(Self { region, slots }))
     }
@@ -175,24 +175,24 @@ pub enum Exit<'a> {
     Preempted,
     /// Triple fault.
     Shutdown,
-    /// KVM cannot go on, with its exit reason.
+    /// KVM cannot continue; the exit reason of KVM.
     Unsupported(u32),
 }
 
 /// The use of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tenancy {
-    /// One guest, for its whole life.
+    /// One guest for its whole life.
     One,
-    /// Guests by turns. They get no model-specific registers, which are not part of a stored
-    /// guest, and the host's time stamp counter, so that one that moves sees no jump.
+    /// Guests by turns. They get no model-specific registers, which are not part of a stored guest, and the host's time
+    /// stamp counter, so that a guest that moves sees no jump.
     Turns,
 }
 
 /// VM, vCPU and memory.
 #[derive(Debug)]
 pub struct Slot {
-    /// It keeps the VM, whose own descriptor is closed, because no request to it follows.
+    /// It keeps the VM alive. The VM's own descriptor is closed, because no request to it follows.
     vcpu: VcpuFd,
     arena: Arc<Arena>,
     index: usize,
@@ -203,7 +203,7 @@ pub struct Slot {
     debug: [u64; 6],
 }
 
-// A slot moves between threads with its guest; its raw parts are its own.
+// A slot moves between threads with its guest, and no other slot uses its raw pointers.
 impl Slot {
     /// Makes slot `index` of `arena`, with `image` in memory and the processor at its entry.
     ///
@@ -227,8 +227,8 @@ impl Slot {
             move |errno: kvm_ioctls::Error| Error::of_limit(tried, errno.into())
         };
         let vm = host.kvm.create_vm().map_err(failed("create a VM"))?;
-        // Memory before ports: the kernel waits for the readers of a VM's tables when memory is
-        // added, and for milliseconds when a port has just been.
+        // Memory before ports: the kernel waits for the readers of a VM's tables when memory is added, and that takes
+        // milliseconds directly after a port is added.
         let memory = kvm_userspace_memory_region {
             slot: 0,
             flags: 0,
@@ -244,7 +244,7 @@ impl Slot {
             vm.register_coalesced_mmio(IoEventAddress::Pio(port), count)
                 .map_err(failed("post port writes"))?;
         }
-        // The kernel takes milliseconds for a filter, so only slots that stay for long have one.
+        // The kernel takes milliseconds for a filter, so only slots for guests by turns, which last, have one.
         if tenancy == Tenancy::Turns {
             let nothing = MsrFilterRange {
                 flags: MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE,
@@ -332,7 +332,7 @@ impl Slot {
         }
     }
 
-    /// The state at reset on this KVM, from which stored guests are a difference.
+    /// The state at reset on this KVM. Stored guests are differences from it.
     ///
     /// # Errors
     /// [`Error::System`] when KVM fails.
@@ -392,7 +392,7 @@ impl Slot {
         ))
     }
 
-    /// Loads a processor's state. The memory is the caller's to restore.
+    /// Loads a processor's state. The caller restores the memory.
     ///
     /// # Errors
     /// [`Error::System`] when KVM refuses it.
@@ -459,7 +459,7 @@ impl Slot {
         self.pending_stop = true;
     }
 
-    /// Passes on the writes that KVM has posted, in order.
+    /// Passes the writes that KVM has posted to `write`, in order.
     fn drain_posted(&mut self, mut write: impl FnMut(u16, u8)) {
         let page = rustix::param::page_size();
         let capacity =

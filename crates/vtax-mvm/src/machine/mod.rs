@@ -1,4 +1,4 @@
-//! One guest: its state, and its run on a slot until it halts.
+//! One guest: its state, its clock, and its run on a slot.
 
 pub mod devices;
 pub mod kvm;
@@ -12,7 +12,7 @@ use kvm::{Exit, Slot};
 use state::{Processor, Reset};
 use std::time::Instant;
 
-/// Guest memory, in bytes: conventional memory's first 64 KiB. What lies above reads as ones.
+/// Guest memory in bytes: the first 64 KiB of conventional memory. Addresses above read as ones.
 pub const MEMORY: usize = 64 << 10;
 
 /// The clock of a guest, in ns.
@@ -20,9 +20,9 @@ pub const MEMORY: usize = 64 << 10;
 pub enum Clock {
     /// The host's monotonic clock, since an instant, plus an offset.
     Host {
-        /// When the clock read `offset`.
+        /// The time at which the clock read `offset`.
         since: Instant,
-        /// What it read then, in ns.
+        /// The reading at that time, in ns.
         offset: u64,
     },
     /// A microsecond for each reading, so that time depends only on the guest's actions.
@@ -53,16 +53,16 @@ impl Clock {
     }
 }
 
-/// Why a guest stopped for good.
+/// The reason why a guest stopped for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Three faults in a row: the processor shut down.
     TripleFault,
-    /// The guest asked for a reset, and a boot sector that resets would do so for ever.
+    /// The guest requested a reset. A boot sector that resets once would reset for ever.
     Reset,
-    /// KVM could not go on: its exit reason.
+    /// KVM could not continue; the exit reason of KVM.
     Unsupported(u32),
-    /// The guest turned on paging, which this monitor does not park.
+    /// The guest turned on paging, whose state this monitor does not store.
     Paging,
 }
 
@@ -79,7 +79,7 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Why [`run`] returned.
+/// The reason why [`run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Halted, and no interrupt is pending.
@@ -90,9 +90,9 @@ pub enum Stop {
     Dead(Fault),
 }
 
-/// Runs the guest in `slot` until it halts with nothing pending, dies, or is preempted: by the
-/// slice timer, or before entering the guest more than `entries` times. Serial output is appended
-/// to `output`, up to `output_limit` bytes; what is beyond is counted in the second result.
+/// Runs the guest in `slot` until it halts with nothing pending, dies, or is preempted: by the slice timer, or before
+/// entering the guest more than `entries` times. Serial output is appended to `output`, up to `output_limit` bytes;
+/// further bytes are counted in the second result.
 ///
 /// # Errors
 /// [`crate::Error::System`] when KVM itself fails.

@@ -12,7 +12,7 @@ use super::{Guest, MEMORY};
 use crate::error::{Error, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Takes the guest out of its slot, and leaves the slot's memory as at reset.
+/// Takes the guest out of its slot and leaves the slot's memory as at reset.
 ///
 /// # Errors
 /// [`Error::System`] when KVM fails.
@@ -138,9 +138,9 @@ struct Writer {
 }
 
 impl Writer {
-    /// Appends the runs in which `new` differs from `old`, which are equally long, and names each.
+    /// Appends the runs in which `new` differs from `old`, which has the same length, and calls `run` for each.
     fn compare(&mut self, new: &[u8], old: &[u8], mut run: impl FnMut(usize, usize)) {
-        /// Equal bytes inside a run that are cheaper stored than skipped.
+        /// The most equal bytes that are cheaper to store inside a run than to skip.
         const BRIDGE: usize = 2;
         const BLOCK: usize = 256;
         let length = new.len().min(old.len());

@@ -1,4 +1,4 @@
-//! Time slices: a timer on each worker thread that takes the processor from a guest that spins.
+//! Time slices: a timer on each worker thread that interrupts a spinning guest.
 
 use crate::error::{Error, Result};
 use std::cell::Cell;
@@ -14,7 +14,7 @@ thread_local! {
     static RUNNING: Cell<*mut u8> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// Interrupts KVM_RUN, and sets `immediate_exit` in case it was not entered yet.
+/// Interrupts KVM_RUN, and sets `immediate_exit` in case KVM_RUN was not entered yet.
 extern "C" fn over(_signal: libc::c_int) {
     let byte = RUNNING.with(Cell::get);
     if !byte.is_null() {
@@ -24,7 +24,7 @@ extern "C" fn over(_signal: libc::c_int) {
     }
 }
 
-/// The vCPU that the handler interrupts, while this lives.
+/// Marks the vCPU that the handler interrupts while this is alive.
 pub(super) struct Running(());
 
 impl Running {
@@ -44,12 +44,12 @@ impl Drop for Running {
 pub struct SliceTimer {
     timer: libc::timer_t,
     armed: bool,
-    /// The timer signals the thread that made it.
+    /// The timer signals the thread that created it.
     not_send: std::marker::PhantomData<*const ()>,
 }
 
 impl SliceTimer {
-    /// Makes the calling thread's timer, disarmed.
+    /// Creates the calling thread's timer, disarmed.
     ///
     /// # Errors
     /// [`Error::System`] when the kernel has no timer left for this process.

@@ -7,7 +7,7 @@ use crate::image::{Image, ORIGIN, SECTOR};
 use kvm_bindings::{kvm_fpu, kvm_regs, kvm_sregs, kvm_vcpu_events};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The floating-point and vector registers, as FXSAVE has them.
+/// The floating-point and vector registers in FXSAVE's layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, FromBytes, IntoBytes, Immutable)]
 pub struct Fpu {
@@ -99,7 +99,7 @@ impl Processor {
             debug,
             halted: u64::from(halted),
         };
-        // Which parts were valid when read says nothing of the guest.
+        // The guest cannot observe which parts of the events were valid when read.
         processor.events.flags = 0;
         // A pending interrupt is stored once, in the events.
         processor.sregs.interrupt_bitmap = [0; 4];

@@ -1,11 +1,11 @@
 //! How many live guests a process can hold.
 
-/// Descriptors and mappings of one live guest: its vCPU; the run page.
+/// Descriptors and mappings of one live guest: its vCPU and the run page.
 const PER_GUEST: u64 = 1;
-/// Descriptors and mappings for the process itself.
+/// Descriptors and mappings of the process itself.
 const RESERVE: u64 = 512;
 
-/// The most clients of a worker, because all of them are searched for the most silent one.
+/// The most clients of a worker. The search for the longest silent client reads all of them.
 const MOST_CLIENTS: u64 = 4096;
 
 /// The number of live guests that a process can hold, and the limit that binds.

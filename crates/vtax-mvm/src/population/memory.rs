@@ -8,7 +8,7 @@ use std::io;
 /// The reserve is one part in this many of the host's memory.
 const RESERVED_PART: u64 = 32;
 
-/// The least memory of a guest in bytes, as measured.
+/// The smallest memory of a guest in bytes, as measured.
 fn least(holding: Holding) -> u64 {
     match holding {
         Holding::Live => 128 << 10,
@@ -33,7 +33,7 @@ fn boots_between_checks(holding: Holding) -> u32 {
     allow(unsafe_code, reason = "a setting of the C library")
 )]
 pub fn return_large_allocations() {
-    /// Bytes. A guest that has written little is stored in a hundredth of it.
+    /// The threshold in bytes. A guest that has written little is stored in a hundredth of it.
     #[cfg(target_env = "gnu")]
     const LARGE: i32 = 32 << 10;
     // SAFETY: takes numbers only, and locks the allocator itself.
@@ -47,7 +47,7 @@ pub fn return_large_allocations() {
 #[derive(Debug)]
 pub struct Reserve {
     meminfo: MemoryFile,
-    /// Bytes.
+    /// The reserve in bytes.
     kept: u64,
 }
 
@@ -82,7 +82,7 @@ impl Reserve {
     /// Refuses a boot that would use the reserve. Guest `offset` is next.
     ///
     /// # Errors
-    /// [`Error::Exhausted`]; [`Error::File`] when the host does not say what is available.
+    /// [`Error::Exhausted`]; [`Error::File`] when the host's memory cannot be read.
     pub fn check(&self, offset: u32, holding: Holding) -> Result<()> {
         if !offset.is_multiple_of(boots_between_checks(holding)) {
             return Ok(());

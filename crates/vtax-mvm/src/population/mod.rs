@@ -30,12 +30,12 @@ pub const MAX_ANSWER: usize = 4096;
 /// Requests that wait for one guest; more are refused.
 const MAX_REQUESTS: usize = 16;
 
-/// How guests are held.
+/// The way in which guests are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
     /// Each keeps its KVM objects.
     Live,
-    /// Halted guests are stored in compact form, and share a slot per worker.
+    /// Halted guests are stored in compact form; each worker has one slot in which they take turns.
     Parked,
 }
 
@@ -60,7 +60,7 @@ pub enum Answer {
     Dead(Fault),
 }
 
-/// Why a request is refused.
+/// The reason for which a request is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No guest has this number.
@@ -77,16 +77,16 @@ pub enum Refusal {
 #[derive(Debug)]
 struct QueuedRequest {
     request: Vec<u8>,
-    /// `None` once the request has expired. Its answer must still be distinguished from the next.
+    /// `None` once the request has expired. The guest's answer to it must still be separated from the next one.
     reply: Option<ReplyTo>,
 }
 
-/// The storage of guests between their turns.
+/// The storage of idle guests.
 #[derive(Debug)]
 enum Storage {
-    /// A slot for each, with its memory in the arena.
+    /// A slot for each guest, with its memory in the arena.
     Live(Arc<Arena>),
-    /// The difference from this state.
+    /// The difference from this state at reset.
     Parked(Box<Reset>),
 }
 
@@ -113,7 +113,7 @@ enum Guest {
 /// A guest with requests or work.
 #[derive(Debug)]
 struct Active {
-    /// None while a worker runs it.
+    /// `None` while a worker runs the guest.
     body: Option<GuestState>,
     queued: bool,
     /// Input of the serial line.
@@ -177,7 +177,7 @@ pub struct Population {
     clock: Clock,
     guests: Vec<Mutex<Guest>>,
     queue: Mutex<Queue>,
-    /// Next guest to boot, as an offset.
+    /// The next guest to boot, as an offset from the first.
     next: AtomicU32,
     booted: AtomicU32,
     dead: AtomicU32,
@@ -194,8 +194,8 @@ pub struct Population {
     admitted: AtomicU32,
 }
 
-/// A poisoned lock means that a thread panicked, which only a bug does; its data is still whole,
-/// because every change under a lock here is a single assignment or push.
+/// A poisoned lock means that a thread panicked, which is a bug. Its data is still consistent, because every change
+/// under a lock here is a single assignment or push.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
@@ -261,14 +261,14 @@ impl Population {
         lock(&self.queue).join(share);
     }
 
-    /// What the population is made of.
+    /// The settings of the population.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Limits boots to the first `count` guests. Without it all boot. A guest that gets input boots in any case. Call
-    /// [`worker::Workers::admit`] once workers run.
+    /// Limits boots to the first `count` guests. The default is all guests. A guest that gets input boots in any case.
+    /// Call [`worker::Workers::admit`] once workers run.
     pub fn admit(&self, count: u32) {
         self.admitted
             .store(count.min(self.plan.count), Ordering::SeqCst);
@@ -279,7 +279,7 @@ impl Population {
         self.next.load(Ordering::Relaxed) < self.admitted.load(Ordering::SeqCst)
     }
 
-    /// The next guest to boot, as a distance from the first.
+    /// Takes the next guest to boot, as an offset from the first.
     fn next_boot(&self) -> Option<u32> {
         let admitted = self.admitted.load(Ordering::Acquire);
         self.next
@@ -289,7 +289,7 @@ impl Population {
             .ok()
     }
 
-    /// Counts guests and work. Cheap.
+    /// Counts guests and work, without reading the guests.
     #[must_use]
     pub fn census(&self) -> Census {
         Census {
@@ -334,7 +334,7 @@ impl Population {
             .get(number.checked_sub(self.plan.first)? as usize)
     }
 
-    /// Sends `request` to a guest's serial port and its next line to `reply`.
+    /// Sends `request` to a guest's serial port. The guest's next line goes to `reply`.
     fn ask(
         &self,
         number: u32,
@@ -360,7 +360,7 @@ impl Population {
         Ok(())
     }
 
-    /// Sends bytes to a guest's serial port; nobody waits for an answer.
+    /// Sends bytes to a guest's serial port without a request for an answer.
     fn send(&self, number: u32, bytes: &[u8]) -> std::result::Result<(), Refusal> {
         let mut guest = lock(self.guest(number).ok_or(Refusal::NoSuchGuest)?);
         let active = activate(&mut guest)?;
@@ -400,7 +400,7 @@ impl Population {
                 if ask.reply == Some(reply) {
                     ask.reply = None;
                     if i > 0 {
-                        // It was never sent, so no answer will come.
+                        // The request was never sent, so no answer will come.
                         active.asks.remove(i);
                     }
                     break;
@@ -409,7 +409,7 @@ impl Population {
         }
     }
 
-    /// The guest's timer is due.
+    /// Activates and queues a guest whose timer is due.
     fn tick(&self, number: u32, deadline: u64) {
         {
             let mut ticking = lock(&self.ticking);
@@ -432,7 +432,7 @@ impl Population {
         }
     }
 
-    /// Whether there is a turn for a worker, which `boots` guests or does not.
+    /// Whether a worker has a turn to give. `boots`: the worker boots guests.
     fn runnable(&self, boots: bool) -> bool {
         !self.held.load(Ordering::Acquire)
             && (boots && self.boots_wait() || !lock(&self.queue).is_empty())

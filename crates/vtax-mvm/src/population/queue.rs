@@ -11,7 +11,8 @@ use std::collections::BinaryHeap;
 /// The most run time that a guest may be ahead of those of other processes, in ns.
 const MOST_LEAD_NS: u64 = 4 * SLICE_NS.unsigned_abs();
 
-/// How long this process waits for another one's turn, in ns. After that the other is stopped, or the host is busy.
+/// The longest wait of this process for another one's turn, in ns. A longer wait means that the other is stopped, or
+/// that the host is busy.
 const STUCK_TIMEOUT_NS: u64 = 200_000_000;
 
 /// Guests that wait for their turn.
@@ -20,21 +21,21 @@ pub struct Queue {
     waiting: BinaryHeap<Reverse<(u64, u64, u32)>>,
     /// The run time of the guest that had the last turn.
     least: u64,
-    /// Breaks ties: first come, first served.
+    /// The order of arrival, which breaks ties.
     sequence: u64,
     share: Option<Share>,
-    /// Since when, in ns, and at what run time this process waits for another.
+    /// The start of the wait for another process, in ns, and the run time of that process's next guest.
     held_up: Option<(u64, u64)>,
 }
 
-/// The next turn.
+/// The result of taking a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// This guest's.
+    /// The turn of this guest.
     Guest(u32),
-    /// That of guests in other processes.
+    /// The turn of guests in other processes.
     Others,
-    /// No guest waits.
+    /// No guest waits for a turn.
     Nobody,
 }
 
@@ -54,7 +55,7 @@ impl Queue {
         runtime
     }
 
-    /// Takes the guest whose turn it is at `now`, in ns.
+    /// Takes the guest that has the next turn at `now`, in ns.
     pub fn pop(&mut self, now: u64) -> Next {
         let Some(Reverse((runtime, _, number))) = self.waiting.peek().copied() else {
             self.publish();
@@ -119,7 +120,7 @@ mod tests {
     fn guests_that_always_want_to_run_get_equal_time() {
         let mut queue = Queue::default();
         let mut had = [0u64; 3];
-        // The second uses only a third of each turn.
+        // The second guest uses only a third of each turn.
         let turn = [900, 300, 900];
         for number in 0..3 {
             queue.push(number, 0);
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(queue.pop(0), Next::Guest(2));
     }
 
-    /// Queues of two processes.
+    /// The queues of two processes that share.
     fn pair() -> [Queue; 2] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("share");
@@ -165,7 +166,7 @@ mod tests {
         for number in 1..5 {
             queues[1].push(number, 0);
         }
-        // Both processes may run a guest at any time, as they have a core each.
+        // Both processes may run a guest at any time, because each has a core.
         for round in 0..4000 {
             for queue in &mut queues {
                 if let Next::Guest(number) = queue.pop(round) {
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(going.pop(STUCK_TIMEOUT_NS + 1), Next::Guest(2));
         going.push(2, 51_000_000);
         assert_eq!(going.pop(STUCK_TIMEOUT_NS + 2), Next::Guest(2));
-        // It goes on, and is behind.
+        // The stopped process continues, and its run time is behind.
         going.push(2, 52_000_000);
         assert_eq!(stopped.pop(0), Next::Guest(1));
         stopped.push(1, 1_000_000);

@@ -1,9 +1,9 @@
 //! Fair shares of processor time among the guests of several processes.
 //!
-//! A process gives its next turn to the guest that has had the least processor time. A guest that is alone in its
-//! process would so get as much as all guests of another process together. So each process publishes the processor
-//! time of its next guest in shared memory, and a process whose next guest is ahead of all others leaves the processor
-//! to them for a moment.
+//! A process gives its next turn to the guest that has had the least processor time. Without sharing, a guest that is
+//! alone in its process would get as much as all guests of another process together. So each process publishes the
+//! processor time of its next guest in shared memory, and a process whose next guest is ahead of all others leaves the
+//! processor to them for a short time.
 
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -41,7 +41,7 @@ impl Share {
     /// Opens the shared memory for the process with index `own`.
     ///
     /// # Errors
-    /// [`Error::File`] when `path` is not what [`Share::create`] made.
+    /// [`Error::File`] when `path` was not made by [`Share::create`].
     pub fn join(path: &Path, own: u32) -> Result<Self> {
         let file = vtax_files::edit(path).map_err(std::io::Error::from);
         let file = file.and_then(|file| match file.metadata()?.len() {
@@ -90,7 +90,7 @@ impl Share {
         }
     }
 
-    /// The processor time of the least served guest of all processes, in ns, from which guests that wake start.
+    /// The processor time of the least served guest of all processes, in ns. Guests that wake start from it.
     pub fn floor(&self) -> u64 {
         self.entry(0).load(Ordering::Acquire)
     }

@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 const DIGEST: usize = 32;
 
 const IDLE: u8 = 0;
-/// It has work: a timer, an unfinished slice, or input.
+/// The guest has work: a timer, an unfinished slice, or input.
 const AWAKE: u8 = 1;
 const DEAD: u8 = 2;
 
@@ -212,7 +212,7 @@ impl Population {
         )?;
         population.dead.store(dead, Ordering::Relaxed);
         for number in awake {
-            // A timer or an unfinished slice goes on as soon as a worker runs.
+            // A timer or an unfinished slice continues as soon as a worker runs.
             let _ = population.send(number, &[]);
         }
         Ok(population)
@@ -224,7 +224,7 @@ fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
     loop {
         match &*lock(guest) {
             Guest::Idle(GuestState::Stored(stored)) => {
-                // A guest that was never booted is awake: it has its boot sector to run.
+                // A guest that was never booted is awake, because its boot sector has not run.
                 return (
                     if ticking() || stored.is_empty() {
                         AWAKE
@@ -245,7 +245,7 @@ fn stored(guest: &Mutex<Guest>, ticking: impl Fn() -> bool) -> (u8, Vec<u8>) {
                     return (AWAKE, stored);
                 }
             }
-            // Live populations are refused before.
+            // A live population is refused before this call.
             Guest::Idle(GuestState::LiveGuest(_)) => return (AWAKE, Vec::new()),
         }
         std::thread::sleep(Duration::from_micros(200));

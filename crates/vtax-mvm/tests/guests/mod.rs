@@ -1,10 +1,10 @@
-//! Boot sectors of guests that misbehave, and what guests need.
+//! Boot sectors of misbehaving guests, and the conditions for running guests.
 
 use vtax_mvm::image::{Image, SECTOR};
 use vtax_mvm::machine::kvm::Host;
 use vtax_testkit::needs::Need;
 
-/// A KVM that micro VMs run on.
+/// The condition that KVM can run micro VMs.
 pub fn micro_vms() -> Need {
     Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))
 }
@@ -17,7 +17,7 @@ pub fn program(code: &[u8]) -> Image {
     Image::from_bytes("program", &bytes).unwrap()
 }
 
-/// A program that sleeps until its serial port interrupts, with what follows at 0x7C24 as the handler.
+/// A program that sleeps until its serial port interrupts, with `handler` at 0x7C24.
 pub fn on_serial(handler: &[u8]) -> Image {
     let sleeper = [
         0xFA, 0x31, 0xC0, 0x8E, 0xD8, 0x8E, 0xD0, 0xBC, 0x00, 0x7C, // cli; segments; stack

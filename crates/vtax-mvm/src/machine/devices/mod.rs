@@ -27,16 +27,16 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Brings the timer to `now` (ns) and its interrupt to the controller.
+    /// Advances the timer to `now` (ns) and raises its interrupt line if it ticked.
     pub fn advance(&mut self, now: u64) {
         if self.pit.fired(now) {
-            // The line goes low for one tick before each edge: a new edge even when it stayed high.
+            // The line goes low for one tick before each edge, so that the edge counts even where the line stayed high.
             self.pic.set_line(TIMER_IRQ, false);
             self.pic.set_line(TIMER_IRQ, true);
         }
     }
 
-    /// When the timer will next interrupt, in ns, if the guest would notice.
+    /// The time of the timer's next interrupt in ns; `None` if the guest masks it.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         if self.pic.masked(TIMER_IRQ) {
@@ -46,7 +46,7 @@ impl Devices {
         }
     }
 
-    /// Bytes arrive on the serial line.
+    /// Receives bytes on the serial line.
     pub fn receive(&mut self, bytes: &[u8]) {
         self.uart.receive(bytes);
         self.serial_line();
@@ -56,7 +56,7 @@ impl Devices {
         self.pic.set_line(SERIAL_IRQ, self.uart.interrupt());
     }
 
-    /// The guest writes a byte to a port. Serial output is appended to `output`.
+    /// Handles the guest's write of a byte to a port. Serial output is appended to `output`.
     pub fn write(&mut self, port: u16, value: u8, now: u64, output: &mut Vec<u8>) {
         match port {
             0x20 | 0x21 | 0xA0 | 0xA1 | 0x4D0 | 0x4D1 => self.pic.write(port, value),
@@ -75,7 +75,7 @@ impl Devices {
         }
     }
 
-    /// The guest reads a byte from a port. Ports without a device read as ones.
+    /// Handles the guest's read of a byte from a port. Ports without a device read as ones.
     pub fn read(&mut self, port: u16, now: u64) -> u8 {
         match port {
             0x20 | 0x21 | 0xA0 | 0xA1 | 0x4D0 | 0x4D1 => self.pic.read(port),

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The input of the first controller that the second one drives.
 const CASCADE: u8 = 2;
 
-/// One 8259A. Flags are bytes so that the whole is plain data.
+/// One 8259A. Flags are bytes, so that the struct is plain data.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable)]
 struct Chip {
@@ -89,7 +89,7 @@ impl Chip {
     }
 
     fn initialise(&mut self, icw1: u8) {
-        // Lines and trigger modes are wires: they outlast initialisation.
+        // Lines and trigger modes are wires, which initialisation does not change.
         *self = Self {
             lines: self.lines,
             level_triggered: self.level_triggered,
@@ -188,8 +188,8 @@ pub struct Pic {
 }
 
 impl Default for Pic {
-    /// As firmware leaves them, vectors 0x08 and 0x70, but with everything masked: there is no
-    /// firmware here that could serve an interrupt.
+    /// The state that firmware leaves, vectors 0x08 and 0x70, but with everything masked: this machine has no firmware
+    /// that could serve an interrupt.
     fn default() -> Self {
         let chip = |vector_base| Chip {
             vector_base,
@@ -204,7 +204,7 @@ impl Default for Pic {
 }
 
 impl Pic {
-    /// A device drives its interrupt line.
+    /// Sets the level of a device's interrupt line.
     pub fn set_line(&mut self, irq: u8, high: bool) {
         if irq < 8 {
             self.first.set_line(irq, high);
@@ -231,7 +231,7 @@ impl Pic {
         self.first.pending(true).is_some()
     }
 
-    /// The processor takes the interrupt: its vector. A request that has gone reads as IRQ 7.
+    /// Acknowledges the interrupt as the processor does, and returns its vector. A withdrawn request reads as IRQ 7.
     pub fn acknowledge(&mut self) -> u8 {
         let Some(irq) = self.first.pending(true) else {
             return self.first.vector_base.wrapping_add(7);
@@ -248,7 +248,7 @@ impl Pic {
         self.second.vector_base.wrapping_add(irq.unwrap_or(7))
     }
 
-    /// The guest writes to a controller's port.
+    /// Handles the guest's write to a controller's port.
     pub fn write(&mut self, port: u16, value: u8) {
         match port {
             0x20 => self.first.command(value),
@@ -262,7 +262,7 @@ impl Pic {
         self.cascade();
     }
 
-    /// The guest reads a controller's port.
+    /// Handles the guest's read of a controller's port.
     pub fn read(&mut self, port: u16) -> u8 {
         let value = match port {
             0x20 | 0x21 => self.first.read(port == 0x20, true),

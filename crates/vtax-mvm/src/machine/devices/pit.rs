@@ -19,11 +19,11 @@ fn nanoseconds(count: u64) -> u64 {
     (count / HERTZ) * SECOND + ((count % HERTZ) * SECOND).div_ceil(HERTZ)
 }
 
-/// One channel. Flags are bytes so that the whole is plain data.
+/// One channel. Flags are bytes, so that the struct is plain data.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, FromBytes, IntoBytes, Immutable)]
 pub struct Channel {
-    /// When the count was loaded, in ns.
+    /// The time at which the count was loaded, in ns.
     loaded: u64,
     /// Edges of the output that were reported since then.
     reported: u64,
@@ -33,7 +33,7 @@ pub struct Channel {
     mode: u8,
     /// 1 low byte, 2 high byte, 3 low then high.
     access: u8,
-    /// The low byte of a count whose high byte has not come yet.
+    /// The low byte of a count whose high byte has not been written yet.
     low: u8,
     writing_high: u8,
     reading_high: u8,
@@ -65,7 +65,7 @@ impl Channel {
         let divisor = u64::from(self.divisor);
         let left = match self.mode {
             2 => divisor - passed % divisor,
-            // Counts by two, twice a period.
+            // Mode 3 counts by two, twice a period.
             3 => divisor - 2 * passed % divisor,
             _ => divisor.wrapping_sub(passed),
         };
@@ -107,7 +107,7 @@ pub struct Pit {
 }
 
 impl Default for Pit {
-    /// As firmware leaves it: channel 0 ticks 18.2 times a second.
+    /// The state that firmware leaves: channel 0 ticks 18.2 times a second.
     fn default() -> Self {
         let channel = Channel {
             divisor: 65_536,
@@ -122,7 +122,7 @@ impl Default for Pit {
 }
 
 impl Pit {
-    /// Whether channel 0 had an edge since the last call. Ticks that were missed are one tick.
+    /// Whether channel 0 had an edge since the last call. Several missed ticks count as one.
     pub fn fired(&mut self, now: u64) -> bool {
         let [channel, ..] = &mut self.channels;
         let edges = channel.edges(now);
@@ -131,7 +131,7 @@ impl Pit {
         fired
     }
 
-    /// When channel 0 will next have an edge, in ns.
+    /// The time of channel 0's next edge, in ns.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         let [channel, ..] = &self.channels;
@@ -142,7 +142,7 @@ impl Pit {
         Some(channel.loaded.saturating_add(nanoseconds(next)))
     }
 
-    /// The guest writes ports 0x40 to 0x43.
+    /// Handles the guest's write to one of the ports 0x40 to 0x43.
     pub fn write(&mut self, port: u16, value: u8, now: u64) {
         if port & 3 == 3 {
             return self.control(value, now);
@@ -199,7 +199,7 @@ impl Pit {
         };
     }
 
-    /// The guest reads ports 0x40 to 0x43.
+    /// Handles the guest's read of one of the ports 0x40 to 0x43.
     pub fn read(&mut self, port: u16, now: u64) -> u8 {
         let Some(channel) = self.channels.get_mut(usize::from(port & 3)) else {
             return 0xFF;
@@ -225,7 +225,7 @@ impl Pit {
             }
             _ if channel.reading_high == 0 => {
                 channel.reading_high = 1;
-                // Both halves of an unlatched read come from one count, or it could tear.
+                // Both halves of an unlatched read come from one count, so that the value is consistent.
                 channel.latch = count;
                 channel.latched = 1;
                 low

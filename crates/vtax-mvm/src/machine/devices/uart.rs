@@ -1,13 +1,13 @@
 //! The 16550A serial port at 0x3F8.
 //!
-//! Behaves as QEMU's `hw/char/serial.c`: the interrupt line is derived from the registers after
-//! every access, receive and transmit FIFOs hold 16 bytes, and what is sent has left at once.
-//! Bytes that do not fit the receive FIFO wait on the wire, up to [`MAX_WIRE`].
+//! Behaves as QEMU's `hw/char/serial.c`: the interrupt line is derived from the registers after every access, receive
+//! and transmit FIFOs hold 16 bytes, and a sent byte leaves at once. Bytes that do not fit into the receive FIFO wait
+//! on the wire, up to [`MAX_WIRE`].
 
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes that wait for one guest to take them; what comes beyond is lost, as on a real line.
+/// The most bytes that wait for one guest; further bytes are lost, as on a real line.
 pub const MAX_WIRE: usize = 16 << 10;
 
 const IER_RECEIVE: u8 = 0x01;
@@ -28,7 +28,7 @@ pub struct Registers {
     line_control: u8,
     modem_control: u8,
     scratch: u8,
-    /// The transmitter became empty and nobody has been told.
+    /// The transmitter became empty, and its interrupt is not acknowledged.
     transmitter_empty: u8,
 }
 
@@ -42,7 +42,7 @@ pub struct Uart {
 }
 
 impl Uart {
-    /// Bytes arrive on the line.
+    /// Receives bytes on the line.
     pub fn receive(&mut self, bytes: &[u8]) {
         let room = MAX_WIRE.saturating_sub(self.received.len());
         self.received.extend(bytes.iter().take(room));
@@ -77,8 +77,8 @@ impl Uart {
         0x01
     }
 
-    /// The guest writes a register. Returns whether the interrupt line fell in between, so that
-    /// a controller that watches for edges sees one.
+    /// Handles the guest's write to a register. Returns whether the interrupt line fell in between, so that a
+    /// controller with edge triggering gets an edge.
     pub fn write(&mut self, register: u16, value: u8, output: &mut Vec<u8>) -> bool {
         let r = &mut self.registers;
         let divisor = r.line_control & LCR_DIVISOR != 0;
@@ -123,7 +123,7 @@ impl Uart {
         false
     }
 
-    /// The guest reads a register. Also returns whether the interrupt line fell in between.
+    /// Handles the guest's read of a register. Also returns whether the interrupt line fell in between.
     pub fn read(&mut self, register: u16) -> (u8, bool) {
         let divisor = self.registers.line_control & LCR_DIVISOR != 0;
         let r = &mut self.registers;

@@ -7,10 +7,10 @@ use crate::front::http::PLAIN;
 use mio::net::{TcpStream, UnixStream};
 use std::io::{self, Read, Write};
 
-/// The most bytes of a client's input; the rest stays in the kernel's buffers.
+/// The most bytes of a client's input; the rest waits in the kernel's buffers.
 const MAX_INPUT: usize = 4 * vtax_http::LONGEST_HEAD;
 
-/// The most bytes that wait for a slow reader. Beyond them its serial output is dropped and its requests wait.
+/// The most bytes that wait for a slow reader. Above the limit, serial output is dropped and requests wait.
 const MAX_UNREAD: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Stream {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// On the UNIX socket, until the first line.
+    /// A connection to the UNIX socket before its first line.
     Unknown,
     Http,
     /// Raw bytes from and to a guest's serial port.
@@ -59,11 +59,11 @@ pub struct Connection {
     pub protocol: Protocol,
     pub input: Vec<u8>,
     output: Vec<u8>,
-    /// The request that has not been answered. The next is read only after it.
+    /// The request that has not been answered. The next request is read after its answer.
     pub waiting: Option<PendingRequest>,
     /// Whether requests wait until the client reads its answers.
     pub held_back: bool,
-    /// Whether the client has closed its side, which the next read will find.
+    /// Whether the client has closed its side. The next read finds the end.
     pub hung_up: bool,
     /// The time of its last input, by the worker's clock.
     pub last_input: u64,
@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Reads what has come, as far as there is room.
+    /// Reads the available input, up to the limit.
     pub fn read(&mut self) {
         let mut buffer = [0u8; 4096];
         self.unread = false;
@@ -104,7 +104,7 @@ impl Connection {
                 Ok(0) => self.ended = true,
                 Ok(count) => {
                     self.input.extend(buffer.iter().take(count));
-                    // Less than was asked for is all: more input is a new event. Only the end may follow already.
+                    // A short read empties the socket: more input is a new event. Only the end may follow without one.
                     if count < buffer.len() && !self.hung_up {
                         return;
                     }
@@ -116,7 +116,7 @@ impl Connection {
         }
     }
 
-    /// Whether there may be more to read without an event.
+    /// Whether there may be more to read without an event, and room for it.
     pub fn readable(&self) -> bool {
         self.unread && self.input.len() < MAX_INPUT
     }
@@ -129,7 +129,7 @@ impl Connection {
         self.output.len() <= MAX_UNREAD
     }
 
-    /// Adds serial output, unless too much waits already.
+    /// Adds serial output, unless the unread output would exceed its limit.
     pub fn forward(&mut self, bytes: &[u8]) {
         if self.output.len() + bytes.len() <= MAX_UNREAD {
             self.output.extend(bytes);

@@ -28,7 +28,7 @@ const POLL_INTERVAL_NS: u64 = 100_000;
 pub enum Timer {
     /// A guest's own timer is due.
     Guest(u32),
-    /// A request has waited long enough.
+    /// The time limit of a request is over.
     Request(ReplyTo),
     /// Connections can be accepted again.
     Accept(Token),
@@ -49,12 +49,12 @@ pub struct Worker {
     pub unfinished: Vec<usize>,
     pub slice: SliceTimer,
     pub clock: Clock,
-    /// The slot that parked guests take turns in, and its arena.
+    /// The slot in which parked guests take turns, and its arena.
     pub slot: Option<(Slot, Arc<Arena>)>,
     pub timers: Timers<Timer>,
     pub output: Vec<u8>,
-    /// Whether this worker boots guests. Live ones are booted by one worker: the kernel makes only
-    /// one VM at a time for a process.
+    /// Whether this worker boots guests. One worker boots all live guests, because the kernel makes one VM at a time
+    /// for a process.
     pub boots: bool,
     /// Whether the next turn is that of guests in other processes.
     pub ahead: bool,
@@ -63,7 +63,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Makes a worker on the thread that is to run it.
+    /// Creates a worker on the thread that runs it.
     ///
     /// # Errors
     /// When its slot cannot be made or its listeners cannot be registered.
@@ -122,7 +122,7 @@ impl Worker {
         })
     }
 
-    /// Works until the workers are stopped.
+    /// Runs until the workers are stopped.
     ///
     /// # Errors
     /// When KVM or the event queue fails.
@@ -167,7 +167,7 @@ impl Worker {
         } else {
             self.slice.disarm();
             let timeout = if ahead || population.held.load(Ordering::Acquire) {
-                // There is no event when other processes have caught up, or a snapshot is written.
+                // No event comes when other processes have caught up, or when a snapshot is complete.
                 Some(Duration::from_millis(1))
             } else {
                 let now = self.clock.now();
@@ -187,7 +187,7 @@ impl Worker {
         })
     }
 
-    /// The deadline of a request that comes now.
+    /// The deadline of a request that arrives now.
     pub fn request_deadline(&mut self) -> u64 {
         let patience = u64::try_from(ANSWER_TIMEOUT.as_nanos()).unwrap_or(u64::MAX);
         self.clock.now().saturating_add(patience)

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// The event that only ends a worker's sleep.
+/// The event of a wake-up.
 pub const WAKE: Token = Token(0);
 
 #[derive(Debug)]
@@ -23,11 +23,11 @@ struct Mailbox {
 }
 
 impl Mailbox {
-    /// Wakes the worker if it sleeps or is about to. Returns whether it did.
+    /// Wakes the worker if it sleeps or is about to. Returns whether that was the case.
     fn wake(&self) -> bool {
         let asleep = self.asleep.swap(false, Ordering::SeqCst);
         if asleep {
-            // It writes to an eventfd whose counter cannot overflow.
+            // The wake-up writes to an eventfd whose counter cannot overflow.
             let _ = self.waker.wake();
         }
         asleep
@@ -39,10 +39,10 @@ impl Mailbox {
 pub struct Mailboxes(Vec<Mailbox>);
 
 impl Mailboxes {
-    /// A mailbox for each worker, which is woken out of its `poll`.
+    /// A mailbox for each worker. A wake-up ends the worker's `poll`.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when descriptors are.
+    /// [`Error::Exhausted`] when no descriptor is left.
     pub fn new<'a>(polls: impl IntoIterator<Item = &'a Poll>) -> Result<Self> {
         let mailbox = |poll: &Poll| {
             Ok(Mailbox {
@@ -68,7 +68,7 @@ impl Mailboxes {
         }
     }
 
-    /// Gives a worker an answer for one of its connections.
+    /// Adds an answer to the mailbox of the worker that has the connection.
     pub fn post(&self, reply: ReplyTo, answer: Answer) {
         if let Some(mailbox) = self.0.get(reply.worker) {
             lock(&mailbox.answers).push((reply, answer));
@@ -84,7 +84,7 @@ impl Mailboxes {
             .unwrap_or_default()
     }
 
-    /// Waits for events until `timeout`, or for ever if that is `None`, unless `work` finds some.
+    /// Waits for events until `timeout`, or without a limit if that is `None`, unless `work` returns true.
     ///
     /// # Errors
     /// When the kernel fails, except by interruptions.
@@ -111,7 +111,7 @@ impl Mailboxes {
     }
 }
 
-/// Takes the present events, or those until `timeout`.
+/// Reads the pending events, or waits for some until `timeout`.
 ///
 /// # Errors
 /// When the kernel fails, except by interruptions, such as by the slice timer.
@@ -170,7 +170,7 @@ mod tests {
                     .unwrap();
                 let answers = self.mailboxes.take(index).len() as u64;
                 let taken = u64::from(lock(&self.queue).pop_front().is_some());
-                // As a worker does before its turn: the rest is for somebody else.
+                // As a worker does before its turn: another worker takes the rest.
                 if !lock(&self.queue).is_empty() {
                     self.mailboxes.wake_one();
                 }
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// One worker on this thread, and when work comes to it: at each step of its going to sleep.
+    /// One worker on this thread, which work can reach at each step of its going to sleep.
     struct Sleeper {
         mailboxes: Mailboxes,
         poll: Poll,
@@ -221,7 +221,8 @@ mod tests {
             self.mailboxes.post(reply, Answer::TooLong);
         }
 
-        /// Sleeps until woken; `late` happens between the last look for work and the wait.
+        /// Sleeps until woken; `late` runs between the last check for work and the wait. Returns whether the sleep
+        /// lasted to its time limit.
         fn sleeps_through(&mut self, late: impl FnOnce(&Mailboxes, &Mutex<Vec<u64>>)) -> bool {
             let long = Duration::from_secs(5);
             let started = Instant::now();
@@ -272,7 +273,7 @@ mod tests {
             });
             assert!(woken);
         }
-        // Nothing is left over that would end a sleep without a reason.
+        // No earlier wake-up is left that would end the next sleep.
         let mut events = Events::with_capacity(8);
         let brief = Some(Duration::from_millis(20));
         let started = Instant::now();
@@ -288,8 +289,8 @@ mod tests {
     #[test]
     fn work_that_comes_while_a_worker_goes_to_sleep_is_done() {
         let (pool, threads) = pool(2);
-        // One at a time, each just when the workers go to sleep after the last: nobody else would
-        // wake them if this wake-up were lost.
+        // One item at a time, each just when the workers go to sleep after the last: a lost wake-up would leave the
+        // item undone, because nothing else wakes the workers.
         for number in 1..=20_000 {
             if number % 2 == 0 {
                 lock(&pool.queue).push_back(number);

@@ -3,8 +3,8 @@
 //! One thread reads a request, wakes, runs and parks its guest, and writes the answer. A worker without work sleeps in
 //! the kernel, without a timer unless some guest's own timer is due.
 //!
-//! So workers serve HTTP rather than [`vtax_http::Server`], which has a thread for each client and would pass each
-//! answer between threads twice. Both share the syntax.
+//! Workers serve HTTP themselves and not through [`vtax_http::Server`], which has a thread for each client and would
+//! pass each answer between threads twice. Both share the syntax.
 
 mod connection;
 mod event_loop;
@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vtax_http::unix::{self, Users};
 
-/// How long a guest may take for an answer.
+/// Time limit of a guest's answer.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The addresses of a population.
@@ -40,8 +40,8 @@ pub struct Addresses {
     pub unix: Option<PathBuf>,
 }
 
-/// Listening sockets of workers that do not run yet. To run them opens no socket, so that the sandbox may be entered
-/// before.
+/// Listening sockets of workers that do not run yet. Starting the workers opens no socket, so that the sandbox may be
+/// entered before.
 #[derive(Debug)]
 pub struct Listeners {
     tcp: Option<TcpListener>,
@@ -124,7 +124,7 @@ impl Workers {
     /// Binds the addresses and starts `count` workers.
     ///
     /// # Errors
-    /// [`Error::System`] when an address cannot be bound or a thread not started; then none runs.
+    /// [`Error::System`] when an address cannot be bound or a thread cannot be started; then no worker runs.
     pub fn start(population: Arc<Population>, count: usize, addresses: &Addresses) -> Result<Self> {
         Self::serve(population, count, Listeners::open(addresses)?)
     }
@@ -132,7 +132,7 @@ impl Workers {
     /// As [`Workers::start`], on listening sockets.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when descriptors or threads are; then no worker runs.
+    /// [`Error::Exhausted`] when no descriptor or thread is left; then no worker runs.
     pub fn serve(population: Arc<Population>, count: usize, listeners: Listeners) -> Result<Self> {
         let count = count.max(1);
         let Listeners { tcp, unix } = listeners;
@@ -177,7 +177,7 @@ impl Workers {
                     let outcome = Worker::new(Arc::clone(&shared), index, poll, tcp, unix, clients)
                         .and_then(Worker::work);
                     if outcome.is_err() {
-                        // A worker that fails stops all, so that no guest waits for it.
+                        // The failure of one worker stops all, so that no guest waits for it.
                         shared.stop();
                     }
                     outcome
@@ -189,7 +189,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// As [`Population::admit`], and wakes the worker that boots guests.
+    /// Admits guests as [`Population::admit`] does, and wakes the worker that boots guests.
     pub fn admit(&self, count: u32) {
         self.shared.population.admit(count);
         self.shared.mailboxes.wake_all();

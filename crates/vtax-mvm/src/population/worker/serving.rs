@@ -22,14 +22,14 @@ impl Worker {
         }
     }
 
-    /// Accepts the connections that wait at a listener, up to half of the limit, so that the newest have time to send
-    /// something.
+    /// Accepts the connections that wait at a listener, up to half of the limit in one call, so that the newest clients
+    /// have time to send input.
     pub fn accept(&mut self, listener: Token) {
         for _ in 0..self.most_connections.div_ceil(2) {
             let accepted = match listener {
                 TCP => self.tcp.as_ref().map(|listener| {
                     listener.accept().map(|(stream, _)| {
-                        // Answers are written as a whole: to wait for more only costs time.
+                        // Answers are written as a whole, so delaying small segments only adds latency.
                         let _ = stream.set_nodelay(true);
                         (Stream::Tcp(stream), Protocol::Http)
                     })
@@ -44,7 +44,7 @@ impl Worker {
                 Some(Ok((stream, protocol))) => self.connect(stream, protocol),
                 Some(Err(e)) => match e.kind() {
                     io::ErrorKind::WouldBlock => return,
-                    // One client has gone; the next may wait behind it.
+                    // One client has closed its connection; the next may wait behind it.
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
                         // Descriptors or memory are exhausted. There is no further event for waiting clients.
@@ -96,7 +96,7 @@ impl Worker {
             Stream::Unix(s) => self.poll.registry().register(s, Token(number), interest),
         };
         if registered.is_ok() {
-            // Input that has come already is the first event.
+            // Input that has arrived already is the first event.
             self.connections
                 .insert(number, Connection::new(stream, protocol, now));
         }
@@ -300,13 +300,13 @@ impl Worker {
                 }
                 Answer::Output(_) => {}
             }
-            // Another request may have come already.
+            // Another request may have arrived already.
             self.act(reply.connection, &mut connection);
         }
         self.settle(reply.connection, connection);
     }
 
-    /// Answers a request whose time is over.
+    /// Answers a request whose time limit is over.
     pub fn expire(&mut self, reply: ReplyTo) {
         let Some(connection) = self.connections.get_mut(&reply.connection) else {
             return;

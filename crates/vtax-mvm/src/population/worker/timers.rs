@@ -46,7 +46,7 @@ impl<T> Timers<T> {
         None
     }
 
-    /// Takes one that is due, with its deadline.
+    /// Takes a timer that is due, with its deadline.
     pub fn due(&mut self, now: u64) -> Option<(u64, T)> {
         let at = self.next().filter(|at| *at <= now)?;
         let Reverse((_, timer)) = self.order.pop()?;

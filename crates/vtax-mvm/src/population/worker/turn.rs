@@ -14,7 +14,7 @@ use crate::machine::{Fault, Stop, run};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most serial output of a slice; more is dropped, as a line cannot carry it in a millisecond.
+/// The most serial output of a slice. More is dropped, because a serial line cannot carry it in a millisecond.
 const MAX_SLICE_OUTPUT: usize = 64 << 10;
 
 impl Worker {
@@ -61,7 +61,7 @@ impl Worker {
         let (body, inbox) = {
             let mut guest = lock(cell);
             let taken = match activate(&mut guest) {
-                // It got input before its boot: it is in the queue and boots from there.
+                // The guest got input before its boot: it is in the queue and boots from there.
                 Ok(active) if booting && active.queued => None,
                 Ok(active) => {
                     active.queued = false;
@@ -102,7 +102,7 @@ impl Worker {
                 active.runtime = active.runtime.saturating_add(ran);
                 pass_output(active, &output, &mut answers);
                 active.body = Some(body);
-                // While the guest is locked, so that another worker's next deadline comes later.
+                // Under the guest's lock, so that another worker's next deadline is stored later.
                 if let (Some(deadline), Stop::Halted) = (deadline, stop)
                     && lock(&population.ticking).insert(number, deadline) != Some(deadline)
                 {
@@ -162,7 +162,7 @@ impl Worker {
                         stop = Stop::Dead(Fault::Paging);
                     }
                     if let Stop::Dead(_) = stop {
-                        // The vCPU of a dead guest is not reused.
+                        // The vCPU of a dead guest is not used again.
                         slot.memory_mut().fill(0);
                         self.slice.disarm();
                         let image = &population.plan.image;
@@ -176,7 +176,7 @@ impl Worker {
                 (Storage::Live(arena), _) => {
                     let index = (number - population.plan.first) as usize;
                     let image = &population.plan.image;
-                    // The kernel gives up making a VM when a signal comes.
+                    // The kernel aborts making a VM when a signal arrives.
                     self.slice.disarm();
                     let slot = Slot::new(&population.host, arena, index, image, Tenancy::One)?;
                     self.slice.arm();
@@ -206,7 +206,7 @@ impl Worker {
     }
 }
 
-/// Processor time of this thread, in ns: a guest is not charged for what the host gave to others.
+/// Processor time of this thread, in ns. It leaves out the time that the host gave to other threads.
 fn thread_time() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
