@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use vtax_core::SplitMix64;
 use vtax_nic::hold::Nanos;
 
-/// Why a trace cannot be used.
+/// The reason why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
     #[error("cannot read the trace {}: {}", .0.display(), .1)]
     Read(PathBuf, io::Error),
-    /// The file is no trace.
+    /// The text of the file is no trace.
     #[error("{}: {}", .0.display(), .1)]
     File(PathBuf, Box<TraceError>),
-    /// A line, by number and text, is no time.
+    /// A line, by number and text, is no time in µs.
     #[error("line {0}: '{1}' is no time in µs")]
     NoTime(usize, String),
     /// A time, by line and text, is before the one above it.
@@ -34,18 +34,18 @@ pub enum Arrivals {
         /// Packets/s.
         rate: f64,
     },
-    /// Evenly spaced.
+    /// A constant rate.
     Constant {
         /// Packets/s.
         rate: f64,
     },
-    /// Memoryless while on, silent while off.
+    /// A Poisson process while on, silence while off.
     OnOff {
         /// Packets/s while on.
         rate: f64,
-        /// How long it is on.
+        /// The duration of the on phase.
         on: Nanos,
-        /// How long it is off.
+        /// The duration of the off phase.
         off: Nanos,
     },
     /// Back-to-back packets at the speed of a link, then a pause: as `iperf` sends at a low rate.
@@ -57,7 +57,7 @@ pub enum Arrivals {
         /// Time between the starts of two bursts.
         period: Nanos,
     },
-    /// Given times, in ns from the start, repeated.
+    /// The given times in ns from the start, repeated without end.
     Trace(Vec<u64>),
 }
 
@@ -88,10 +88,10 @@ impl Arrivals {
         }
     }
 
-    /// See [`Arrivals::from_file`].
+    /// Parses the text of a trace file, as described at [`Arrivals::from_file`].
     ///
     /// # Errors
-    /// When a line is no time, times fall, or none is after 0.
+    /// When a line is no time, a time is before the one above it, or no time is after 0.
     pub fn from_trace(text: &str) -> Result<Self, TraceError> {
         let mut times: Vec<u64> = Vec::new();
         for (line, text) in (1..).zip(text.lines()) {
@@ -127,12 +127,12 @@ impl Arrivals {
     }
 }
 
-/// See [`Arrivals::times`].
+/// The iterator of [`Arrivals::times`].
 #[derive(Clone, Debug)]
 pub struct Times<'a> {
     arrivals: &'a Arrivals,
     random: SplitMix64,
-    /// In ns, exact to a fraction of one for months.
+    /// The last arrival in ns. Its error stays below 1 ns for months.
     at: f64,
     count: u64,
 }
@@ -147,7 +147,7 @@ impl Iterator for Times<'_> {
             Arrivals::Poisson { rate } => self.at + exponential(&mut self.random, 1e9 / rate),
             Arrivals::Constant { rate } => (count + 1) as f64 * 1e9 / rate,
             Arrivals::OnOff { rate, on, off } => {
-                // Time runs only while it is on; a period later the clock has run `on` further.
+                // The process advances only in on phases, by `on` in each period of the clock.
                 let (on, period) = (on.0 as f64, (on.0 + off.0) as f64);
                 let running = (self.at / period).floor() * on + (self.at % period).min(on);
                 let running = running + exponential(&mut self.random, 1e9 / rate);
@@ -173,7 +173,7 @@ impl Iterator for Times<'_> {
     }
 }
 
-/// Exponentially distributed.
+/// An exponentially distributed value.
 fn exponential(random: &mut SplitMix64, mean: f64) -> f64 {
     -mean * (1.0 - random.uniform()).ln()
 }

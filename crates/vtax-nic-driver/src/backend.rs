@@ -14,13 +14,13 @@ use vtax_nic::telemetry::PortSnapshot;
 use crate::nic::{Nic, Options};
 use crate::session::SessionError;
 
-/// How long the back end may take to start.
+/// Time limit of the start of the back end.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a back end cannot be started or used.
+/// The reason why a back end cannot be started or used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// Its directory or configuration cannot be made.
+    /// Its directory or configuration cannot be written.
     #[error(transparent)]
     File(#[from] vtax_files::FileError),
     /// The program cannot be started.
@@ -35,18 +35,18 @@ pub enum BackendError {
     /// A driver cannot use a port.
     #[error("{}: {}", .0.display(), .1)]
     Session(PathBuf, SessionError),
-    /// The operator's API.
+    /// The request to the operator's API failed.
     #[error(transparent)]
     Api(#[from] ClientError),
     /// An answer of the API lacks a port.
     #[error("no telemetry of port '{0}'")]
     NoStats(String),
-    /// What the process has used cannot be read.
+    /// The processor time or the sleeps of the process cannot be read.
     #[error("cannot read {}: {}", .0.display(), .1)]
     Usage(PathBuf, io::Error),
 }
 
-/// A running vtax-nic, which is ended when this is dropped.
+/// A running vtax-nic process, which is ended when this is dropped.
 #[derive(Debug)]
 pub struct Backend {
     process: Child,
@@ -54,9 +54,9 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Starts `program` with `links` links. Link `n` has the ports `a{n}`, which never holds, and
-    /// `b{n}`, with the given mode and budget. Sockets are made in `directory`. If `cpu` is given,
-    /// it runs on that processor alone.
+    /// Starts `program` with `links` links. Link `n` has the ports `a{n}`, which never holds, and `b{n}`, with the
+    /// given mode and budget. Its sockets are in `directory`. If `cpu` is given, the process runs only on that
+    /// processor.
     ///
     /// # Errors
     /// When it cannot be configured or started.
@@ -129,7 +129,7 @@ impl Backend {
         Client::connect(&self.directory.join("api"))?.ask(request)
     }
 
-    /// Processor time and voluntary sleeps of all its threads but the operator's, so far.
+    /// Processor time and voluntary sleeps so far of all threads except the thread of the operator's API.
     ///
     /// # Errors
     /// When the process has ended.
@@ -171,7 +171,7 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // It may have ended by itself; a child that is not waited for stays as a zombie.
+        // The process may have ended by itself. The wait below prevents a zombie.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

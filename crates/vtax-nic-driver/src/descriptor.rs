@@ -7,12 +7,12 @@ pub const WRITE: u16 = 2;
 /// VIRTQ_DESC_F_INDIRECT.
 pub const INDIRECT: u16 = 4;
 
-/// A descriptor as it lies in memory.
+/// A descriptor in its layout in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Guest-physical address.
+    /// The guest-physical address of the buffer.
     pub address: u64,
-    /// Bytes.
+    /// The length of the buffer in bytes.
     pub len: u32,
     /// [`NEXT`], [`WRITE`], [`INDIRECT`].
     pub flags: u16,
@@ -21,7 +21,7 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// The 16 bytes of it.
+    /// The descriptor as 16 bytes.
     pub fn to_bytes(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.address.to_le_bytes());
@@ -31,7 +31,7 @@ impl Descriptor {
         bytes
     }
 
-    /// What [`Descriptor::to_bytes`] wrote.
+    /// The inverse of [`Descriptor::to_bytes`].
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         let [
             a0,

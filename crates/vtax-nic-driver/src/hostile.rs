@@ -1,5 +1,5 @@
-//! Fault injection: every violation of rings, frames and the protocol that a back end must survive, stopping no more
-//! than its own port.
+//! Fault injection: every violation of rings, frames and the protocol that a back end must survive, with no effect on
+//! other ports than the faulty one.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ pub enum DriverFault {
 }
 
 impl DriverFault {
-    /// Every one.
+    /// All faults.
     pub const ALL: [Self; 29] = [
         Self::AvailableIndexJumps,
         Self::HeadPastTable,
@@ -263,7 +263,7 @@ impl DriverFault {
                 });
             }
             Self::TooManyBuffers => {
-                // 2,048 parts in an indirect table over the frame buffers of the ring.
+                // An indirect table of 2,048 parts, which covers the frame buffers of the ring.
                 let table = tx.buffer(0);
                 let parts = 2_048;
                 for part in 0..parts {
@@ -366,7 +366,7 @@ pub enum BadMessage {
 }
 
 impl BadMessage {
-    /// Every one.
+    /// All messages.
     pub const ALL: [Self; 15] = [
         Self::RingAddressesBeforeMemory,
         Self::MemoryWithoutFile,
@@ -385,7 +385,8 @@ impl BadMessage {
         Self::BlockingEventfdWithSaturatedCounter,
     ];
 
-    /// Sends it on the session of a NIC. For [`BadMessage::RingAddressesBeforeMemory`] use
+    /// Sends the message on the session of a NIC. For [`BadMessage::RingAddressesBeforeMemory`] use
+    /// [`BadMessage::send_on`] with a new session.
     /// [`BadMessage::send_on`] with a new session.
     ///
     /// # Errors
@@ -394,7 +395,7 @@ impl BadMessage {
         self.send_on(&nic.session, nic)
     }
 
-    /// Sends it on any session, with files and addresses of `nic`.
+    /// Sends the message on any session, with files and addresses of `nic`.
     ///
     /// # Errors
     /// The back end has closed the session already.
@@ -416,7 +417,7 @@ impl BadMessage {
             Self::MemoryWithoutFile => send(request::SET_MEM_TABLE, &one_region, &[]),
             Self::MemoryWithExcessFiles => send(request::SET_MEM_TABLE, &one_region, &[file; 16]),
             Self::MemoryWithOverlappingRegions => {
-                // The very same region twice is what QEMU before 8.0 sends.
+                // QEMU before 8.0 sends one region twice, so the second region here is shifted.
                 let [guest, size, user, offset] = region;
                 let shifted = [guest + 4096, size, user, offset];
                 let table = words(&[&[2], &region[..], &shifted[..]].concat());

@@ -9,10 +9,10 @@ use crate::arrivals::Arrivals;
 use crate::nic::{Counts, Nic, wait_for_any};
 use crate::probe::{self, Reception, Stamp};
 
-/// How long a receiver waits for the last frames.
+/// Time limit of the wait for the last frames.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Frames that a receiver takes before it polls another NIC, as in NAPI.
+/// The most frames that a receiver takes before it polls another NIC, as in NAPI.
 const RECEIVE_BUDGET: usize = 64;
 
 const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -21,7 +21,7 @@ const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// The result of a stream, for all links together.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    /// Frames due.
+    /// Frames that were due to be sent.
     pub due: u64,
     /// Frames that found the sender's ring full.
     pub refused: u64,
@@ -35,20 +35,21 @@ pub struct Stream {
     pub lost: u64,
     /// Frames repeated or out of order.
     pub disordered: u64,
-    /// From due to received, in ns, sorted.
+    /// Delays from the due time to reception, in ns, sorted.
     pub delays: Vec<u64>,
 }
 
-/// Runs on one processor from now on, if the machine has it.
+/// Restricts this thread to one processor, if the machine has it.
 pub fn pin(cpu: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
-    // Any other processor will do.
+    // On failure any other processor is used.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 /// Sends open-loop from each sender to the receiver of the same index. The sending thread spins on processor
-/// `sender_cpu`, and the receiving one sleeps between calls on `receiver_cpu`. On one processor the sender yields.
+/// `sender_cpu`, and the receiving thread sleeps between calls on `receiver_cpu`. With one processor for both, the
+/// sender yields.
 pub fn stream(
     senders: &mut [Nic],
     receivers: &mut [Nic],
@@ -158,14 +159,14 @@ fn receive(nics: &mut [Nic], stop: &AtomicBool) -> Vec<Reception> {
 pub struct Transactions {
     /// Round trips, in ns, sorted.
     pub round_trips: Vec<u64>,
-    /// Round trips that did not come back within a second.
+    /// Round trips that took longer than a second.
     pub lost: u64,
     /// The server's counts.
     pub server: Counts,
 }
 
-/// A client that spins sends a request and waits for the answer, one at a time; the server sleeps
-/// between requests, as a guest does.
+/// Measures transactions one after the other: a spinning client sends a request and waits for the answer, and the
+/// server sleeps between requests, as a guest does.
 pub fn ping_pong(
     client: &mut Nic,
     server: &mut Nic,

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// The guest-physical address of guest memory; not zero, so that mistakes show.
+/// The guest-physical address of guest memory. It is not zero, so that confused addresses fail.
 pub const GUEST_BASE: u64 = 1 << 30;
 
-/// Memory of a simulated guest. It is never unmapped: tests and benchmarks are short.
+/// Memory of a simulated guest. It is never unmapped, since tests and benchmarks are short.
 #[derive(Debug)]
 pub struct GuestMemory {
     file: OwnedFd,
@@ -24,10 +24,10 @@ pub struct GuestMemory {
 unsafe impl Send for GuestMemory {}
 
 impl GuestMemory {
-    /// New memory of `size` bytes.
+    /// Allocates memory of `size` bytes.
     ///
     /// # Errors
-    /// The kernel has no memory or file descriptors left.
+    /// When the kernel has no memory or file descriptors left.
     pub fn new(size: usize) -> std::io::Result<Self> {
         let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, size as u64)?;
@@ -66,7 +66,7 @@ impl GuestMemory {
     /// accessed afterwards.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// When the kernel refuses.
     pub fn truncate(&self, address: u64) -> std::io::Result<()> {
         let len = address.saturating_sub(GUEST_BASE);
         Ok(rustix::fs::ftruncate(&self.file, len)?)

@@ -72,7 +72,7 @@ pub struct Counts {
     pub received: u64,
     /// Frames sent.
     pub sent: u64,
-    /// RX calls: exact, since an eventfd adds them up.
+    /// RX calls. The count is exact, since an eventfd adds calls up.
     pub calls: u64,
     /// TX calls.
     pub tx_calls: u64,
@@ -127,15 +127,15 @@ impl Nic {
     /// Connects to a back end that listens at `path`.
     ///
     /// # Errors
-    /// Nobody listens, or the back end refuses.
+    /// When nobody listens, or the back end refuses.
     pub fn connect(path: &Path, options: Options) -> Result<Self, SessionError> {
         Self::start(Session::connect(path)?, options)
     }
 
-    /// The same on a connected socket.
+    /// Uses a connected socket to a back end.
     ///
     /// # Errors
-    /// The back end refuses.
+    /// When the back end refuses.
     pub fn from_socket(socket: UnixStream, options: Options) -> Result<Self, SessionError> {
         Self::start(Session::from_socket(socket)?, options)
     }
@@ -189,7 +189,7 @@ impl Nic {
     /// Shares guest memory with the back end.
     ///
     /// # Errors
-    /// The back end refuses.
+    /// When the back end refuses.
     pub fn share_memory(&self) -> Result<(), SessionError> {
         let mut table = Vec::from(1u64.to_ne_bytes());
         for field in [GUEST_BASE, self.memory.size(), self.memory.user_base(), 0] {
@@ -304,7 +304,7 @@ impl Nic {
         self.counts
     }
 
-    /// Sends a frame; `false` if the ring is full. It is visible to the device at once.
+    /// Sends a frame; `false` if the ring is full. The device can read the frame at once.
     pub fn send(&mut self, pair: usize, frame: &[u8]) -> bool {
         self.send_with_header(pair, &[0; HEADER_LEN], frame)
     }
@@ -425,7 +425,7 @@ impl Nic {
         frames
     }
 
-    /// Sleeps until a pair's RX queue has something, up to `limit`. Returns whether it has.
+    /// Sleeps until a pair's RX queue has a used buffer, up to `limit`. Returns whether it has one.
     pub fn wait(&mut self, pair: usize, limit: Duration) -> bool {
         let Some(queue) = self.pairs.get(pair).map(|pair| &pair.rx) else {
             return false;
@@ -437,13 +437,13 @@ impl Nic {
         self.counts.sleeps += 1;
         let limit = Timespec::try_from(limit).ok();
         let mut fds = [PollFd::new(&queue.call, PollFlags::IN)];
-        // Interrupted or expired: the ring tells.
+        // The ring is read after an interruption or expiry as well.
         let _ = rustix::event::poll(&mut fds, limit.as_ref());
         self.counts.calls += drain_event(&queue.call);
         queue.ring.has_used(&self.memory)
     }
 
-    /// Waits until the device has taken everything sent, up to `limit`.
+    /// Waits until the device has taken all sent frames, up to `limit`.
     pub fn drained_within(&mut self, limit: Duration) -> bool {
         let until = std::time::Instant::now() + limit;
         loop {
@@ -486,7 +486,7 @@ impl Queue {
         })
     }
 
-    /// Kicks, whether the device wants it or not.
+    /// Kicks without regard to the device's suppression of kicks.
     pub fn kick(&self) {
         signal(&self.kick);
     }
@@ -540,7 +540,7 @@ fn drain_event(event: &OwnedFd) -> u64 {
     }
 }
 
-/// Sleeps until the RX queue of some NIC's first pair has something, up to `limit`.
+/// Sleeps until the RX queue of any NIC's first pair has a used buffer, up to `limit`.
 pub fn wait_for_any(nics: &mut [Nic], limit: Duration) {
     let queues = || {
         nics.iter()
@@ -556,7 +556,7 @@ pub fn wait_for_any(nics: &mut [Nic], limit: Duration) {
         .map(|(_, queue)| PollFd::new(&queue.call, PollFlags::IN))
         .collect();
     let limit = Timespec::try_from(limit).ok();
-    // Interrupted or expired: the rings tell.
+    // The rings are read after an interruption or expiry as well.
     let _ = rustix::event::poll(&mut fds, limit.as_ref());
     for nic in nics {
         nic.counts.sleeps += 1;

@@ -8,12 +8,12 @@ use crate::memory::GuestMemory;
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
-/// Values of the flags of an event suppression structure.
+/// Flag values of an event suppression structure.
 const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT_DESCRIPTOR: u16 = 2;
 
-/// A slot and the wrap counter there.
+/// A slot, and the wrap counter at that slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
     slot: u16,
@@ -50,7 +50,7 @@ pub struct PackedRing {
     event_idx: bool,
     next: Position,
     seen: Position,
-    /// The first descriptor that the device does not see yet, with its flags.
+    /// The first descriptor that is not yet visible to the device, with its flags.
     hidden: Option<(Position, u16)>,
 }
 
@@ -58,7 +58,7 @@ impl PackedRing {
     /// The argument of SET_VRING_BASE for a new ring: slot 0, wrap counter 1, for either side.
     pub const START: u32 = 0x8000_8000;
 
-    /// A new ring in `memory`.
+    /// Allocates a new ring in `memory`.
     pub fn new(memory: &mut GuestMemory, size: u16, event_idx: bool) -> Self {
         Self {
             size,
@@ -98,13 +98,13 @@ impl PackedRing {
         self.next = self.next.after(1, self.size);
     }
 
-    /// Makes everything offered visible. Returns whether the device wants a kick.
+    /// Makes all offered descriptors visible. Returns whether the device wants a kick.
     pub fn publish(&mut self, memory: &GuestMemory) -> bool {
         let Some((first, flags)) = self.hidden.take() else {
             return false;
         };
         memory.store(self.slot(first) + 14, flags, Ordering::Release);
-        // The store above before the loads below, or both sides may sleep.
+        // Orders the store above before the loads below. Otherwise both sides may sleep.
         fence(Ordering::SeqCst);
         match memory.load(self.device_event + 2, Ordering::Acquire) {
             DISABLE => false,
@@ -123,13 +123,13 @@ impl PackedRing {
         }
     }
 
-    /// Whether the next chain came back.
+    /// Whether the device has returned the next chain.
     pub fn has_used(&self, memory: &GuestMemory) -> bool {
         let flags = memory.load(self.slot(self.seen) + 14, Ordering::Acquire);
         (flags & AVAILABLE != 0) == self.seen.wrap && (flags & USED != 0) == self.seen.wrap
     }
 
-    /// The identifier of the chain that came back, and the bytes written.
+    /// The identifier of the returned chain, and the bytes written.
     pub fn used(&self, memory: &GuestMemory) -> (u16, u32) {
         let mut len = [0; 4];
         let at = self.slot(self.seen);
@@ -143,7 +143,7 @@ impl PackedRing {
         self.seen = self.seen.after(slots, self.size);
     }
 
-    /// Asks for a call at the next chain that comes back.
+    /// Requests a call at the next returned chain.
     pub fn enable_calls(&self, memory: &GuestMemory) {
         let kind = if self.event_idx {
             AT_DESCRIPTOR
@@ -154,7 +154,7 @@ impl PackedRing {
         memory.store(self.driver_event + 2, kind, Ordering::Release);
     }
 
-    /// Asks for no calls.
+    /// Suppresses calls.
     pub fn disable_calls(&self, memory: &GuestMemory) {
         memory.store(self.driver_event + 2, DISABLE, Ordering::Release);
     }

@@ -12,9 +12,9 @@ const MAGIC: [u8; 4] = *b"vtxp";
 /// The stamp of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Counted from 0.
+    /// The number of the frame, from 0.
     pub number: u64,
-    /// When it was due to be sent, so that a late sender counts as delay (open loop).
+    /// The time at which the frame was due, so that a late sender counts as delay (open loop).
     pub sent: Nanos,
 }
 
@@ -58,7 +58,7 @@ pub struct Reception {
     pub frames: u64,
     /// Numbers that were skipped.
     pub lost: u64,
-    /// Frames that came after one with a higher number, or twice.
+    /// Frames that arrived after one with a higher number, or twice.
     pub disordered: u64,
     /// Delays in ns.
     pub delays: Vec<u64>,
@@ -66,7 +66,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// Counts a frame that came at `at`.
+    /// Counts a frame that arrived at `at`.
     pub fn frame(&mut self, frame: &[u8], at: Nanos) {
         let Some(stamp) = read(frame) else { return };
         self.frames += 1;

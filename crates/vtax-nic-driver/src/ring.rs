@@ -9,10 +9,10 @@ use crate::packed::PackedRing;
 const NO_INTERRUPT: u16 = 1;
 const NO_NOTIFY: u16 = 1;
 
-/// A ring. It keeps the driver's indexes; descriptors are the caller's to manage.
+/// A ring. It holds the driver's indexes; the caller manages the descriptors.
 #[derive(Clone, Copy, Debug)]
 pub struct DriverRing {
-    /// Entries.
+    /// The number of entries.
     pub size: u16,
     /// Guest-physical address of the descriptor table.
     pub descriptors: u64,
@@ -29,7 +29,7 @@ pub struct DriverRing {
 }
 
 impl DriverRing {
-    /// A new ring in `memory`.
+    /// Allocates a new ring in `memory`.
     pub fn new(memory: &mut GuestMemory, size: u16, event_idx: bool) -> Self {
         let entries = usize::from(size);
         Self {
@@ -45,7 +45,7 @@ impl DriverRing {
         }
     }
 
-    /// A new packed ring in `memory`.
+    /// Allocates a new packed ring in `memory`.
     pub fn packed(memory: &mut GuestMemory, size: u16, event_idx: bool) -> Self {
         let ring = PackedRing::new(memory, size, event_idx);
         Self {
@@ -67,7 +67,7 @@ impl DriverRing {
             })
     }
 
-    /// The chain from a head on, as it is described.
+    /// The descriptors of the chain that starts at a head.
     fn chain(&self, memory: &GuestMemory, head: u16) -> impl Iterator<Item = Descriptor> {
         let described = |index: u16| {
             let mut bytes = [0; 16];
@@ -88,7 +88,7 @@ impl DriverRing {
         );
     }
 
-    /// Puts a chain into the available ring, not yet visible to the device.
+    /// Adds a chain to the available ring, where it is not yet visible to the device.
     pub fn offer(&mut self, memory: &GuestMemory, head: u16) {
         if let Some(mut ring) = self.packed {
             for descriptor in self.chain(memory, head) {
@@ -103,7 +103,7 @@ impl DriverRing {
         self.next_available = self.next_available.wrapping_add(1);
     }
 
-    /// Makes everything offered visible. Returns whether the device wants a kick.
+    /// Makes all offered chains visible. Returns whether the device wants a kick.
     pub fn publish(&mut self, memory: &GuestMemory) -> bool {
         let (old, new) = (self.published, self.next_available);
         if let Some(ring) = &mut self.packed {
@@ -112,7 +112,7 @@ impl DriverRing {
         }
         memory.store(self.available + 2, new, Ordering::Release);
         self.published = new;
-        // The store above before the load below, or both sides may sleep.
+        // Orders the store above before the load below. Otherwise both sides may sleep.
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = memory.load(self.avail_event(), Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl DriverRing {
         ))
     }
 
-    /// Whether there is a used entry that was not taken.
+    /// Whether there is a used entry that the driver has not taken.
     pub fn has_used(&self, memory: &GuestMemory) -> bool {
         if let Some(ring) = &self.packed {
             return ring.has_used(memory);
@@ -154,7 +154,8 @@ impl DriverRing {
         memory.load(self.used + 2, Ordering::Acquire) != self.seen
     }
 
-    /// Asks for a call at the next used entry. Look once more afterwards: one may have come before.
+    /// Requests a call at the next used entry. The caller checks the ring afterwards, because an entry may have come
+    /// before.
     pub fn enable_calls(&self, memory: &GuestMemory) {
         if let Some(ring) = &self.packed {
             ring.enable_calls(memory);
@@ -166,7 +167,7 @@ impl DriverRing {
         fence(Ordering::SeqCst);
     }
 
-    /// Asks for no calls, as well as the ring allows: with EVENT_IDX, not before 2¹⁶ - 1 entries.
+    /// Suppresses calls as far as the ring can: with EVENT_IDX, for the next 2¹⁶ - 1 entries.
     pub fn disable_calls(&self, memory: &GuestMemory) {
         if let Some(ring) = &self.packed {
             ring.disable_calls(memory);
@@ -186,7 +187,7 @@ impl DriverRing {
         self.published
     }
 
-    /// Entries offered that have not come back.
+    /// Offered entries that the device has not returned.
     pub fn outstanding(&self) -> u16 {
         self.next_available.wrapping_sub(self.seen)
     }

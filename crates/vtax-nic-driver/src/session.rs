@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// Request numbers of the specification.
+/// Request numbers of the vhost-user specification.
 #[expect(missing_docs, reason = "they are the specification's own names")]
 pub mod request {
     pub const GET_FEATURES: u32 = 1;
@@ -34,18 +34,18 @@ const NEED_REPLY: u32 = 1 << 3;
 /// VHOST_USER_PROTOCOL_F_REPLY_ACK.
 const REPLY_ACK: u64 = 1 << 3;
 
-/// How long the back end may take to answer.
+/// Time limit of an answer of the back end.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The socket failed or was closed.
     #[error("cannot {what} the back end: {error}")]
     Socket {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// Why it failed.
+        /// The error of the socket.
         error: std::io::Error,
     },
     /// The back end refused.
@@ -76,15 +76,15 @@ impl Session {
     /// Connects to a back end that listens.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// When nobody listens there.
     pub fn connect(path: &Path) -> Result<Self, SessionError> {
         Self::from_socket(UnixStream::connect(path).map_err(failed("connect to"))?)
     }
 
-    /// Takes a connected socket.
+    /// Starts a session on a connected socket.
     ///
     /// # Errors
-    /// The socket takes no time limit.
+    /// When no time limit can be set on the socket.
     pub fn from_socket(socket: UnixStream) -> Result<Self, SessionError> {
         socket
             .set_read_timeout(Some(ANSWER_TIMEOUT))
@@ -101,7 +101,7 @@ impl Session {
     /// Negotiates the offered features of `wanted`, and returns them.
     ///
     /// # Errors
-    /// The back end lacks something in `needed`, or the socket fails.
+    /// When the back end lacks something in `needed`, or the socket fails.
     pub fn negotiate(&mut self, wanted: u64, needed: u64) -> Result<u64, SessionError> {
         let offered = self.get(request::GET_FEATURES)?;
         if offered & needed != needed {
@@ -120,10 +120,11 @@ impl Session {
         Ok(agreed)
     }
 
-    /// Sends a request without a reply of its own. Waits for the acknowledgement, where they were negotiated.
+    /// Sends a request without a reply of its own. Waits for the acknowledgement, where acknowledgements were
+    /// negotiated.
     ///
     /// # Errors
-    /// The back end refuses, or the socket fails.
+    /// When the back end refuses, or the socket fails.
     pub fn request(
         &self,
         request: u32,
@@ -144,7 +145,7 @@ impl Session {
     /// Sends a request and returns the number of its reply.
     ///
     /// # Errors
-    /// The socket fails.
+    /// When the socket fails.
     pub fn get(&self, request: u32) -> Result<u64, SessionError> {
         self.send(&message(request, VERSION, &[]), &[])?;
         Ok(number(&self.reply()?))
@@ -153,7 +154,7 @@ impl Session {
     /// Sends any bytes and descriptors.
     ///
     /// # Errors
-    /// The socket fails.
+    /// When the socket fails.
     pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), SessionError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -184,7 +185,7 @@ impl Session {
             .read_exact(&mut header)
             .map_err(failed("read from"))?;
         let [.., s0, s1, s2, s3] = header;
-        // No reply is longer than a page.
+        // Replies are at most a page long.
         let size = u32::from_ne_bytes([s0, s1, s2, s3]).min(4096) as usize;
         let mut payload = vec![0; size];
         (&self.socket)
@@ -194,7 +195,7 @@ impl Session {
     }
 }
 
-/// A message's bytes.
+/// The bytes of a message.
 pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     let size = u32::try_from(payload.len()).unwrap_or(u32::MAX);
     let mut bytes: Vec<u8> = [request, flags, size]
@@ -205,7 +206,7 @@ pub fn message(request: u32, flags: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A vring state: a ring and a number.
+/// The bytes of a vring state: a ring and a number.
 pub fn state(ring: u32, number: u32) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&ring.to_ne_bytes());

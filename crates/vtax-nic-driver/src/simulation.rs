@@ -1,8 +1,8 @@
 //! A deterministic discrete-event simulation of hold policies: ports, their guests, one worker.
 //!
-//! It computes how many notifications a policy saves and how long packets wait for it, without a machine's noise. Its
-//! numbers are modelled. The guest behaves like Linux: a call wakes it after a delay, it polls until its ring is
-//! empty, and then wants calls again.
+//! It computes the notifications that a policy saves and the time that packets wait for it, without a machine's noise.
+//! Its numbers are modelled. The guest behaves like Linux: a call wakes it after a delay, it polls until its ring is
+//! empty, and then enables calls again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -15,7 +15,7 @@ use crate::stream::{Flow, Processor, Stage, Stream};
 /// The delay of wake-ups of guests and the worker.
 const WAKE_DELAY: Nanos = Nanos::from_micros(5);
 
-/// The time in which a guest handles a packet.
+/// The time that a guest needs for a packet.
 const HANDLE_TIME: Nanos = Nanos(500);
 
 const RING_SIZE: u16 = 256;
@@ -29,7 +29,7 @@ pub enum Traffic {
     ReceiveWithAcks(Arrivals),
     /// Guests send.
     Send(Arrivals),
-    /// Peers send a request, guests answer, and a peer sends the next one when it has the answer.
+    /// Peers send a request and guests answer. Each peer sends its next request when it has the answer.
     Transactions {
         /// Outstanding requests of each guest.
         outstanding: u32,
@@ -43,7 +43,7 @@ pub enum Traffic {
 /// The settings of a simulation.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What the guests do.
+    /// The traffic of the guests.
     pub traffic: Traffic,
     /// The number of guests, which differ only in their random numbers.
     pub ports: u32,
@@ -152,7 +152,7 @@ enum EventKind {
     Arrive,
     /// The guest polls its RX ring.
     Poll,
-    /// The guest sends a packet.
+    /// The guest submits a packet for sending.
     Submit,
     /// The worker sees a kick.
     Kick,
@@ -160,7 +160,7 @@ enum EventKind {
     Deadline,
     /// A stream's application writes.
     Write,
-    /// A guest that was called handles its stream.
+    /// A guest that was called wakes and handles its stream.
     Wake,
     /// A stage has handled bytes of a stream.
     End(Stage, u64),
@@ -169,7 +169,7 @@ enum EventKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guest {
     Asleep,
-    /// Called, or polling.
+    /// The guest was called, or polls.
     Awake,
 }
 
@@ -320,7 +320,7 @@ impl Simulation {
         self.take_turn(at, index, stream);
     }
 
-    /// Gives the processor to the next stage.
+    /// Gives the processor to the stage that has the next turn.
     fn take_turn(&mut self, at: Nanos, index: usize, stream: &Stream) {
         let Some(port) = self.ports.get_mut(index) else {
             return;

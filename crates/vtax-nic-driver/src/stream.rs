@@ -5,24 +5,24 @@ use std::collections::VecDeque;
 
 use vtax_nic::hold::Nanos;
 
-/// The time in which any stage handles an acknowledgement.
+/// The time that any stage needs for an acknowledgement.
 const ACKNOWLEDGE_TIME: Nanos = Nanos::from_micros(4);
 
 /// Payload of the largest frame that TCP sends over IPv4 with timestamps, in bytes: 45 segments of 1,448.
 const LARGEST_FRAME: u64 = 45 * 1_448;
 
-/// Linux sizes frames so that one takes a millisecond at the stream's pace (`tcp_tso_autosize`), of two segments at
-/// least.
+/// Payload of the smallest frame. Linux sizes frames for a millisecond at the stream's pace (`tcp_tso_autosize`), with
+/// two segments at least.
 const SMALLEST_FRAME: u64 = 2 * 1_448;
 const PACING_INTERVAL: Nanos = Nanos::from_micros(1_000);
 
 /// The initial window (RFC 6928).
 const FIRST_WINDOW: u64 = 10 * 1_448;
 
-/// Acknowledgements at a stream's start that Linux does not delay.
+/// Acknowledgements at the start of a stream that Linux does not delay.
 const QUICK_ACKS: u32 = 16;
 
-/// Bytes that Linux's back end moves before it lets others run (`VHOST_NET_WEIGHT`).
+/// Bytes that Linux's back end moves before it yields (`VHOST_NET_WEIGHT`).
 const BACKEND_ROUND: u64 = 0x8_0000;
 
 /// A TCP stream.
@@ -34,15 +34,15 @@ pub struct Stream {
     pub window: u64,
     /// Bytes that the application writes at a time.
     pub write: u64,
-    /// The time between two writes; `None` is as fast as possible.
+    /// The time between two writes; `None`: as fast as possible.
     pub every: Option<Nanos>,
-    /// The processor time for a GB of the sender, the back end and the receiver.
+    /// The processor time per GB of the sender, the back end and the receiver.
     pub costs: [Nanos; 3],
 }
 
 impl Stream {
-    /// As the emulated testbed has it (`plans/nic-floor.toml`): windows as a guest of 256 MiB lets them grow, the time
-    /// of each part for 1 GB with holds of 1 ms at full speed, and iperf3, which writes 128 KiB at a time.
+    /// The settings of the emulated testbed (`plans/nic-floor.toml`): the windows of a guest of 256 MiB, the time of
+    /// each part for 1 GB with holds of 1 ms at full speed, and iperf3, which writes 128 KiB at a time.
     pub fn of_testbed(guest_sends: bool, bits_per_second: Option<u64>) -> Self {
         let write = 131_072;
         let milliseconds = |parts: [u32; 3]| parts.map(|part| Nanos::from_micros(part * 1_000));
@@ -71,7 +71,7 @@ impl Stream {
 pub enum Stage {
     /// The sender makes a frame.
     Send,
-    /// The back end moves one.
+    /// The back end moves a frame.
     Carry,
     /// The peer takes a frame or an acknowledgement.
     Peer,
@@ -94,30 +94,30 @@ impl Stage {
 /// yields only at the end of its round, as Linux's kernel thread does.
 #[derive(Debug, Default)]
 pub struct Processor {
-    /// Stages that wait for the processor; the last one is next.
+    /// Stages that wait for the processor; the last one has the next turn.
     turns: Vec<Stage>,
     is_at_work: bool,
     /// Bytes that the back end has moved in its round.
     round: u64,
-    /// When the back end next yields.
+    /// The end of the back end's present work.
     back_end_until: Nanos,
 }
 
 impl Processor {
-    /// A stage has work.
+    /// Adds a stage that has work.
     pub fn wake(&mut self, stage: Stage) {
         self.turns.retain(|waiting| *waiting != stage);
         self.turns.push(stage);
     }
 
-    /// A stage has work after the present one has none.
+    /// Adds a stage that has work and runs after the present stage.
     pub fn wake_next(&mut self, stage: Stage) {
         if !self.turns.contains(&stage) {
             self.turns.insert(self.turns.len().saturating_sub(1), stage);
         }
     }
 
-    /// The next stage, unless one is at work.
+    /// The stage with the next turn, unless a stage is at work.
     pub fn next(&self) -> Option<Stage> {
         match self.round {
             _ if self.is_at_work => None,
@@ -126,7 +126,7 @@ impl Processor {
         }
     }
 
-    /// A stage begins to work until `until`.
+    /// Starts a stage's work, which lasts until `until`.
     pub fn starts(&mut self, stage: Stage, until: Nanos) {
         self.is_at_work = true;
         if stage == Stage::Carry {
@@ -134,7 +134,7 @@ impl Processor {
         }
     }
 
-    /// A stage has handled `bytes`.
+    /// Records that a stage has handled `bytes`.
     pub fn ended(&mut self, stage: Stage, bytes: u64) {
         self.is_at_work = false;
         if stage == Stage::Carry {
@@ -142,13 +142,13 @@ impl Processor {
         }
         if self.round >= BACKEND_ROUND {
             self.round = 0;
-            // The others first.
+            // The other stages run first.
             self.turns.retain(|waiting| *waiting != stage);
             self.turns.insert(0, stage);
         }
     }
 
-    /// A stage has no work.
+    /// Records that a stage has no work.
     pub fn has_nothing(&mut self, stage: Stage) {
         if stage == Stage::Carry {
             self.round = 0;
@@ -156,7 +156,7 @@ impl Processor {
         self.turns.retain(|waiting| *waiting != stage);
     }
 
-    /// Until when the processor is taken, if it is.
+    /// The end of the back end's present work, if it is at work at `now`.
     pub fn is_taken_until(&self, now: Nanos) -> Option<Nanos> {
         (now < self.back_end_until).then_some(self.back_end_until)
     }
@@ -180,20 +180,20 @@ pub struct StageResult {
 pub struct Flow {
     /// Bytes that were written and not sent.
     written: u64,
-    /// Bytes that were sent and whose acknowledgement has not come.
+    /// Bytes that were sent and are not acknowledged.
     under_way: u64,
     /// Bytes and frames that were received and not acknowledged.
     taken: (u64, u32),
-    /// Acknowledgements that were not delayed.
+    /// Undelayed acknowledgements so far.
     quick: u32,
     is_used: bool,
     is_sending: bool,
-    /// Frames that were sent and not acknowledged, with their times.
+    /// Frames that were sent and are not acknowledged, with their times.
     sent: VecDeque<(Nanos, u64)>,
     round_trip: Nanos,
     /// Bytes that are acknowledged.
     arrived: u64,
-    /// The frame that the sender makes.
+    /// The size of the frame that the sender makes.
     made: u64,
     /// The queue before each stage, in bytes of frames or of acknowledged data.
     before_carry: VecDeque<u64>,
@@ -207,7 +207,7 @@ impl Flow {
         self.is_used
     }
 
-    /// The application writes.
+    /// Performs a write of the application.
     pub fn write(&mut self, stream: &Stream) {
         self.is_used = true;
         // Bytes that do not fit into the socket are written later.
@@ -227,9 +227,9 @@ impl Flow {
     }
 
     fn next_frame(&self, stream: &Stream) -> Option<u64> {
-        // Slow start (RFC 5681) from ten segments (RFC 6928) on, until the window is what both ends have room for.
+        // Slow start (RFC 5681) from ten segments (RFC 6928), up to the window for which both ends have memory.
         let window = (FIRST_WINDOW + self.arrived).min(stream.window);
-        // What the application has not read fills the socket of whoever receives.
+        // Data that the application has not read fills the socket of the receiver.
         let unread: u64 = match stream.guest_sends {
             true => self.before_peer.iter().sum(),
             false => 0,
@@ -237,16 +237,16 @@ impl Flow {
         let room = window
             .saturating_sub(self.under_way)
             .min((2 * stream.window).saturating_sub(self.under_way + unread));
-        // The pace is 1.2 windows a round trip.
+        // The pace is 1.2 windows per round trip.
         let paced = window * 6 / 5 * PACING_INTERVAL.0 / self.round_trip.0.max(1);
         let largest = paced.clamp(SMALLEST_FRAME, LARGEST_FRAME);
         let bytes = self.written.min(room).min(largest);
-        // A rest of the window waits until there is more of it.
+        // A small rest of the window is not sent before the window has grown.
         let is_worth_it = bytes == self.written || bytes * 2 >= largest.min(window);
         (bytes > 0 && is_worth_it).then_some(bytes)
     }
 
-    /// A stage has the processor. Returns the time and the bytes of its work, or `None` if it has none.
+    /// Starts a stage's work. Returns its end and the bytes, or `None` if the stage has no work.
     pub fn start(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> Option<(Nanos, u64)> {
         let (part, bytes) = match stage {
             Stage::Send => {
@@ -277,7 +277,7 @@ impl Flow {
         Some((cost, bytes))
     }
 
-    /// A stage ends its work.
+    /// Ends a stage's work and returns its effects.
     pub fn end(&mut self, stage: Stage, stream: &Stream, now: Nanos) -> StageResult {
         let mut done = StageResult::default();
         match stage {
@@ -294,7 +294,8 @@ impl Flow {
                 self.before_guest.push_back(bytes);
                 done.to_guest = true;
                 if stream.guest_sends {
-                    // The host's TCP acknowledges at once, on the back end's time; the application reads later.
+                    // The host's TCP acknowledges at once, in the back end's processor time; the application reads
+                    // later.
                     self.before_peer.push_back(bytes);
                     done.next = Some(Stage::Peer);
                 }
@@ -327,13 +328,14 @@ impl Flow {
         {
             left -= frame;
             self.sent.pop_front();
-            // RFC 6298's average.
+            // The smoothed round-trip time of RFC 6298.
             self.round_trip = Nanos(self.round_trip.0 / 8 * 7 + now.since(at).0 / 8);
         }
         bytes
     }
 
-    /// The guest takes a frame. Two or more are acknowledged once no others wait, with which its application reads.
+    /// Delivers a frame to the guest. Returns the bytes to acknowledge: those of two or more frames once no others
+    /// wait, which is when the application reads.
     fn take(&mut self, bytes: u64) -> Option<u64> {
         self.taken.0 += bytes;
         self.taken.1 += 1;

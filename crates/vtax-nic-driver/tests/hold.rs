@@ -1,4 +1,4 @@
-//! What the hold modes promise, on standard traffic, in the simulator.
+//! Tests of the hold modes in the simulator: savings, delays and determinism on standard traffic.
 
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic_driver::arrivals::Arrivals;
@@ -21,7 +21,7 @@ fn simulate(mode: Mode, ports: u32, traffic: &Traffic) -> Outcome {
     run(&setup, || settings.controller())
 }
 
-/// Notifications per packet over those of `off`, and the outcome.
+/// The ratio of notifications per packet to `off`, and the outcomes of `adaptive` and `off`.
 fn adaptive(traffic: &Traffic) -> (f64, Outcome, Outcome) {
     let off = simulate(Mode::Off, 1, traffic);
     let adaptive = simulate(Mode::Adaptive, 1, traffic);
@@ -50,7 +50,7 @@ fn neither_way_holds_longer_than_the_budget() {
     let traffic = Traffic::ReceiveWithAcks(Arrivals::Poisson { rate: 80e3 });
     let (ratio, outcome, _) = adaptive(&traffic);
     assert!(ratio <= 0.2, "{ratio:.3}");
-    // The guest wakes its worker 5 µs late even without any hold.
+    // The worker's wake-up of 5 µs delays packets even without any hold.
     let most = BUDGET + Nanos::from_micros(5);
     for waits in [&outcome.rx_holds, &outcome.tx_waits] {
         let p99 = quantile(waits, 0.99);
@@ -64,8 +64,8 @@ fn ten_megabits_in_bursts_need_a_third_of_the_calls() {
     assert!(ratio <= 0.35, "{ratio:.3}");
 }
 
-/// As bulk TCP's large frames come: five in the time of a hold, so that it merges a few,
-/// and by chance none for a while. That is no reason to stop.
+/// Traffic like bulk TCP with large frames: a hold covers five frames on average, so that it merges a few, and some
+/// holds merge none. Those must not end holding.
 #[test]
 fn a_few_holds_that_merge_nothing_do_not_end_what_pays() {
     let traffic = Traffic::Receive(Arrivals::Poisson { rate: 5e3 });
@@ -73,7 +73,7 @@ fn a_few_holds_that_merge_nothing_do_not_end_what_pays() {
     assert!(ratio <= 0.5, "{ratio:.3}");
 }
 
-/// A hold that saves half a notification costs the worker more than that.
+/// A hold that saves half a notification costs the worker more than it saves.
 #[test]
 fn what_merges_little_is_not_held() {
     let traffic = Traffic::Receive(Arrivals::Poisson { rate: 0.7e3 });
@@ -87,7 +87,7 @@ fn where_a_hold_can_merge_nothing_nothing_is_held() {
     let (ratio, outcome, _) = adaptive(&Traffic::Receive(Arrivals::TEN_MEGABITS));
     assert!(ratio <= 1.0, "{ratio:.3}");
     assert_eq!(outcome.rx_holds.last(), Some(&0));
-    // The fixed timer delays every packet for the same number of calls.
+    // The fixed timer delays every packet and does not reduce the calls.
     let fixed = simulate(Mode::Fixed, 1, &Traffic::Receive(Arrivals::TEN_MEGABITS));
     assert_eq!(quantile(&fixed.rx_holds, 0.5), BUDGET);
 }

@@ -34,14 +34,14 @@ struct Cli {
     only: Vec<String>,
 }
 
-/// The sender spins on a processor of its own; guest and back end share the other.
+/// The processor of the sender, which spins. The guest and the back end share the other processor.
 const SENDER_CPU: usize = 0;
 const OTHER_CPU: usize = 1;
 
-/// The rounds in which compared modes take turns, so that a slow drift of the machine affects all alike.
+/// The rounds in which compared modes take turns, so that a slow drift of the machine affects all modes alike.
 const ROUNDS: u32 = 3;
 
-/// The steal, as a part of a processor, above which delays of wake-ups are not the program's.
+/// The largest steal time, as a part of a processor, at which delays of wake-ups are attributed to the program.
 const MOST_STEAL: f64 = 0.005;
 
 const SMALL_FRAME: usize = 64;
@@ -83,7 +83,7 @@ struct Bench {
     aims: RefCell<Vec<Aim>>,
 }
 
-/// An aim of the NIC and the measured value.
+/// A target of the NIC and the measured value.
 struct Aim {
     what: String,
     bound: Bound,
@@ -114,7 +114,7 @@ impl Aim {
     }
 }
 
-/// A back end with links, and drivers on both sides of each.
+/// A back end with links, and drivers at both ends of each link.
 struct Links {
     a: Vec<Nic>,
     b: Vec<Nic>,
@@ -127,7 +127,7 @@ struct PathGuard(PathBuf);
 
 impl Drop for PathGuard {
     fn drop(&mut self) {
-        // A directory that stays in the temporary directory is no failure.
+        // A directory that cannot be removed is no failure.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -198,7 +198,7 @@ impl Bench {
         Nanos::from_secs(self.cli.seconds)
     }
 
-    /// Sends frames from A to B, whose notifications are held.
+    /// Sends frames from A to B. The notifications of B are held.
     fn to_b(&self, links: &mut Links, arrivals: &Arrivals, len: usize) -> Stream {
         let shape = (len, self.duration());
         stream(

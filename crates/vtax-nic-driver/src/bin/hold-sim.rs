@@ -1,4 +1,4 @@
-//! Simulates the hold modes on standard traffic and prints what each saves and costs (modelled).
+//! Simulates the hold modes on standard traffic and prints the saved notifications and the delays of each (modelled).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
