@@ -61,7 +61,7 @@ pub enum AddressError {
     Unknown(String),
 }
 
-/// Why a program cannot listen.
+/// The reason why a program cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address cannot be read.

@@ -1,9 +1,9 @@
 //! An HTTP/1.1 server for small answers on TCP and UNIX sockets, with limits on clients; and metrics as text for
 //! Prometheus.
 //!
-//! `httparse` reads heads. `tiny_http` has no timeouts and no limits on connections and headers, so that a silent client
-//! occupies a thread for ever. `hyper` has all of them and needs an asynchronous runtime, some forty crates, which a
-//! small answer every few seconds is not worth.
+//! `httparse` reads heads. `tiny_http` has no timeouts and no limits on connections and headers, so that a silent
+//! client occupies a thread for ever. `hyper` has all of them but needs an asynchronous runtime, some forty crates, for
+//! a small answer every few seconds.
 //!
 //! Each connection has a thread, so that a handler may block. A [`Server`] is for few clients. A program with thousands,
 //! such as the monitor of micro VMs, runs its own event loop and uses [`parse`] and [`write_head`].

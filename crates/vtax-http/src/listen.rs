@@ -7,8 +7,8 @@ use std::io::{self, PipeReader, PipeWriter};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Listening sockets of a server that does not run yet. To run it opens no file and no socket, so that a program may
-/// enter a sandbox before.
+/// Listening sockets of a server that does not run yet. Starting the server opens no file and no socket, so that a
+/// program may enter a sandbox before.
 #[derive(Debug)]
 pub struct Listeners {
     pub(crate) listeners: Vec<Listener>,
@@ -34,11 +34,12 @@ impl Listeners {
         })
     }
 
-    /// As [`Listeners::bind`], for clients that send `token`. Without a token, other hosts must reach none of the
-    /// addresses.
+    /// As [`Listeners::bind`], for clients that send `token`. Without a token, no address may be reachable from other
+    /// hosts.
     ///
     /// # Errors
-    /// When other hosts reach an address and there is no token, or it cannot listen on one of them.
+    /// When an address is reachable from other hosts and there is no token, or it cannot listen on one of the
+    /// addresses.
     pub fn bind_for(
         addresses: &[Address],
         users: Users,

@@ -8,12 +8,12 @@ pub const LONGEST_HEAD: usize = 8 << 10;
 
 const MOST_HEADERS: usize = 64;
 
-/// What a client has sent so far.
+/// The state of the input of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A part of a request.
     Incomplete,
-    /// An invalid request: the status and the text of the answer, after which the connection ends.
+    /// An invalid request: the status and the text of the answer. The connection ends after it.
     Refused(u16, &'static str),
     /// A request.
     Request(Request<'a>),
@@ -22,9 +22,9 @@ pub enum Parsed<'a> {
 /// The method of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// The head and the body are answered.
+    /// A request whose answer has a head and a body.
     Get,
-    /// Only the head is answered.
+    /// A request whose answer has only a head.
     Head,
 }
 

@@ -12,7 +12,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that an `Accept` header asks for. Prometheus asks for OpenMetrics since 2.5, a browser does not.
+    /// The format that an `Accept` header requests. Prometheus requests OpenMetrics since 2.5; a browser does not.
     pub fn accepted(accept: &str) -> Self {
         let wants = accept.split(',').any(|part| {
             let mut parts = part.split(';').map(str::trim);
@@ -60,8 +60,8 @@ impl Kind {
 
 /// A writer of families of series, one after the other.
 pub trait Families {
-    /// Begins a family. `name` has no suffix of its kind. Its last word is its unit, which is written as such where `unit`
-    /// names it.
+    /// Begins a family. `name` has no suffix of its kind. The last word of `name` is its unit; where `unit` names it,
+    /// it is also written as the family's unit.
     fn family(&mut self, name: &str, kind: Kind, unit: Option<&str>, help: &str);
 
     /// Adds a sample to the current family.
@@ -77,7 +77,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// No metrics yet.
+    /// An exposition without metrics.
     pub fn new(format: Format) -> Self {
         Self {
             format,
@@ -238,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any name of a guest stays one label on one line.
+        /// Any name of a guest remains one label on one line.
         #[test]
         fn a_label_reads_back_as_it_was(label in ".{0,60}", tail in "[\\\\\"\n]{0,5}") {
             let label = label + &tail;

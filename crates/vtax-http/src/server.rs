@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a connection may take to end after it was shut down, and an answer after the server was stopped.
+/// Time limit of the end of a connection that was shut down, and of the answers in progress when the server stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Answers requests, on many threads at once.
@@ -25,15 +25,16 @@ pub type Handler = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
 /// body.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at once. One more disconnects the client that has kept the server waiting for the longest time.
+    /// The most connections at once. One more disconnects the client that has kept the server waiting for the longest
+    /// time.
     pub connections: usize,
-    /// The time from a request's first byte to its last, and likewise for its answer.
+    /// Time limit from a request's first byte to its last, and of its answer.
     pub patience: Duration,
-    /// How long a connection is kept for the next request. Without it a connection has one request.
+    /// Time limit of the wait for the next request on a connection. `None`: a connection has one request.
     pub idle: Option<Duration>,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Service {
     limits: Limits,
     handler: Handler,
@@ -41,7 +42,8 @@ struct Service {
 }
 
 impl Service {
-    /// `is_local`: the connection is of a UNIX socket, whose mode admitted the client. It needs no token.
+    /// Answers a request. `is_local`: the connection is of a UNIX socket, whose mode admitted the client, so that it
+    /// needs no token.
     fn answer(&self, request: &Request<'_>, is_local: bool) -> Response {
         match &self.token {
             Some(token) if !is_local && !token.is_in(request.authorization) => {
@@ -52,7 +54,7 @@ impl Service {
     }
 }
 
-/// A server that runs until it is dropped, which waits for answers that are being written.
+/// A running server. Dropping it stops it, and waits for answers that are being written.
 #[derive(Debug)]
 pub struct Server {
     addresses: Vec<Address>,
@@ -100,7 +102,7 @@ impl Drop for Server {
         // The thread ends when the pipe is closed.
         self.stop.take();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed already.
+            // The panic of the thread is printed already.
             let _ = thread.join();
         }
         self.connections.close();
@@ -132,7 +134,7 @@ fn accept_all(
                     serve_on_a_thread(socket, connections, service, is_local);
                 }
                 Err(Errno::AGAIN) => {}
-                // There are no file descriptors left, or the client has closed the connection: both pass.
+                // No file descriptor is left, or the client has closed the connection. Both are temporary.
                 Err(cause) => {
                     if matches!(cause, Errno::MFILE | Errno::NFILE) {
                         connections.lock().disconnect_slowest();
@@ -150,7 +152,7 @@ fn serve_on_a_thread(
     service: &Arc<Service>,
     is_local: bool,
 ) {
-    // Answers are written as a whole: to wait for more only costs time. A UNIX socket refuses the option.
+    // Answers are written as a whole, so delaying small segments only adds latency. A UNIX socket refuses the option.
     let _ = set_tcp_nodelay(&socket, true);
     let socket = Arc::new(socket);
     let Some(connection) = Connections::add(connections, &socket, service.limits.connections)
@@ -160,12 +162,12 @@ fn serve_on_a_thread(
             true,
             false,
         );
-        // It fits into an empty send buffer.
+        // The answer fits into an empty send buffer.
         let _ = send(&socket, &busy, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
         return;
     };
     let service = Arc::clone(service);
-    // If no thread can be started, the connection is closed without an answer, which clients report.
+    // If no thread can be started, the connection closes without an answer, which clients report.
     let _ = std::thread::Builder::new()
         .name("client".to_owned())
         .stack_size(256 << 10)
@@ -209,7 +211,7 @@ fn serve(connection: &Connection, service: &Service, is_local: bool) -> Result<(
     }
 }
 
-/// Reads once. `Some` is the answer to a client that will send no request.
+/// Reads once. `Some`: the answer to a client that will send no complete request.
 fn receive(
     socket: &OwnedFd,
     received: &mut Vec<u8>,
@@ -221,7 +223,7 @@ fn receive(
     match before(*until, socket, Timeout::Recv)
         .and_then(|()| recv(socket, &mut piece, RecvFlags::empty()))
     {
-        // The client has sent nothing, like a port scanner, or all its requests.
+        // The client has sent nothing, as a port scanner does, or has sent all its requests.
         Ok((0, _)) | Err(Errno::TIMEDOUT) if nothing => Err(Errno::TIMEDOUT),
         Ok((0, _)) => Ok(Some(Response::text(400, "the request has no end"))),
         Ok((read, _)) => {
@@ -249,7 +251,7 @@ fn write(socket: &OwnedFd, mut rest: &[u8], until: Instant) -> Result<(), Errno>
     Ok(())
 }
 
-/// Ends the answer and reads what the client still sends: to close a connection with unread bytes resets it, and the
+/// Ends the answer and reads the rest of the client's input: closing a connection with unread bytes resets it, and the
 /// client could lose the end of the answer.
 fn finish(socket: &OwnedFd) -> Result<(), Errno> {
     shutdown(socket, Shutdown::Write)?;
@@ -290,13 +292,13 @@ fn encode(response: &Response, whole: bool, keep_alive: bool) -> Vec<u8> {
     out
 }
 
-/// What the thread of a connection does.
+/// The activity of a connection's thread.
 #[derive(Debug, Clone, Copy)]
 enum Activity {
     Reading(Instant),
     Answering,
     Writing(Instant),
-    /// It ends, for the connection was shut down.
+    /// The connection was shut down, and the thread ends.
     Ending,
 }
 
@@ -310,12 +312,13 @@ struct Connections {
 struct Table {
     next: u64,
     entries: HashMap<u64, Entry>,
-    /// Whether the server stops: no more requests are read.
+    /// Whether the server stops. A server that stops reads no more requests.
     closed: bool,
 }
 
 impl Table {
-    /// Disconnects the client that has kept its thread waiting for the longest time, unless all are being answered.
+    /// Disconnects the client that has kept its thread waiting for the longest time. Returns false if all clients are
+    /// being answered.
     fn disconnect_slowest(&mut self) -> bool {
         let waiting = self
             .entries
@@ -338,7 +341,7 @@ struct Entry {
 impl Entry {
     fn shut_down(&mut self) {
         self.activity = Activity::Ending;
-        // The thread's read or write fails, and the thread ends.
+        // The thread's read or write fails, which ends the thread.
         let _ = shutdown(&*self.socket, Shutdown::Both);
     }
 }
@@ -348,8 +351,8 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection; at the limit it replaces the one that has kept its thread waiting for the longest time.
-    /// `None`: all clients are being answered.
+    /// Adds a connection; at the limit it replaces the connection that has kept its thread waiting for the longest
+    /// time. `None`: all clients are being answered.
     fn add(connections: &Arc<Self>, socket: &Arc<OwnedFd>, most: usize) -> Option<Connection> {
         let mut table = connections.lock();
         if table.entries.len() >= most {
@@ -406,7 +409,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Records what the thread does next. Fails where it is to end instead.
+    /// Records the next activity of the thread. Fails where the thread has to end.
     fn set_activity(&self, activity: Activity) -> Result<(), Errno> {
         let mut table = self.connections.lock();
         let closed = table.closed && matches!(activity, Activity::Reading(_));
@@ -474,7 +477,7 @@ mod tests {
         answer
     }
 
-    /// Whether the server has closed it, with whatever it says.
+    /// Whether the server has closed the connection, after any answer.
     fn is_closed(stream: &mut TcpStream) -> bool {
         match stream.read(&mut [0; 512]) {
             Ok(0) => true,
@@ -546,16 +549,16 @@ mod tests {
     fn ten_thousand_connections_that_come_and_stay_keep_nobody_out() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
-        // By a path: TCP makes who knocks at a full house wait for a second.
+        // A UNIX socket, because TCP delays a client by a second when the queue of the listener is full.
         let listeners = Listeners::bind(&[Address::Unix(path.clone())], Users::Owner).unwrap();
         let _server = listeners.serve(LIMITS, echo()).unwrap();
         let at = path.clone();
         let flood = std::thread::spawn(move || {
-            // As many as fit beside everything else that this process has open.
+            // The largest number that fits beside the other open files of this process.
             let mut silent = std::collections::VecDeque::new();
             for number in 0..10_000 {
                 let mut client = UnixStream::connect(&at).unwrap();
-                // Nothing, a head without an end, one that is too long, and one that is not read.
+                // No input, a head without an end, a head that is too long, and a request whose answer is not read.
                 let endless = vec![b'a'; message::LONGEST_HEAD];
                 let said = [&b""[..], b"GET / HTTP/1.1\r\nx: ", &endless, REQUEST];
                 let _ = client.write_all(said[number % said.len()]);
@@ -569,14 +572,14 @@ mod tests {
         while !flood.is_finished() || asked < 200 {
             let mut client = UnixStream::connect(&path).unwrap();
             let mut answer = String::new();
-            // One that is sent away may find its connection reset.
+            // The connection of a client that is turned away may be reset.
             let _ = client.write_all(REQUEST);
             let _ = client.read_to_string(&mut answer);
             answered += u32::from(answer.starts_with("HTTP/1.1 200 "));
             asked += 1;
         }
         flood.join().unwrap();
-        // On a busy machine one that was not read yet is now and then the longest silent.
+        // On a busy machine, a client whose request is not read yet is sometimes the longest silent.
         assert!(answered * 10 >= asked * 9, "{answered} of {asked}");
         let threads = std::fs::read_dir("/proc/self/task").unwrap();
         assert!(threads.count() < 64, "no thread stays for each of them");
@@ -599,7 +602,7 @@ mod tests {
         assert!(ask(tcp(&server), b"\x16\x03\x01\x02\x00").starts_with("HTTP/1.1 400 "));
         let mut endless = tcp(&server);
         endless.write_all(b"GET / HTTP/1.1\r\nx: ").unwrap();
-        // The server may close before it has table all.
+        // The server may close the connection before it has received everything.
         let _ = endless.write_all(&[b'a'; message::LONGEST_HEAD + 2048]);
         let mut answer = [0; 12];
         endless.read_exact(&mut answer).unwrap();
@@ -618,7 +621,7 @@ mod tests {
             silent.push(tcp(&server));
             std::thread::sleep(Duration::from_millis(20));
         }
-        // One that is slow, and not the oldest to be heard of.
+        // A slow client, which is not the one that has been silent for the longest time.
         silent[1].write_all(b"GET / HTTP").unwrap();
         let began = Instant::now();
         assert!(ask(tcp(&server), REQUEST).starts_with("HTTP/1.1 200 "));
@@ -629,7 +632,7 @@ mod tests {
         assert!(is_closed(&mut silent[0]));
         let answer = ask(silent.remove(LIMITS.connections - 1), REQUEST);
         assert!(answer.starts_with("HTTP/1.1 200 "), "the youngest stays");
-        // Many more than there are connections, and all of them stay.
+        // Many more clients than the limit of connections, all of which stay.
         silent.extend((0..10 * LIMITS.connections).map(|_| tcp(&server)));
         for _ in 0..3 {
             assert!(ask(tcp(&server), REQUEST).starts_with("HTTP/1.1 200 "));
@@ -645,7 +648,7 @@ mod tests {
             .map(|_| {
                 let mut client = tcp(&server);
                 client.write_all(REQUEST).unwrap();
-                // Its answer has begun, and goes no further.
+                // The answer has begun, and the client reads no further.
                 client.read_exact(&mut [0]).unwrap();
                 client
             })
@@ -679,7 +682,7 @@ mod tests {
         let server = start(limits, echo());
         let mut client = tcp(&server);
         let expected = "Connection: keep-alive\r\n\r\n/metrics text/plain\n";
-        // Two at once, and one after them.
+        // Two requests at once, and one after them.
         for requests in [2, 1] {
             client.write_all(&REQUEST.repeat(requests)).unwrap();
             let mut answers = String::new();
@@ -695,7 +698,7 @@ mod tests {
         assert!(ask(tcp(&server), last).contains("Connection: close\r\n"));
     }
 
-    /// A handler that says when it has begun, and answers when it may.
+    /// A handler that reports its start through one channel and waits for permission to answer on another.
     fn held() -> (Handler, mpsc::Receiver<()>, mpsc::Sender<()>) {
         let (begun, has_begun) = mpsc::channel();
         let (go, may_go) = mpsc::channel();

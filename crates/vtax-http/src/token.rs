@@ -6,10 +6,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The shortest token in characters: 16 of base64 have 96 bits, which cannot be guessed.
+/// The shortest token in characters: 16 characters of base64 have 96 bits, which cannot be guessed.
 const SHORTEST_TOKEN: usize = 16;
 
-/// Bytes read of a token's file, longer than any token.
+/// The most bytes read of a token's file, longer than any token.
 const LONGEST_FILE: u64 = 4096;
 
 /// Random bytes of a generated token.
@@ -19,7 +19,7 @@ const RANDOM_BYTES: usize = 24;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Box<str>);
 
-/// Why a token cannot be used.
+/// The reason why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
@@ -33,12 +33,12 @@ pub enum TokenError {
         /// The kernel's reason.
         cause: io::Error,
     },
-    /// It is no secret that others cannot guess or read.
+    /// The text is no secret, or others can read the file.
     #[error("the token in {}: {why}", path.display())]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What to change.
+        /// The remedy.
         why: &'static str,
     },
 }
@@ -86,7 +86,7 @@ impl Token {
     /// Generates a token; also returns its text.
     ///
     /// # Errors
-    /// When the kernel gives no random numbers.
+    /// When the kernel provides no random numbers.
     pub fn random() -> io::Result<(Self, String)> {
         let mut bytes = [0; RANDOM_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -100,7 +100,7 @@ impl Token {
         format!("Bearer {}", self.0)
     }
 
-    /// A secret derived from the token for one purpose. It reveals neither the token nor secrets of other purposes.
+    /// A secret derived from the token for one purpose. It reveals neither the token nor the secrets of other purposes.
     #[must_use]
     pub fn derived(&self, purpose: &str) -> String {
         format!("{:x}", Sha256::digest(format!("{purpose}\n{}", self.0)))

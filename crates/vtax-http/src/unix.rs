@@ -1,4 +1,5 @@
-//! Listening on the path of a UNIX socket, where a dead socket, another program's socket or a file may be.
+//! Listening on the path of a UNIX socket where a socket without a listener, another program's socket or a file may
+//! exist.
 
 use crate::address::{Address, ListenError};
 use rustix::fs::Mode;
@@ -13,10 +14,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Clients that wait to be accepted, at most.
+/// The most clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Who may connect to a socket.
+/// The users who may connect to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Users {
     /// Users that the umask admits.
@@ -25,7 +26,7 @@ pub enum Users {
     Owner,
 }
 
-/// Listens on `path`. A socket there on which nobody listens is replaced; anything else stays.
+/// Listens on `path`. A socket there without a listener is replaced; any other file stays.
 ///
 /// # Errors
 /// When another program listens there, the path is no socket, or the kernel refuses.
@@ -37,7 +38,7 @@ pub fn listen(path: &Path, users: Users) -> Result<UnixListener, ListenError> {
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     let socket = stream_socket().map_err(failed)?;
     if users == Users::Owner {
-        // The path gets the socket's own mode less the umask.
+        // The socket's own mode, reduced by the umask, becomes the mode of the path.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed)?;
     }
     let mut bound = bind(&socket, &address);
@@ -54,7 +55,7 @@ pub fn listen(path: &Path, users: Users) -> Result<UnixListener, ListenError> {
 /// Removes the socket at `path`, if one is there.
 pub fn remove(path: &Path) {
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-        // The next listener replaces a socket that stays.
+        // A socket that stays is replaced by the next listener.
         let _ = fs::remove_file(path);
     }
 }
@@ -83,7 +84,7 @@ fn remove_dead(path: &Path, address: &SocketAddrUnix) -> Result<(), ListenError>
     }
     match stream_socket().and_then(|probe| connect(&probe, address)) {
         Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
-        // A full queue has a listener behind it.
+        // A full queue shows that a listener exists.
         Ok(()) | Err(Errno::AGAIN) => Err(failed(ErrorKind::AddrInUse.into())),
         Err(cause) => Err(failed(cause.into())),
     }
