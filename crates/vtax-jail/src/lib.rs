@@ -26,13 +26,13 @@ use std::path::Path;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {tried}: {cause}")]
 pub struct JailError {
-    /// What was tried.
+    /// The failed operation.
     pub tried: &'static str,
-    /// Why not.
+    /// The reason.
     pub cause: String,
 }
 
-/// Makes the error of what was tried from its cause.
+/// Returns a function that creates the error of the operation `tried` from its cause.
 pub fn refused<E: ToString>(tried: &'static str) -> impl Fn(E) -> JailError {
     move |cause| JailError {
         tried,
@@ -40,7 +40,7 @@ pub fn refused<E: ToString>(tried: &'static str) -> impl Fn(E) -> JailError {
     }
 }
 
-/// Drops every capability, and rules out new ones.
+/// Drops every capability and prevents new ones.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -48,7 +48,7 @@ pub fn drop_capabilities() -> Result<(), JailError> {
     keep_capabilities(CapabilitySet::empty())
 }
 
-/// Drops every capability but those of `kept` that this thread has, and rules out new ones.
+/// Drops every capability except those of `kept` that this thread has, and prevents new ones.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -68,9 +68,9 @@ pub fn full_access() -> BitFlags<AccessFs> {
     AccessFs::from_all(ABI::V5)
 }
 
-/// Restricts this thread with Landlock: to the given accesses to `files` and what is below them, and to TCP connections
-/// to `ports`. It can signal no other process and connect to no abstract UNIX socket of another. An old kernel enforces
-/// only part of that. Returns whether the kernel has Landlock at all.
+/// Restricts this thread with Landlock: to the given accesses to `files` and everything below them, and to TCP
+/// connections to `ports`. It can signal no other process and connect to no abstract UNIX socket of another process. An
+/// old kernel enforces only a part of these limits. Returns whether the kernel has Landlock at all.
 ///
 /// # Errors
 /// When the kernel refuses, or one of `files` does not exist.
@@ -102,7 +102,8 @@ pub fn restrict_access(
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// The allowed system calls. Any other fails with EPERM and does not end the program, which other clients use too.
+/// The allowed system calls. Any other call fails with EPERM. It does not end the program, because other clients use
+/// the program too.
 #[derive(Debug)]
 pub struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 
@@ -111,7 +112,7 @@ impl Calls {
     /// signals to itself.
     ///
     /// # Errors
-    /// When no filter can be made of them.
+    /// When no filter can be built from these calls.
     pub fn of_a_server() -> Result<Self, JailError> {
         let mut calls = Self(BTreeMap::new());
         // Clients, events and time.
@@ -144,7 +145,7 @@ impl Calls {
             libc::SYS_madvise,
             libc::SYS_brk,
         ]);
-        // Threads and their ends.
+        // The creation and the end of threads.
         calls.allow(&[
             libc::SYS_clone3,
             libc::SYS_set_robust_list,
@@ -166,7 +167,7 @@ impl Calls {
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             calls.allow_where(call, &[Argument::has(2, executable, 0)])?;
         }
-        // A panic ends this process by a signal, and no other; threads have names.
+        // A panic ends this process by a signal to itself; threads have names.
         let own = getpid().as_raw_pid();
         calls.allow_where(libc::SYS_tgkill, &[Argument::is(0, own)])?;
         calls.allow_where(libc::SYS_prctl, &[Argument::is(0, libc::PR_SET_NAME)])?;
@@ -178,10 +179,10 @@ impl Calls {
         self.0.extend(calls.iter().map(|call| (*call, Vec::new())));
     }
 
-    /// Allows a call whose arguments match all of `arguments`. Several rules for one call add up.
+    /// Allows a call whose arguments match all of `arguments`. Several rules for one call are alternatives.
     ///
     /// # Errors
-    /// When no filter can be made of them.
+    /// When no filter can be built from these calls.
     pub fn allow_where(
         &mut self,
         call: libc::c_long,
@@ -196,7 +197,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Restricts this thread, and those that it starts, to these calls.
+    /// Restricts this thread, and the threads that it starts later, to these calls.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -9,7 +9,7 @@
 
 use std::ffi::c_void;
 
-/// A thread of a child, stopped.
+/// A stopped thread of a child.
 #[derive(Debug)]
 pub struct Thread {
     id: i32,
@@ -17,8 +17,8 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Stops a thread that waits in a system call, whose `syscall` instruction is used for other calls. A thread that
-    /// runs is continued until it waits.
+    /// Stops a thread that waits in a system call. The `syscall` instruction of that call is used for other calls. A
+    /// running thread is continued until it waits.
     pub fn new(id: i32) -> Self {
         for _ in 0..1_000 {
             // SAFETY: attaches to a thread of a child of ours.
@@ -76,7 +76,7 @@ impl Thread {
             rdx,
             r10,
             rip: self.before.rip - 2,
-            // No system call is to be restarted.
+            // Prevents the kernel from restarting a system call.
             orig_rax: u64::MAX,
             ..self.before
         };
