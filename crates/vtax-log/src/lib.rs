@@ -1,7 +1,7 @@
 //! The log of programs that serve: `tracing` events as lines on standard error.
 //!
 //! In a service of systemd a line has the journal's priority and no time of its own. The output of a program, such as a
-//! table or the error that it ends with, is not logged.
+//! table or its final error, is not logged.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -27,9 +27,9 @@ pub struct Verbosity {
 }
 
 impl Verbosity {
-    /// Starts to log to standard error. Only the first call in a process has an effect.
+    /// Starts logging to standard error. Only the first call in a process has an effect.
     ///
-    /// To be called before a sandbox is entered: later, an event needs no system call but `write`.
+    /// To be called before the program enters a sandbox: afterwards, an event needs no system call but `write`.
     pub fn start_log(self) {
         let directives = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
         let (filter, invalid) = self.filter(&directives);
@@ -37,7 +37,7 @@ impl Verbosity {
             .with_env_filter(filter)
             .with_ansi(false)
             .with_writer(io::stderr)
-            // Standard error whose reader is gone does not end the program.
+            // The program does not end when the reader of standard error does.
             .log_internal_errors(false);
         let _ = if is_journal() {
             builder.event_format(JournalLine::default()).try_init()
@@ -51,7 +51,7 @@ impl Verbosity {
         }
     }
 
-    /// The filter, and why `directives` are not used where they are invalid.
+    /// The filter, and the error of `directives` if they are invalid. Invalid directives are not used.
     fn filter(self, directives: &str) -> (EnvFilter, Option<ParseError>) {
         let level = match (self.verbose, self.quiet) {
             (0, 0) => LevelFilter::INFO,
@@ -118,7 +118,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use tracing::{debug, error, info};
 
-    /// What is logged of one event a level.
+    /// The log of one event of each level.
     fn logged(verbosity: Verbosity, directives: &str) -> String {
         #[derive(Clone, Default)]
         struct Buffer(Arc<Mutex<Vec<u8>>>);
