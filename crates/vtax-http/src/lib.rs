@@ -5,8 +5,8 @@
 //! client occupies a thread for ever. `hyper` has all of them but needs an asynchronous runtime, some forty crates, for
 //! a small answer every few seconds.
 //!
-//! Each connection has a thread, so that a handler may block. A [`Server`] is for few clients. A program with thousands,
-//! such as the monitor of micro VMs, runs its own event loop and uses [`parse`] and [`write_head`].
+//! Each connection has a thread, so that a handler may block. A [`Server`] is for few clients. A program with thousands
+//! of clients, such as the monitor of micro VMs, runs its own event loop and uses [`parse`] and [`write_head`].
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -86,8 +86,8 @@ impl Exposition {
         }
     }
 
-    /// Adds a histogram to the current family: `count` values with this `sum`, and for each of `buckets` an upper bound and
-    /// the number of values up to it.
+    /// Adds a histogram to the current family: `count` values with this `sum`, and for each of `buckets` an upper bound
+    /// and the number of values up to it.
     pub fn histogram(
         &mut self,
         labels: &[(&str, &str)],

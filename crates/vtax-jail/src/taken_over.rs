@@ -1,4 +1,4 @@
-//! Stops a thread of a child and makes system calls in its place, as an attacker in it would. Tests of sandboxes use it.
+//! Stops a thread of a child and makes system calls in its place, as an attacker in it would. For tests of sandboxes.
 
 #![allow(
     clippy::unwrap_used,

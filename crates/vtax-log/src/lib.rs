@@ -72,8 +72,8 @@ impl Verbosity {
     }
 }
 
-/// Whether standard error is the socket of systemd's journal that `JOURNAL_STREAM` names (systemd.exec(5)). A child whose
-/// standard error leads elsewhere inherits the variable too.
+/// Whether standard error is the socket of systemd's journal that `JOURNAL_STREAM` names (systemd.exec(5)). A child
+/// whose standard error leads elsewhere inherits the variable too.
 fn is_journal() -> bool {
     rustix::fs::fstat(io::stderr()).is_ok_and(|stat| {
         std::env::var("JOURNAL_STREAM")
