@@ -148,7 +148,7 @@ impl Finding {
 pub struct Options<'a> {
     /// The probes; [`HostProbes`] on a real host.
     pub probes: &'a dyn Probes,
-    /// Whether to look for wall meters, which opens every serial port.
+    /// Whether to search for wall meters, which opens every serial port.
     pub scan_wall_meters: bool,
     /// The directory of results and images, which need not exist.
     pub storage: PathBuf,
@@ -188,7 +188,7 @@ pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
 /// The report for programs: findings and summary as one JSON object.
 ///
 /// # Errors
-/// Never, in practice: all its values are plain text.
+/// When serialization fails, which cannot happen: all values are plain text and numbers.
 pub fn json(findings: &[Finding]) -> Result<String, HostError> {
     #[derive(Serialize)]
     struct Report<'a> {

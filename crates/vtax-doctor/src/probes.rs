@@ -42,7 +42,7 @@ pub enum Counters {
     Traced,
 }
 
-/// All operations of the doctor that try something instead of reading a file of the kernel.
+/// The operations of the doctor that try a capability instead of reading a file of the kernel.
 pub trait Probes {
     /// Runs [`Platform::check`] with the default settings of a plan.
     ///

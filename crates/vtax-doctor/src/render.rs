@@ -136,7 +136,7 @@ impl Page {
         INDENT.len() + ANSWER_WIDTH + self.name_width
     }
 
-    /// Writes the rest of a line whose margin is already written, with a hanging indent for further lines.
+    /// Writes the rest of a line after its margin, with a hanging indent for further lines.
     fn wrapped(&mut self, text: &str, prefix: &str) {
         let hanging = self.margin() + prefix.chars().count();
         let room = self.style.width.saturating_sub(hanging).max(20);

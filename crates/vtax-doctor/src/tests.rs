@@ -12,7 +12,7 @@ use vtax_observe::ObserveError;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{self, Found};
 
-/// Probes with the results that each test chooses.
+/// Probes whose results each test chooses.
 struct FakeProbes {
     boot: KvmBoot,
     /// Whether a platform, container runtime or source of counts with this name can be used.
@@ -62,7 +62,7 @@ impl Probes for FakeProbes {
     }
 
     fn meters(&self, roots: &Roots) -> Result<Vec<Found>, HostError> {
-        // Meters are not measured under load here; the code that does so has tests of its own.
+        // Meters are not measured under load here; the code that measures them has its own tests.
         let options = meter::Options {
             only: ["powercap", "hwmon", "model"].map(str::to_owned).to_vec(),
             ..meter::Options::default()
@@ -242,7 +242,7 @@ fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() 
             ..FakeProbes::default()
         },
     );
-    // KVM is not confirmed by an open device.
+    // An open device does not confirm KVM.
     kvm(&untried, Answer::Partly, "not tried");
 }
 
@@ -596,7 +596,7 @@ fn every_no_that_can_be_helped_has_a_remedy_and_every_package_is_in_it() {
                 "{finding:?}"
             );
             if let Some(package) = &finding.package {
-                // The install command of the summary is made of these packages.
+                // The install command of the summary names these packages.
                 assert!(
                     finding
                         .remedy
@@ -627,7 +627,7 @@ fn reports_stay_within_eighty_columns_and_are_plain_off_a_terminal() {
         let page = render(&findings, PLAIN);
         assert!(!page.contains('\x1b'));
         for line in page.lines() {
-            // Paths and commands are not broken.
+            // Paths and commands are not broken across lines.
             let longest = line
                 .split_whitespace()
                 .map(|word| word.chars().count())
@@ -681,7 +681,7 @@ fn json_reports_read_back_as_the_same_findings() {
     assert_eq!(report["findings"][0]["answer"], "yes");
 }
 
-/// The network devices of this host, and the control groups of probes.
+/// The network devices of this host, and the control groups of probes, which a probe must remove.
 fn leftovers() -> Vec<String> {
     let mut left = Vec::new();
     let devices = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
