@@ -1,5 +1,5 @@
-//! Live micro VMs and a tuned QEMU with the same boot sector, one climb each in one run: memory of
-//! a guest, guests made a second, and what the climb itself costs.
+//! Live micro VMs and a tuned QEMU with the same boot sector, one climb each in one run: memory of a guest, guests made
+//! per second, and the cost of the climb itself.
 //!
 //! `cargo bench -p vtax-density --bench climb`; needs root.
 

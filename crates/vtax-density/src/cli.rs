@@ -121,7 +121,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     } else {
         print_line(&format!("{summary}\nreport: {}", path.display()))
     };
-    // The report exists, so a closed output is no failure.
+    // The report exists, so a closed output is no error.
     if let Err(cause) = written
         && cause.kind() != io::ErrorKind::BrokenPipe
     {

@@ -42,7 +42,7 @@ pub struct Bench<'a> {
     pub energy: &'a mut Option<Energy>,
 }
 
-/// The longest request for guests; stop requests are checked between two.
+/// The longest request for guests. Stop requests are checked between two requests.
 const BATCH_SECONDS: f64 = 1.0;
 /// Time for booted guests to become idle before they are sampled.
 const SETTLE: Duration = Duration::from_millis(150);
@@ -86,7 +86,7 @@ pub fn climb(
     let top = climb.last().map_or(0, |top| top.population);
     let method = ascent.bench.method;
     let (cloud, left) = match variant.kind {
-        // Their monitor cannot end guests individually.
+        // The monitor of micro VMs cannot end guests individually.
         Kind::Mvm { .. } => (None, top),
         _ => ascent.churn(&method.churn, top, seed)?,
     };
@@ -224,7 +224,7 @@ fn start(seat: &Seat<'_>, bench: &Bench<'_>, variant: &Variant) -> Result<Superv
 }
 
 impl Bench<'_> {
-    /// Energy so far in joules, where the host has a meter.
+    /// The energy so far in joules, where the host has a meter.
     fn joules(&mut self) -> Option<f64> {
         self.energy.as_mut().and_then(Energy::read)
     }
@@ -284,7 +284,7 @@ impl Ascent<'_, '_> {
             let batch = self.rate.map_or(left.min(8.0), |rate| {
                 (rate * BATCH_SECONDS).clamp(1.0, left)
             });
-            // Between 1 and the missing guests.
+            // At least 1 and at most the missing guests.
             let goal = sum.population.saturating_add(batch.ceil() as u32).min(to);
             let answer = self.supervisor.ask(&Request::Grow(goal))?;
             let made = answer.population.saturating_sub(sum.population);

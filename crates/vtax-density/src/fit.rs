@@ -54,7 +54,7 @@ impl Line {
         })
     }
 
-    /// Its value at `x`.
+    /// The line's value at `x`.
     #[must_use]
     pub fn at(&self, x: f64) -> f64 {
         self.intercept + self.slope * x

@@ -120,7 +120,7 @@ pub struct Plan {
     pub again: f64,
     /// Their method.
     pub method: Method,
-    /// The variants.
+    /// The platforms, each with one level of its factors.
     pub variants: Vec<Variant>,
     /// Whether this is the quick profile.
     pub is_quick: bool,
@@ -176,7 +176,7 @@ const fn platform(kind: &'static str, maximum: u32, parameters: &'static [Parame
     }
 }
 
-/// One of `words`, of which the first is the default.
+/// A parameter with one of `words`, of which the first is the default.
 const fn choice(key: &'static str, words: &'static [&'static str]) -> Parameter {
     Parameter::new(key, Domain::Choice(words), words[0]).help("how its guests are made")
 }
@@ -197,7 +197,7 @@ const COMMON: [Parameter; 3] = [
     Parameter::unset("if_present", Domain::Bool).help("only where installed"),
 ];
 
-/// The work of some guests while the others are probed.
+/// The parameter for the work of some guests while the others are probed.
 const fn work(words: &'static [&'static str]) -> Parameter {
     Parameter::unset("work", Domain::Choice(words)).help("what some of its guests do")
 }
@@ -253,7 +253,7 @@ impl Plan {
             .saturating_mul(climbs.saturating_mul(self.repetitions))
     }
 
-    /// Reads and validates a plan, or its quick profile. `file` only names it in messages.
+    /// Reads and validates a plan, or its quick profile. `file` is the plan's name in messages.
     ///
     /// # Errors
     /// All mistakes, each with line, column and, where one is similar, the valid spelling.

@@ -14,7 +14,7 @@ use vtax_kernel::stat::{CpuState, HostStat, tasks};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resource {
-    /// Processor time of all processors.
+    /// The processor time of all processors.
     Cpu,
     /// Memory that is not available to new work.
     Memory,
@@ -165,7 +165,7 @@ impl Accounts {
         })
     }
 
-    /// Reads everything.
+    /// Reads all accounts.
     ///
     /// # Errors
     /// When `/proc/meminfo` cannot be read.
@@ -186,8 +186,8 @@ impl Accounts {
         })
     }
 
-    /// The levels, in percent. `process` are descriptors and mappings of the one process that
-    /// holds all guests, where one does.
+    /// The levels, in percent. `process` has the descriptors and mappings of the one process that holds all guests,
+    /// where one process does.
     #[must_use]
     pub fn level_shares(&self, process: Option<&ProcessLevels>) -> Shares {
         let mut shares = Shares::new();

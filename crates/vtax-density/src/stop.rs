@@ -174,7 +174,7 @@ mod tests {
             let any = pairs.iter().any(|(resource, share)| *share >= LIMITS.of(*resource));
             match binding {
                 Some(Binding::Resource { resource, percent }) => prop_assert!(percent >= LIMITS.of(resource)),
-                // The population did not use the disk.
+                // The population did not use the disk, which therefore ends no climb.
                 other => prop_assert!(other.is_none() && (!any || pairs.iter().all(|(resource, share)| *resource == Resource::Disk || *share < LIMITS.of(*resource)))),
             }
         }

@@ -1,5 +1,5 @@
-//! Small climbs of every platform on this host, with real guests; what stops them; and that
-//! nothing is left behind, whatever ends them.
+//! Small climbs of every platform on this host with real guests: their ends by each limit, and the clean-up after every
+//! kind of end.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -51,7 +51,7 @@ impl Bench {
             .env("VTAX_STATE_DIR", self.folder.path().join("state"));
     }
 
-    /// Runs; whether it succeeded, and all that it said.
+    /// Runs the command. Returns whether it succeeded, and its output and errors.
     fn run_by(&self, mut command: Command) -> (bool, String) {
         self.arguments(&mut command);
         let output = command.output().unwrap();
@@ -86,7 +86,7 @@ impl Bench {
         fs::read_to_string(self.folder.path().join("state/journal.jsonl")).unwrap_or_default()
     }
 
-    /// The control groups that the journal knows of.
+    /// The control groups in the journal.
     fn groups(&self) -> Vec<PathBuf> {
         let journal = self.journal();
         let entries = journal
@@ -108,7 +108,7 @@ fn processes_in(group: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// Climbs a platform to `maximum` and checks what holds for every climb.
+/// Climbs a platform to `maximum` and checks the properties of every climb.
 fn whole_climb(platform: &str, maximum: u32) -> Climb {
     let bench = Bench::new("", &format!("kind = {platform:?}\nmaximum = {maximum}"));
     let climb = bench.climb();
@@ -161,7 +161,7 @@ fn qemus_are_climbed() {
     whole_climb("qemu", 4);
 }
 
-/// A climb half of whose guests do `work`.
+/// A climb in which half of the guests do `work`.
 fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
     let bench = Bench::new(
         "working_percent = 50",
@@ -182,7 +182,7 @@ fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
 fn some_processes_work_and_the_others_answer() {
     let asleep = half_works("process", "none", 20).idle.unwrap();
     let computing = half_works("process", "cpu", 20).idle.unwrap();
-    // Ten of them, some 10 ms each second; an idle one wakes for nothing.
+    // Ten guests compute for some 10 ms each second; an idle guest does not wake.
     assert!(
         computing.core_percent > 1.0 && computing.core_percent > 10.0 * asleep.core_percent,
         "{} beside {} %",
@@ -196,7 +196,7 @@ fn some_processes_work_and_the_others_answer() {
         sending.core_percent,
         asleep.core_percent
     );
-    // Not by the control group's account, which some kernels leave at 0 (v1).
+    // The control group's account is not used, because some kernels leave it at 0 (v1).
     let before = written_bytes();
     half_works("process", "disk", 20);
     let written = written_bytes() - before;
@@ -205,7 +205,7 @@ fn some_processes_work_and_the_others_answer() {
 
 const MIB: f64 = 1_048_576.0;
 
-/// By all of this host's disks since it booted (`/proc/diskstats`, sectors of 512 bytes).
+/// Bytes written by all disks of this host since its boot (`/proc/diskstats`, sectors of 512 bytes).
 fn written_bytes() -> f64 {
     let disks = fs::read_to_string("/proc/diskstats").unwrap();
     let sectors = disks.lines().map(|line| {
@@ -297,12 +297,12 @@ fn live_micro_vms_are_climbed() {
     whole_climb("mvm-live", 40);
 }
 
-/// A KVM that micro VMs run on.
+/// The condition that KVM can run micro VMs.
 fn micro_vms() -> Need {
     Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))
 }
 
-/// `vtax-density` on a host whose first programs are those of `folder`.
+/// `vtax-density` with the programs of `folder` first in the host's search path.
 fn with_programs_of(folder: &Path) -> Command {
     let script = r#"mount --bind "$1" /usr/local/sbin; shift; exec "$@""#;
     let mut command = Command::new("unshare");
@@ -311,7 +311,7 @@ fn with_programs_of(folder: &Path) -> Command {
     command
 }
 
-/// Skips the test where there is no image that a stand-in for a VMM can boot.
+/// Skips the test where no image exists that a stand-in for a VMM can boot.
 fn needs_linux_guests() {
     use vtax_guest::image::{Recipe, cached, echo_guest};
     let guest = match cached(&Recipe::standard()) {
@@ -395,7 +395,7 @@ fn with_128_descriptors() -> Command {
 #[test(needs = [root()])]
 fn more_guests_than_one_process_may_hold_are_spread_over_several() {
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 100");
-    // 128 descriptors leave a supervisor room for 64 guests: two supervisors.
+    // 128 descriptors leave a supervisor room for 64 guests, so there are two supervisors.
     let climb = bench.climb_by(with_128_descriptors());
     assert_eq!(
         (climb.guests(), climb.binding.clone()),
@@ -429,7 +429,7 @@ fn one_process_runs_out_of_descriptors_and_says_so() {
 
 #[test(needs = [root()])]
 fn the_reserve_of_memory_is_kept_whatever_is_asked_for() {
-    // Less is free than the reserve: not a single guest may be made.
+    // Less memory is free than the reserve, so no guest may be made.
     let bench = Bench::new("reserve_percent = 99", "kind = \"process\"\nmaximum = 400");
     let climb = bench.climb();
     assert!(
@@ -494,7 +494,8 @@ fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
     assert!(!bench.results().exists());
 }
 
-/// Starts a long climb and waits until guests are held. What it says is to be kept open.
+/// Starts a long climb and waits until guests are held. Returns its process and its output, which the caller has to
+/// keep open.
 fn long_climb(bench: &Bench) -> (Child, impl Iterator<Item = std::io::Result<String>>) {
     let mut command = density();
     bench.arguments(&mut command);
@@ -519,7 +520,7 @@ fn await_end(what: &str, ended: impl Fn() -> bool) {
 
 #[test(needs = [root()])]
 fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
-    // Some of them with processes of their own, which read no pipe of ours.
+    // Some guests have processes of their own, which read no pipe of the supervisor.
     let plan = "kind = \"process\"\nwork = \"network\"\nmaximum = 60";
     let bench = Bench::new("", plan);
     bench.change("idle_seconds = 0.2", "idle_seconds = 60");
@@ -566,7 +567,7 @@ fn ctrl_c_ends_a_climb_in_order() {
     assert_eq!(results.pending(), [0], "the climb is to be made again");
 }
 
-/// The process that makes and holds the guests of a climb.
+/// The supervisor process of a climb.
 fn supervisor_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
     let mut processes = groups.iter().flat_map(|group| processes_in(group));
     let supervisor = processes.find(|pid| {

@@ -1,5 +1,5 @@
-//! What the plans of this repository come to: the treatments, how they are climbed, and in which
-//! order. Results that are gone on with rely on it.
+//! The treatments of the plans of this repository, their options and their order. Continued results depend on all of
+//! them.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The report of a density run: what it shows of a results directory, and that text of it stays text.
+//! The report of a density run: its content for a results directory, and that text of the directory stays text.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ fn climb(platform: &str, maximum: u32, binding: Binding, words: &str) -> Climb {
     }
 }
 
-/// A run of three climbs, one that failed and one that is pending. Each name and reason ends with `words`.
+/// A run of three climbs, of which one failed and one is pending. Each name and reason ends with `words`.
 fn run(path: &Path, words: &str) -> ResultsDir {
     let treatment = |platform: &str| Treatment {
         label: format!("{platform} · density{words}"),
@@ -183,7 +183,7 @@ fn run(path: &Path, words: &str) -> ResultsDir {
     results
 }
 
-/// Text with parts of markup. It begins with a word, since a name without an addition may be one that is known.
+/// Text with parts of markup. It begins with a word, because a name without an addition may be a known one.
 fn words() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         prop::sample::select(&FRAGMENTS[..]).prop_map(str::to_owned),

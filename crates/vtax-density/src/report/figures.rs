@@ -76,7 +76,7 @@ fn scale(field: &str, labels: &[String], range: &[&str]) -> Value {
     json!({"field": field, "type": "nominal", "sort": labels, "scale": {"domain": labels, "range": range}})
 }
 
-/// Ticks only at powers of ten.
+/// Ticks at powers of ten.
 fn decades() -> Vec<f64> {
     (-6..=9).map(|power| 10f64.powi(power)).collect()
 }

@@ -129,7 +129,7 @@ fn sentence(seen: &TreatmentClimbs, guests: f64) -> Markup {
     }
 }
 
-/// A value as `shown` writes it; a dash without one.
+/// A value as formatted by `shown`; a dash without a value.
 fn or_dash<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
     value.map_or(DASH.to_owned(), shown)
 }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 const FIGURES: &str = include_str!("../../../../papers/figures.toml");
 
-/// The paper's host: 48 processors and 128 GB of memory. How much swap it had is not printed.
+/// The paper's host: 48 processors and 128 GB of memory. The paper does not print the size of its swap space.
 pub(super) const PROCESSORS: f64 = 48.0;
 pub(super) const MEMORY: f64 = 128.0 * 1024.0 * 1024.0 * 1024.0;
 
@@ -50,7 +50,7 @@ pub(super) struct MaxCpu {
     pub(super) pit_off: f64,
 }
 
-/// The numbers of the paper.
+/// The numbers of the paper that reports show.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Published {
     /// Fixed highest frequency.
@@ -61,8 +61,8 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Reads the numbers of this program; `None` only when it was built with damaged ones, which a
-    /// test rules out.
+    /// Reads the numbers that this program includes; `None` only when it was built with damaged ones, which a test
+    /// excludes.
     pub(super) fn read() -> Option<Self> {
         let file: File = toml::from_str(FIGURES).ok()?;
         let rows = |table: &[[f64; 10]]| table.iter().map(row).collect();

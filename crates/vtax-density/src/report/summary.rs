@@ -49,7 +49,7 @@ pub enum Each {
 /// A run's findings.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// By treatment, in the plan's order.
+    /// The climbs by treatment, in the plan's order.
     pub seen: Vec<TreatmentClimbs>,
     /// Climbs that failed.
     pub failed: usize,

@@ -85,7 +85,7 @@ impl Supervisor {
         drop(self.requests.take());
         let mut output = String::new();
         if let Some(stderr) = &mut self.child.stderr {
-            // Without its output the status is still reported.
+            // The status is reported without the output as well.
             let _ = stderr.take(16 << 10).read_to_string(&mut output);
         }
         let status = self

@@ -156,7 +156,7 @@ impl GuestDriver for Containers {
 
     fn end(&mut self, echo: Option<Echo>, number: u32) -> Result<()> {
         let name = self.name(number);
-        // The end of its input ends `cat`; the runtime removes the rest.
+        // The end of its input ends `cat`; the runtime removes the container.
         drop(echo);
         let output = self
             .command()

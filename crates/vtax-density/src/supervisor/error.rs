@@ -83,7 +83,7 @@ pub(super) enum GuestError {
 pub(super) type Result<T> = std::result::Result<T, GuestError>;
 
 impl GuestError {
-    /// For `map_err` on a connection to `peer`.
+    /// Returns a function for `map_err` on a connection to `peer`.
     pub(super) fn no_answer(peer: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let peer = peer.into();
         move |cause| Self::NoAnswer { peer, cause }

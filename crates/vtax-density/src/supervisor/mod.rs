@@ -119,7 +119,7 @@ pub struct Answer {
     pub refused: Option<String>,
     /// The level that stopped the growth.
     pub exceeded: Option<Binding>,
-    /// Processor time of guarding, in seconds.
+    /// Processor time of the guard, in seconds.
     pub guard_cpu: f64,
     /// Descriptors and mappings of the one process that holds all guests.
     pub process: Option<ProcessLevels>,
