@@ -1,4 +1,4 @@
-# The whole interface. Everything else is cargo.
+# The whole interface of the repository; everything else is plain cargo.
 
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
@@ -62,11 +62,11 @@ bench-busy: build
 bench-density: setup
 	@./scripts/bench-density
 
-# Without MVM: a small run of every part.
+# Without MVM: a small run of all parts.
 bench-mvm: setup
 	@$(CARGO) bench --locked --quiet -p vtax-mvm --bench population -- $(MVM)
 
-# Without PARTS: all of them, which takes two hours.
+# Without PARTS: all parts, which takes two hours.
 bench-nic: build
 	@$(CARGO) build --release --locked -p vtax-nic -p vtax-nic-driver --bins
 	@./scripts/bench-nic $(dir $(VTAX)) $(PARTS)
@@ -75,7 +75,7 @@ bench-charge: setup
 	$(CARGO) bench --locked -p vtax-observe --bench charge_windows
 	$(CARGO) bench --locked -p vtax-serve --bench charge --bench scrape
 
-# Without FLEET: 100 hosts, in a minute.
+# Without FLEET: 100 hosts, which takes a minute.
 bench-fleet: setup
 	@$(CARGO) bench --locked --quiet -p vtax-serve --bench fleet -- $(or $(FLEET),victoria-metrics 100 40 5)
 
