@@ -99,7 +99,7 @@ impl Sample {
 pub struct Interval {
     /// Number of guests, without the probe.
     pub population: u32,
-    /// The cost of making them.
+    /// The cost of making the guests.
     pub births: Option<Births>,
     /// The host while they sleep.
     pub samples: Vec<Sample>,

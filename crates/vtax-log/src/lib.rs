@@ -81,7 +81,7 @@ fn is_journal() -> bool {
     })
 }
 
-/// A line with the prefix by which the journal knows its priority (sd-daemon(3)).
+/// A line with a prefix that contains its priority for the journal (sd-daemon(3)).
 struct JournalLine(Format<Full, ()>);
 
 impl Default for JournalLine {

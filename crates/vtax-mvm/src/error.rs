@@ -24,7 +24,7 @@ pub enum Error {
     Program {
         /// The program's name.
         program: String,
-        /// Why it failed, with its own message if there is one.
+        /// The reason, with the program's own message if there is one.
         problem: String,
         /// The remedy.
         remedy: String,
@@ -36,7 +36,7 @@ pub enum Error {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The reason.
         cause: io::Error,
     },
     /// Listening on an address failed.
@@ -47,7 +47,7 @@ pub enum Error {
     Kvm {
         /// The failed operation.
         tried: String,
-        /// Why it failed.
+        /// The reason.
         problem: String,
         /// The remedy.
         remedy: String,
@@ -69,7 +69,7 @@ pub enum Error {
     System {
         /// The failed operation.
         tried: String,
-        /// Why it failed.
+        /// The reason.
         cause: io::Error,
     },
     /// An invalid snapshot of a population.

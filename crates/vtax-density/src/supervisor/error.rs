@@ -1,4 +1,4 @@
-//! Failures of guests: of making, booting, probing and ending them.
+//! Failures to make, boot, probe and end guests.
 
 use std::io;
 use std::process::ExitStatus;
@@ -40,7 +40,7 @@ pub(super) enum GuestError {
         what: String,
         /// The last line of its console or its VMM.
         reason: String,
-        /// What to check or change.
+        /// The remedy.
         remedy: String,
     },
     /// Guests of the monitor of micro VMs died.

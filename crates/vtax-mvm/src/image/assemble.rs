@@ -10,7 +10,7 @@ use std::process::Command;
 /// Assembles a file.
 ///
 /// # Errors
-/// [`Error::File`] when it cannot be read, and what [`assemble_source`] returns.
+/// [`Error::File`] when it cannot be read, and the errors of [`assemble_source`].
 pub fn assemble(path: &Path) -> Result<Image> {
     let source = fs::read_to_string(path).map_err(|cause| Error::File {
         action: "read",

@@ -121,8 +121,8 @@ impl Image {
     /// A shipped image by name, or a file: `.asm` and `.toml` are built, anything else is read.
     ///
     /// # Errors
-    /// [`Error::Image`] when it is no boot sector, [`Error::File`] when it cannot be read, and
-    /// what [`assemble`] returns.
+    /// [`Error::Image`] when it is no boot sector, [`Error::File`] when it cannot be read, and the errors of
+    /// [`assemble`].
     pub fn open(name_or_path: &str) -> Result<Self> {
         if let Some(image) = Self::shipped(name_or_path) {
             return Ok(image);

@@ -512,7 +512,7 @@ impl Slot {
         if let Err(errno) = outcome {
             return match errno.errno() {
                 libc::EINTR => Ok(Exit::Preempted),
-                // EAGAIN among them: newer kernels start a thread for each VM when it first runs.
+                // Includes EAGAIN: newer kernels start a thread for each VM when it first runs.
                 _ => Err(Error::of_limit("run a guest", errno.into())),
             };
         }

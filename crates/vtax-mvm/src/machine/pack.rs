@@ -39,7 +39,7 @@ pub fn pack(slot: &mut Slot, devices: &Devices, reset: &Reset) -> Result<Box<[u8
         }
     }
     let mut out = writer.out;
-    // No run has length 0, so it ends them.
+    // No run has length 0, so a length of 0 ends the runs.
     out.extend([0, 0]);
     out.extend(&devices.uart.received);
     // A copy of the exact size, because shrinking in place fragments memory.
@@ -68,7 +68,7 @@ pub fn unpack(stored: &[u8], slot: &mut Slot, reset: &Reset) -> Result<Devices> 
 /// Checks that `stored` can be unpacked, without a slot.
 ///
 /// # Errors
-/// [`Error::State`] with what is wrong.
+/// [`Error::State`] with the defect.
 pub fn check(stored: &[u8], reset: &Reset) -> Result<()> {
     read(stored, reset, |_, _| {}).map(|_| ())
 }
