@@ -19,7 +19,7 @@ fn failed(tried: &str, cause: impl Into<std::io::Error>) -> Error {
     Error::of_limit(tried, cause.into())
 }
 
-/// Boots `count` guests in as many processes as this monitor would use, and prints their cost beside `ours`.
+/// Boots `count` guests in as many processes as this monitor would use, and prints their cost and its ratios to `ours`.
 pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
     let size = per_process();
     println!(

@@ -11,7 +11,7 @@ use vtax_mvm::measure::HostMemory;
 use vtax_mvm::tcg::{Accelerator, Machine, Qemus};
 use vtax_mvm::{Error, Result};
 
-/// Boots `count` QEMUs of each kind until each has answered a request, and prints their cost beside `ours`.
+/// Boots `count` QEMUs of each kind until each has answered a request, and prints their cost and its ratios to `ours`.
 pub fn measure(count: u32, ours: Option<Cost>) -> Result<()> {
     let image = Image::shipped("web").expect("shipped");
     for (machine, name) in [
