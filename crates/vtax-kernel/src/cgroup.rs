@@ -1,6 +1,6 @@
-//! Control groups, v1 and v2: in which ones a process is, and what a group's files show.
+//! Control groups, v1 and v2: the groups of a process, and the values in a group's files.
 //!
-//! v1 has one hierarchy for each controller or several together, v2 one for all (cgroups(7),
+//! v1 has one hierarchy for each controller or set of controllers, v2 has one for all (cgroups(7),
 //! `Documentation/admin-guide/cgroup-v2.rst`); a hybrid host has both.
 
 use crate::{KernelError, KernelFile, of_ticks, read, text};
@@ -30,15 +30,15 @@ impl Membership<'_> {
         names.any(|name| name == controller.as_bytes())
     }
 
-    /// The directory of the group and of those around it, the innermost first, where the hierarchy's root is mounted
-    /// at `mounted`.
+    /// The directories of the group and of its ancestors, innermost first, where the hierarchy's root is mounted at
+    /// `mounted`.
     pub fn directories(&self, mounted: &Path) -> Vec<PathBuf> {
         let below = self.path.strip_prefix("/").unwrap_or(self.path);
         below.ancestors().map(|group| mounted.join(group)).collect()
     }
 }
 
-/// The groups of a process, from the text of `/proc/PID/cgroup`; lines that are none are passed over.
+/// The groups of a process, from the text of `/proc/PID/cgroup`; other lines are skipped.
 pub fn memberships(text: &[u8]) -> impl Iterator<Item = Membership<'_>> {
     text::lines(text).filter_map(|line| {
         let mut fields = line.splitn(3, |byte| *byte == b':');
@@ -54,9 +54,9 @@ pub fn memberships(text: &[u8]) -> impl Iterator<Item = Membership<'_>> {
 /// The control group hierarchy that accounts CPU time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Where it is mounted.
+    /// Its mount point.
     pub mounted: PathBuf,
-    /// Whether it is v1's `cpuacct`, as opposed to v2.
+    /// Whether it is v1's `cpuacct`; false for v2.
     pub v1: bool,
 }
 
@@ -77,16 +77,16 @@ impl Hierarchy {
     }
 }
 
-/// CPU time that a control group used, as the kernel counts it now.
+/// The CPU time that a control group has used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GroupTimes {
-    /// All of it.
+    /// The total.
     pub total: Nanoseconds,
-    /// In user mode and in the kernel, by sampled ticks on v1; `None` where the kernel does not split it.
+    /// The time in user mode and in the kernel, by sampled ticks on v1; `None` where the kernel does not split it.
     pub split: Option<[Nanoseconds; 2]>,
 }
 
-/// Where a control group accounts its CPU time.
+/// The open files that account the CPU time of a control group.
 #[derive(Debug)]
 pub enum GroupClock {
     /// `cpuacct.usage`, and `cpuacct.stat`.
@@ -101,7 +101,7 @@ pub enum GroupClock {
 }
 
 impl GroupClock {
-    /// That of one group in the hierarchy that accounts CPU time; all of it, without the split on v1.
+    /// Opens the files of one group in the hierarchy that accounts CPU time. On v1 it reads the total only.
     ///
     /// # Errors
     /// When the file cannot be opened.
@@ -116,8 +116,8 @@ impl GroupClock {
         })
     }
 
-    /// That of the group with these directories, one for each hierarchy: nanoseconds of v1 before microseconds of
-    /// v2. `None` where none of them accounts CPU time.
+    /// Opens the files of the group with these directories, one for each hierarchy. Prefers nanoseconds of v1 to
+    /// microseconds of v2. `None` where none of them accounts CPU time.
     pub fn find(directories: &[PathBuf]) -> Option<Self> {
         let open =
             |directory: &PathBuf, name: &str| KernelFile::open_one_piece(directory.join(name)).ok();
@@ -127,7 +127,7 @@ impl GroupClock {
                 split: open(directory, "cpuacct.stat"),
             })
         };
-        // v1's `cpu` controller has a file of that name without CPU time.
+        // v1's `cpu` controller has a `cpu.stat` without CPU time.
         let v2 = |directory| {
             let mut file = open(directory, "cpu.stat")?;
             text::keyed(file.read().ok()?, "usage_usec")?;
@@ -139,10 +139,10 @@ impl GroupClock {
             .or_else(|| directories.iter().find_map(v2))
     }
 
-    /// The time until now.
+    /// Reads the CPU time.
     ///
     /// # Errors
-    /// When the file cannot be read, as when the group is gone, or holds no time.
+    /// When the file cannot be read, as when the group is gone, or contains no time.
     pub fn times(&mut self) -> Result<GroupTimes, KernelError> {
         match self {
             Self::V1 { usage, split } => {
@@ -191,7 +191,7 @@ impl GroupClock {
 /// The files that show how much memory is charged to a group: v2's and v1's.
 pub const MEMORY_USED: [&str; 2] = ["memory.current", "memory.usage_in_bytes"];
 
-/// The memory that is charged to the group with these directories; `None` where none accounts it.
+/// The memory that is charged to the group with these directories; `None` where no file reports it.
 pub fn memory_used(directories: &[PathBuf]) -> Option<Bytes> {
     let number = |file: &PathBuf| text::number(read(file).ok()?.trim_ascii()).map(Bytes);
     let file = |name: &str| {
@@ -202,7 +202,7 @@ pub fn memory_used(directories: &[PathBuf]) -> Option<Bytes> {
     MEMORY_USED.into_iter().find_map(file)
 }
 
-/// The most memory that a group of v1's `memory`, or of v2, may use; `None` without a limit.
+/// The memory limit of a group of v1's `memory`, or of v2; `None` without a limit.
 pub fn memory_limit(directory: &Path, v1: bool) -> Option<Bytes> {
     let file = if v1 {
         "memory.limit_in_bytes"
@@ -229,17 +229,17 @@ pub fn disk_bytes(directory: &Path) -> Option<Bytes> {
     Some(Bytes(bytes.fold(0, u64::saturating_add)))
 }
 
-/// A group's limit of CPU time: so much in each period (`cpu.max`; `cpu.cfs_quota_us` and `cpu.cfs_period_us`).
+/// A group's limit of CPU time: a quota in each period (`cpu.max`; `cpu.cfs_quota_us` and `cpu.cfs_period_us`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuLimit {
-    /// In microseconds a period; `None` without a limit.
+    /// The quota in microseconds per period; `None` without a limit.
     pub quota_us: Option<u64>,
     /// The period in microseconds; never 0.
     pub period_us: u64,
 }
 
 impl CpuLimit {
-    /// The kernel's own period, which holds where a group's cannot be read.
+    /// The kernel's default period, used where a group's period cannot be read.
     pub const PERIOD_US: u64 = 100_000;
 
     /// The file that holds the limit.
@@ -247,7 +247,7 @@ impl CpuLimit {
         if v1 { "cpu.cfs_quota_us" } else { "cpu.max" }
     }
 
-    /// The limit of a group.
+    /// Reads the limit of a group.
     ///
     /// # Errors
     /// When a file cannot be read, as where the controller is not enabled for the group.
@@ -260,7 +260,7 @@ impl CpuLimit {
         Ok(Self::parse(&limit))
     }
 
-    /// The limit of a text `QUOTA PERIOD`, as v2 has it. `max` (v2) and `-1` (v1) are no limit.
+    /// Parses `QUOTA PERIOD`, the format of v2. `max` (v2) and `-1` (v1) mean no limit.
     pub fn parse(text: &[u8]) -> Self {
         let mut fields = text::fields(text);
         let mut number = || {
@@ -275,7 +275,7 @@ impl CpuLimit {
         }
     }
 
-    /// In processors; `None` without a limit.
+    /// The limit in processors; `None` without a limit.
     #[allow(
         clippy::cast_precision_loss,
         reason = "beyond 2^53 µs the last bits carry no meaning"
@@ -284,7 +284,7 @@ impl CpuLimit {
         Some(self.quota_us? as f64 / self.period_us.max(1) as f64)
     }
 
-    /// What is written to [`CpuLimit::file`] to set it. On v1 the period stays.
+    /// The text to write to [`CpuLimit::file`] for this limit. On v1 the period stays.
     pub fn setting(&self, v1: bool) -> String {
         match (self.quota_us, v1) {
             (Some(quota), true) => quota.to_string(),

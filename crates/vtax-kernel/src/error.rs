@@ -1,9 +1,9 @@
-//! Why a file of the kernel could not be read.
+//! Errors of reading the kernel's files.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why a file of the kernel could not be read.
+/// An error of reading a file of the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// The file could not be opened or read.
@@ -11,11 +11,11 @@ pub enum KernelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         #[source]
         cause: io::Error,
     },
-    /// The file did not hold what its interface promises.
+    /// The content of the file does not match its interface.
     #[error("{path} does not look as expected: {detail}")]
     Format {
         /// The file.
@@ -32,7 +32,7 @@ impl KernelError {
         move |cause| Self::Read { path, cause }
     }
 
-    /// The error of content that is not what `detail` expects.
+    /// The error of content that does not match `detail`.
     pub fn format(path: &Path, detail: impl Into<String>) -> Self {
         Self::Format {
             path: path.to_owned(),

@@ -1,5 +1,5 @@
-//! A kernel file that is opened once and read again and again into one buffer. Beyond what this process may keep open,
-//! files are opened for each reading.
+//! A kernel file that is opened once and read many times into one buffer. Above a limit of open files, a file is
+//! opened for each reading.
 
 use crate::KernelError;
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Larger than any kernel text file; a file that exceeds it is not what it claims to be.
+/// The largest content that is read, in bytes; kernel text files are smaller.
 const LIMIT: usize = 16 << 20;
 
-/// How many files may be kept open, and how many are.
+/// The limit and the number of kernel files that are kept open.
 #[derive(Debug)]
 struct Places {
     most: AtomicUsize,
@@ -26,7 +26,7 @@ impl Places {
         }
     }
 
-    /// Keeps a file where there is a place.
+    /// Keeps a file open if the limit allows it.
     fn keep(&'static self, file: File) -> Option<Kept> {
         let most = self.most.load(Ordering::Relaxed);
         let take = |taken| (taken < most).then_some(taken + 1);
@@ -36,10 +36,10 @@ impl Places {
     }
 }
 
-/// Those of this process.
+/// The places of this process.
 static PLACES: Places = Places::without_limit();
 
-/// The content of a file that is read once.
+/// Reads the content of a file once.
 ///
 /// # Errors
 /// When it cannot be read.
@@ -48,17 +48,17 @@ pub fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, KernelError> {
     std::fs::read(path).map_err(KernelError::read(path))
 }
 
-/// How many kernel files are kept open.
+/// The number of kernel files that are kept open.
 pub fn kept_open() -> usize {
     PLACES.taken.load(Ordering::Relaxed)
 }
 
-/// Keeps no more kernel files open from now on; those that are stay.
+/// Limits the number of kernel files that are kept open. Files above the limit that are open already stay open.
 pub fn keep_open(most: usize) {
     PLACES.most.store(most, Ordering::Relaxed);
 }
 
-/// A file that has a place.
+/// A kept file. Dropping it frees its place.
 #[derive(Debug)]
 struct Kept {
     file: File,
@@ -71,11 +71,11 @@ impl Drop for Kept {
     }
 }
 
-/// A file of `/proc`, `/sys` or a control group that stays open where there is a place for it.
+/// A file of `/proc`, `/sys` or a control group that stays open where the limit allows it.
 ///
-/// An open file of `/proc/PID` belongs to the process, not to its number: after the process is
-/// gone it fails (`ESRCH`), also when another process has got the same number. One that is opened for each reading does
-/// not: whoever lists processes and groups tells them apart in each pass.
+/// An open file of `/proc/PID` belongs to the process, not to its number: after the process has ended, reading
+/// fails (`ESRCH`), even if another process has the same number. A file that is opened for each reading lacks this
+/// protection; callers that list processes and groups identify them in each pass.
 #[derive(Debug)]
 pub struct KernelFile {
     file: Option<Kept>,
@@ -85,7 +85,7 @@ pub struct KernelFile {
 }
 
 impl KernelFile {
-    /// Opens a file that the kernel makes record by record, as a table of devices.
+    /// Opens a file that the kernel writes record by record, such as a table of devices.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -93,9 +93,9 @@ impl KernelFile {
         Self::with(path, false)
     }
 
-    /// Opens a file that the kernel makes in one piece (`single_open` in its sources; all of
-    /// sysfs and of control groups): a read that leaves room has read everything, which saves
-    /// the second system call that finds the end.
+    /// Opens a file that the kernel writes in one piece (`single_open` in its sources; all of sysfs and of control
+    /// groups). A read that does not fill the buffer has read everything, which saves the second system call that
+    /// finds the end.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -124,10 +124,10 @@ impl KernelFile {
         &self.path
     }
 
-    /// The file's present content. Allocates only when it has outgrown every earlier one.
+    /// Reads the file's current content. Allocates only when the content exceeds the buffer.
     ///
     /// # Errors
-    /// When it cannot be read, or is larger than any file of the kernel.
+    /// When it cannot be read, or is larger than 16 MiB.
     pub fn read(&mut self) -> Result<&[u8], KernelError> {
         match self.fill() {
             Ok(length) => Ok(self.buffer.get(..length).unwrap_or_default()),
@@ -138,7 +138,7 @@ impl KernelFile {
         }
     }
 
-    /// A complaint about this file's content.
+    /// An error about this file's content.
     pub fn unexpected(&self, detail: impl Into<String>) -> KernelError {
         KernelError::format(&self.path, detail)
     }

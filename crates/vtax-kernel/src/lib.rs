@@ -1,8 +1,8 @@
-//! Reads what Linux shows in `/proc` and in control groups: one parser for each file, typed values.
+//! Reads Linux's `/proc` and control groups: one parser for each file, typed values.
 //!
-//! Parsers take the text of a file as bytes, so that what reads a file once and what keeps it open
-//! ([`KernelFile`]) share them; they are total: whatever a file holds, they return values or nothing. Functions
-//! that open files take the root of the tree (`/proc`, a group's directory), so that tests run on fake trees.
+//! Parsers take the text of a file as bytes, so that single reads and files that stay open ([`KernelFile`]) share
+//! them. They are total: for any content, they return values or `None`. Functions that open files take the root of
+//! the tree (`/proc`, a group's directory), so that tests run on fake trees.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -26,7 +26,7 @@ use vtax_core::Nanoseconds;
 /// (`asm-generic/param.h`).
 pub const TICK: Nanoseconds = Nanoseconds(10_000_000);
 
-/// Ticks as time.
+/// Converts ticks to time.
 pub(crate) fn of_ticks(ticks: u64) -> Nanoseconds {
     Nanoseconds(ticks.saturating_mul(TICK.0))
 }

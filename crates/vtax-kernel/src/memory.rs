@@ -4,24 +4,24 @@ use crate::{KernelError, read, text};
 use std::path::Path;
 use vtax_core::Bytes;
 
-/// What `/proc/meminfo` shows; `None` where this kernel has no such line.
+/// The values of `/proc/meminfo`; `None` where the kernel has no such line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemInfo {
-    /// `MemTotal`: all that the kernel manages.
+    /// `MemTotal`: all memory that the kernel manages.
     pub total: Option<Bytes>,
-    /// `MemAvailable`: what programs could still get without swapping.
+    /// `MemAvailable`: memory that programs can get without swapping.
     pub available: Option<Bytes>,
     /// `SwapTotal`.
     pub swap_total: Option<Bytes>,
     /// `SwapFree`.
     pub swap_free: Option<Bytes>,
-    /// `AnonPages`: pages of processes that no file holds.
+    /// `AnonPages`: pages of processes without a file.
     pub anonymous: Option<Bytes>,
     /// `Shmem`: shared memory and tmpfs.
     pub shared: Option<Bytes>,
     /// `Slab`: objects of the kernel.
     pub slab: Option<Bytes>,
-    /// `PageTables` and `SecPageTables` together: of processes and of guests.
+    /// The sum of `PageTables` and `SecPageTables`: page tables of processes and of guests.
     pub page_tables: Option<Bytes>,
     /// `Percpu`.
     pub per_cpu: Option<Bytes>,
@@ -32,7 +32,7 @@ pub struct MemInfo {
 }
 
 impl MemInfo {
-    /// Reads it below `proc`.
+    /// Reads `meminfo` below `proc`.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -40,7 +40,7 @@ impl MemInfo {
         Ok(Self::parse(&read(proc.join("meminfo"))?))
     }
 
-    /// The values of its text.
+    /// Parses the text of `/proc/meminfo`.
     pub fn parse(text: &[u8]) -> Self {
         let mut found = Self::default();
         for line in text::lines(text) {

@@ -1,5 +1,4 @@
-//! The mounts that a process sees: the one reader of `/proc/PID/mountinfo`
-//! (proc_pid_mountinfo(5)).
+//! The mounts of a process: the parser of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -10,15 +9,15 @@ use std::path::PathBuf;
 pub struct Mount {
     /// The directory of the file system that is mounted.
     pub root: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     pub point: PathBuf,
-    /// The kind of file system, as in `cgroup2`.
+    /// The type of file system, such as `cgroup2`.
     pub kind: String,
     /// The file system's own options.
     pub options: Vec<String>,
 }
 
-/// The mounts of a table; a line that is none is passed over.
+/// Parses a table of mounts; other lines are skipped.
 pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount> {
     table.split(|byte| *byte == b'\n').filter_map(mount)
 }
@@ -26,7 +25,7 @@ pub fn parse(table: &[u8]) -> impl Iterator<Item = Mount> {
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
     let path = |field| PathBuf::from(OsString::from_vec(unescape(field)));
-    // Number, parent's number and device come first.
+    // Skips the mount's number, its parent's number and the device.
     let (root, point) = (path(fields.nth(3)?), path(fields.next()?));
     // The mount's own options, then optional fields up to a dash; the source is not needed.
     fields.find(|field| *field == b"-")?;
@@ -82,7 +81,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_path_comes_back_as_it_was(path in prop::collection::vec(1_u8.., 0..40), all in any::<bool>()) {
-            // The kernel escapes what would break the line; a reader must bear more than that.
+            // The kernel escapes only the bytes that would break the line; the parser accepts any escaped byte.
             let escaped: Vec<u8> = path
                 .iter()
                 .flat_map(|byte| if all || b" \t\n\\#".contains(byte) {

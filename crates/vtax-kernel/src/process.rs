@@ -1,5 +1,5 @@
-//! What `/proc` shows of one process. Everything may vanish between two reads, so that every answer
-//! is an `Option`.
+//! `/proc` of one process. A process may end between two reads, so that every method returns an `Option` or an
+//! empty value.
 
 use crate::cgroup::{Membership, memberships};
 use crate::{of_ticks, text};
@@ -9,28 +9,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 
-/// Longer command lines are cut: a VMM's name and identity stand well before this.
+/// The longest command line that is read, in bytes; a VMM's name and identity come earlier.
 const LONGEST_COMMAND: u64 = 256 << 10;
 
-/// More open files than any VMM has; those beyond are not looked at.
+/// The most open files that are read; a VMM has fewer.
 const MOST_FILES: usize = 4096;
 
 /// PF_KTHREAD of a task's flags (`linux/sched.h`).
 const IS_KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// A line of `/proc/PID/stat`, or of a thread's (proc_pid_stat(5)).
+/// A line of `/proc/PID/stat`, or of a thread's `stat` (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessStat<'a> {
-    /// The name, cut at 15 bytes, of any bytes.
+    /// The name: any bytes, cut at 15.
     pub name: &'a [u8],
     /// The fields after the name.
     fields: &'a [u8],
 }
 
 impl<'a> ProcessStat<'a> {
-    /// The parts of its text.
+    /// Splits the line into its parts.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        // The name is in brackets and may itself hold any of them.
+        // The name is in brackets and may contain brackets.
         let begin = text.iter().position(|byte| *byte == b'(')?;
         let end = text.iter().rposition(|byte| *byte == b')')?;
         Some(Self {
@@ -39,26 +39,25 @@ impl<'a> ProcessStat<'a> {
         })
     }
 
-    /// The number in a column, counted as the manual does: the name is the second.
+    /// The number in a column, counted as in the manual: the name is the second.
     fn number(&self, column: usize) -> Option<u64> {
         text::fields(self.fields)
             .nth(column.checked_sub(3)?)
             .and_then(text::number)
     }
 
-    /// Whether it has ended, and only its parent has not noticed yet.
+    /// Whether it has ended, and only its parent has not waited for it.
     pub fn is_over(&self) -> bool {
         matches!(text::fields(self.fields).next(), None | Some(b"Z" | b"X"))
     }
 
-    /// The process that started it, or the one that took it over; `None` for the first.
+    /// The process that started it, or the one that adopted it; `None` for the first process.
     pub fn parent(&self) -> Option<u32> {
         let parent = u32::try_from(self.number(4)?).ok()?;
         (parent != 0).then_some(parent)
     }
 
-    /// Whether it is one of the kernel's own threads: any process can take on their names, and have no
-    /// arguments.
+    /// Whether it is a thread of the kernel. A process can take the name of one, and have no arguments.
     pub fn is_kernel_thread(&self) -> bool {
         self.number(9)
             .is_some_and(|flags| flags & IS_KERNEL_THREAD != 0)
@@ -76,13 +75,13 @@ impl<'a> ProcessStat<'a> {
         Some(of_ticks(user.saturating_add(system)))
     }
 
-    /// When it started, in clock ticks since boot: with the number, its identity.
+    /// The start time, in clock ticks since boot. Process number and start time identify a process.
     pub fn started(&self) -> Option<u64> {
         self.number(22)
     }
 }
 
-/// The directories below `directory` whose names are numbers, with these: processes or threads.
+/// The directories below `directory` whose names are numbers, with the numbers: processes or threads.
 pub fn numbered(directory: &Path) -> Vec<(u32, PathBuf)> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let numbered = |entry: std::fs::DirEntry| {
@@ -92,11 +91,11 @@ pub fn numbered(directory: &Path) -> Vec<(u32, PathBuf)> {
     entries.filter_map(numbered).collect()
 }
 
-/// One process below an injected `/proc`.
+/// A process below a given `/proc`.
 #[derive(Debug, Clone, Copy)]
 pub struct Process<'a> {
     proc: &'a Path,
-    /// Its number.
+    /// Its process number.
     pub pid: u32,
 }
 
@@ -113,12 +112,12 @@ impl<'a> Process<'a> {
         Self { proc, pid }
     }
 
-    /// A file of its directory.
+    /// The path of a file in its directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.proc.join(self.pid.to_string()).join(name)
     }
 
-    /// Its arguments; empty for kernel threads, zombies and processes that are gone.
+    /// Its arguments; empty for kernel threads, zombies and processes that have ended.
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         let mut content = Vec::new();
         let read = File::open(self.path("cmdline"))
@@ -133,21 +132,21 @@ impl<'a> Process<'a> {
             .collect()
     }
 
-    /// The name that it gave itself, or the kernel gave its thread.
+    /// Its command name, set by itself or, for a thread of the kernel, by the kernel.
     pub fn command_name(&self) -> Option<Vec<u8>> {
         let name = std::fs::read(self.path("comm")).ok()?;
         Some(name.trim_ascii_end().to_vec())
     }
 
-    /// The last part of its program's path.
+    /// The file name of its executable.
     pub fn executable(&self) -> Option<Vec<u8>> {
         let path = std::fs::read_link(self.path("exe")).ok()?;
         let name = path.file_name()?.as_bytes();
-        // A program that was replaced by an update while it ran.
+        // The kernel appends this to an executable that was replaced while it ran.
         Some(name.strip_suffix(b" (deleted)").unwrap_or(name).to_vec())
     }
 
-    /// Looks at its `stat`.
+    /// Reads its `stat` and applies `look`.
     pub fn stat<T>(&self, look: impl FnOnce(ProcessStat<'_>) -> Option<T>) -> Option<T> {
         let text = std::fs::read(self.path("stat")).ok()?;
         look(ProcessStat::parse(&text)?)
@@ -173,14 +172,14 @@ impl<'a> Process<'a> {
         self.stat(|stat| Some(stat.is_kernel_thread())) == Some(true)
     }
 
-    /// Whether it is there and has not ended.
+    /// Whether it exists and has not ended.
     pub fn is_alive(&self) -> bool {
         self.stat(|stat| Some(!stat.is_over())) == Some(true)
     }
 
-    /// Its children.
+    /// The numbers of its children.
     pub fn children(&self) -> Vec<u32> {
-        // Needs CONFIG_PROC_CHILDREN, which every distribution sets; without it, look at everyone.
+        // Needs CONFIG_PROC_CHILDREN, which every distribution sets. Without it, every process is examined.
         if let Ok(list) = std::fs::read(self.path(&format!("task/{}/children", self.pid))) {
             return text::fields(&list).filter_map(text::small).collect();
         }
@@ -190,17 +189,17 @@ impl<'a> Process<'a> {
         all.map(|(pid, _)| pid).collect()
     }
 
-    /// Its threads, with their directories.
+    /// The numbers and directories of its threads.
     pub fn threads(&self) -> Vec<(u32, PathBuf)> {
         numbered(&self.path("task"))
     }
 
-    /// Its numbers in the PID namespaces that it is in, the innermost last; empty when it is gone.
+    /// Its numbers in its PID namespaces, innermost last; empty when it has ended.
     pub fn namespace_numbers(&self) -> Vec<u32> {
         namespace_numbers(&self.path(""))
     }
 
-    /// Whether it holds a virtual machine of KVM's.
+    /// Whether it has a virtual machine of KVM open.
     pub fn holds_vm(&self) -> bool {
         let is_vm = |(_, target): &(u32, PathBuf)| target.as_os_str() == "anon_inode:kvm-vm";
         self.files().iter().any(is_vm)
@@ -217,14 +216,14 @@ impl<'a> Process<'a> {
         text::small(inode)
     }
 
-    /// The devices of its network namespace that are up, by name, with their indices there. From
-    /// `/proc/PID/net/igmp`, since `/sys` shows the namespace that it was mounted in.
+    /// The names and indices of the devices in its network namespace that are up. Reads `/proc/PID/net/igmp`, since
+    /// `/sys` shows the namespace in which it was mounted.
     pub fn links(&self) -> Vec<(Vec<u8>, u32)> {
         let Ok(table) = std::fs::read(self.path("net/igmp")) else {
             return Vec::new();
         };
         let link = |line: &[u8]| {
-            // `4\ttap0      :     1      V3`; groups of a device follow, indented.
+            // `4\ttap0      :     1      V3`; the groups of the device follow, indented.
             let (index, rest) = line.split_at_checked(line.iter().position(|b| *b == b'\t')?)?;
             let index = text::small(index)?;
             let name = rest.split(|byte| *byte == b':').next()?.trim_ascii();
@@ -233,7 +232,7 @@ impl<'a> Process<'a> {
         text::lines(&table).filter_map(link).collect()
     }
 
-    /// Its group in the hierarchy that accounts CPU time: of v1 where that is `cpuacct`, else v2's.
+    /// Its group in the hierarchy that accounts CPU time: v1's `cpuacct`, else v2.
     pub fn control_group(&self, v1: bool) -> Option<PathBuf> {
         let table = std::fs::read(self.path("cgroup")).ok()?;
         let accounts = |group: &Membership<'_>| match v1 {
@@ -245,7 +244,7 @@ impl<'a> Process<'a> {
             .map(|group| group.path.to_owned())
     }
 
-    /// Its open files: number and what the link says.
+    /// The numbers of its open files and the targets of their links.
     pub fn files(&self) -> Vec<(u32, PathBuf)> {
         let Ok(entries) = std::fs::read_dir(self.path("fd")) else {
             return Vec::new();
@@ -270,8 +269,8 @@ impl<'a> Process<'a> {
     }
 }
 
-/// The numbers of a process or thread in the PID namespaces that it is in, the innermost last, from the `status` in its directory
-/// (proc_pid_status(5)); empty when it is gone.
+/// The numbers of a process or thread in its PID namespaces, innermost last, from the `status` in its directory
+/// (proc_pid_status(5)); empty when it has ended.
 pub fn namespace_numbers(directory: &Path) -> Vec<u32> {
     let status = std::fs::read(directory.join("status")).unwrap_or_default();
     let line = text::lines(&status).find_map(|line| line.strip_prefix(b"NSpid:"));

@@ -1,41 +1,40 @@
-//! CPU time of a machine and what else `/proc/stat` counts since boot (proc_stat(5)), and the tasks of
+//! CPU time and other counters since boot from `/proc/stat` (proc_stat(5)), and the number of tasks from
 //! `/proc/loadavg`.
 //!
-//! The kernel prints ticks of 1/100 s, and on most kernels it samples user, system, irq and softirq time at its
-//! own tick.
+//! The kernel prints ticks of 1/100 s. Most kernels sample user, system, irq and softirq time at the timer tick.
 
 use crate::{KernelError, of_ticks, read, text};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 
-/// What a processor does, in the order of the columns of a `cpu` line.
+/// The state of a processor, in the order of the columns of a `cpu` line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CpuState {
-    /// Runs programs.
+    /// Running programs.
     User,
-    /// Runs programs of low priority.
+    /// Running programs of low priority.
     Nice,
-    /// Runs the kernel for programs.
+    /// Running the kernel for programs.
     System,
-    /// Has nothing to do.
+    /// Idle.
     Idle,
-    /// Has nothing to do, and something waits for a device.
+    /// Idle while a task waits for a device.
     Iowait,
-    /// Serves interrupts.
+    /// Serving interrupts.
     Irq,
-    /// Serves soft interrupts.
+    /// Serving soft interrupts.
     Softirq,
-    /// Was ready, and the hypervisor below ran something else.
+    /// Ready while the hypervisor runs another guest or its host.
     Steal,
-    /// Runs guests. That lies inside user time.
+    /// Running guests. User time includes it.
     Guest,
 }
 
-/// How many states there are.
+/// The number of states.
 pub const STATES: usize = 9;
 
 impl CpuState {
-    /// All of them, each with its name for messages.
+    /// All states, with their names for messages.
     pub const ALL: [(Self, &'static str); STATES] = [
         (Self::User, "user time"),
         (Self::Nice, "nice time"),
@@ -48,7 +47,7 @@ impl CpuState {
         (Self::Guest, "guest time"),
     ];
 
-    /// In which a processor works. Guest time lies inside user time.
+    /// The states in which a processor works. User time includes guest time.
     pub const BUSY: [Self; 5] = [
         Self::User,
         Self::Nice,
@@ -63,8 +62,8 @@ impl CpuState {
 pub struct CpuTimes([Nanoseconds; STATES]);
 
 impl CpuTimes {
-    /// The times of a `cpu` line after its name; old kernels print fewer than nine, which count as zero, and none
-    /// fewer than four.
+    /// The times of a `cpu` line after its name. Old kernels print fewer than nine, and missing ones count as zero.
+    /// `None` with fewer than four.
     pub fn parse<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let mut times = Self::default();
         let mut found = 0;
@@ -106,7 +105,7 @@ impl From<[u64; STATES]> for CpuTimes {
 pub enum Line {
     /// All processors together.
     All(CpuTimes),
-    /// One processor that is online; its times where the line is whole.
+    /// One processor that is online; its times, or `None` where the line is incomplete.
     Processor(u32, Option<CpuTimes>),
     /// Context switches.
     ContextSwitches(u64),
@@ -114,14 +113,14 @@ pub enum Line {
     Interrupts(u64),
 }
 
-/// The lines that are understood, in the file's order. Nothing is allocated.
+/// The known lines, in the file's order. Allocates nothing.
 pub fn lines(text: &[u8]) -> impl Iterator<Item = Line> {
     text::lines(text).filter_map(|line| {
         let mut fields = text::fields(line);
         Some(match fields.next()? {
             b"cpu" => Line::All(CpuTimes::parse(fields)?),
             b"ctxt" => Line::ContextSwitches(text::number(fields.next()?)?),
-            // By far the longest line; its first number is the sum of the others.
+            // The longest line of the file; its first number is the sum of the others.
             b"intr" => Line::Interrupts(text::number(fields.next()?)?),
             label => {
                 let number = text::small(label.strip_prefix(b"cpu")?)?;
@@ -131,7 +130,7 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = Line> {
     })
 }
 
-/// What `/proc/stat` shows of the machine as a whole.
+/// The values of `/proc/stat` for the whole machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostStat {
     /// CPU time of all processors together, since boot.
@@ -145,17 +144,17 @@ pub struct HostStat {
 }
 
 impl HostStat {
-    /// Reads it below `proc`.
+    /// Reads `stat` below `proc`.
     ///
     /// # Errors
-    /// When it cannot be read, or has no line of all processors.
+    /// When it cannot be read, or has no `cpu` line.
     pub fn read(proc: &Path) -> Result<Self, KernelError> {
         let path = proc.join("stat");
         let text = read(&path)?;
         Self::parse(&text).ok_or_else(|| KernelError::format(&path, EXPECTED))
     }
 
-    /// The values of its text; `None` without a line of all processors.
+    /// Parses the text of `/proc/stat`; `None` without a `cpu` line.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut times = None;
         let mut found = Self::default();
@@ -171,10 +170,10 @@ impl HostStat {
     }
 }
 
-/// What a `/proc/stat` without a line of all processors lacks.
+/// The detail of the error for a `/proc/stat` without a `cpu` line.
 pub const EXPECTED: &str = "expected a line `cpu` with at least four numbers";
 
-/// How many tasks there are, from `/proc/loadavg`, such as `0.20 0.18 0.12 1/80 11206` (proc_loadavg(5)).
+/// The number of tasks, from `/proc/loadavg`, such as `0.20 0.18 0.12 1/80 11206` (proc_loadavg(5)).
 pub fn tasks(loadavg: &[u8]) -> Option<u64> {
     let field = text::fields(loadavg).nth(3)?;
     text::number(field.split(|byte| *byte == b'/').nth(1)?)

@@ -11,7 +11,7 @@ pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|field| !field.is_empty())
 }
 
-/// A field that is a decimal number and nothing else.
+/// Parses a field that is a decimal number and nothing else.
 pub fn number(field: &[u8]) -> Option<u64> {
     if field.is_empty() {
         return None;
@@ -22,12 +22,12 @@ pub fn number(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// A number of a process, a processor, a device.
+/// The number of a process, processor or device: a decimal number of 32 bits.
 pub fn small(field: &[u8]) -> Option<u32> {
     u32::try_from(number(field)?).ok()
 }
 
-/// The number of the line `key number`.
+/// The number in the first line `key number`.
 pub fn keyed(text: &[u8], key: &str) -> Option<u64> {
     lines(text).find_map(|line| {
         let mut fields = fields(line);
@@ -39,7 +39,7 @@ pub fn keyed(text: &[u8], key: &str) -> Option<u64> {
     })
 }
 
-/// The kernel's list format for CPUs, such as `0-3,8`; `None` if it is anything else.
+/// Parses the kernel's list format for CPUs, such as `0-3,8`; `None` for anything else.
 pub fn cpu_list(text: &[u8]) -> Option<Vec<u32>> {
     const MOST: u64 = 1 << 16;
     let mut cpus = Vec::new();
