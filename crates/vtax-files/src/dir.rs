@@ -22,12 +22,12 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::CLOEXEC);
 
-/// Who may use what is made in a directory.
+/// The permissions of the files and directories that are created in a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// Everybody reads, the group writes, as far as the umask allows.
+    /// Files 0664, directories 0775, reduced by the umask.
     Shared,
-    /// Only this user.
+    /// Files 0600, directories 0700: for the effective user only.
     Private,
 }
 
@@ -51,27 +51,27 @@ impl Access {
 #[derive(Debug, Clone)]
 pub struct Dir {
     handle: Arc<OwnedFd>,
-    /// Where it was opened, for messages.
+    /// The path at which it was opened, for messages.
     path: PathBuf,
     access: Access,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The name.
     pub name: OsString,
-    /// Whether it is a directory, which a link to one is not.
+    /// Whether it is a directory; false for a link to one.
     pub is_dir: bool,
-    /// Whether it is a regular file, which a link to one is not.
+    /// Whether it is a regular file; false for a link to one.
     pub is_file: bool,
 }
 
 impl Dir {
-    /// Opens a directory by the path that the user named: links in this path are followed.
+    /// Opens a directory by a path that the user named; links in this path are followed.
     ///
     /// # Errors
-    /// When there is none, or it cannot be opened.
+    /// When it does not exist or cannot be opened.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let named = if path.as_os_str().is_empty() {
             Path::new(".")
@@ -87,25 +87,25 @@ impl Dir {
         })
     }
 
-    /// Opens a directory by the path that the user named, and makes it and those above it where they are
-    /// missing. Whatever the umask is, others cannot write to those that are made.
+    /// Opens a directory by a path that the user named, and creates it and its missing parents. Other users cannot
+    /// write to the created directories, whatever the umask is.
     ///
     /// # Errors
-    /// When it can be neither opened nor made.
+    /// When it can be neither opened nor created.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         make_all(path, Access::Shared)?;
         Self::open(path)
     }
 
-    /// Opens, and makes where it is missing, a directory that only this user may use, and whose files only this
-    /// user may use: mode 0700, and 0600 for files, whatever the umask is. Wider modes of what exists already are
-    /// narrowed.
+    /// Opens a directory for the effective user only, and creates it where it is missing. It has mode 0700 and its
+    /// files 0600, whatever the umask is; wider modes of existing ones are narrowed.
     ///
     /// # Errors
-    /// When it, or a link of its name, belongs to another user, or it can be neither opened nor made.
+    /// When the directory, or the link at its path, belongs to another user, or it can be neither opened nor
+    /// created.
     pub fn private(path: &Path) -> Result<Self, FileError> {
         make_all(path, Access::Private)?;
-        // A link in a directory for all, such as /tmp, is for its owner alone to put there.
+        // In a directory for all, such as /tmp, anybody can create a link.
         if let Ok(link) = std::fs::symlink_metadata(path)
             && link.is_symlink()
             && ![0, geteuid().as_raw()].contains(&link.uid())
@@ -119,8 +119,8 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Where it was when it was opened: for messages, and for programs that need a path. What is opened by this
-    /// path may be another directory by then.
+    /// The path at which it was opened, for messages and for programs that need a path. The path may lead to
+    /// another directory later.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -128,7 +128,7 @@ impl Dir {
     /// Opens a directory below.
     ///
     /// # Errors
-    /// When there is none, a link is on the way, or it cannot be opened.
+    /// When it does not exist, a link is on the path, or it cannot be opened.
     pub fn dir(&self, below: impl AsRef<Path>) -> Result<Self, FileError> {
         let below = below.as_ref();
         let opened = self.at(below).and_then(|(parent, name)| {
@@ -137,7 +137,7 @@ impl Dir {
         self.sub(below, opened.map_err(self.error("open", below))?)
     }
 
-    /// Opens a directory below, and makes it and those on the way to it where they are missing.
+    /// Opens a directory below, and creates it and its missing parents.
     ///
     /// # Errors
     /// As [`Dir::dir`].
@@ -154,10 +154,10 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Makes a directory below that does not exist yet; the one above it does.
+    /// Creates a directory below. Its parent must exist.
     ///
     /// # Errors
-    /// When something of this name exists, or it cannot be made.
+    /// When the name exists, or the directory cannot be created.
     pub fn new_dir(&self, below: impl AsRef<Path>) -> Result<Self, FileError> {
         let below = below.as_ref();
         self.at(below)
@@ -166,10 +166,10 @@ impl Dir {
         self.dir(below)
     }
 
-    /// Makes a directory in this one, of a name that begins with `prefix` and that nobody can guess.
+    /// Creates a directory in this one, whose name is `prefix` and an unpredictable end.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn new_dir_named(&self, prefix: &str) -> Result<Self, FileError> {
         let below = Path::new(prefix);
         unguessed(|| {
@@ -178,17 +178,17 @@ impl Dir {
         })
     }
 
-    /// Opens a regular file below, to read it.
+    /// Opens a regular file below for reading.
     ///
     /// # Errors
-    /// When a link is on the way, it is no regular file, or cannot be opened.
+    /// When a link is on the path, or it is not a regular file or cannot be opened.
     pub fn file(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
         let below = below.as_ref();
         self.regular(below, OFlags::RDONLY)
             .map_err(self.error("read", below))
     }
 
-    /// Opens a regular file below that has no second name, to show it to somebody else: a hard link may be
+    /// Opens a regular file below that has no second name, to pass its content to another user: a hard link may be
     /// another name of a file that only this process can read.
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl Dir {
             .map_err(self.error("read", below))
     }
 
-    /// Reads a regular file below, of at most `most` bytes, whatever length it claims.
+    /// Reads a regular file below, of at most `most` bytes, whatever its metadata reports.
     ///
     /// # Errors
     /// As [`Dir::file`], and when it is longer ([`Refusal::TooLong`]).
@@ -213,24 +213,24 @@ impl Dir {
     /// As [`Dir::read`], of a file that must be UTF-8.
     ///
     /// # Errors
-    /// As [`Dir::read`], and when it is no UTF-8.
+    /// As [`Dir::read`], and when it is not UTF-8.
     pub fn read_text(&self, below: impl AsRef<Path>, most: u64) -> Result<String, FileError> {
         let below = below.as_ref();
         String::from_utf8(self.read(below, most)?)
             .map_err(|cause| self.error("read", below)(io::Error::other(cause)))
     }
 
-    /// Makes a file below that does not exist yet, to write it.
+    /// Creates a file below for reading and writing.
     ///
     /// # Errors
-    /// When something of this name exists, a link included, or it cannot be made.
+    /// When the name exists, a link included, or the file cannot be created.
     pub fn new_file(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
         let below = below.as_ref();
         self.regular(below, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
             .map_err(self.error("create", below))
     }
 
-    /// Opens a file below to write at its end; makes it where it is missing.
+    /// Opens a file below for appending, and creates it where it is missing.
     ///
     /// # Errors
     /// As [`Dir::edit`].
@@ -238,16 +238,16 @@ impl Dir {
         self.writable(below.as_ref(), OFlags::WRONLY | OFlags::APPEND)
     }
 
-    /// Opens a file below to read and write it in place, such as a lock; makes it where it is missing. In a
-    /// private directory it must belong to this user.
+    /// Opens a file below, such as a lock, for reading and writing in place, and creates it where it is missing. In
+    /// a private directory it must belong to this user.
     ///
     /// # Errors
-    /// When a link is on the way, it is no regular file, has a second name, or cannot be opened.
+    /// When a link is on the path, it is not a regular file, it has a second name, or it cannot be opened.
     pub fn edit(&self, below: impl AsRef<Path>) -> Result<File, FileError> {
         self.writable(below.as_ref(), OFlags::RDWR)
     }
 
-    /// The names in it, sorted.
+    /// The entries of the directory, sorted by name.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -264,7 +264,7 @@ impl Dir {
                     FileType::Unknown => {
                         let kind =
                             rustix::fs::statat(&self.handle, &name, AtFlags::SYMLINK_NOFOLLOW);
-                        // It may be gone by now.
+                        // The entry may have been removed since.
                         kind.map_or(FileType::Unknown, |stat| {
                             FileType::from_raw_mode(stat.st_mode)
                         })
@@ -284,10 +284,10 @@ impl Dir {
         Ok(found)
     }
 
-    /// What is known of a file, directory or link below. A last name that is a link is not followed.
+    /// The metadata of a file, directory or link below. A link as the last name is not followed.
     ///
     /// # Errors
-    /// When there is nothing, or a link is on the way.
+    /// When it does not exist, or a link is on the path.
     pub fn metadata(&self, below: impl AsRef<Path>) -> Result<Metadata, FileError> {
         let below = below.as_ref();
         self.at(below)
@@ -298,16 +298,16 @@ impl Dir {
             .map_err(self.error("look at", below))
     }
 
-    /// The user that it belongs to.
+    /// The user id of the directory's owner.
     ///
     /// # Errors
-    /// When the kernel does not give it.
+    /// When the kernel does not report it.
     pub fn owner(&self) -> Result<u32, FileError> {
         let stat = fstat(&self.handle).map_err(FileError::of("look at", &self.path))?;
         Ok(stat.st_uid)
     }
 
-    /// Whether something of this name exists below, a link included.
+    /// Whether the name exists below, a link included.
     pub fn contains(&self, below: impl AsRef<Path>) -> bool {
         self.metadata(below).is_ok()
     }
@@ -315,7 +315,7 @@ impl Dir {
     /// Removes a file or link below.
     ///
     /// # Errors
-    /// When there is none, or it cannot be removed.
+    /// When it does not exist or cannot be removed.
     pub fn remove_file(&self, below: impl AsRef<Path>) -> Result<(), FileError> {
         let below = below.as_ref();
         self.at(below)
@@ -323,7 +323,7 @@ impl Dir {
             .map_err(self.error("remove", below))
     }
 
-    /// Removes a file, link or directory below with all that is in it; nothing to remove is no error.
+    /// Removes a file, a link, or a directory with its content. A missing one is not an error.
     ///
     /// # Errors
     /// When something cannot be removed.
@@ -336,8 +336,8 @@ impl Dir {
                 Err(Errno::ISDIR) => {}
                 Err(cause) => return Err(cause.into()),
             }
-            // Through the descriptor of the parent, and one name: what is at that name is either a link, which
-            // is removed and not followed, or a directory, which the standard library opens without following.
+            // A path of one name below the parent's descriptor is either a link, which is removed and not followed,
+            // or a directory, which the standard library opens without following links.
             std::fs::remove_dir_all(descriptor_path(parent.as_fd()).join(name))
         };
         match remove() {
@@ -346,10 +346,10 @@ impl Dir {
         }
     }
 
-    /// Renames within this directory; what has the new name is replaced, as rename(2) does.
+    /// Renames within this directory, and replaces the new name as rename(2) does.
     ///
     /// # Errors
-    /// When there is nothing of the old name, or it cannot be renamed.
+    /// When the old name does not exist or cannot be renamed.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FileError> {
         let (from, to) = (from.as_ref(), to.as_ref());
         let rename = || -> io::Result<()> {
@@ -359,10 +359,10 @@ impl Dir {
         rename().map_err(self.error("rename", from))
     }
 
-    /// Renames within this directory to a name that nothing has.
+    /// Renames within this directory to a name that does not exist.
     ///
     /// # Errors
-    /// As [`Dir::rename`], and when something has the new name.
+    /// As [`Dir::rename`], and when the new name exists.
     pub fn rename_new(
         &self,
         from: impl AsRef<Path>,
@@ -372,7 +372,7 @@ impl Dir {
         let rename = || -> io::Result<()> {
             let ((old, name), (new, new_name)) = (self.at(from)?, self.at(to)?);
             match renameat_with(&old, name, &new, new_name, RenameFlags::NOREPLACE) {
-                // A file system without this flag, such as NFS. A directory that is not empty is never replaced.
+                // A file system without this flag, such as NFS. A non-empty directory is never replaced.
                 Err(Errno::INVAL) if !self.contains(to) => Ok(renameat(old, name, new, new_name)?),
                 other => Ok(other?),
             }
@@ -380,12 +380,12 @@ impl Dir {
         rename().map_err(self.error("rename", from))
     }
 
-    /// Gives a file of this directory to `into`, by the same name: links it where it is this user's, who then
-    /// has one file of two names; else, and where it cannot be linked, copies it, so that nobody else changes it
-    /// later and no special mode comes along.
+    /// Links a file of this directory into `into` by the same name if this user owns it; the file then has two
+    /// names. Copies it otherwise, and where it cannot be linked, so that the owner cannot change it later and no
+    /// special mode is kept.
     ///
     /// # Errors
-    /// When it is no regular file, cannot be read, or `into` has the name already.
+    /// When it is not a regular file, cannot be read, or the name exists in `into`.
     pub fn link_or_copy(&self, name: impl AsRef<Path>, into: &Self) -> Result<(), FileError> {
         let name = name.as_ref();
         let file = self.file(name)?;
@@ -394,7 +394,7 @@ impl Dir {
                 return Err(io::ErrorKind::PermissionDenied.into());
             }
             let ((from, name), (to, new)) = (self.at(name)?, into.at(name)?);
-            // Without following: a link that took the file's place is linked as such, and refused by readers.
+            // `linkat` without following: a link that replaced the file is linked itself, and readers refuse it.
             Ok(linkat(from, name, to, new, AtFlags::empty())?)
         };
         if link().is_ok() {
@@ -406,11 +406,11 @@ impl Dir {
         self.copy(name, into, name)
     }
 
-    /// Copies a regular file of this directory into another, whole or not at all, in the place of what has the name
-    /// there. Only its bytes are copied.
+    /// Copies the content of a regular file of this directory into another directory, as a whole or not at all. An
+    /// existing file of the new name is replaced.
     ///
     /// # Errors
-    /// When it is no regular file, cannot be read, or the disk does not take it.
+    /// When it is not a regular file, cannot be read, or the copy cannot be written.
     pub fn copy(
         &self,
         name: impl AsRef<Path>,
@@ -423,10 +423,10 @@ impl Dir {
         copy.finish()
     }
 
-    /// Makes the names in it durable.
+    /// Syncs the directory, which makes its entries durable.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When fsync(2) fails.
     pub fn sync(&self) -> Result<(), FileError> {
         rustix::fs::fsync(&self.handle).map_err(FileError::of("sync", &self.path))
     }
@@ -484,10 +484,11 @@ impl Dir {
             .map_err(self.error("open", below))
     }
 
-    /// A regular file; in a private directory one of this user that nobody else may use.
+    /// Opens a regular file; in a private directory, one that belongs to this user and that no other user can
+    /// access.
     fn regular(&self, below: &Path, flags: OFlags) -> io::Result<File> {
         let (parent, name) = self.at(below)?;
-        // Of one name: with O_NOFOLLOW there is no link that could be followed.
+        // The path has one name, so that O_NOFOLLOW excludes every link.
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let mode = if flags.contains(OFlags::CREATE) {
             self.access.of_files()
@@ -498,7 +499,7 @@ impl Dir {
         if !file.metadata()?.is_file() {
             return Err(Refusal::NoFile.into());
         }
-        // What was just made has its mode and its owner.
+        // A file that this call created has its mode and owner already.
         if self.access == Access::Private && !flags.contains(OFlags::EXCL) {
             narrow(file.as_fd(), Access::Private.of_files())?;
         }
@@ -512,7 +513,7 @@ impl AsFd for Dir {
     }
 }
 
-/// A directory that is open anyway, or one that was opened for one operation.
+/// The parent of a path's last name: the directory itself, or one that was opened for one operation.
 enum Parent<'a> {
     Itself(BorrowedFd<'a>),
     Opened(OwnedFd),
@@ -527,7 +528,7 @@ impl AsFd for Parent<'_> {
     }
 }
 
-/// At most `most` bytes of a file: its length is only what it claims.
+/// Reads a file of at most `most` bytes. The length in its metadata is not trusted.
 pub(crate) fn bounded(file: &File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -544,7 +545,7 @@ fn sole(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// The names of a path below a directory.
+/// The components of a path below a directory.
 fn names(below: &Path) -> io::Result<Vec<&OsStr>> {
     if below.as_os_str().as_bytes().contains(&0) {
         return Err(Refusal::Nul.into());
@@ -557,7 +558,7 @@ fn names(below: &Path) -> io::Result<Vec<&OsStr>> {
     names.collect()
 }
 
-/// Makes a directory and those above it, as the user named it.
+/// Creates a directory and its missing parents, by a path that the user named.
 fn make_all(path: &Path, access: Access) -> Result<(), FileError> {
     let mut missing: Vec<&Path> = Vec::new();
     for above in path.ancestors() {
@@ -575,7 +576,7 @@ fn make_all(path: &Path, access: Access) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Takes the rights of others away from what belongs to this user; what belongs to another is refused.
+/// Removes the rights of other users from a file or directory. Fails if another user owns it.
 fn narrow(handle: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
     let stat = fstat(handle)?;
     let user = geteuid().as_raw();

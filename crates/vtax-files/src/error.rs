@@ -1,4 +1,4 @@
-//! Why a file or directory was not used: what was tried, on what, and the cause.
+//! Errors of file operations: the action, the path and the cause.
 
 use rustix::io::Errno;
 use std::io;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {cause}", path.display())]
 pub struct FileError {
-    /// What was tried, as a verb.
+    /// The attempted action, as a verb.
     pub action: &'static str,
-    /// On what.
+    /// The path of the file or directory.
     pub path: PathBuf,
     /// The kernel's error, or a [`Refusal`].
     #[source]
     pub cause: io::Error,
 }
 
-/// Why a path was refused although the kernel would have opened it, or in the place of the kernel's code.
+/// The reason why this crate refused a path, or a more precise reason than the kernel's error code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A symbolic link is on the path.
@@ -31,16 +31,16 @@ pub enum Refusal {
     /// Something other than a directory, or a link to one.
     #[error("it is no directory (links to directories are not followed)")]
     NoDirectory,
-    /// Another hard link to the file exists, perhaps where only this user reads or writes.
+    /// Another hard link to the file exists, perhaps in a directory that only this user can read or write.
     #[error("the file has a second name (a hard link): copy it in its place")]
     SecondName,
     /// `..`, an absolute path, or no name at all.
     #[error("it is no path below its directory: no `..`, and no slash in front")]
     Outside,
-    /// A NUL byte, which no name has.
+    /// A NUL byte, which no file name can contain.
     #[error("the name contains a NUL byte")]
     Nul,
-    /// More bytes than the reader takes.
+    /// The file is longer than the limit, in bytes.
     #[error("it is longer than {0} bytes")]
     TooLong(u64),
     /// A private directory or file of another user.
@@ -48,7 +48,7 @@ pub enum Refusal {
         "user {owner} owns it, and this process runs as user {user}: remove it, or name another directory"
     )]
     Owner {
-        /// Whose it is.
+        /// The user id of its owner.
         owner: u32,
         /// The effective user of this process.
         user: u32,
@@ -56,7 +56,7 @@ pub enum Refusal {
 }
 
 impl FileError {
-    /// For `map_err`: an error of what was tried on `path`.
+    /// For `map_err`: an error of `action` on `path`.
     pub fn of<E: Into<io::Error>>(
         action: &'static str,
         path: impl AsRef<Path>,
@@ -69,7 +69,7 @@ impl FileError {
         }
     }
 
-    /// The refusal, where it was one.
+    /// The refusal; `None` for an error of the kernel.
     pub fn refusal(&self) -> Option<&Refusal> {
         self.cause.get_ref()?.downcast_ref()
     }
@@ -79,13 +79,13 @@ impl FileError {
         self.cause.kind() == io::ErrorKind::NotFound
     }
 
-    /// Whether something exists in the place of what was to be made.
+    /// Whether the name that was to be created exists.
     pub fn already_exists(&self) -> bool {
         self.cause.kind() == io::ErrorKind::AlreadyExists
     }
 }
 
-/// Keeps the kind, and the path in the text.
+/// Keeps the kind of the cause; the text includes the path.
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> Self {
         Self::new(error.cause.kind(), error)
@@ -98,12 +98,12 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// The kernel's code of opening, in words where a link or a kind of file is the cause.
+/// The kernel's error code of an open call, as a refusal where a link or a file type is the cause.
 pub(crate) fn opening(cause: Errno) -> io::Error {
     match cause {
         Errno::LOOP | Errno::XDEV => Refusal::Link.into(),
         Errno::NOTDIR => Refusal::NoDirectory.into(),
-        // A FIFO without a reader, a socket; a directory that was to be written.
+        // A FIFO without a reader, a socket, or a directory that was opened for writing.
         Errno::NXIO | Errno::ISDIR => Refusal::NoFile.into(),
         other => other.into(),
     }

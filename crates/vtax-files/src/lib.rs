@@ -1,9 +1,9 @@
 //! Safe access to files in directories that other users may write to.
 //!
-//! A [`Dir`] is a directory that is opened once, by the path that the user named. Everything below it is
-//! reached from its descriptor: no symbolic link is followed, `..` is refused, and renaming or exchanging the
-//! directory meanwhile changes nothing. Reading takes regular files only and never waits; writing replaces a
-//! name as a whole, by a new file of a random name, and never writes through what is there.
+//! A [`Dir`] is a directory that is opened once, by a path that the user named. Paths below it are resolved from
+//! its descriptor: no symbolic link is followed, `..` is refused, and renaming or exchanging the directory has no
+//! effect. Reading accepts regular files only and never blocks. Writing replaces a name as a whole by a new file of
+//! a random name, and never writes into an existing one.
 //!
 //! ```
 //! # fn main() -> Result<(), vtax_files::FileError> {

@@ -1,25 +1,25 @@
-//! Names that nobody can guess, so that nobody has put anything there.
+//! Random file names that other users cannot guess and take in advance.
 
 use crate::FileError;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::ffi::{OsStr, OsString};
 
-/// A random name is taken once in 2^64 times; more often is somebody else's doing.
+/// A random name collides once in 2^64 times; more collisions are an attack.
 const TRIES: u32 = 16;
 
-/// 16 hexadecimal digits of the kernel's random numbers.
+/// 16 hexadecimal digits from getrandom(2).
 pub(crate) fn random() -> Result<String, Errno> {
     let mut bytes = [0_u8; 8];
-    // So few bytes come whole.
+    // getrandom(2) never returns fewer bytes for requests of up to 256.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
 }
 
-/// `.NAME.partial-RANDOM`, within the 255 bytes that a name may have.
+/// `.NAME.partial-RANDOM`, within the 255 bytes of a file name.
 pub(crate) fn partial(name: &OsStr) -> Result<OsString, Errno> {
     let mut hidden = OsString::from(".");
-    // A long name is left out: the random end alone is unique.
+    // A long name is left out: the random end is unique by itself.
     if name.len() <= 200 {
         hidden.push(name);
     }
@@ -27,7 +27,7 @@ pub(crate) fn partial(name: &OsStr) -> Result<OsString, Errno> {
     Ok(hidden)
 }
 
-/// Makes something of a random name: again by another one where something has the name.
+/// Creates a file or directory of a random name, and retries with another name where the name exists.
 pub(crate) fn unguessed<T>(mut make: impl FnMut() -> Result<T, FileError>) -> Result<T, FileError> {
     for _ in 1..TRIES {
         match make() {

@@ -1,5 +1,5 @@
-//! Files by their whole path: what the user named, such as `-o FILE`, and what is in a directory that this process
-//! made for itself.
+//! Access to files by their whole path: outputs that the user named, such as `-o FILE`, and files in directories
+//! that this process created.
 
 use crate::{Dir, FileError, Refusal, Replacement};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -8,17 +8,17 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// What is written to a path that the user named.
+/// An output at a path that the user named.
 #[derive(Debug)]
 pub enum Output {
-    /// A file, which takes its place once it is finished.
+    /// A file, which replaces its name when it is finished.
     File(Replacement),
-    /// `/dev/stdout`, `/dev/null`, a pipe of the shell: written as it goes.
+    /// `/dev/stdout`, `/dev/null` or a pipe of the shell, written directly.
     Stream(File),
 }
 
 impl Output {
-    /// Where to write.
+    /// The file to write to.
     pub fn file(&mut self) -> &mut File {
         match self {
             Self::File(replacement) => replacement.file(),
@@ -26,10 +26,10 @@ impl Output {
         }
     }
 
-    /// Puts a file in its place.
+    /// Moves a file into place.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When it cannot be written or renamed.
     pub fn finish(self) -> Result<(), FileError> {
         match self {
             Self::File(replacement) => replacement.finish(),
@@ -38,12 +38,12 @@ impl Output {
     }
 }
 
-/// Starts writing to a path that the user named. Links on the way to its directory are followed. The last name must
-/// be free or that of a regular file, which is replaced as a whole; below `/dev` and `/proc`, where nobody but root
-/// makes names, it is opened as it is.
+/// Opens an output at a path that the user named. Links on the path to its directory are followed. The last name
+/// must be free or a regular file, which is replaced as a whole. Below `/dev` and `/proc`, where only root creates
+/// names, the path is opened directly.
 ///
 /// # Errors
-/// When there is no such directory, the last name is a link or no file, or a file cannot be made.
+/// When the directory does not exist, the last name is a link or not a regular file, or a file cannot be created.
 pub fn output(path: &Path) -> Result<Output, FileError> {
     if path.starts_with("/dev") && !path.starts_with("/dev/shm") || path.starts_with("/proc") {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
@@ -51,7 +51,7 @@ pub fn output(path: &Path) -> Result<Output, FileError> {
         return Ok(Output::Stream(file.into()));
     }
     let (dir, name) = at(path)?;
-    // Replacing them is safe and never what was meant.
+    // Replacing a link or a special file is safe, but never intended.
     let refusal = match dir.metadata(name) {
         Ok(there) if there.is_symlink() => Some(Refusal::Link),
         Ok(there) if !there.is_file() => Some(Refusal::NoFile),
@@ -67,7 +67,7 @@ pub fn output(path: &Path) -> Result<Output, FileError> {
 /// Writes a file whose path the user named, as a whole or not at all: see [`output`].
 ///
 /// # Errors
-/// As [`output`], and when the disk does not take it.
+/// As [`output`], and when the file cannot be written.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut output = output(path)?;
     output
@@ -77,19 +77,20 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     output.finish()
 }
 
-/// Makes a file, or empties the one that is there: for a directory that this process made for itself, whose files
-/// need not survive a crash. The path of the directory is taken as it is; the last name is neither a link nor
-/// another name of a file.
+/// Creates or truncates a file, in a directory that this process created and whose files need not survive a crash.
+/// Links on the path to the directory are followed; the last name may be neither a link nor a second name of a
+/// file.
 ///
 /// # Errors
-/// When there is no such directory, or the last name is a link, no file, or cannot be opened.
+/// When the directory does not exist, or the last name is a link, is not a regular file, or cannot be opened.
 pub fn create(path: &Path) -> Result<File, FileError> {
     let file = edit(path)?;
     file.set_len(0).map_err(FileError::of("empty", path))?;
     Ok(file)
 }
 
-/// Opens a file to read and write it in place; makes it where it is missing. The path is taken as by [`create`].
+/// Opens a file for reading and writing in place, and creates it where it is missing. Treats the path as [`create`]
+/// does.
 ///
 /// # Errors
 /// As [`create`].
@@ -98,7 +99,7 @@ pub fn edit(path: &Path) -> Result<File, FileError> {
     dir.edit(name)
 }
 
-/// Opens a file to write at its end; makes it where it is missing. The path is taken as by [`create`].
+/// Opens a file for appending, and creates it where it is missing. Treats the path as [`create`] does.
 ///
 /// # Errors
 /// As [`create`].
@@ -107,17 +108,17 @@ pub fn append(path: &Path) -> Result<File, FileError> {
     dir.append(name)
 }
 
-/// Writes a file in a directory that this process made for itself, without waiting for the disk: see [`create`].
+/// Writes a file in a directory that this process created, without syncing it: see [`create`].
 ///
 /// # Errors
-/// As [`create`], and when the disk does not take it.
+/// As [`create`], and when the file cannot be written.
 pub fn write_scratch(path: &Path, bytes: impl AsRef<[u8]>) -> Result<(), FileError> {
     create(path)?
         .write_all(bytes.as_ref())
         .map_err(FileError::of("write", path))
 }
 
-/// The directory of a path, which is taken as it is, and the last name.
+/// The directory of a path, with links followed, and the last name.
 fn at(path: &Path) -> Result<(Dir, &OsStr), FileError> {
     let name = path.file_name().unwrap_or(OsStr::new(""));
     Ok((Dir::open(path.parent().unwrap_or(Path::new("")))?, name))

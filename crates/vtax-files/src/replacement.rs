@@ -1,4 +1,4 @@
-//! A new file of a random name that takes its place as a whole.
+//! Atomic replacement of a file: a new file of a random name is renamed into place.
 
 use crate::names::{partial, unguessed};
 use crate::{Dir, FileError};
@@ -8,11 +8,11 @@ use std::io::Write;
 use std::path::Path;
 
 impl Dir {
-    /// Writes a file below as a whole or not at all: into a new file of a random name, which is synced and
-    /// renamed into place. Whatever had the name is replaced; a link is replaced and not followed.
+    /// Writes a file below as a whole or not at all: into a new file of a random name, which is synced and renamed
+    /// into place. An existing file is replaced; a link is replaced and not followed.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When the file cannot be written or renamed.
     pub fn write(&self, below: impl AsRef<Path>, bytes: &[u8]) -> Result<(), FileError> {
         let below = below.as_ref();
         let mut replacement = self.replace(below)?;
@@ -23,10 +23,10 @@ impl Dir {
         replacement.finish()
     }
 
-    /// Starts a file that takes a name below as a whole once it is finished.
+    /// Creates a file that replaces a name below when it is finished.
     ///
     /// # Errors
-    /// When a file cannot be made there.
+    /// When the file cannot be created.
     pub fn replace(&self, below: impl AsRef<Path>) -> Result<Replacement, FileError> {
         let below = below.as_ref();
         let (parent, name) = self.place(below).map_err(self.error("write", below))?;
@@ -34,7 +34,8 @@ impl Dir {
     }
 }
 
-/// A file that is being written. Dropping it unfinished removes it, and what has its name stays.
+/// A file that is being written. Dropping it before `finish` removes it and leaves the existing
+/// file.
 #[derive(Debug)]
 pub struct Replacement {
     dir: Dir,
@@ -63,15 +64,15 @@ impl Replacement {
         })
     }
 
-    /// Where to write.
+    /// The file to write to.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Syncs it, renames it into place and syncs the directory: from here on it survives a power cut.
+    /// Syncs the file, renames it into place and syncs the directory, so that it survives a power failure.
     ///
     /// # Errors
-    /// When the disk does not take it; then what has the name stays.
+    /// When the file cannot be written or renamed; the existing file stays.
     pub fn finish(mut self) -> Result<(), FileError> {
         self.file
             .sync_all()

@@ -1,4 +1,4 @@
-//! Links, FIFOs, second names and directories that are exchanged: none of them leads elsewhere.
+//! Tests that links, FIFOs, second names and exchanged directories do not redirect access.
 
 use crate::{Dir, FileError, Refusal};
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A root, and beside it what must neither be read nor written.
+/// A root directory, and beside it a file that must be neither read nor written.
 struct Tree {
     _folder: TempDir,
     root: PathBuf,
@@ -165,7 +165,7 @@ fn a_write_leaves_nothing_beside_the_file_and_one_that_is_dropped_leaves_the_old
     assert_eq!(inner.list().unwrap().len(), 2);
 }
 
-/// The names of two files that are written at once differ, and by more than a number that goes up.
+/// Two files that are written concurrently have different names, which differ by more than a counter.
 #[test]
 fn names_of_files_that_are_being_written_cannot_be_guessed() {
     let tree = Tree::new();
@@ -179,7 +179,7 @@ fn names_of_files_that_are_being_written_cannot_be_guessed() {
         .map(|end| u64::from_str_radix(end, 16).unwrap())
         .collect();
     assert_eq!(ends.len(), being_written.len());
-    // Of 64 random bits each is set in some and clear in some: of 32 names all agree in one with 2^-25.
+    // Each of 64 random bits is set in some names and clear in others: 32 names agree in one bit with 2^-25.
     let (any, all) = ends
         .iter()
         .fold((0, u64::MAX), |(any, all), end| (any | end, all & end));
@@ -191,7 +191,7 @@ fn a_directory_that_is_exchanged_for_a_link_is_still_the_one_that_was_opened() {
     let tree = Tree::new();
     let dir = tree.dir();
     let inner = dir.dir("inner").unwrap();
-    // What an attacker does between two steps of ours.
+    // The action of an attacker between two system calls.
     let link = tree.root.join("link");
     symlink(&tree.secret, &link).unwrap();
     renameat_with(

@@ -1,4 +1,4 @@
-//! Modes under a umask of 0, in a process of its own: the umask belongs to the whole process.
+//! Modes of created files under a umask of 0. A separate test binary, since the umask belongs to the process.
 
 use rustix::fs::Mode;
 use std::fs;

@@ -15,7 +15,7 @@ pub struct MemInfo {
     pub swap_total: Option<Bytes>,
     /// `SwapFree`.
     pub swap_free: Option<Bytes>,
-    /// `AnonPages`: pages of processes without a file.
+    /// `AnonPages`: pages of processes that are not backed by a file.
     pub anonymous: Option<Bytes>,
     /// `Shmem`: shared memory and tmpfs.
     pub shared: Option<Bytes>,

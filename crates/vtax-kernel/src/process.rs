@@ -46,7 +46,7 @@ impl<'a> ProcessStat<'a> {
             .and_then(text::number)
     }
 
-    /// Whether it has ended, and only its parent has not waited for it.
+    /// Whether it has ended but has not been waited for by its parent.
     pub fn is_over(&self) -> bool {
         matches!(text::fields(self.fields).next(), None | Some(b"Z" | b"X"))
     }

@@ -24,7 +24,7 @@ pub enum CpuState {
     Irq,
     /// Serving soft interrupts.
     Softirq,
-    /// Ready while the hypervisor runs another guest or its host.
+    /// Ready while the hypervisor runs something else.
     Steal,
     /// Running guests. User time includes it.
     Guest,
