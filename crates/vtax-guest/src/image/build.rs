@@ -1,4 +1,5 @@
-//! Builds an image: mmdebstrap installs, mke2fs packs, no loop device and no mount of ours.
+//! Builds an image: mmdebstrap installs the tree, mke2fs packs it, without loop devices and without mounts in this
+//! namespace.
 
 use super::{Recipe, RecipeFile, initrd};
 use std::fs::{self, File};
@@ -9,13 +10,13 @@ use std::process::{Command, Stdio};
 use vtax_host::roots::PATH;
 use vtax_host::{HostError, Roots};
 
-/// A tree of 420 MB, its image, and mmdebstrap's downloads, with room for a longer recipe.
+/// The required space in MiB: a tree of 420 MB, its image, mmdebstrap's downloads, and room for a longer recipe.
 const NEEDED_MIB: u64 = 2048;
 
 /// Room for writes in the image beyond the tree itself. The file is sparse.
 const HEADROOM_MIB: u64 = 256;
 
-/// What is never read in a trial, and a third of the download's unpacked size.
+/// Paths that no trial reads; they make up a third of the download's unpacked size.
 const EXCLUDED: [&str; 6] = [
     "/usr/share/doc/*",
     "/usr/share/info/*",
@@ -25,7 +26,7 @@ const EXCLUDED: [&str; 6] = [
     "/var/cache/apt/*.bin",
 ];
 
-/// How the directories of unfinished builds of this recipe start.
+/// The prefix of the directories of unfinished builds of this recipe.
 pub(super) fn building_prefix(hash: &str) -> String {
     format!(".building-{hash}-")
 }
@@ -66,7 +67,7 @@ pub(super) fn build(
         pack(&root, &dir.join("root.ext4"), &log)
     })();
     if let Err(error) = result {
-        // The directory goes; its log stays, under a name that says whose it is.
+        // The directory is removed; its log is kept under a name with the recipe's hash.
         let kept = images.join(format!("failed-{}.log", hash.get(..12).unwrap_or(hash)));
         let note = match fs::rename(&log, &kept) {
             Ok(()) => format!("\nthe whole log: {}", kept.display()),
@@ -86,12 +87,12 @@ pub(super) fn build(
         });
     }
 
-    // The rename must not reach the disk before what it names does.
+    // The content must reach the disk before the rename does.
     let handle = File::open(dir).map_err(HostError::file("read", dir))?;
     rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
     let done = images.join(hash);
     fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
-    // It has its final name now: there is nothing left to remove.
+    // The directory has its final name, so that nothing is left to remove.
     let _ = building.keep();
     Ok(())
 }
@@ -135,7 +136,7 @@ pub(super) fn require_space(images: &Path) -> Result<(), HostError> {
     })
 }
 
-/// Runs mmdebstrap with everything it says in the log.
+/// Runs mmdebstrap with all of its output in the log.
 fn install(
     recipe: &Recipe,
     root: &Path,
@@ -152,15 +153,15 @@ fn install(
         .arg(&recipe.suite)
         .arg(root)
         .args(sources(&recipe.suite));
-    // The guest boots with an initial RAM disk of ours; Debian's takes long to build.
+    // The guest boots with vtax's own initial RAM disk; Debian's takes long to build.
     command.env("INITRD", "No");
     run_logged(command, log, progress)
 }
 
-/// An mmdebstrap that installs these packages, but for the suite, where to, and from where.
+/// The mmdebstrap command that installs these packages, without the suite, the destination and the sources.
 pub(super) fn mmdebstrap(packages: &[String]) -> Command {
-    // mmdebstrap mounts the host's own /sys and /dev/shm in the tree. In namespaces of its own
-    // these are never seen outside, and go with all of its processes when this one is killed.
+    // mmdebstrap mounts the host's /sys and /dev/shm in the tree. In namespaces of its own these mounts are
+    // invisible outside, and end with all of its processes when it is killed.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "unshare", "--mount", "--propagation"]);
     command.args(["private", "--pid", "--fork", "--kill-child", "--mount-proc"]);
@@ -171,7 +172,7 @@ pub(super) fn mmdebstrap(packages: &[String]) -> Command {
         "--verbose",
     ]);
     command.args(EXCLUDED.map(|pattern| format!("--dpkgopt=path-exclude={pattern}")));
-    // Licences stay, as the law wants.
+    // Copyright files stay, as licences require.
     command.arg("--dpkgopt=path-include=/usr/share/doc/*/copyright");
     command.args(proxies().iter().map(|option| format!("--aptopt={option}")));
     command.arg(format!("--include={}", packages.join(",")));
@@ -179,7 +180,7 @@ pub(super) fn mmdebstrap(packages: &[String]) -> Command {
     command
 }
 
-/// Proxy settings of this machine's apt; mmdebstrap does not take them over by itself.
+/// Proxy settings of this machine's apt, which mmdebstrap does not read.
 fn proxies() -> Vec<String> {
     lines_of(
         "apt-config",
@@ -196,7 +197,7 @@ fn proxies() -> Vec<String> {
     .collect()
 }
 
-/// The sources of this machine that can bring `suite`, so that its own mirror is used.
+/// The apt sources of this machine that provide `suite`, so that its own mirror is used.
 pub(super) fn sources(suite: &str) -> Vec<String> {
     let targets = lines_of(
         "apt-get",
@@ -210,7 +211,7 @@ pub(super) fn sources(suite: &str) -> Vec<String> {
     sources_from(&targets, suite)
 }
 
-/// Empty where the machine has no Debian mirror: mmdebstrap then takes its default one.
+/// The sources for `suite`; empty where the machine has no Debian mirror, and mmdebstrap uses its default.
 fn sources_from(targets: &[String], suite: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut mirror = None;
@@ -235,7 +236,7 @@ fn sources_from(targets: &[String], suite: &str) -> Vec<String> {
         }
     }
     match mirror {
-        // A machine of another release has the suite at the same mirror.
+        // A mirror of another release also has this suite.
         Some(mirror)
             if !lines
                 .iter()
@@ -249,7 +250,7 @@ fn sources_from(targets: &[String], suite: &str) -> Vec<String> {
     }
 }
 
-/// The output lines of a program, none where it fails: the caller has a default.
+/// The output lines of a program; none if it fails, since the caller has a default.
 fn lines_of(program: &str, arguments: &[&str]) -> Vec<String> {
     let output = Command::new(program)
         .args(arguments)
@@ -283,7 +284,7 @@ pub(super) fn run_logged(
         .map_err(HostError::file("create", "a pipe"))?;
     command.stdin(Stdio::null()).stdout(writer).stderr(second);
     let child = command.spawn();
-    // It holds the writing ends; only the program may, or the reading below would never end.
+    // The command holds the writing ends; the reading below ends only if no process but the program has them.
     drop(command);
     let mut child = child.map_err(HostError::process("start", format!("`{line}`")))?;
     let mut reader = BufReader::new(reader);
@@ -294,7 +295,7 @@ pub(super) fn run_logged(
         match reader.read_until(b'\n', &mut bytes) {
             Ok(0) => break,
             Ok(_) => {
-                // A full disk must not stop the reading, or the program would never end.
+                // A full disk must not stop the reading, or the program would block.
                 if copied.is_ok() {
                     copied = file.write_all(&bytes);
                 }
@@ -334,8 +335,8 @@ fn shown(command: &Command) -> String {
         .join(" ")
 }
 
-/// Creates directories one by one: a symbolic link of the tree would lead out of it, into the
-/// host's own files.
+/// Creates directories one by one, since a symbolic link in the tree could lead out of it, into the host's own
+/// files.
 fn create_directories(root: &Path, inside: &Path) -> Result<PathBuf, HostError> {
     let mut path = root.to_owned();
     for part in inside.strip_prefix("/").unwrap_or(inside) {
@@ -362,7 +363,7 @@ fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
     let inside = Path::new(&file.path);
     let parent = create_directories(root, inside.parent().unwrap_or(inside))?;
     let path = parent.join(inside.file_name().unwrap_or_default());
-    // What a package put there may be a link out of the tree.
+    // A package may have put a link there that leads out of the tree.
     if path.symlink_metadata().is_ok() {
         fs::remove_file(&path).map_err(HostError::file("remove", &path))?;
     }
@@ -376,8 +377,8 @@ fn write(path: &Path, content: &[u8]) -> Result<(), HostError> {
     Ok(vtax_files::write_scratch(path, content)?)
 }
 
-/// Copies the tree's kernel out and returns its version. Debian's cloud kernel is LZ4: fast to
-/// unpack, even emulated.
+/// Copies the tree's kernel out and returns its version. Debian's cloud kernel is packed by LZ4, which unpacks fast
+/// even under emulation.
 fn take_kernel(root: &Path, destination: &Path) -> Result<String, HostError> {
     let boot = root.join("boot");
     let kernels: Vec<(String, PathBuf)> = fs::read_dir(&boot)
@@ -404,7 +405,7 @@ fn take_kernel(root: &Path, destination: &Path) -> Result<String, HostError> {
 
 fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
     let size = tree_bytes(root)? + (HEADROOM_MIB << 20);
-    // An eighth for the file system's own structures.
+    // An eighth more for the file system's own structures.
     let mib = (size + size / 8).div_ceil(1 << 20);
     let mut command = Command::new("setpriv");
     command.args([
@@ -417,8 +418,8 @@ fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
         "-L",
         "vtax",
     ]);
-    // No journal: every VM throws its writes away. No lazy initialisation: the guest's kernel
-    // would finish it in the middle of a trial.
+    // No journal: every VM discards its writes. No lazy initialisation: the guest's kernel would finish it during a
+    // trial.
     command.args(["-O", "^has_journal", "-E", "lazy_itable_init=0", "-m", "0"]);
     command
         .arg("-d")
@@ -429,7 +430,7 @@ fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
     run_logged(command, log, &mut |_| {})
 }
 
-/// What the tree takes in blocks of 4 KiB.
+/// The space that the tree takes, in blocks of 4 KiB.
 fn tree_bytes(dir: &Path) -> Result<u64, HostError> {
     let mut total = 4096;
     for entry in fs::read_dir(dir).map_err(HostError::file("read", dir))? {
@@ -538,7 +539,7 @@ mod tests {
 
     #[test]
     fn too_little_space_is_said_with_both_numbers() {
-        // /proc has no space at all, on every machine.
+        // /proc has no free space on any machine.
         let text = require_space(Path::new("/proc")).unwrap_err().to_string();
         assert!(
             text.contains("0 MiB free, 2048 MiB needed") && text.contains("VTAX_CACHE_DIR"),

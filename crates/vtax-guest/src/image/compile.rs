@@ -1,4 +1,4 @@
-//! Programs that are made from source, in a Debian of their own that goes when they are made.
+//! Compiles programs from source, in a temporary Debian system.
 
 use super::build::{
     building_prefix, mmdebstrap, require_root_and_programs, require_space, run_logged, sources,
@@ -9,13 +9,11 @@ use std::path::Path;
 use vtax_files::Dir;
 use vtax_host::HostError;
 
-/// Runs a shell script in a Debian with these packages, and keeps what it leaves in its `/out` as a
-/// directory, which appears when it is whole; one that is there stays. `progress` gets the script's lines
-/// that start with `I: `.
+/// Runs a shell script in a Debian with these packages, and keeps its `/out` as a directory. The directory appears
+/// when it is complete; an existing one stays. `progress` receives the script's lines that start with `I: `.
 ///
 /// # Errors
-/// When there is no root, a program or space is missing, or the script fails, with the end of what it
-/// said.
+/// When there is no root, a program or space is missing, or the script fails, with the end of its output.
 pub fn compile(
     suite: &str,
     packages: &[String],
@@ -29,7 +27,7 @@ pub fn compile(
     require_space(parent)?;
     let name = into.file_name().unwrap_or_default().to_string_lossy();
     let _lock = lock(parent, &name, progress)?;
-    // Another process may have made it while this one waited for the lock.
+    // Another process may have created it while this one waited for the lock.
     if into.is_dir() {
         return Ok(());
     }

@@ -34,7 +34,7 @@ impl Archive {
         self.entry(name, CHARACTER | 0o600, (major, minor), b"");
     }
 
-    /// The archive with its end mark.
+    /// Returns the archive with its end mark.
     pub fn finish(mut self) -> Vec<u8> {
         self.inode = 0;
         self.entry("TRAILER!!!", 0, (0, 0), b"");
@@ -42,7 +42,7 @@ impl Archive {
     }
 
     fn entry(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) {
-        // The format has 32-bit lengths. The largest that goes in here is a program.
+        // The format has 32-bit lengths. The largest file in an archive is a program.
         let size = u32::try_from(content.len()).unwrap_or(u32::MAX);
         let name_size = u32::try_from(name.len() + 1).unwrap_or(u32::MAX);
         let links = if mode & 0o170_000 == DIRECTORY { 2 } else { 1 };

@@ -1,5 +1,5 @@
-//! The smallest guest that is still a whole Linux: the image's kernel, unpacked, and an initial RAM
-//! disk that echoes the serial port.
+//! The smallest guest with a complete Linux: the image's kernel, unpacked, and an initial RAM disk that echoes the
+//! serial port.
 
 use super::GuestFiles;
 use super::initrd;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use vtax_host::HostError;
 
-/// What the guest prints on its serial port when it has booted; it echoes from then on.
+/// The line that the guest prints on its serial port after its boot. It then echoes every byte.
 pub const ECHO_TOKEN: &str = "vtax-echo: ready";
 
-/// What to boot.
+/// The files of an echoing guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EchoGuest {
     /// The kernel as an ELF file.
@@ -20,7 +20,7 @@ pub struct EchoGuest {
     pub initrd: PathBuf,
 }
 
-/// The echoing guest of an image, made beside it unless it is there already.
+/// The echoing guest of an image, created beside the image unless it exists.
 ///
 /// # Errors
 /// As [`vmlinux`].

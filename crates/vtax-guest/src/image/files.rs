@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// The files that all platforms run: one root file system in two forms, and a kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GuestFiles {
-    /// The unpacked tree (read-only to everyone; platforms put a writable layer above it).
+    /// The unpacked tree, read-only; platforms put a writable layer above it.
     pub root: PathBuf,
     /// The same tree as a raw ext4 image.
     pub image: PathBuf,
@@ -13,6 +13,6 @@ pub struct GuestFiles {
     pub kernel: PathBuf,
     /// The small initial RAM disk that mounts the image.
     pub initrd: PathBuf,
-    /// SHA-256 of the recipe: which image this is.
+    /// SHA-256 of the recipe, which identifies the image.
     pub recipe: String,
 }

@@ -1,5 +1,4 @@
-//! The initial RAM disks: the one that mounts the image, the one that only says it lives, and the
-//! one that echoes.
+//! The initial RAM disks: for the image, for the KVM probe, and for the echoing guest.
 
 use super::cpio::Archive;
 use super::modules;
@@ -13,10 +12,10 @@ pub(super) const INIT: &str = include_str!("guest/initrd-init.sh");
 const PROBE_INIT: &str = include_str!("guest/probe-init.sh");
 pub(super) const ECHO_INIT: &str = include_str!("guest/echo-init.sh");
 
-/// What a kernel that reaches user space prints under [`probe`].
+/// The line that a kernel prints under [`probe`] when it reaches user space.
 pub(crate) const PROBE_TOKEN: &str = "vtax-probe: user space reached";
 
-/// What the init scripts call; links, because not every busybox finds its own applets.
+/// The applets that the init scripts call. They are links, because not every busybox finds its own applets.
 const APPLETS: [&str; 11] = [
     "cat",
     "insmod",
@@ -31,7 +30,8 @@ const APPLETS: [&str; 11] = [
     "usleep",
 ];
 
-/// Mounts the image and starts the guest agent: made of the busybox and the modules of `root`.
+/// Builds the initial RAM disk that mounts the image and starts the guest agent, from the busybox and the modules
+/// of `root`.
 pub(super) fn boot(
     root: &Path,
     kernel_version: &str,
@@ -47,7 +47,7 @@ pub(super) fn boot(
     {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let name = file.split(".ko").next().unwrap_or(&file);
-        // The position makes the shell's `modules/*` the load order.
+        // The position in the name makes the shell's `modules/*` the load order.
         archive.executable(
             &format!("modules/{position:02}-{name}"),
             &uncompressed(path)?,
@@ -56,12 +56,13 @@ pub(super) fn boot(
     Ok(archive.finish())
 }
 
-/// Prints [`PROBE_TOKEN`] and powers off: what [`crate::platform::qemu::kvm_boots`] boots.
+/// Builds the initial RAM disk that prints [`PROBE_TOKEN`] and powers off, for
+/// [`crate::platform::qemu::kvm_boots`].
 pub(crate) fn probe(root: &Path) -> Result<Vec<u8>, HostError> {
     Ok(base(root, PROBE_INIT)?.finish())
 }
 
-/// Echoes its console: what [`super::echo_guest`] boots.
+/// Builds the initial RAM disk that echoes its console, for [`super::echo_guest`].
 pub(super) fn echo(root: &Path) -> Result<Vec<u8>, HostError> {
     Ok(base(root, ECHO_INIT)?.finish())
 }
@@ -73,7 +74,7 @@ fn base(root: &Path, init: &str) -> Result<Archive, HostError> {
     for directory in ["bin", "dev", "proc", "sys"] {
         archive.directory(directory);
     }
-    // Without it the kernel has nowhere to show what init prints.
+    // Without this device the kernel cannot print init's output.
     archive.character_device("dev/console", 5, 1);
     archive.executable("bin/busybox", &busybox);
     for applet in APPLETS {
@@ -83,8 +84,8 @@ fn base(root: &Path, init: &str) -> Result<Archive, HostError> {
     Ok(archive)
 }
 
-/// A file's content without its compression, which the name tells: newer Debian kernels compress
-/// their modules, which busybox's `insmod` does not undo.
+/// Reads a file and decompresses it by the format of its name. Newer Debian kernels compress their modules, which
+/// busybox's `insmod` does not support.
 pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, HostError> {
     let (tool, package) = match path.extension().and_then(|extension| extension.to_str()) {
         Some("gz") => ("gzip", "gzip"),

@@ -1,8 +1,7 @@
-//! The root file system that every platform shares: built once from a recipe, found again by
-//! the recipe's hash.
+//! The root file system that every platform shares: built once from a recipe, and cached by the recipe's hash.
 //!
-//! A build happens in a hidden directory beside its destination and is renamed into place when
-//! it is whole, so that a killed build never looks like an image.
+//! A build runs in a hidden directory beside its destination and is renamed into place when it is complete, so that
+//! a killed build is never used as an image.
 
 mod build;
 mod compile;
@@ -30,23 +29,23 @@ use vtax_host::HostError;
 use vtax_host::untrusted::end_of;
 use vtax_kernel::mounts;
 
-/// The first initial RAM disk of a kernel probe: prints [`PROBE_TOKEN`] and powers off.
+/// The initial RAM disk of a KVM probe, which prints [`PROBE_TOKEN`] and powers off.
 pub(crate) use initrd::{PROBE_TOKEN, probe};
 
-/// The image of a recipe, built if it is not in the cache yet. `progress` gets a line now and
-/// then during a build and nothing otherwise.
+/// Returns the image of a recipe, and builds it if it is not in the cache. `progress` receives lines during a build
+/// only.
 ///
 /// # Errors
-/// When it has to be built and cannot be: no root, a missing program, no space, a package that
-/// does not install (with the end of the build log, and where the rest is).
+/// When it must be built and cannot be: no root, a missing program, no space, or a package that does not install
+/// (with the end of the build log, and the path of the whole log).
 pub fn ensure(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, HostError> {
     ensure_in(&cache_dir()?, recipe, progress)
 }
 
-/// Builds the image of a recipe again, whatever the cache has: for a damaged one.
+/// Builds the image of a recipe even if the cache has it: for a damaged one.
 ///
 /// # Errors
-/// As [`ensure`], and when what is there cannot be removed.
+/// As [`ensure`], and when the existing image cannot be removed.
 pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestFiles, HostError> {
     let cache = cache_dir()?;
     let there = cache.join("images").join(recipe.hash()?);
@@ -56,7 +55,7 @@ pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestF
     ensure_in(&cache, recipe, progress)
 }
 
-/// The image of a recipe, if the cache has it.
+/// Returns the image of a recipe if the cache has it.
 ///
 /// # Errors
 /// When the recipe is not valid or there is no cache directory.
@@ -64,11 +63,11 @@ pub fn cached(recipe: &Recipe) -> Result<Option<GuestFiles>, HostError> {
     Ok(find(&cache_dir()?, &recipe.hash()?))
 }
 
-/// Where images and verdicts are kept: `$VTAX_CACHE_DIR`, else `/var/cache/vtax` for root and
-/// `$XDG_CACHE_HOME/vtax` or `~/.cache/vtax` for others.
+/// The directory of images and verdicts: `$VTAX_CACHE_DIR`, else `/var/cache/vtax` for root and
+/// `$XDG_CACHE_HOME/vtax` or `~/.cache/vtax` for other users.
 ///
 /// # Errors
-/// When none of these can be told.
+/// When none of these is set.
 pub fn cache_dir() -> Result<PathBuf, HostError> {
     let set = |name: &str| {
         std::env::var_os(name)
@@ -96,7 +95,7 @@ fn ensure_in(
     progress: &mut dyn FnMut(&str),
 ) -> Result<GuestFiles, HostError> {
     let hash = recipe.hash()?;
-    // What root has built serves everyone on the machine.
+    // Every user of the machine can use an image that root has built.
     for cache in [cache, Path::new("/var/cache/vtax")] {
         if let Some(files) = find(cache, &hash) {
             return Ok(files);
@@ -117,8 +116,8 @@ fn ensure_in(
     })
 }
 
-/// An image is whole when its directory has its final name; the files are checked all the same,
-/// because people tidy caches by hand.
+/// Finds an image. A directory with its final name is complete; the files are still checked, because users may
+/// delete parts of a cache.
 fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
     let files = guest_files(&cache.join("images").join(hash), hash);
     let whole = files.root.is_dir()
@@ -143,7 +142,7 @@ fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
     }
 }
 
-/// One build of an image at a time. The lock goes with the process, however that ends.
+/// Locks an image, so that only one build of it runs at a time. The kernel releases the lock when the process ends.
 fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<File, HostError> {
     let name = format!(".{hash}.lock");
     let path = images.join(&name);
@@ -170,7 +169,7 @@ fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<Fil
     }
 }
 
-/// Removes what killed builds of this recipe left. Only called with the lock held.
+/// Removes the directories of killed builds of this recipe. Called only with the lock held.
 fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
     let prefix = build::building_prefix(hash);
     let mut leftovers: Vec<PathBuf> = fs::read_dir(images)
@@ -179,7 +178,7 @@ fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
         .map(|entry| entry.path())
         .collect();
-    // A directory with the final name that is not whole was damaged by hand.
+    // A directory with the final name that is not complete was damaged by a user.
     let damaged = images.join(hash);
     if damaged.exists() {
         leftovers.push(damaged);
@@ -191,8 +190,8 @@ fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
     Ok(())
 }
 
-/// A mount below a directory that is to be removed could be the host's own `/dev/shm`: nothing
-/// of a build mounts anything where this process sees it, so a person has to look.
+/// Refuses to remove a directory with a mount below it, which could be the host's own `/dev/shm`. A build mounts
+/// nothing in this process's namespace, so that a user has to examine it.
 fn refuse_mounts(path: &Path) -> Result<(), HostError> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read(table).map_err(HostError::file("read", table))?;
@@ -272,7 +271,7 @@ mod tests {
         let precious = tempfile::tempdir().unwrap();
         fs::write(precious.path().join("file"), "of the host").unwrap();
         let remains = tempfile::tempdir().unwrap();
-        // The mount is made, and seen, only in the namespace of a child that runs this very check.
+        // The mount is made and visible only in the namespace of a child process, which runs this check.
         let Ok(test) = std::env::current_exe() else {
             return;
         };

@@ -1,12 +1,12 @@
-//! Which kernel modules to load, in which order: `modules.dep` read without modprobe.
+//! The kernel modules to load and their order, from `modules.dep` without modprobe.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
 
-/// The files of the named modules and of all they depend on, each after its dependencies.
-/// `directory` is the tree's `/lib/modules/VERSION`.
+/// The files of the named modules and of all their dependencies, in load order. `directory` is the tree's
+/// `/lib/modules/VERSION`.
 pub(super) fn in_load_order(directory: &Path, names: &[String]) -> Result<Vec<PathBuf>, HostError> {
     let read = |file: &str| {
         let path = directory.join(file);
@@ -22,9 +22,9 @@ pub(super) fn in_load_order(directory: &Path, names: &[String]) -> Result<Vec<Pa
     Ok(order.into_iter().map(|path| directory.join(path)).collect())
 }
 
-/// Relative paths in load order, or the name that neither a module nor built in has.
+/// The relative paths in load order. Fails with the name that is neither a module nor built in.
 fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<String>, String> {
-    // A line lists all that a module needs, direct or not, the deepest last (depmod, modules.dep(5)).
+    // A line lists all dependencies of a module, direct or not, the deepest last (depmod, modules.dep(5)).
     let lines: BTreeMap<String, (&str, Vec<&str>)> = dependencies
         .lines()
         .filter_map(|line| line.split_once(':'))
@@ -54,7 +54,7 @@ fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<St
     Ok(order)
 }
 
-/// `kernel/drivers/net/virtio_net.ko.xz` is `virtio_net`; the kernel takes `-` for `_`.
+/// The name of a module: `kernel/drivers/net/virtio_net.ko.xz` is `virtio_net`; the kernel takes `-` for `_`.
 fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or(path);
     file.split(".ko").next().unwrap_or(file).replace('-', "_")

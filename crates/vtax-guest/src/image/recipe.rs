@@ -1,4 +1,4 @@
-//! The recipe of an image: what is installed, what is added, and the hash that names the result.
+//! The recipe of an image: its packages, modules and added files, and the hash that names the image.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -6,10 +6,10 @@ use std::fmt::Write;
 use std::path::{Component, Path};
 use vtax_host::HostError;
 
-/// Changed whenever the same recipe would be built into something else.
+/// The version of the builder, which changes whenever the same recipe results in a different image.
 const BUILDER: &str = "1";
 
-/// What an image is made of.
+/// The content of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
@@ -17,9 +17,9 @@ pub struct Recipe {
     pub suite: String,
     /// Packages beyond the minimal system, one of which is a kernel.
     pub packages: Vec<String>,
-    /// Kernel modules that the initial RAM disk loads, with what they depend on.
+    /// Kernel modules that the initial RAM disk loads, with their dependencies.
     pub modules: Vec<String>,
-    /// Files to add, over what packages bring.
+    /// Files to add after the packages are installed.
     pub files: Vec<RecipeFile>,
 }
 
@@ -29,15 +29,15 @@ pub struct Recipe {
 pub struct RecipeFile {
     /// Its absolute path in the image.
     pub path: String,
-    /// Whether it can be executed.
+    /// Whether it is executable.
     #[serde(default)]
     pub executable: bool,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 
 impl Recipe {
-    /// The image that workloads share: their services and tools, and a kernel.
+    /// The recipe of the shared image: the services and tools of workloads, and a kernel.
     pub fn standard() -> Self {
         let strings = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let file = |path: &str, executable, text: &str| RecipeFile {
@@ -75,13 +75,13 @@ impl Recipe {
         }
     }
 
-    /// The shared image with these packages added: an image of its own, cached by its own hash.
-    /// Without any it is the shared image itself.
+    /// The recipe of the shared image with these packages added, which has its own hash. Without packages it is the
+    /// shared recipe itself.
     pub fn for_packages(packages: &[&str]) -> Self {
         let mut recipe = Self::standard();
         let added = packages.iter().map(|package| (*package).to_owned());
         recipe.packages.extend(added);
-        // The order and number of mentions do not matter, so they must not change the hash.
+        // The order and number of mentions must not change the hash.
         recipe.packages.sort();
         recipe.packages.dedup();
         recipe
@@ -96,7 +96,7 @@ impl Recipe {
             .map_err(|cause| HostError::file("write", "recipe.toml")(std::io::Error::other(cause)))
     }
 
-    /// SHA-256 over everything that decides what the image becomes, in hexadecimal.
+    /// SHA-256 over everything that determines the image, in hexadecimal.
     ///
     /// # Errors
     /// When the recipe is not valid: see [`Recipe::check`].
@@ -104,7 +104,7 @@ impl Recipe {
         self.check()?;
         let mut hasher = Sha256::new();
         for part in [BUILDER, super::initrd::INIT, &self.to_toml()?] {
-            // Lengths keep the parts apart.
+            // Lengths separate the parts.
             hasher.update(part.len().to_le_bytes());
             hasher.update(part);
         }
@@ -117,10 +117,10 @@ impl Recipe {
             }))
     }
 
-    /// Refuses names that would be taken for options and paths that lead out of the image.
+    /// Refuses names that would be parsed as options, and paths that lead out of the image.
     ///
     /// # Errors
-    /// The offending word, and what it must look like.
+    /// The invalid word, and its valid form.
     pub fn check(&self) -> Result<(), HostError> {
         let word = |word: &str| {
             word.starts_with(|first: char| first.is_ascii_alphanumeric())

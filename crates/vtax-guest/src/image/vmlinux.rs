@@ -1,4 +1,4 @@
-//! The image's kernel as an ELF file, for VMMs that load no compressed one.
+//! The image's kernel as an ELF file, for VMMs that cannot load a compressed one.
 
 use super::GuestFiles;
 use super::{initrd, lock};
@@ -6,16 +6,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
 
-/// The unpacked kernel of an image, made beside it unless it is there already.
+/// Returns the unpacked kernel of an image, and creates it beside the image unless it exists.
 ///
 /// # Errors
-/// When the kernel is packed in a way that is not known here, its unpacker is missing, or the
-/// image's directory cannot be written.
+/// When the kernel's compression is unknown, its unpacker is missing, or the image's directory cannot be written.
 pub fn vmlinux(files: &GuestFiles) -> Result<PathBuf, HostError> {
     beside(files, "vmlinux", || unpacked(&files.kernel))
 }
 
-/// A file in the image's directory, made unless it is there already.
+/// Returns a file in the image's directory, and creates it unless it exists.
 pub(super) fn beside(
     files: &GuestFiles,
     name: &str,
@@ -25,13 +24,13 @@ pub(super) fn beside(
     let path = folder.join(name);
     if !path.is_file() {
         let _lock = lock(folder, name, &mut |_| ())?;
-        // A file that is whole whenever it has its name.
+        // Replaced atomically, so that a file of this name is always complete.
         vtax_files::write(&path, &content()?)?;
     }
     Ok(path)
 }
 
-/// The ELF file inside a kernel that its own code would unpack at boot.
+/// Unpacks the ELF file from a compressed kernel image.
 fn unpacked(kernel: &Path) -> Result<Vec<u8>, HostError> {
     let packed = fs::read(kernel).map_err(HostError::file("read", kernel))?;
     let unknown = |what: &str| HostError::Invalid {
@@ -69,14 +68,14 @@ fn payload(image: &[u8]) -> Result<(&[u8], &'static str), &'static str> {
         image.get(from..from.checked_add(number(0x24C)?)?)
     };
     let payload = place().ok_or("it is cut off")?;
-    // All formats but gzip, which has it itself, are followed by the unpacked size.
+    // In every format but gzip, which includes it, the unpacked size follows the payload.
     let sized = payload.get(..payload.len().saturating_sub(4));
     let sized = sized.unwrap_or_default();
     match payload {
         [0x1F, 0x8B, ..] => Ok((payload, "gz")),
         [0xFD, b'7', b'z', b'X', b'Z', ..] => Ok((sized, "xz")),
         [0x28, 0xB5, 0x2F, 0xFD, ..] => Ok((sized, "zst")),
-        // The legacy frame: the kernel is older than the other.
+        // The legacy frame, which older kernels use.
         [0x02, 0x21, 0x4C, 0x18, ..] => Ok((sized, "lz4")),
         _ => Err("it is packed by neither gzip, xz, zstd nor lz4"),
     }

@@ -29,11 +29,11 @@ use vtax_host::settings::{Domain, Parameter, Settings};
 #[derive(Debug)]
 pub struct Container;
 
-/// The name of the container to its runtime. Runtimes keep their state in the cell, so that all
-/// cells can use the same.
+/// The container's name in its runtime. Runtimes keep their state in the cell, so that every cell can use the same
+/// name.
 const NAME: &str = "target";
 
-/// Docker's default set (`oci/caps/defaults.go` of moby).
+/// Docker's default capabilities (`oci/caps/defaults.go` of moby).
 const CAPABILITIES: &[&str] = &[
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -51,27 +51,27 @@ const CAPABILITIES: &[&str] = &[
     "CAP_AUDIT_WRITE",
 ];
 
-/// A shell that waits reaps orphans, which PID 1 must; the pause has no end that matters.
+/// The container's init. A waiting shell reaps orphans, as PID 1 must; the length of the sleep is irrelevant.
 const INIT: &str = "while :; do sleep 2147483 & wait; done";
 
 /// An OCI runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Runtime {
-    /// The Open Containers Initiative's own, in Go.
+    /// The runtime of the Open Containers Initiative, in Go.
     Runc,
-    /// The one in C.
+    /// The runtime in C.
     Crun,
-    /// gVisor's, whose containers have a kernel of their own in user space.
+    /// The runtime of gVisor, whose containers have a kernel in user space.
     Runsc,
-    /// The engine, over runc or crun: the same container, with a monitor process beside it.
+    /// The engine, over runc or crun: the same container with a monitor process.
     Podman,
 }
 
 impl Runtime {
-    /// Every runtime, in the order in which `auto` tries them.
+    /// The runtimes that `auto` tries, in this order.
     pub const ALL: [Self; 2] = [Self::Runc, Self::Crun];
 
-    /// Those that are taken only when they are asked for: what they run is something else.
+    /// The runtimes that are used only by name, since they run something other than a plain container.
     const BY_NAME: [Self; 2] = [Self::Runsc, Self::Podman];
 
     /// The name of its program and Debian package.
@@ -88,8 +88,8 @@ impl Runtime {
     fn line(self, run_dir: &Path, arguments: &[&str]) -> CommandLine {
         let [state, log] = ["oci", "oci.log"].map(|name| run_dir.join(name));
         let [state, log] = [state.to_string_lossy(), log.to_string_lossy()];
-        // On this kernel or that, runsc makes control groups where nobody removes them. Without any, its
-        // processes stay in the group that they are started in, which is the target's.
+        // On some kernels runsc creates control groups that are never removed. Without them, its processes stay in
+        // the group in which they are started, which is the target's.
         let own: &[&str] = match self {
             Self::Runsc => &["--ignore-cgroups"],
             _ => &[],
@@ -102,13 +102,13 @@ impl Runtime {
             .collect()
     }
 
-    /// Whether it works here, found out by running `true` in a container; asked once a process.
+    /// Checks that it works on this host by running `true` in a container, once in each process.
     ///
     /// # Errors
-    /// That it is not installed, or what it said.
+    /// When it is not installed or fails, with its output.
     pub fn check(self) -> Result<(), HostError> {
         static KNOWN: Mutex<BTreeMap<Runtime, Result<(), String>>> = Mutex::new(BTreeMap::new());
-        // A poisoned lock still holds valid answers: each is inserted whole.
+        // A poisoned lock still holds valid results, since each is inserted at once.
         let mut known = KNOWN
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -147,10 +147,10 @@ impl Runtime {
     }
 }
 
-/// The runtime that `container.runtime` asks for, once it is known to work.
+/// Returns the runtime that `container.runtime` selects, after its check.
 ///
 /// # Errors
-/// When it does not work; for `auto`, why none does.
+/// When it does not work; for `auto`, the reasons for every runtime.
 pub fn runtime(settings: &Settings) -> Result<Runtime, HostError> {
     let wanted = settings.text("container.runtime").unwrap_or("auto");
     if let Some(runtime) = Runtime::ALL
@@ -214,8 +214,8 @@ impl Platform for Container {
 fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, HostError> {
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
-    // The runtime itself counts as the target's, but not as the container: on v2 a group that
-    // has groups below it can have no processes.
+    // The runtime itself belongs to the target, but not to the container's group: on v2 a group with groups below
+    // it can have no processes.
     let group = seat.group().below("runtime")?;
     let hierarchies = Hierarchies::detect()?;
     let prefix = match runtime {
@@ -241,7 +241,7 @@ fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Targe
     )?))
 }
 
-/// Starts a bundle; what comes before a command in it.
+/// Starts a bundle. Returns the words that precede a command to run it in the container.
 fn start_bundle(
     seat: &Seat<'_>,
     root: &Root,
@@ -249,7 +249,7 @@ fn start_bundle(
     hierarchies: &Hierarchies,
     group: &Group,
 ) -> Result<CommandLine, HostError> {
-    // Named as systemd's driver of control groups would, so that it is told to be a container.
+    // The name that systemd's cgroup driver would use, by which it is recognized as a container.
     let name = format!("{}-{NAME}.scope", runtime.name());
     let config = bundle(
         root,
@@ -279,14 +279,14 @@ fn start_bundle(
     Ok(exec_line(runtime, &seat.run_dir()))
 }
 
-/// Starts a container by podman; what comes before a command in it.
+/// Starts a container by podman. Returns the words that precede a command to run it in the container.
 fn start_podman(
     seat: &Seat<'_>,
     root: &Root,
     hierarchies: &Hierarchies,
     group: &Group,
 ) -> Result<CommandLine, HostError> {
-    // crun knows no hybrid hosts.
+    // crun does not support hybrid hosts.
     let oci = match hierarchies.layout() {
         CgroupVersion::V2 if Roots::host().program("crun").is_some() => Runtime::Crun,
         _ => Runtime::Runc,
@@ -313,8 +313,9 @@ fn start_podman(
     ])))
 }
 
-/// The control group below which podman's containers go, from the mount point: it knows one path for all
-/// hierarchies, and beside v1 it sees no v2. On v2 a group with processes has none below it.
+/// The parent control group of podman's containers, as a path from the mount point. Podman takes one path for all
+/// hierarchies, and beside v1 it ignores v2. On v2 a group with processes can have no groups below it, so that the
+/// parent is one level up.
 fn podmans_parent(hierarchies: &Hierarchies, group: &Group) -> Result<PathBuf, HostError> {
     let is_v2 = hierarchies.layout() == CgroupVersion::V2;
     let folders = group.folders();
@@ -335,11 +336,10 @@ fn podmans_parent(hierarchies: &Hierarchies, group: &Group) -> Result<PathBuf, H
     }
 }
 
-/// Where the container's control group goes, in the runtime's terms: next to `runtime` on v2,
-/// below it on v1.
+/// The path of the container's control group in the runtime's terms: next to `runtime` on v2, below it on v1.
 ///
-/// On v1, a relative path is below runc's own group in each hierarchy. crun knows absolute paths
-/// alone, from the mount point, and the same for all hierarchies.
+/// On v1, a relative path is below runc's own group in each hierarchy. crun accepts only absolute paths from the
+/// mount point, the same for all hierarchies.
 fn control_group_path(
     runtime: Runtime,
     hierarchies: &Hierarchies,
@@ -370,16 +370,15 @@ fn control_group_path(
 pub struct ContainerPool {
     group: Group,
     hide: Vec<String>,
-    /// The control group of a container, as the runtime wants to be told, up to a suffix that the
-    /// caller chooses.
+    /// The control group of a container in the runtime's terms, up to a suffix that the caller chooses.
     pub control_group: String,
 }
 
 impl ContainerPool {
-    /// Makes the place in the group of a seat's guest.
+    /// Creates the pool in the group of a seat's guest.
     ///
     /// # Errors
-    /// When the group cannot be made, or the runtime cannot be told where it is.
+    /// When the group cannot be created, or the runtime has no path for it.
     pub fn in_cell(seat: &Seat<'_>, runtime: Runtime) -> Result<Self, HostError> {
         let group = seat.group().below("runtime")?;
         let hierarchies = Hierarchies::detect()?;
@@ -390,7 +389,7 @@ impl ContainerPool {
         })
     }
 
-    /// As [`Seat::command`], in this place.
+    /// As [`Seat::command`], in this pool.
     #[must_use]
     pub fn command(&self, seat: &Seat<'_>, line: &CommandLine) -> Command {
         let line = [self.hide.clone(), line.clone()].concat();
@@ -398,12 +397,12 @@ impl ContainerPool {
     }
 }
 
-/// What comes before a command in the container. A runtime copies a command's output through
-/// pipes of its own, at the target's expense and until the last process that inherited them has
-/// ended, services in the background included. Descriptors above 2 it passes on as they are.
+/// The words that precede a command to run it in the container. A runtime copies a command's output through pipes
+/// of its own, at the target's expense, until the last process that inherited them has ended, background services
+/// included. It passes descriptors above 2 unchanged.
 fn exec_line(runtime: Runtime, run_dir: &Path) -> CommandLine {
     match runtime {
-        // It hands its own descriptors in.
+        // runsc passes its own descriptors to the command.
         Runtime::Runsc => runtime.line(run_dir, &["exec", NAME]),
         _ => keeping_outputs(runtime.line(run_dir, &["exec", "--preserve-fds", "2", NAME])),
     }
@@ -419,15 +418,15 @@ fn keeping_outputs(exec: CommandLine) -> CommandLine {
     [out, exec, back].concat()
 }
 
-/// On a hybrid host, runc (1.1) follows the relative path in the v2 hierarchy too, but from its
-/// top; where it sees none, the container stays in runc's own group there, which is right.
+/// On a hybrid host, runc (1.1) also resolves the relative path in the v2 hierarchy, but from its root. Where it
+/// finds no v2 hierarchy, the container stays in runc's own group there, which is correct.
 const HIDE_V2: &str = r#"umount "$1"; shift; exec "$@""#;
 
-/// runsc (of 2022) takes a namespace for the host's own where it sees these settings, which kernels
-/// since show in every namespace.
+/// runsc (of 2022) mistakes a network namespace for the host's if it finds these settings, which newer kernels show
+/// in every namespace.
 const HIDE_NETWORK: &str = r#"mount -t tmpfs none /proc/sys/net; exec "$@""#;
 
-/// The words before a runtime's command that hide from it what it must not see.
+/// The words that precede a runtime's command to hide mounts from it.
 fn hide(runtime: Runtime, hierarchies: &Hierarchies) -> Vec<String> {
     let room =
         |script: &str| ["unshare", "--mount", "sh", "-c", script, "vtax-hide"].map(str::to_owned);
@@ -452,7 +451,7 @@ fn start(
     let said = seat.outside(&inside("container.log"));
     let log = vtax_files::create(&said)?;
     let other = log.try_clone().map_err(HostError::file("open", &said))?;
-    // Files rather than pipes: the container keeps them open.
+    // Files instead of pipes, since the container keeps them open.
     let status = seat
         .command_in(Space::Switch, group, &line)
         .stdout(log)
@@ -468,13 +467,13 @@ fn start(
         });
     }
     check_place(seat, runtime).inspect_err(|_| {
-        // Only the runtime knows what it made elsewhere.
+        // The runtime removes what it created outside of the cell.
         let _ = seat.command_in(Space::Switch, group, delete).output();
     })
 }
 
-/// Some runtimes take the path of the control group differently on some hosts; a container
-/// elsewhere would be neither counted nor removed.
+/// Checks the control group of the container. Some runtimes interpret the path differently on some hosts, and a
+/// container elsewhere would be neither counted nor removed.
 fn check_place(seat: &Seat<'_>, runtime: Runtime) -> Result<(), HostError> {
     let pid_file = seat.outside(&seat.run_dir().join("container.pid"));
     let pid = fs::read_to_string(&pid_file).map_err(HostError::file("read", &pid_file))?;
@@ -502,7 +501,7 @@ fn check_place(seat: &Seat<'_>, runtime: Runtime) -> Result<(), HostError> {
     })
 }
 
-/// The bundle's `config.json`, as Docker would have it.
+/// The bundle's `config.json`, with Docker's defaults.
 fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, HostError> {
     let mut mounts = vec![
         json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
