@@ -1,4 +1,4 @@
-//! Commands, and what became of them.
+//! Commands on the host, in targets and in clients, and their outcomes.
 
 use crate::roots::PATH;
 use crate::{HostError, Roots};
@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 /// A command to run in a target or a client: program and arguments, no shell.
 pub type CommandLine = Vec<String>;
 
-/// The most bytes that a command may print on each of its outputs: 32 MiB. A guest decides how much its commands
-/// print.
+/// The most bytes that a command may print on each of its outputs: 32 MiB. The limit matters because a guest decides
+/// how much its commands print.
 pub const MOST_OUTPUT: usize = 32 << 20;
 
 /// The error of a command that printed more than [`MOST_OUTPUT`].
@@ -25,7 +25,7 @@ pub fn printed_too_much(command: &str) -> HostError {
     }
 }
 
-/// What a finished command left.
+/// The outcome of a finished command.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Finished {
     /// Exit code; 128 + signal where it was killed.
@@ -36,12 +36,12 @@ pub struct Finished {
     pub stderr: Vec<u8>,
 }
 
-/// A command that runs in a target.
+/// The number of a command that runs in a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Job(pub u64);
 
 impl Job {
-    /// The error of one who is asked for a job that it never started, or that has been collected.
+    /// The error for a job that the target never started or that has been collected.
     #[must_use]
     pub fn unknown(self) -> HostError {
         HostError::Invalid {
@@ -51,8 +51,8 @@ impl Job {
     }
 }
 
-/// A program of this host in the same surroundings on every host and for every user: the
-/// environment is [`PATH`] and `LC_ALL=C` alone, the input is empty.
+/// A program of this host in an environment that is the same on every host and for every user: [`PATH`] and
+/// `LC_ALL=C` alone, with empty input.
 pub fn plain(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command
@@ -63,7 +63,7 @@ pub fn plain(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The first line of what a program says of its version; empty where it says nothing.
+/// The first line of a program's `--version` output; empty where it prints nothing.
 pub fn version_line(program: impl AsRef<OsStr>) -> String {
     let output = plain(program).arg("--version").output();
     let said = output.map(|output| output.stdout).unwrap_or_default();
@@ -74,7 +74,7 @@ pub fn version_line(program: impl AsRef<OsStr>) -> String {
 /// Checks that a program is installed.
 ///
 /// # Errors
-/// That it is not, and the Debian package that brings it.
+/// The program is missing; the error names the Debian package that contains it.
 pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
     Roots::host()
         .program(name)

@@ -1,9 +1,8 @@
-//! The host-state journal: before vtax changes anything that outlives its processes, the old
-//! state is written and synced here, so that it can be restored on exit, on a signal, and at
-//! the next start after `kill -9`.
+//! The host-state journal. Before vtax changes anything that outlives its processes, the old state is written and
+//! synced here. It is restored on exit, on a signal, and at the next start after `kill -9`.
 //!
-//! One JSON line an entry, in the state directory. Entries are undone in reverse order and then
-//! cut off the file, so an empty file means that the host is as it was found.
+//! The journal has one JSON line for each entry, in the state directory. Entries are undone in reverse order and then
+//! cut off the file. An empty file means that the host is in its original state.
 
 use crate::HostError;
 use crate::cell::remove;
@@ -19,9 +18,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use vtax_files::Dir;
 
-/// In the directory of state.
+/// The journal's name in the state directory.
 const FILE: &str = "journal.jsonl";
-/// A change has some hundred bytes.
+/// The most bytes of a journal. A change has some hundred bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// One change to the host, recorded before it is made.
@@ -32,55 +31,55 @@ pub enum Change {
     Setting {
         /// The file under `/sys` or `/proc`.
         path: PathBuf,
-        /// What to write back.
+        /// The value to write back.
         old: String,
-        /// What was written. `None` in journals of versions that did not record it.
+        /// The values that vtax wrote. `None` in journals of versions that did not record these.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         written: Option<Written>,
     },
-    /// A control group directory is created; processes in it are killed when it is undone.
+    /// A control group directory is created. Undoing kills its processes and removes it.
     Cgroup {
         /// The directory.
         path: PathBuf,
     },
-    /// A Xen domain is created; it is destroyed when it is undone.
+    /// A Xen domain is created. Undoing destroys it.
     Domain {
         /// Its name, which must start with `vtax-`.
         name: String,
-        /// The image of its scratch disk, whose loop devices are freed.
+        /// The image of its scratch disk. Undoing frees the image's loop devices.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         scratch: Option<PathBuf>,
     },
     /// The cap of a Xen domain is set.
     DomainCap {
-        /// Its number.
+        /// The domain's number.
         domain: u32,
-        /// What it was, in percent of a processor; 0 is none.
+        /// The old cap in percent of a processor; 0 is none.
         old: u32,
-        /// What was set. `None` in journals of versions that did not record it.
+        /// The caps that vtax set. `None` in journals of versions that did not record these.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         written: Option<Written>,
     },
-    /// A domain of libvirt's is made; it is destroyed when it is undone.
+    /// A libvirt domain is created. Undoing destroys it.
     Libvirt {
-        /// Which libvirt.
+        /// The URI of the libvirt connection.
         uri: String,
         /// Its name, which must start with `vtax-`.
         name: String,
     },
-    /// A VM is made in a pool of XenServer or XCP-ng; it is removed with its disks when it is undone.
+    /// A VM is created in a pool of XenServer or XCP-ng. Undoing removes it with its disks.
     PoolVm {
-        /// Which pool.
+        /// The pool.
         pool: Access,
         /// Its name, which must start with `vtax-`.
         name: String,
     },
-    /// A temporary directory is created; it is removed whole when it is undone.
+    /// A temporary directory is created. Undoing removes it with its contents.
     Directory {
         /// The directory; its name must start with `vtax-`.
         path: PathBuf,
     },
-    /// A line that this version does not understand: a newer one changed something.
+    /// A line that this version does not understand, from a newer version.
     #[serde(skip)]
     Unknown {
         /// The line.
@@ -89,7 +88,7 @@ pub enum Change {
 }
 
 impl fmt::Display for Change {
-    /// What was changed, as a thing: `the control group /sys/fs/cgroup/vtax-1`.
+    /// Names the changed object: `the control group /sys/fs/cgroup/vtax-1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting { path, old, .. } => {
@@ -113,7 +112,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// An entry as stored: the change, and the boot in which it was made.
+/// An entry as stored: the change, and the boot id at the time of the change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     boot: String,
@@ -121,30 +120,30 @@ struct Entry {
     change: Change,
 }
 
-/// When and where an entry was written.
+/// The boot and the file position of an entry.
 #[derive(Debug, Clone)]
 struct Place {
     boot: String,
-    /// Where the file ends when it is cut off.
+    /// The file's length after the entry is cut off.
     offset: u64,
-    /// Where its line starts, and the line's length without its end.
+    /// The start of its line, and the line's length without the newline.
     line: u64,
     room: usize,
 }
 
-/// Blanks at the end of the line of a setting, so that later values fit into it.
+/// Blanks at the end of a setting's line, so that later values fit into it.
 const ROOM: usize = 64;
 
-/// An entry that was recorded, for [`Journal::rewrite`]; until the journal is undone.
+/// A recorded entry, for [`Journal::rewrite`]; valid until the journal is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded(usize);
 
-/// A change that was not undone, since what is in force is not what vtax had set.
+/// A change that was not undone, because the value in force is not one that vtax set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
     /// The change.
     pub change: Change,
-    /// Why it was left, in words.
+    /// The reason, in words.
     pub why: String,
 }
 
@@ -163,7 +162,7 @@ pub struct Journal {
     changes: Vec<Change>,
     /// The place of each change.
     places: Vec<Place>,
-    /// What was undone by leaving it.
+    /// The changes that were left in place during undoing.
     left: Vec<Left>,
 }
 
@@ -172,7 +171,7 @@ pub struct Journal {
 pub struct Mark(usize);
 
 impl Journal {
-    /// Opens the journal of `state_dir`, with whatever an earlier process left in it.
+    /// Opens the journal of `state_dir`, with the entries of earlier processes.
     ///
     /// # Errors
     /// When the directory or file cannot be created or read.
@@ -183,7 +182,7 @@ impl Journal {
 
     fn open_in_boot(state_dir: &Path, boot: &str) -> Result<Self, HostError> {
         let path = state_dir.join(FILE);
-        // What is in it is written to kernel settings: it must be nobody else's.
+        // The journal's values are written to kernel settings, so no other user may write to it.
         let state = Dir::private(state_dir)?;
         let mut file = state.edit(FILE)?;
         let text = state.read_text(FILE, MOST_BYTES)?;
@@ -201,7 +200,7 @@ impl Journal {
                     changes.push(change);
                     places.push(place(boot));
                 }
-                // A line that was torn is a change that was never made: it had not been synced.
+                // A torn line had not been synced, so its change was never made.
                 Err(cause) if cause.is_eof() => {}
                 Err(_) => {
                     changes.push(Change::Unknown {
@@ -224,7 +223,7 @@ impl Journal {
         })
     }
 
-    /// What is recorded and not yet undone, oldest first.
+    /// The recorded changes that are not yet undone, oldest first.
     pub fn pending(&self) -> &[Change] {
         &self.changes
     }
@@ -234,7 +233,7 @@ impl Journal {
         Mark(self.changes.len())
     }
 
-    /// Records a change and syncs it; only after this returns may the change be made.
+    /// Records a change and syncs it. The change may be made only after this returns.
     ///
     /// # Errors
     /// When it cannot be stored, in which case the change must not be made.
@@ -242,20 +241,20 @@ impl Journal {
         self.record_all(vec![change])
     }
 
-    /// Records several changes with one sync; only after this returns may they be made.
+    /// Records several changes with one sync. The changes may be made only after this returns.
     ///
     /// # Errors
-    /// When they cannot be stored, in which case none of them must be made.
+    /// When they cannot be stored, in which case none of the changes may be made.
     pub fn record_all(&mut self, changes: Vec<Change>) -> Result<(), HostError> {
         let start = self
             .file
             .stream_position()
             .map_err(HostError::file("read", &self.path))?;
-        // A newline first: a torn line of an earlier crash must not swallow the first of these.
+        // A newline first: a torn line of an earlier crash must not absorb the first entry.
         let mut text = String::from("\n");
         let mut places = Vec::new();
         for change in &changes {
-            // Undoing the first entry takes the newline before it along.
+            // Undoing the first entry also cuts off the newline before it.
             let offset = if places.is_empty() {
                 start
             } else {
@@ -283,7 +282,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records a change of a setting and the value that it is about to get.
+    /// Records a change of a setting and its first new value.
     ///
     /// # Errors
     /// As [`Journal::record`].
@@ -300,7 +299,7 @@ impl Journal {
         })
     }
 
-    /// Records the change of a Xen domain's cap and the value that it is about to get.
+    /// Records a change of a Xen domain's cap and its first new value.
     ///
     /// # Errors
     /// As [`Journal::record`].
@@ -320,8 +319,8 @@ impl Journal {
         Ok(Recorded(self.changes.len() - 1))
     }
 
-    /// Records the next value of a setting or cap, before it is set. It is not synced: it has to outlive this process
-    /// only, for a setting goes with its boot.
+    /// Records the next value of a setting or cap, before it is set. The entry is not synced: it must outlive this
+    /// process but not the boot, since a setting ends with its boot.
     ///
     /// # Errors
     /// When it cannot be stored, in which case the value must not be set.
@@ -341,7 +340,7 @@ impl Journal {
             return Ok(());
         };
         if line.len() > place.room {
-            // Undone first, it brings back the same.
+            // The additional entry is undone first and restores the same value.
             return self.record(change);
         }
         line.extend(std::iter::repeat_n(' ', place.room - line.len()));
@@ -363,23 +362,23 @@ impl Journal {
             .map_err(|cause| HostError::file("write", &self.path)(cause.into()))
     }
 
-    /// What was not undone since this was asked last, because another program had changed it; of every undoing, to be
-    /// shown to the user.
+    /// Returns the changes that were left in place since the last call, because another program had changed the
+    /// value. Callers show these to the user after every undoing.
     #[must_use]
     pub fn take_left(&mut self) -> Vec<Left> {
         std::mem::take(&mut self.left)
     }
 
-    /// Undoes everything recorded since `mark`, last first, and forgets it.
+    /// Undoes every change recorded since `mark`, last first, and removes the entries.
     ///
     /// # Errors
-    /// The first thing that could not be undone; it and what is older stays recorded.
+    /// The first change that could not be undone; it and older ones stay recorded.
     pub fn undo_to(&mut self, mark: Mark) -> Result<(), HostError> {
         while self.changes.len() > mark.0 {
             let (Some(change), Some(place)) = (self.changes.last(), self.places.last()) else {
                 break;
             };
-            // What is on disk or elsewhere is still there after a boot.
+            // Directories and pool VMs survive a reboot.
             let stays = matches!(change, Change::Directory { .. } | Change::PoolVm { .. });
             if place.boot == self.boot || stays {
                 let left = undo(change)?.map(|why| Left {
@@ -388,13 +387,13 @@ impl Journal {
                 });
                 self.left.extend(left);
             }
-            // Kernel state of an earlier boot is gone with that boot: nothing to undo.
+            // Kernel state ends with its boot: nothing to undo.
             self.cut_last()?;
         }
         Ok(())
     }
 
-    /// Takes the newest entry off the file and the list; an empty list leaves an empty file.
+    /// Removes the newest entry from the file and the list; an empty list leaves an empty file.
     fn cut_last(&mut self) -> Result<Option<Change>, HostError> {
         let (Some(change), Some(place)) = (self.changes.pop(), self.places.pop()) else {
             return Ok(None);
@@ -422,7 +421,7 @@ impl Journal {
         Ok(count)
     }
 
-    /// Gives up on the newest entry, which could not be undone; returns it.
+    /// Removes the newest entry without undoing it and returns it, for a change that cannot be undone.
     ///
     /// # Errors
     /// When the journal cannot be written.
@@ -431,7 +430,7 @@ impl Journal {
     }
 }
 
-/// Undoes a change, or says why it is left.
+/// Undoes a change, or returns the reason to leave it.
 fn undo(change: &Change) -> Result<Option<String>, HostError> {
     match change {
         Change::Setting { path, old, written } => {

@@ -9,7 +9,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-/// A file as such, whatever its path: a control group that is made anew at an old path is another one.
+/// The identity of a file, independent of its path: a control group that is created again at an old path has another
+/// one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     device: u64,
@@ -17,8 +18,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of an open file; `None` in `/proc`, whose inodes are numbered anew whenever they leave the cache
-    /// (`proc_sys_make_inode`), and whose files are the same ones from boot to boot.
+    /// The identity of an open file. `None` in `/proc`: its inodes get new numbers whenever they leave the cache
+    /// (`proc_sys_make_inode`), and its files are the same ones from boot to boot.
     fn of(file: &File) -> io::Result<Option<Self>> {
         const PROC_SUPER_MAGIC: i64 = 0x9fa0;
         let found = file.metadata()?;
@@ -31,10 +32,10 @@ impl Identity {
     }
 }
 
-/// What vtax wrote to a setting, or found there, and where.
+/// The values of a setting that vtax wrote or found, and the identity of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Written {
-    /// The last value and the one before it: whenever vtax ends, one of them is in force.
+    /// The last value and the one before it: whenever vtax ends, one of these is in force.
     pub values: Vec<String>,
     /// The file, where it has an identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +52,7 @@ impl Written {
         }
     }
 
-    /// The next value.
+    /// Appends the next value and keeps the one before it.
     pub fn then(&mut self, value: &str) {
         let last = self.values.pop();
         self.values.clear();
@@ -59,30 +60,30 @@ impl Written {
         self.values.push(value.to_owned());
     }
 
-    /// Whether a value is the last of them.
+    /// Whether a value is the last one.
     pub fn ends_with(&self, value: &str) -> bool {
         self.values.last().is_some_and(|last| last == value)
     }
 
-    /// Whether a value is one of them.
+    /// Whether a value is one of these.
     pub fn has(&self, value: &str) -> bool {
         self.values.iter().any(|written| written == value)
     }
 }
 
-/// What became of the undoing of a setting.
+/// The outcome of restoring a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
     /// The old value is in force again.
     Done,
-    /// The file is gone, and with it what was changed (a CPU or driver was removed).
+    /// The file is gone, and the changed state with it (a CPU or driver was removed).
     Gone,
-    /// It was not vtax that set the value in force, so it stays; in words.
+    /// The value in force was not set by vtax and stays; the reason, in words.
     Left(String),
 }
 
-/// Writes an old value back and verifies it, where what vtax wrote is still in force. Without `written` that is not
-/// known, and the old value is written back in any case.
+/// Writes an old value back and verifies it, where a value that vtax wrote is still in force. Without `written` the
+/// values of vtax are unknown, and the old value is written back in any case.
 ///
 /// # Errors
 /// When it cannot be written or does not stay.
@@ -104,7 +105,7 @@ pub fn restore(path: &Path, old: &str, written: Option<&Written>) -> Result<Rest
     match replaced {
         Ok(None) => verify(path, old).map(|()| Restored::Done),
         Ok(Some(why)) => Ok(Restored::Left(why)),
-        // A CPU can go between reading and writing.
+        // A CPU can disappear between reading and writing.
         Err(_) if !path.exists() => Ok(Restored::Gone),
         Err(cause) => Err(HostError::Setting(format!(
             "cannot restore {} to `{old}`: {cause}; as root: echo {old} > {}",
@@ -114,11 +115,11 @@ pub fn restore(path: &Path, old: &str, written: Option<&Written>) -> Result<Rest
     }
 }
 
-/// Replaces what vtax wrote with another value. Where something else is in force it does not, and says what. One open
-/// file, so that what is looked at is what is written to.
+/// Replaces a value that vtax wrote by another one. Where another value is in force, writes nothing and returns the
+/// reason. The check and the write use one open file, so both apply to the same file.
 ///
 /// # Errors
-/// What the kernel says of it.
+/// The kernel's error.
 pub fn replace(path: &Path, value: &str, written: &Written) -> io::Result<Option<String>> {
     let mut file = existing().read(true).open(path)?;
     if written.file.is_some() && Identity::of(&file)? != written.file {
@@ -132,7 +133,7 @@ pub fn replace(path: &Path, value: &str, written: &Written) -> io::Result<Option
     if !written.has(now) {
         return Ok(Some(format!("another program has set it to `{now}` since")));
     }
-    // Files of the kernel have no length, and those that a test makes have one.
+    // Kernel files have no length; the files of tests have one.
     let _ = file.set_len(0);
     file.write_all_at(value.as_bytes(), 0)?;
     Ok(None)
@@ -155,15 +156,15 @@ pub(crate) fn unreadable(path: &Path) -> HostError {
 /// Opens a device of the kernel, to read and write it.
 ///
 /// # Errors
-/// What the kernel says of it.
+/// The kernel's error.
 pub fn device(path: &Path) -> io::Result<File> {
     existing().read(true).open(path)
 }
 
-/// Writes a value, in one write, to a file that is there.
+/// Writes a value to an existing file in one write.
 ///
 /// # Errors
-/// What the kernel says of it.
+/// The kernel's error.
 pub fn store(path: &Path, value: &str) -> std::io::Result<()> {
     existing()
         .truncate(true)
@@ -171,8 +172,8 @@ pub fn store(path: &Path, value: &str) -> std::io::Result<()> {
         .write_all(value.as_bytes())
 }
 
-/// How files of `/sys`, `/proc`, `/dev` and control groups are written: what is not there is not made. Nobody but root
-/// makes names in these, so there is no link to fear, and those that the kernel has are followed.
+/// Options for writing files of `/sys`, `/proc`, `/dev` and control groups: a missing file is not created. Only root
+/// can create names in these, so no link in a path is hostile, and the kernel's own links are followed.
 #[expect(
     clippy::disallowed_methods,
     reason = "files of the kernel: its own links lead to them, and nobody else makes names there"

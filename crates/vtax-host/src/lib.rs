@@ -1,8 +1,8 @@
-//! What the host is, what is changed on it, and how it is put back.
+//! Facts about the host, changes to the host, and the restoration of its state.
 //!
-//! [`facts`] and [`Roots`] read it; [`host_settings`] and [`cell`] change it, each change written to
-//! the [`journal`] before it is made; [`lock`] keeps a second lab away. A [`cell`] is the sandbox of
-//! one trial: whatever the kernel can clean up is tied to its holder process.
+//! [`facts`] and [`Roots`] read the host; [`host_settings`] and [`cell`] change it. Each change is written to the
+//! [`journal`] before it is made. [`lock`] excludes a second lab. A [`cell`] is the sandbox of one trial: every
+//! resource that the kernel can free by itself is tied to the cell's holder process.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,4 +1,4 @@
-//! One lab at a time on a host: two would measure each other.
+//! The lock of a host: two labs at a time would disturb each other's measurements.
 
 use crate::HostError;
 use std::fs::{self, File, TryLockError};
@@ -7,25 +7,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use vtax_files::Dir;
 
-/// In the directory of state.
+/// The lock file's name in the state directory.
 const FILE: &str = "lock";
-/// What the file says is a line.
+/// The file holds one line; more is not read.
 const LONGEST: u64 = 64 << 10;
 
-/// Held while a lab runs; the kernel releases it however the process ends.
+/// The lock of a running lab. The kernel releases it however the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// Takes the host's lock; `purpose` tells others what runs.
+    /// Takes the host's lock; `purpose` describes the run to other labs.
     ///
     /// # Errors
     /// When another lab holds it, naming that lab.
     pub fn acquire(state_dir: &Path, purpose: &str) -> Result<Self, HostError> {
         let path = state_dir.join(FILE);
-        // Who can open the file can lock it, and keep every run and restore away.
+        // A process that can open the file can lock it and so block every run and restore.
         let mut file = Dir::private(state_dir)?.edit(FILE)?;
         match file.try_lock() {
             Ok(()) => {}
@@ -53,15 +53,15 @@ impl Lock {
     }
 }
 
-/// Who holds the lock, in words. The file names the last lab that took it, which may have ended: `/proc/locks` names
-/// the process that holds it now, unless that is in a PID namespace that this process does not see.
+/// The holder of the lock, in words. The file names the last lab that took the lock, which may have ended.
+/// `/proc/locks` names the present holder's process, unless it is in a PID namespace that this process does not see.
 fn holder(lock: &File) -> String {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let Some(process) = holding(&locks, lock) else {
         return "the kernel does not name its process here, which may be in another PID namespace; as root on the host: lslocks".to_owned();
     };
     let mut text = String::new();
-    // Without the text the number is still right.
+    // Without the text the process number is still right.
     let _ = lock.take(LONGEST).read_to_string(&mut text);
     let text = text.trim();
     if text.starts_with(&format!("process {process}, ")) {
@@ -74,9 +74,9 @@ fn holder(lock: &File) -> String {
     }
 }
 
-/// The process that holds an exclusive or shared flock on a file, of the lines of `/proc/locks` (proc_locks(5)):
-/// `1: FLOCK  ADVISORY  WRITE 8570 fe:00:464 0 EOF`, with the device's numbers in hexadecimal. Lines of those who
-/// wait have `->` after the first field.
+/// The process that holds an exclusive or shared flock on a file, from the lines of `/proc/locks` (proc_locks(5)):
+/// `1: FLOCK  ADVISORY  WRITE 8570 fe:00:464 0 EOF`, with the device's numbers in hexadecimal. Lines of waiting
+/// processes have `->` after the first field.
 fn holding(locks: &str, file: &File) -> Option<u32> {
     let known = file.metadata().ok()?;
     let device = known.dev();
@@ -94,7 +94,7 @@ fn holding(locks: &str, file: &File) -> Option<u32> {
         if *at != place {
             return None;
         }
-        // 0 and -1 are processes that this namespace does not see.
+        // 0 and -1 mark processes that this namespace does not see.
         process.parse().ok().filter(|process| *process > 0)
     })
 }

@@ -1,4 +1,4 @@
-//! Loop devices: an image as a block device.
+//! Loop devices: disk images as block devices.
 
 use crate::HostError;
 use crate::command::plain;
@@ -7,20 +7,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a device gets to notice that its last user is gone.
+/// Time limit for a device's release after its last user is gone.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
-/// An image as a block device, which the kernel frees with its last user.
+/// A disk image as a block device, which the kernel frees with its last user.
 #[derive(Debug)]
 pub struct Loop {
-    /// Such as `/dev/loop3`.
+    /// The device's path, such as `/dev/loop3`.
     pub device: PathBuf,
-    /// Whether it passes the page cache of Dom0 by.
+    /// Whether the device bypasses the page cache of Dom0.
     pub direct: bool,
 }
 
 impl Loop {
-    /// Attaches an image, past the page cache where its file system can.
+    /// Attaches an image, with direct I/O where its file system supports it.
     ///
     /// # Errors
     /// When `losetup` fails.
@@ -36,7 +36,7 @@ impl Loop {
         })
     }
 
-    /// Leaves the device to its present users.
+    /// Detaches the device; the kernel frees it once its present users close it.
     ///
     /// # Errors
     /// When `losetup` fails.
@@ -53,7 +53,7 @@ impl Loop {
     }
 }
 
-/// Frees what loop devices an image still has: for a domain that outlived its vtax.
+/// Frees the loop devices that an image still has, for a domain that outlived its vtax process.
 ///
 /// # Errors
 /// When `losetup` fails.
@@ -89,10 +89,10 @@ pub fn attached_to(image: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Waits until no device holds the image any more.
+/// Waits until no device holds the image.
 ///
 /// # Errors
-/// The devices that still do.
+/// The devices that still hold it.
 pub fn wait_released(image: &Path) -> Result<(), HostError> {
     let deadline = Instant::now() + RELEASE_LIMIT;
     loop {

@@ -1,4 +1,4 @@
-//! Tests of the journal: what is undone, what is left, and what a crash does to it.
+//! Tests of the journal: undone changes, changes left in place, and crashes.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn what_a_crashed_process_recorded_is_undone_at_the_next_start() {
     assert_eq!(Journal::open(state.path()).unwrap().pending().len(), 0);
 }
 
-/// A limit of a group that was 50000, which vtax set to these values in turn.
+/// A limit of a group whose old value is 50000 and which vtax set to these values in turn.
 fn capped(state: &Path, values: &[&str]) -> (PathBuf, Journal) {
     let group = state.join("group");
     fs::create_dir_all(&group).unwrap();
@@ -79,7 +79,7 @@ fn the_last_of_many_values_that_vtax_set_is_undone_by_the_next_process() {
 fn a_process_that_was_killed_before_it_set_what_it_had_recorded_is_undone() {
     let state = tempfile::tempdir().unwrap();
     let (limit, journal) = capped(state.path(), &["30000", "20000"]);
-    // The one that was in force when it was killed.
+    // The value in force when the process was killed.
     fs::write(&limit, "30000\n").unwrap();
     drop(journal);
     assert_eq!(undone_anew(state.path()), [""; 0]);
@@ -107,7 +107,7 @@ fn a_group_that_was_made_anew_at_the_path_keeps_its_limit_even_where_vtax_had_se
     for value in ["77000", "20000"] {
         let state = tempfile::tempdir().unwrap();
         let (limit, journal) = capped(state.path(), &["30000", "20000"]);
-        // Kept, so that its inode is not given again.
+        // The old directory stays, so that its inode number is not used again.
         fs::rename(limit.parent().unwrap(), state.path().join("ended")).unwrap();
         fs::create_dir(limit.parent().unwrap()).unwrap();
         fs::write(&limit, value).unwrap();
@@ -237,7 +237,7 @@ fn a_domain_of_an_earlier_boot_went_with_it() {
         .unwrap();
     drop(journal);
     let mut journal = Journal::open_in_boot(state.path(), "second").unwrap();
-    // There need be no Xen any more.
+    // Xen may be absent at this point.
     assert_eq!(journal.undo_all().unwrap(), 1);
     assert_eq!(journal.pending().len(), 0);
 }
