@@ -1,4 +1,4 @@
-//! Times what a trial pays for its cell: create, boot, first command, stop, destroy.
+//! Measures the cost of a trial's cell: create, boot, first command, stop, destroy.
 
 use std::error::Error;
 use std::path::Path;
@@ -15,7 +15,7 @@ const ROUNDS: u32 = 20;
 fn main() -> Result<(), Box<dyn Error>> {
     let state = tempfile::tempdir()?;
     let mut journal = Journal::open(state.path())?;
-    // The host's own tree will do: it is only read.
+    // The host's own tree serves as the image, since it is only read.
     let guest = GuestFiles {
         root: Path::new("/").to_owned(),
         image: Path::new("/").to_owned(),

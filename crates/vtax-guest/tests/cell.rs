@@ -1,4 +1,4 @@
-//! A cell on this host's real kernel: what it makes, isolates and removes.
+//! A cell on this host's real kernel: its contents, its isolation and its removal.
 
 use crate::common::{Bench, config, journalled, line};
 use std::fs;
@@ -440,7 +440,7 @@ fn a_capped_guest_uses_no_more_and_its_client_as_much_as_it_likes() {
             .ok()
     });
     assert!(quota.unwrap().starts_with("20000"));
-    // Two seconds of a loop, in the times of the shell and of its children.
+    // Two seconds of a loop, as CPU time of the shell and of its children.
     let burn = "timeout 2 sh -c 'while :; do :; done'; times";
     let used = |said: &[u8]| -> f64 {
         let text = String::from_utf8_lossy(said).into_owned();

@@ -1,5 +1,4 @@
-//! `kill -9` of the process that owns a cell leaves nothing but control groups, and those are in
-//! the journal.
+//! `kill -9` of the process that owns a cell leaves only control groups, which are in the journal.
 
 use crate::common::{Bench, config, journalled, line};
 use std::collections::BTreeSet;
@@ -21,7 +20,7 @@ use vtax_testkit::skip;
 
 const STATE: &str = "VTAX_TEST_STATE";
 
-/// The process that is killed: the tests below run this one alone in a process of its own.
+/// The process to kill. The tests below run this test alone, in a process of its own.
 #[test(needs = [by_name_only()])]
 fn hold_cells() {
     let folder = PathBuf::from(std::env::var(STATE).expect("set by the test that runs this one"));
@@ -38,7 +37,7 @@ fn hold_cells() {
         .into_iter()
         .filter(|platform| platform.check(&Settings::default()).is_ok())
         .collect();
-    // Each alone, then all in one cell.
+    // Each platform alone, then all in one cell.
     let cells = here.iter().map(|platform| vec![*platform]);
     let mut held = Vec::new();
     for platforms in cells.chain([here.clone()]) {
@@ -71,7 +70,7 @@ fn hold_cells() {
     std::thread::sleep(Duration::from_secs(1000));
 }
 
-/// A scratch disk for each seat of the victim; made when they are not there yet.
+/// A scratch disk for each seat of the victim, created where missing.
 fn disks(folder: &Path) -> Result<Vec<PathBuf>, HostError> {
     let first = scratch::image(&folder.join("cache"), 1)?;
     let mut disks = vec![first];
@@ -113,8 +112,8 @@ fn processes_in(groups: &[PathBuf]) -> BTreeSet<String> {
     found
 }
 
-/// Inode numbers of all network and PID namespaces that any process is in. Who is in a cell's mount namespace is in
-/// its PID namespace too.
+/// Inode numbers of the network and PID namespaces of all processes. A process in a cell's mount namespace is also
+/// in its PID namespace.
 fn namespaces() -> BTreeSet<u64> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let links =
@@ -124,7 +123,7 @@ fn namespaces() -> BTreeSet<u64> {
         .collect()
 }
 
-/// A failed assertion must not leave the victim behind.
+/// Kills the victim even if an assertion fails.
 struct KillOnDrop(Child);
 
 fn victim(folder: &Path) -> KillOnDrop {
@@ -140,7 +139,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// The processes outside that name one of the cells in their command line.
+/// The processes outside of the cells whose command line names a cell.
 fn waiters(holders: &[u32]) -> Vec<u32> {
     let names: Vec<String> = holders
         .iter()
@@ -158,7 +157,7 @@ fn waiters(holders: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// Processes that inherited the victim's environment: its holders and what sets cells up.
+/// Processes that inherited the victim's environment: its holders and the processes that set up cells.
 fn heirs(folder: &Path) -> Vec<u32> {
     let mark = format!("{STATE}={}\0", folder.display());
     let processes = fs::read_dir("/proc").unwrap().flatten();
@@ -195,7 +194,7 @@ fn groups_of(owner: u32) -> Vec<PathBuf> {
 fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
     let bench = Bench::new();
     let disks = disks(bench.folder.path()).unwrap_or_else(|error| skip!("{error}"));
-    // Spread over the time that the victim takes to come up, and a little beyond.
+    // Spread over the time in which the victim starts, and a little beyond.
     for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401, 617] {
         let victim = victim(bench.folder.path());
         std::thread::sleep(Duration::from_millis(moment));
@@ -243,10 +242,10 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
         .flat_map(|holder| fs::read_dir(format!("/proc/{holder}/root/run/netns")).unwrap())
         .map(|space| space.unwrap().path())
         .collect();
-    // A client's and a guest's for each seat, and one cell has a seat for each of the others.
+    // A client's and a guest's namespace for each seat; one cell has a seat for each of the others.
     let seats = spaces.len() / 2;
     assert_eq!(seats, 2 * (holders.len() - 1));
-    // The commands of the victim come up in their own time.
+    // The victim's commands start asynchronously.
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut inside = processes_in(&groups);
     while inside.len() < 4 * seats && Instant::now() < deadline {
@@ -254,7 +253,7 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
         inside = processes_in(&groups);
     }
     assert!(inside.len() >= 4 * seats, "{inside:?}");
-    // They stay open, so that no other namespace of this machine gets the number of one.
+    // The files stay open, so that no other namespace of this machine gets the same number.
     let opened: Vec<fs::File> = holders
         .iter()
         .flat_map(|holder| ["net", "pid"].map(|kind| format!("/proc/{holder}/ns/{kind}").into()))

@@ -1,4 +1,4 @@
-//! The image of a workload that needs packages of its own, built for real.
+//! An image for a workload with packages of its own, built for real.
 
 use vtax_guest::image::{self, Recipe};
 

@@ -1,4 +1,4 @@
-//! A cell whose switch is Open vSwitch, where this host's kernel has it.
+//! A cell with Open vSwitch as its switch, where this host's kernel supports it.
 
 use crate::common::{Bench, config, cpu_micros, line, shell};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use vtax_host::cell::{
 use vtax_host::settings::Settings;
 use vtax_testkit::skip;
 
-/// Two seats on Open vSwitch with a slow link; skips the test where it does not run.
+/// Two seats on Open vSwitch with a slow link; skips the test where Open vSwitch does not run.
 fn cell(bench: &mut Bench, name: &str) -> Cell {
     let link = LinkConfig {
         mtu: 9000,
@@ -39,7 +39,7 @@ fn cell(bench: &mut Bench, name: &str) -> Cell {
     })
 }
 
-/// What a command prints in the switch's namespace.
+/// The output of a command in the switch's namespace.
 fn in_switch(cell: &Cell, words: &[&str]) -> String {
     let seat = cell.target().unwrap();
     let output = seat.command(Space::Switch, &line(words)).output().unwrap();
@@ -48,7 +48,7 @@ fn in_switch(cell: &Cell, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The processes of the switch, by their names.
+/// The processes of the switch, with their names.
 fn daemons(cell: &Cell) -> BTreeSet<(String, u32)> {
     let groups: Vec<PathBuf> = cell.switch().unwrap().cgroups;
     let listed = groups
@@ -94,7 +94,7 @@ fn guests_reach_each_other_over_open_vswitch_and_its_work_is_counted_apart() {
     let bridge = in_switch(&cell, &["ip", "-o", "link", "show", "br0"]);
     assert!(bridge.contains("mtu 9000"), "{bridge}");
     assert!(bridge.contains("02:76:74:61:78:00"), "{bridge}");
-    // It takes queueing disciplines away that it was not told of.
+    // Open vSwitch removes queueing disciplines that are not in its configuration.
     let shaping = in_switch(&cell, &["tc", "qdisc", "show", "dev", "client0"]);
     assert!(shaping.contains("rate 50Mbit"), "{shaping}");
     let paths = in_switch(

@@ -1,4 +1,4 @@
-//! A real VM in a real cell: tap, bridge, client, scratch disk, and what it leaves.
+//! A real VM in a real cell: tap, bridge, client, scratch disk and cleanup.
 
 use crate::common::{config, image, line, with_scratch};
 use std::fs;
@@ -27,7 +27,7 @@ fn settings(levels: &[(&str, Level)]) -> Settings {
     settings
 }
 
-/// What a load generator in the client prints.
+/// The output of a load generator in the client.
 fn from_client(seat: &Seat<'_>, words: &[&str]) -> String {
     let output = seat.client().start(&line(words)).unwrap().wait().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -39,7 +39,7 @@ fn from_client(seat: &Seat<'_>, words: &[&str]) -> String {
     text
 }
 
-/// Asked in the guest: iperf3 takes an attempt to connect for its client, and resets the next one.
+/// Checked in the guest, since iperf3 takes a connection attempt for its client and resets the next one.
 fn serve_iperf(vm: &mut Box<dyn Target>) {
     vm.start(&line(&["iperf3", "--server"])).unwrap();
     let listens = "until ss -ltn | grep -q :5201; do sleep 0.1; done";
@@ -75,7 +75,7 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     let mut vm = Qemu.boot(&seat, &guest, &plan).unwrap();
     eprintln!("booted in {} s", vm.about().environment["vm.boot_seconds"]);
 
-    // The numbers are the host's, though QEMU counts in the cell's PID namespace.
+    // Thread ids are the host's, although QEMU reports those of the cell's PID namespace.
     let subject = vm.about().subject.clone();
     let vmm = subject.vmm.unwrap();
     let status = |thread: u32| fs::read_to_string(format!("/proc/{vmm}/task/{thread}/status"));
@@ -165,7 +165,7 @@ fn a_vm_behind_qemus_own_network_stack_is_reached_at_the_targets_address() {
     let address = vm.about().address.to_string();
     from_client(&seat, &["iperf3", "--client", &address, "--bytes", "1M"]);
     let vmm = vm.about().subject.vmm.unwrap();
-    // As when a trial fails: nobody calls stop.
+    // A failed trial does not call stop.
     drop(vm);
     let deadline = Instant::now() + LIMIT;
     while Path::new(&format!("/proc/{vmm}")).exists() {
@@ -240,7 +240,8 @@ fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
     let left = seat.command(switch, &line(&["ip", "-o", "link"])).output();
     let left = String::from_utf8(left.unwrap().stdout).unwrap();
     assert_eq!(left.lines().count(), 1, "only a loopback: {left}");
-    // What the guest received, the tap sent; not all, since iperf3 ends when it has written all.
+    // The tap sends the frames that the guest receives; not all of the 8 MB, since iperf3 ends when it has written
+    // everything.
     let device = &vm.about().subject.net_devices[0];
     let seen = fs::read_to_string(format!("/proc/{}/net/dev", device.namespace_of)).unwrap();
     let seen = seen.lines().find(|line| line.contains("tap0:")).unwrap();
@@ -327,7 +328,7 @@ fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
         }
     }
 
-    // One after the other ends, and those that are left serve their clients.
+    // Guests stop one by one, and the remaining ones serve their clients.
     let mut left: Vec<_> = cell.seats().zip(guests).collect();
     while !left.is_empty() {
         left.remove(0).1.stop().unwrap();

@@ -1,4 +1,4 @@
-//! Several guests in one cell: each has a seat of its own, and none touches another.
+//! Several guests in one cell: each has a seat of its own, isolated from the others.
 
 use crate::common::{Bench, config, cpu_micros, journalled, line, shell};
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use vtax_host::{loop_device, scratch};
 use vtax_observe::Subject;
 use vtax_testkit::{skip, skip_in_part};
 
-/// Runs the same test on guests of several platforms in one cell; says which cannot run here.
+/// Runs the same test on guests of several platforms in one cell; reports platforms that cannot run here.
 fn together(test: impl Fn(&mut Bench, &[&dyn Platform])) {
     let mut bench = Bench::new();
     for platforms in [
@@ -37,7 +37,7 @@ fn kinds(platforms: &[&dyn Platform]) -> String {
     kinds.join(" beside ")
 }
 
-/// A cell with so many seats: the target's, `guest1`, `guest2` and on.
+/// A cell with this number of seats: the target's, `guest1`, `guest2` and so on.
 fn seated(name: &str, seats: usize) -> CellConfig {
     let mut config = config(name);
     config.seats.extend((1..seats).map(|seat| SeatConfig {
@@ -62,12 +62,12 @@ fn end(cell: Cell, guests: Vec<Box<dyn Target>>) {
     cell.destroy().unwrap();
 }
 
-/// How many different ones there are.
+/// The number of different values.
 fn different<T: Ord>(of: impl IntoIterator<Item = T>) -> usize {
     of.into_iter().collect::<BTreeSet<T>>().len()
 }
 
-/// What somebody at the other end of a connection says; `ask` runs a shell script.
+/// The text that the other end of a connection sends; `ask` runs a shell script.
 fn answer(ask: &mut dyn FnMut(&str) -> String, address: &str) -> String {
     let connect = format!("busybox nc {address} 7000");
     ask(&format!(
@@ -279,7 +279,7 @@ fn a_destroyed_cell_of_several_guests_leaves_nothing() {
         }
         let groups = journalled(&bench.journal);
         assert!(!groups.is_empty());
-        // Nobody stops the guests: the end of the cell is theirs.
+        // The guests are not stopped; the end of the cell ends them.
         cell.destroy().unwrap();
         for child in children {
             child.wait().unwrap();

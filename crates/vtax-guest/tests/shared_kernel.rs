@@ -15,7 +15,7 @@ use vtax_host::settings::{Level, Settings};
 use vtax_host::{loop_device, scratch};
 use vtax_testkit::{skip, skip_in_part};
 
-/// Runs the same test on every such platform; says which cannot run here.
+/// Runs the same test on every such platform; reports platforms that cannot run here.
 fn on_each(test: impl Fn(&mut Bench, &dyn Platform)) {
     let mut bench = Bench::new();
     for platform in [&Native as &dyn Platform, &Container, &Nspawn] {
@@ -257,7 +257,7 @@ fn a_container_of_nspawn_has_its_own_namespaces_and_less_than_all_capabilities()
         |target: &mut dyn Target, pid| bound(&shell(target, &capabilities.replace("PID", pid)));
     let (command, init) = (of(&mut *target, "self"), of(&mut *target, "1"));
     assert_eq!(command, init);
-    // Modules and raw I/O are the host's: CAP_SYS_MODULE and CAP_SYS_RAWIO.
+    // CAP_SYS_MODULE and CAP_SYS_RAWIO affect the host and are not granted.
     assert_eq!(command & (1 << 16 | 1 << 17), 0, "{command:x}");
     let facts = &target.about().environment;
     assert!(facts["nspawn.version"].contains("systemd"), "{facts:?}");
@@ -343,7 +343,7 @@ fn nothing_of_the_cell_is_mounted_on_the_host() {
     });
 }
 
-/// gVisor and podman: what they run is reached, counted and gone like any container.
+/// gVisor and podman: their servers are reachable, their CPU time is counted, and nothing of them remains.
 #[test(needs = [brought_by_test_all("runsc"), brought_by_test_all("podman")])]
 fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
     let mut bench = Bench::new();
@@ -372,7 +372,7 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
             (7, "out\n".to_owned(), "err\n".to_owned()),
             "{name}"
         );
-        // gVisor has a kernel of its own.
+        // Only gVisor has a kernel of its own.
         let release = shell(&mut *target, "uname -r");
         let here = rustix::system::uname()
             .release()
@@ -401,7 +401,7 @@ fn a_sandbox_and_an_engine_serve_are_counted_and_leave_nothing() {
         while target.poll(server).unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // What it computes is the target's.
+        // CPU time in the container counts as the target's.
         let before = cpu_micros(&target.about().subject);
         shell(
             &mut *target,

@@ -1,6 +1,5 @@
-//! Guests of Firecracker and Cloud Hypervisor in a real cell, with a stand-in for the VMM: nothing here
-//! shows that these programs boot them, only that they are told what they document and that all
-//! around them works.
+//! Guests of Firecracker and Cloud Hypervisor in a real cell, with a stand-in for the VMM. The tests check the
+//! documented arguments and the cell; they do not show that the real programs boot the guests.
 
 use crate::common;
 use crate::common::{image, line, with_scratch};
@@ -74,7 +73,7 @@ fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
             assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
         }
 
-        // The agent's line carries every byte, though the kernel has it too.
+        // The agent's line carries every byte, although the kernel shares it.
         let mut output = |words: &[&str]| {
             let ended = vm.run(&line(words), LIMIT).unwrap();
             let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
@@ -113,7 +112,7 @@ fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
         let sent = line(&["iperf3", "--client", &address, "--bytes", "8M"]);
         assert_eq!(seat.client().start(&sent).unwrap().wait().unwrap().code, 0);
         let after = vm.inner_counters().unwrap();
-        // What the client still held when it had written all is not sent.
+        // The data that the client still held after its last write is not sent.
         let received = after["net.bytes"] - before["net.bytes"];
         assert!(received > 1e6, "{received}");
 
@@ -125,7 +124,7 @@ fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
     assert_eq!(image_after, image_before);
 }
 
-/// The error of a guest that does not come up.
+/// The error of a guest that does not boot.
 fn refused(vmm: Vmm, guest: &GuestFiles, programs: &Path) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(&folder.path().join("state")).unwrap();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use vtax_host::HostError;
 
-/// The line that the guest prints on its serial port after its boot. It then echoes every byte.
+/// The line that the guest prints on its serial port after its boot. It then echoes its input.
 pub const ECHO_TOKEN: &str = "vtax-echo: ready";
 
 /// The files of an echoing guest.

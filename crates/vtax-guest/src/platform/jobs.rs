@@ -1,5 +1,5 @@
-//! Commands in a target that shares the host's kernel. Their output goes to files in the cell,
-//! so that no command ever waits for somebody to read, and a poll costs one `waitpid`.
+//! Commands in a target that shares the host's kernel. Their output goes to files in the cell, so that no command
+//! blocks on a reader, and a poll costs one `waitpid`.
 
 use super::{CommandLine, Finished, Job};
 use std::fs::{self, File};
@@ -12,13 +12,13 @@ use vtax_host::cell::entry;
 use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 use vtax_host::untrusted;
 
-/// Long beyond the few milliseconds that a command takes to enter the cell.
+/// The time limit for a command to enter the cell, which takes a few milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// How much of each command's errors an error message shows.
+/// The most lines of each command's standard error that an error message includes.
 const TAIL_LINES: usize = 12;
-/// And of how many bytes at most.
+/// The most bytes of each command's standard error that are read for an error message.
 const TAIL_BYTES: u64 = 64 << 10;
-/// Of how many of the last commands.
+/// The number of last commands that an error message includes.
 const TAIL_COMMANDS: usize = 3;
 
 /// The commands of one target, in the order of their start.
@@ -35,10 +35,10 @@ struct Started {
 }
 
 impl Jobs {
-    /// No commands yet; their output will be in `folder`, which is made.
+    /// Creates an empty list of commands, and `folder` for their output.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When `folder` cannot be created.
     pub fn new(folder: PathBuf) -> Result<Self, HostError> {
         fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
         Ok(Self {
@@ -72,10 +72,10 @@ impl Jobs {
         Ok(Job(number as u64))
     }
 
-    /// What became of a command; `None` while it runs.
+    /// Returns the result of a command; `None` while it runs.
     ///
     /// # Errors
-    /// When there is no such command, or what it printed cannot be read.
+    /// When there is no such command, or its output cannot be read.
     pub fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
         let started = usize::try_from(job.0)
             .ok()
@@ -105,12 +105,12 @@ impl Jobs {
         }))
     }
 
-    /// Waits until every command that runs is in its control groups, where a kill finds it: one
-    /// that has just been started may not be there yet.
+    /// Waits until every running command is in its control groups, so that a kill finds it. A command that has just
+    /// been started may not be there yet.
     pub fn settle(&mut self) {
         for started in &mut self.started {
             if matches!(started.child.try_wait(), Ok(None)) {
-                // One that ends meanwhile is as good.
+                // A command that has ended needs no wait.
                 let _ = entry::host_pid(started.child.id(), START_LIMIT);
             }
         }
@@ -119,13 +119,13 @@ impl Jobs {
     /// Waits for commands that have been killed.
     pub fn reap(&mut self) {
         for started in &mut self.started {
-            // Killing the waiter outside is harmless where the command inside is already dead.
+            // Killing the outer process is harmless if the inner command is dead.
             let _ = started.child.kill();
             let _ = started.child.wait();
         }
     }
 
-    /// The end of what the last commands said on standard error.
+    /// The end of the standard error of the last commands.
     pub fn tail(&self) -> String {
         let mut text = String::new();
         for (number, started) in self

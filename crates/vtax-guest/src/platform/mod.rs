@@ -46,7 +46,7 @@ fn release() -> String {
     release.release().to_string_lossy().into_owned()
 }
 
-/// The fact for the record on how `whose` kernel reads and writes a scratch disk's image.
+/// The fact for the record on how a kernel (`whose`) reads and writes a scratch disk's image.
 fn backing(direct: bool, whose: &str) -> (String, String) {
     let how = match direct {
         true => "direct".to_owned(),
@@ -55,7 +55,7 @@ fn backing(direct: bool, whose: &str) -> (String, String) {
     ("scratch.backing".to_owned(), how)
 }
 
-/// Switches the offloads of a guest's network device off inside the guest, where the device always offers them.
+/// Disables the offloads of a guest's network device inside the guest, for devices that always offer them.
 fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
     let line = link::offloads_off("eth0");
     let words = ["sh", "-c", &line].map(str::to_owned).to_vec();
@@ -110,13 +110,13 @@ pub trait Platform: Sync {
         0
     }
 
-    /// Whether its guests are external: others made them, they run their own programs, and they are on the host's
-    /// network instead of the cell's.
+    /// Whether its guests are external: made outside of vtax, with their own programs, and on the host's network
+    /// instead of the cell's.
     fn is_external(&self, _settings: &Settings) -> bool {
         false
     }
 
-    /// The programs of these that an external guest lacks; for other guests the image is checked.
+    /// The subset of `programs` that an external guest lacks; for other guests the image is checked.
     ///
     /// # Errors
     /// When it does not answer.
@@ -133,7 +133,7 @@ pub trait Platform: Sync {
     /// Boots a target in the cell until it can run commands.
     ///
     /// # Errors
-    /// When it does not come up; the cell removes everything that is left.
+    /// When it does not come up; the cell removes all that remains of it.
     fn boot(
         &self,
         seat: &Seat<'_>,
@@ -155,12 +155,12 @@ pub struct About {
     pub environment: BTreeMap<String, String>,
     /// The block device (raw) and directory (file system) of the scratch disk inside the target.
     pub scratch: (PathBuf, PathBuf),
-    /// Whether others may have servers of their own in it.
+    /// Whether users outside of vtax may run servers of their own in it.
     pub is_shared: bool,
 }
 
 impl About {
-    /// Of a VM of the shared image, whose scratch disk is `device`.
+    /// The properties of a VM of the shared image, whose scratch disk is `device`.
     fn of_vm(
         address: Ipv4Addr,
         subject: Subject,
@@ -229,9 +229,9 @@ pub trait Target {
     /// The end of its console or log, for error messages.
     fn console_tail(&self) -> String;
 
-    /// Stops it, by force if need be.
+    /// Stops it, by force if necessary.
     ///
     /// # Errors
-    /// When a part of it is left.
+    /// When a part of it remains.
     fn stop(self: Box<Self>) -> Result<(), HostError>;
 }

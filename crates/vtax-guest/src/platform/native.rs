@@ -1,5 +1,5 @@
-//! Bare metal: processes of the host's kernel in a control group and network namespace of their
-//! own, in a `chroot` of the shared root file system. Nothing else is between them and the host.
+//! Bare metal: processes of the host's kernel in a control group and network namespace of their own, in a `chroot`
+//! of the shared root file system. No other layer separates them from the host.
 
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};

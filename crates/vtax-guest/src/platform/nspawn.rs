@@ -1,5 +1,4 @@
-//! A container of systemd-nspawn, in the cell's target network namespace and control group, with no
-//! systemd that manages it.
+//! A container of systemd-nspawn, in the cell's target network namespace and control group, not managed by systemd.
 
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
@@ -19,11 +18,11 @@ pub struct Nspawn;
 
 const PROGRAM: &str = "systemd-nspawn";
 
-/// The container's first program, below the PID 1 that nspawn brings. It prints a line when it runs.
+/// The container's first program, started by nspawn's PID 1. It prints a line when it runs.
 const INIT: &str = "echo vtax-ready; while :; do sleep 2147483 & wait; done";
 
-/// Starts the container and waits until its first program runs. Prints the leader's PID, the PID 1 of the
-/// container as the cell counts it, and its bounding set of capabilities.
+/// Starts the container and waits until its first program runs. Prints the PID of the leader (the container's PID
+/// 1) in the cell, and its bounding set of capabilities.
 const START: &str = r#"log=$1; shift
 "$@" </dev/null >"$log" 2>&1 &
 turns=0
@@ -69,10 +68,10 @@ impl Platform for Nspawn {
     }
 }
 
-/// Whether it works here, found out by running `true` in a container; asked once a process.
+/// Checks that it works on this host by running `true` in a container, once in each process.
 fn works() -> Result<(), HostError> {
     static KNOWN: Mutex<Option<Result<(), String>>> = Mutex::new(None);
-    // A poisoned lock still holds a whole answer, or none.
+    // A poisoned lock holds a complete result or none.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(|| probe().map_err(|error| error.to_string()));
     known.clone().map_err(|why| HostError::Missing {
@@ -106,7 +105,7 @@ fn probe() -> Result<(), HostError> {
 fn boot(seat: &Seat<'_>, lower: &Path) -> Result<Box<dyn Target>, HostError> {
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
-    // On v2 nspawn makes groups below its own, which then can have no processes: commands need another.
+    // On v2 nspawn creates groups below its own, which then can have no processes: commands need another group.
     let group = seat.group().below("nspawn")?;
     let (leader, capabilities) = start(seat, &container(&root, &seat.guest_network()), &group)?;
     let entrance = Entrance {
@@ -153,7 +152,7 @@ fn container(root: &Root, network: &str) -> CommandLine {
     line
 }
 
-/// Starts the container; the leader's PID in the cell, and its capabilities.
+/// Starts the container. Returns the leader's PID in the cell, and its capabilities.
 fn start(
     seat: &Seat<'_>,
     line: &CommandLine,
@@ -183,7 +182,7 @@ fn start(
     }
 }
 
-/// The leader and its capabilities, from what [`START`] prints.
+/// Parses the leader and its capabilities from the output of [`START`].
 fn leader(printed: &str) -> Option<(u32, u64)> {
     let (leader, capabilities) = printed.trim().split_once('\n')?;
     Some((
@@ -192,8 +191,8 @@ fn leader(printed: &str) -> Option<(u32, u64)> {
     ))
 }
 
-/// What comes before a command in the container: it enters the container's namespaces with the
-/// capabilities that the container has. Its outputs are the caller's files.
+/// The words that precede a command to run it in the container. The command enters the container's namespaces with
+/// the container's capabilities; its outputs are the caller's files.
 fn way_in(leader: u32, capabilities: u64) -> CommandLine {
     let held = (0..u64::BITS).filter(|number| capabilities >> number & 1 == 1);
     let bound = held.fold("-all".to_owned(), |list, number| {

@@ -1,5 +1,5 @@
-//! An OCI bundle's `config.json` (runtime specification 1.0): what every container of vtax has in
-//! common. Whoever wants more adds it to the value.
+//! An OCI bundle's `config.json` (runtime specification 1.0): the common part of vtax's containers. Callers add to
+//! the value.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -11,17 +11,17 @@ pub struct Bundle<'a> {
     pub name: &'a str,
     /// Its root file system.
     pub root: &'a Path,
-    /// Whether it may write there.
+    /// Whether its root file system is writable.
     pub writable: bool,
     /// Its first process.
     pub arguments: &'a [&'a str],
-    /// The environment of that, each `NAME=value`.
+    /// The environment of its first process, each `NAME=value`.
     pub environment: &'a [&'a str],
-    /// The network namespace that it joins; none: one of its own.
+    /// The network namespace that it joins; `None` for a new one.
     pub network: Option<&'a Path>,
     /// Its control group, in the runtime's terms.
     pub control_group: &'a str,
-    /// What is mounted besides `/proc` and `/dev`.
+    /// The mounts besides `/proc` and `/dev`.
     pub mounts: Vec<Value>,
 }
 

@@ -1,5 +1,5 @@
-//! Podman's command lines. All of its state is in the cell, its locks included, so that neither the host's podman
-//! nor the next trial's sees it.
+//! Podman's command lines. Podman's state and locks are in the cell, separate from the host's podman and from other
+//! trials.
 
 use super::CommandLine;
 use super::root::Root;
@@ -7,9 +7,9 @@ use std::path::Path;
 use vtax_host::roots::PATH;
 use vtax_host::scratch::MOUNT_POINT;
 
-/// A mount namespace for podman: shared memory of its own (`$1`), which holds its locks, and of the
-/// control groups v1 only those hierarchies that have the group `$2`; elsewhere the runtime would make
-/// groups that nobody removes.
+/// A script that runs podman in a mount namespace: with shared memory of its own (`$1`), which contains its locks,
+/// and with only those v1 control group hierarchies that have the group `$2`. In others, the runtime would create
+/// groups that are never removed.
 const ROOM: &str = r#"mount --bind "$1" /dev/shm
 mounts=$(cat /proc/mounts)
 while read -r _ folder type _; do
@@ -29,7 +29,7 @@ pub(super) struct Podman<'a> {
     pub folder: &'a Path,
     /// The OCI runtime.
     pub runtime: &'static str,
-    /// The control group below which its containers are, from the mount point.
+    /// The parent control group of its containers, as a path from the mount point.
     pub parent: &'a Path,
 }
 
@@ -63,7 +63,7 @@ impl Podman<'_> {
         words.map(|word| (*word).to_owned()).collect()
     }
 
-    /// Starts a container that does nothing, whose control group is below `parent`.
+    /// Starts an idle container whose control group is below `parent`.
     pub fn run(
         &self,
         name: &str,
@@ -102,7 +102,7 @@ impl Podman<'_> {
             ]
             .map(str::to_owned),
         );
-        // As for the other runtimes: the cost of a filter is not part of the measurement.
+        // As for the other runtimes: the measurement excludes the cost of a filter.
         line.extend(["--security-opt", "seccomp=unconfined"].map(str::to_owned));
         if let Some(scratch) = &root.scratch {
             let directory = format!("{}:{MOUNT_POINT}", scratch.directory.display());

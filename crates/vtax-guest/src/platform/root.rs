@@ -33,11 +33,11 @@ pub struct Root {
     pub path: PathBuf,
     /// Its writable layer.
     pub layer: Layer,
-    /// The scratch disk, which is mounted in it, too.
+    /// The scratch disk, which is also mounted in it.
     pub scratch: Option<Attached>,
 }
 
-/// The bind mount gives the tree a name without the characters that overlay's options reserve.
+/// Mounts the tree read-only, at a path without the characters that overlay's options reserve.
 const LOWER: &str = r#"mkdir $SEAT/lower $SEAT/root $SEAT/upper $SEAT/work
 mount --bind "$1" $SEAT/lower
 mount -o remount,bind,ro $SEAT/lower
@@ -47,7 +47,8 @@ const OVERLAY: &str =
     "mount -t overlay -o lowerdir=$SEAT/lower,upperdir=$SEAT/upper,workdir=$SEAT/work vtax $SEAT/root
 ";
 
-/// /var is copied into memory, small as it is in an image, so that services find their folders.
+/// Mounts memory file systems. /var is copied into memory, so that services find their directories; it is small in
+/// an image.
 const MEMORY: &str = r#"mount --rbind $SEAT/lower $SEAT/root
 for folder in tmp run var; do
     if [ -d $SEAT/root/$folder ]; then
@@ -61,7 +62,7 @@ impl Root {
     /// Mounts the tree `lower` in the cell, and the cell's scratch disk in it.
     ///
     /// # Errors
-    /// When `lower` is no root file system, or a mount fails.
+    /// When `lower` is not a root file system, or a mount fails.
     pub fn mount(seat: &Seat<'_>, lower: &Path) -> Result<Self, HostError> {
         let layer = if has_overlay() {
             Layer::Overlay

@@ -37,10 +37,10 @@ pub(super) struct SharedKernelTarget {
 }
 
 impl SharedKernelTarget {
-    /// The target of a seat, which commands enter by `entrance`.
+    /// The target of a seat. Commands enter it by `entrance`.
     ///
     /// # Errors
-    /// When the directory for the output of its commands cannot be made.
+    /// When the directory for its commands' output cannot be created.
     pub fn new(
         seat: &Seat<'_>,
         root: &Root,
@@ -114,7 +114,7 @@ impl Target for SharedKernelTarget {
         self.jobs.tail()
     }
 
-    /// Kills the processes: there is no kernel to shut down, and the root ends with the cell.
+    /// Kills the processes. There is no guest kernel to shut down, and the root ends with the cell.
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
         self.jobs.settle();
         let killed = self.entry.guest.kill();

@@ -1,4 +1,4 @@
-//! What the tests of cells share: a small root file system, and the reasons to skip.
+//! Helpers for tests with cells: a small root file system, and the conditions to skip a test.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use vtax_observe::Subject;
 use vtax_testkit::needs::find_program;
 use vtax_testkit::skip;
 
-/// Skips the test where cells cannot be made.
+/// Skips the test where cells cannot be created.
 pub fn need_cells() {
     if let Err(error) = requirements::check(&LinkConfig::default()) {
         skip!("{error}");
@@ -29,7 +29,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Skips the test where cells cannot be made or busybox is missing.
+    /// Skips the test where cells cannot be created or busybox is missing.
     pub fn new() -> Self {
         need_cells();
         let Some(busybox) = find_program("busybox") else {
@@ -58,14 +58,15 @@ impl Bench {
     }
 }
 
-/// The standard image, built where there is none yet; skips the test where it cannot be built, or no cell made.
+/// The standard image, built where it is missing. Skips the test where the image cannot be built or a cell cannot
+/// be created.
 pub fn image() -> GuestFiles {
     need_cells();
     image::ensure(&Recipe::standard(), &mut |step| eprintln!("{step}"))
         .unwrap_or_else(|error| skip!("no guest image: {error}"))
 }
 
-/// The control groups that a journal names.
+/// The control groups in a journal.
 pub fn journalled(journal: &Journal) -> Vec<PathBuf> {
     let pending = journal.pending().iter();
     let groups = pending.filter_map(|change| match change {
@@ -126,7 +127,7 @@ pub fn shell(target: &mut dyn Target, script: &str) -> String {
     String::from_utf8(finished.stdout).unwrap()
 }
 
-/// Processor time that was spent in a subject's control groups, in µs.
+/// The CPU time of a subject's control groups, in µs.
 pub fn cpu_micros(subject: &Subject) -> u64 {
     let read = |name: &str| {
         let mut folders = subject.cgroups.iter();

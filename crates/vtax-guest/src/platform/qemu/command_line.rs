@@ -10,13 +10,13 @@ use std::path::Path;
 /// The address of a guest behind QEMU's own network stack (its default, `docs/system/devices/net.rst`).
 const USER_ADDRESS: &str = "10.0.2.15/24";
 
-/// Its gateway. Forwarded connections keep their client's address, so that answers need a route.
+/// The gateway of that network. Forwarded connections keep their client's address, so that replies need a route.
 const USER_GATEWAY: &str = "10.0.2.2";
 
-/// Where the sockets and files of one QEMU are, as QEMU sees them.
+/// The paths of one QEMU's sockets and files, as QEMU sees them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Files<'a> {
-    /// Of the vtax backend.
+    /// The socket of the vtax backend.
     pub(super) nic: &'a Path,
     pub(super) monitor: &'a Path,
     pub(super) agent: &'a Path,
@@ -28,7 +28,7 @@ pub(super) struct Files<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scratch<'a> {
     pub(super) image: &'a Path,
-    /// Whether reads and writes pass the host's page cache by, as they do on other platforms.
+    /// Whether reads and writes bypass the host's page cache, as on other platforms.
     pub(super) direct: bool,
 }
 
@@ -82,8 +82,8 @@ pub(super) fn command_line(
     if machine.iothread {
         line.option("-object", "iothread,id=io0");
     }
-    // A snapshot: the guest sees an ordinary writable disk, the shared image is only read, and
-    // what is written goes to an unlinked file that dies with QEMU.
+    // A snapshot: the guest sees an ordinary writable disk, the shared image is only read, and writes go to an
+    // unlinked file that ends with QEMU.
     line.option(
         "-drive",
         format!(
@@ -129,11 +129,11 @@ fn machine_option(kind: Kind, shared_memory: bool) -> String {
 }
 
 pub(super) fn kernel_command_line(machine: &Machine, network: &Network, scratch: bool) -> String {
-    // The kernel panics into a reboot, which QEMU turns into its own end. Self-tests of
-    // cryptographic code take 0.4 s of every emulated boot and change nothing after it.
+    // The kernel panics into a reboot, at which QEMU exits. Self-tests of cryptographic code take 0.4 s of every
+    // emulated boot and have no effect after it.
     let mut text = "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda".to_owned();
     if machine.accel != Accel::Kvm {
-        // An emulated timer that is late on a busy host makes the kernel doubt good clocks.
+        // On a busy host, late ticks of an emulated timer make the kernel reject good clocks.
         text.push_str(" tsc=reliable no_timer_check");
     }
     if matches!(machine.backend, Backend::User(_)) {
@@ -199,7 +199,7 @@ fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static
     if !machine.msix {
         device.push_str(",vectors=0");
     } else if machine.queues > 1 {
-        // A vector for each queue, one for changes of configuration, one for control.
+        // One vector for each queue, one for configuration changes, one for control.
         let _ = write!(device, ",vectors={}", 2 * machine.queues + 2);
     }
     if network.mtu != 1500 && machine.backend.has_tap() {

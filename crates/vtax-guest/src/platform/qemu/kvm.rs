@@ -22,8 +22,8 @@ use vtax_host::kernel_file;
 /// How long a boot under KVM may take; it takes a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Set where it is known that this host's KVM boots such a kernel: in an emulated host, which is the same
-/// every time.
+/// The environment variable that declares that this host's KVM boots such a kernel, for an emulated host, which is
+/// the same at every boot.
 const KNOWN: &str = "VTAX_KVM_BOOTS";
 
 /// The result of a boot under KVM.
@@ -35,13 +35,12 @@ pub struct KvmVerdict {
     pub backend: String,
     /// The end of the console and QEMU's messages.
     pub evidence: String,
-    /// How long the kernel took to power off again, or how long it was waited for.
+    /// The time until the kernel powered off, or the time waited for it.
     pub seconds: f64,
 }
 
-/// Boots the image's kernel under KVM, with an initial RAM disk that prints a line and powers
-/// off. Takes up to 15 s; the verdict is kept until the host's kernel, its boot, QEMU or the
-/// image change.
+/// Boots the image's kernel under KVM, with an initial RAM disk that prints a line and powers off. Takes up to 15
+/// s. The verdict is cached until the host's kernel, its boot, QEMU or the image change.
 pub fn kvm_boots(guest: &GuestFiles) -> KvmVerdict {
     kvm_boots_with("qemu-system-x86_64", guest)
 }
@@ -54,7 +53,7 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
         evidence,
         seconds: 0.0,
     };
-    // Opening needs no boot, and its failure has a remedy of its own; it is never cached.
+    // Opening needs no boot, and its error has a remedy of its own, so that the result is not cached.
     if let Err(cause) = kernel_file::device(Path::new("/dev/kvm")) {
         return no(format!("cannot open /dev/kvm: {cause}"));
     }

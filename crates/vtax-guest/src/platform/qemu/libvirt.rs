@@ -1,7 +1,7 @@
-//! The same machine as a transient domain of libvirt, booted from the same image. libvirt makes its tap, which moves
-//! into the cell.
+//! A QEMU machine as a transient domain of libvirt, booted from the shared image. libvirt creates its tap, which
+//! moves into the cell.
 //!
-//! A domain outlives vtax, so that it is in the journal; its files are the cell's.
+//! A domain outlives vtax, so that the journal records it; its files belong to the cell.
 
 use super::command_line::kernel_command_line;
 use super::machine::{self, Accel, Kind, Machine};
@@ -35,7 +35,7 @@ pub const URI: Parameter = Parameter::new("libvirt.uri", Domain::Text("uri"), "q
         "which libvirt, as for `virsh -c`: qemu:///system, qemu:///session, qemu+ssh://HOST/system",
     );
 
-/// The settings of a domain that vtax makes.
+/// The settings of a domain that vtax creates.
 pub const PARAMETERS: &[Parameter] = &[
     URI,
     size::VCPUS,
@@ -60,7 +60,7 @@ pub fn is_local(uri: &str) -> bool {
     host == Some("") && matches!(scheme, "qemu" | "qemu+unix")
 }
 
-/// The connection that the settings name.
+/// The connection that the settings select.
 pub fn virsh(settings: &Settings, reads_only: bool) -> Virsh {
     Virsh {
         uri: URI.text(settings).to_owned(),
@@ -68,7 +68,7 @@ pub fn virsh(settings: &Settings, reads_only: bool) -> Virsh {
     }
 }
 
-/// Checks that this host can make a domain with these settings.
+/// Checks that this host can create a domain with these settings.
 ///
 /// # Errors
 /// The first thing that is missing, with the remedy.
@@ -83,7 +83,7 @@ pub fn check(settings: &Settings) -> Result<(), HostError> {
         )));
     }
     Machine::from_settings(settings)?;
-    // A connection that cannot change domains cannot make one.
+    // A read-only connection cannot create a domain.
     virsh(settings, false).run(&["list", "--name"]).map(drop)
 }
 
@@ -98,7 +98,8 @@ pub fn outlives(seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
     ]
 }
 
-/// The domain's files. Not in the cell: libvirt's QEMU has no capabilities, and may not look there.
+/// The directory of the domain's files, outside of the cell, which libvirt's QEMU cannot access without
+/// capabilities.
 fn folder(seat: &Seat<'_>) -> PathBuf {
     Path::new("/var/tmp").join(name(seat))
 }
@@ -126,7 +127,7 @@ impl DomainGuard {
 impl Drop for DomainGuard {
     fn drop(&mut self) {
         if !self.has_ended {
-            // The journal still has the domain.
+            // The journal still records the domain.
             let _ = self.end();
         }
     }
@@ -140,10 +141,10 @@ struct LibvirtGuest {
     console: PathBuf,
 }
 
-/// Makes the domain and waits for its agent.
+/// Creates the domain and waits for its agent.
 ///
 /// # Errors
-/// When it does not come up; nothing is left but what the cell removes.
+/// When it does not come up; the cell removes all that remains.
 pub fn boot(
     seat: &Seat<'_>,
     guest: &GuestFiles,
@@ -248,7 +249,7 @@ pub fn boot(
     }))
 }
 
-/// The tap's name, unique in the network namespace in which libvirt makes it.
+/// The tap's name, unique in the network namespace in which libvirt creates it.
 fn tap_name(seat: &Seat<'_>) -> String {
     format!("vt{}", seat.holder_pid())
         .chars()
@@ -257,7 +258,7 @@ fn tap_name(seat: &Seat<'_>) -> String {
         + &seat.tap_name().replace("tap", "-")
 }
 
-/// A layer above the image, which is only read.
+/// Creates a writable layer above the image, which is only read.
 fn overlay(image: &Path, at: &Path) -> Result<(), HostError> {
     let output = vtax_host::command::plain("qemu-img")
         .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
@@ -274,7 +275,7 @@ fn overlay(image: &Path, at: &Path) -> Result<(), HostError> {
     })
 }
 
-/// The agent's port through libvirt: each line of JSON is one call of virsh.
+/// The wire to the agent through libvirt: each line of JSON is one virsh command.
 fn relayed(domain: &DomainGuard) -> Result<Wire, HostError> {
     let (ours, theirs) = UnixStream::pair().map_err(HostError::process("make", "a socket pair"))?;
     let reader = theirs
@@ -314,7 +315,7 @@ fn relay(virsh: &Virsh, name: &str, line: &str) -> String {
     };
     let request: Value = serde_json::from_str(line).unwrap_or_default();
     let refused = |cause: HostError| serde_json::json!({"error": {"desc": cause.to_string()}});
-    // libvirt synchronises with the agent by itself.
+    // libvirt synchronises with the agent itself.
     let answer = match request["execute"].as_str() {
         Some("guest-sync-delimited") => ask(r#"{"execute":"guest-ping"}"#)
             .map(|_| serde_json::json!({"return": request["arguments"]["id"]}).to_string()),
@@ -414,7 +415,7 @@ impl DomainXml<'_> {
         });
         line("<on_reboot>destroy</on_reboot><on_crash>destroy</on_crash>");
         if self.is_system {
-            // It only reads the image, whose owner libvirt would change otherwise.
+            // Without this label, libvirt changes the owner of the image, which QEMU only reads.
             line(
                 "<seclabel type='static' model='dac' relabel='no'><label>+0:+0</label></seclabel>",
             );
@@ -456,7 +457,7 @@ fn disk(format: &str, file: &Path, name: &str, cache: &str) -> String {
     )
 }
 
-/// Text escaped for an element or an attribute.
+/// Escapes text for an element or an attribute.
 fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut out, letter| {
         match letter {

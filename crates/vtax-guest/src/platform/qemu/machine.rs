@@ -1,4 +1,4 @@
-//! The machine of a plan: its settings, checked.
+//! The machine of a plan, with checked settings.
 
 use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
 use vtax_host::settings::{Domain, Parameter, Settings};
 
-/// How the vtax backend holds notifications (`docs/nic-hold.md`).
+/// The modes in which the vtax backend holds notifications (`docs/nic-hold.md`).
 const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
 
 pub(super) const MACHINE: Parameter =
@@ -65,9 +65,9 @@ pub(super) struct Machine {
     pub(super) memory_mib: u32,
     pub(super) kind: Kind,
     pub(super) accel: Accel,
-    /// `None`: the accelerator's best.
+    /// The CPU model; `None` for the accelerator's best.
     pub(super) cpu: Option<String>,
-    /// Processors for vCPU threads.
+    /// The processors for vCPU threads.
     pub(super) pin: Option<CpuList>,
     pub(super) iothread: bool,
     pub(super) binary: String,
@@ -84,7 +84,7 @@ pub(super) enum Kind {
     Pc,
 }
 
-/// What runs guest code.
+/// The accelerator, which runs guest code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Accel {
     Auto,
@@ -93,7 +93,7 @@ pub(super) enum Accel {
 }
 
 impl Accel {
-    /// The flag of numbers from such a guest.
+    /// The flag for numbers from a guest with this accelerator.
     pub(super) fn source(self) -> Source {
         match self {
             Self::Kvm => Source::Measured,
@@ -114,7 +114,7 @@ pub(super) enum Backend {
     Vtax(VtaxNic),
 }
 
-/// How vtax-nic moves frames and holds notifications.
+/// The way in which vtax-nic moves frames and holds notifications.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VtaxNic {
     pub(super) budget_us: u32,

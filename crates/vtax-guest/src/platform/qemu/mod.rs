@@ -57,7 +57,7 @@ impl Platform for Qemu {
     }
 
     fn expected_overhead(&self) -> Duration {
-        // An emulated boot on two cores; under KVM it is a second.
+        // The time of an emulated boot on two cores; under KVM it is a second.
         Duration::from_secs(5)
     }
 

@@ -1,5 +1,5 @@
-//! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between it and its tap. It runs in
-//! the target's control groups, since what it does is a cost of the guest.
+//! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between the VM and its tap. It runs in the target's
+//! control groups, since its work is a cost of the guest.
 
 use super::machine::VtaxNic;
 use crate::platform::CommandLine;
@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use vtax_core::counter;
 use vtax_host::HostError;
 
-/// How long the NIC may take to listen, and to reply.
+/// The time limit for the NIC to listen, and to reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running NIC, which ends with this value.
+/// A running NIC. Dropping this value ends it.
 pub(super) struct Nic {
     child: Child,
     control: Wire,
@@ -56,12 +56,12 @@ impl Nic {
         Ok(Self { child, control })
     }
 
-    /// Its process.
+    /// The NIC's process number.
     pub(super) fn process(&self) -> u32 {
         self.child.id()
     }
 
-    /// The data path that the NIC reports: `kernel`, or `user` and why not the kernel.
+    /// The data path that the NIC reports: `kernel`, or `user` and the reason.
     pub(super) fn datapath(&mut self) -> Result<String, HostError> {
         let answer = self.ask(&json!({"op": "list"}))?;
         answer["ports"][0]["datapath"]
@@ -129,7 +129,7 @@ fn command_line(
     ]
 }
 
-/// A connection to the API's socket, as soon as there is one.
+/// Connects to the API's socket as soon as it exists.
 fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire, HostError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -156,7 +156,7 @@ fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire
     }
 }
 
-/// The counters in an answer with statistics; the NIC has one port.
+/// Parses the counters in a response with statistics; the NIC has one port.
 fn parse(answer: &Value) -> Option<BTreeMap<String, f64>> {
     let totals = &answer["stats"][0];
     let count = |name: &str| totals[name].as_f64();

@@ -5,11 +5,10 @@ use std::process::Command;
 use vtax_host::command::CommandLine;
 use vtax_host::roots::PATH;
 
-/// The q35 machine without what no guest of ours uses and every boot would wait for: firmware and
-/// kernel probe each controller.
+/// The q35 machine without unused controllers, which firmware and kernel would probe in every boot.
 pub const Q35: &str = "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off";
 
-/// A path as the value of a QEMU option, where `,` ends a value and `,,` is a comma.
+/// A path as the value of a QEMU option, in which `,,` is a comma.
 pub fn value(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
@@ -24,8 +23,8 @@ impl Options {
         Self(vec![binary.to_owned()])
     }
 
-    /// A machine without default devices and display, which ends instead of a reboot, so that a guest's panic
-    /// shows at once.
+    /// A machine without default devices and display. QEMU exits instead of a reboot, so that a guest's panic shows
+    /// at once.
     pub fn bare(binary: &str) -> Self {
         let mut options = Self::stock(binary);
         options
@@ -49,14 +48,14 @@ impl Options {
         self
     }
 
-    /// A kernel that is booted without firmware's help.
+    /// A kernel that is booted without a boot loader.
     pub fn kernel(&mut self, kernel: &Path, initrd: &Path, line: impl Into<String>) -> &mut Self {
         self.option("-kernel", kernel.to_string_lossy())
             .option("-initrd", initrd.to_string_lossy())
             .option("-append", line)
     }
 
-    /// A character device that writes a file.
+    /// A character device that writes to a file.
     pub fn file(&mut self, id: &str, path: &Path) -> &mut Self {
         self.option("-chardev", format!("file,id={id},path={}", value(path)))
     }
@@ -70,7 +69,7 @@ impl Options {
         )
     }
 
-    /// A port to the guest, of the name that it sees there, over a character device.
+    /// A port to the guest over a character device, by the name that the guest sees.
     pub fn port(&mut self, chardev: &str, name: &str) -> &mut Self {
         self.option(
             "-device",
@@ -78,12 +77,12 @@ impl Options {
         )
     }
 
-    /// Its words, with the program.
+    /// The words of the command line, with the program.
     pub fn words(&self) -> &[String] {
         &self.0
     }
 
-    /// A command that dies with this process, also by `kill -9`.
+    /// A command that ends with this process, even after `kill -9`.
     pub fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
         command

@@ -7,16 +7,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_host::HostError;
 
-/// How long QEMU may take to answer a query. It answers in milliseconds unless it hangs.
+/// The time limit for QEMU's reply to a query, which takes milliseconds unless QEMU hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long QEMU may take to write or read a machine's state without its memory: a few hundred KiB.
+/// The time limit for writing or reading a machine's state without its memory: a few hundred KiB.
 const STATE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Between two checks of a migration.
+/// The interval between two checks of a migration.
 const STATE_POLL: Duration = Duration::from_millis(5);
 
-/// Events kept for [`Qmp::take_events`]; a guest can cause them without end.
+/// The most events that are kept for [`Qmp::take_events`]; a guest can cause any number.
 const EVENTS_KEPT: usize = 256;
 
 /// A connection to QEMU's monitor.
@@ -47,10 +47,10 @@ pub(super) struct Iothread {
 }
 
 impl Qmp {
-    /// Connects to the monitor at a UNIX socket; `None` while nobody listens there.
+    /// Connects to the monitor at a UNIX socket; `None` while no process listens there.
     ///
     /// # Errors
-    /// When the other side does not greet as QMP does.
+    /// When the peer does not greet as QMP does.
     pub fn connect(socket: &Path) -> Result<Option<Self>, HostError> {
         match Wire::connect("QEMU", socket) {
             Ok(wire) => Self::greet(wire, PATIENCE).map(Some),
@@ -61,7 +61,7 @@ impl Qmp {
     /// Negotiates: greeting, then capabilities.
     ///
     /// # Errors
-    /// When the other side does not greet as QMP does within `limit`.
+    /// When the peer does not greet as QMP does within `limit`.
     pub(super) fn greet(wire: Wire, limit: Duration) -> Result<Self, HostError> {
         let mut qmp = Self {
             wire,
@@ -94,18 +94,18 @@ impl Qmp {
         &self.version
     }
 
-    /// QEMU's process, as this process's PID namespace counts.
+    /// QEMU's process number in this process's PID namespace.
     ///
     /// # Errors
-    /// When it is in a namespace that cannot be seen from here.
+    /// When it is in a namespace that is not visible here.
     pub(super) fn process(&self) -> Result<u32, HostError> {
         self.wire.peer_process()
     }
 
-    /// Executes a command; its return value.
+    /// Executes a command and returns its return value.
     ///
     /// # Errors
-    /// When QEMU refuses it, does not answer in time, or answers something else.
+    /// When QEMU refuses it, does not reply in time, or sends an invalid reply.
     pub(super) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, HostError> {
         self.execute_within(command, arguments, PATIENCE)
     }
@@ -127,7 +127,7 @@ impl Qmp {
         loop {
             let mut answer = self.next_value(command, limit, deadline)?;
             if let Some(error) = answer.get("error") {
-                // An error without an id answers something that could not even be parsed: ours.
+                // An error without an id is the reply to a request that could not be parsed: this one.
                 if answer.get("id").is_none_or(|given| *given == id) {
                     let reason = error["desc"].as_str().unwrap_or("no reason given");
                     return Err(self
@@ -146,7 +146,7 @@ impl Qmp {
         }
     }
 
-    /// The next value that is not an event; events are kept.
+    /// Returns the next value that is not an event; events are kept.
     fn next_value(
         &mut self,
         what: &str,
@@ -195,7 +195,7 @@ impl Qmp {
     /// that the machine is not disturbed.
     ///
     /// # Errors
-    /// When the connection ends, or what arrives is no QMP.
+    /// When the connection ends, or a message is not QMP.
     pub fn has_told(&mut self, event: &str, limit: Duration) -> Result<bool, HostError> {
         match self.next_value("events", limit, Instant::now() + limit) {
             Ok(answer) => return Err(self.wire.unexpected("no event but", &answer)),
@@ -209,17 +209,17 @@ impl Qmp {
     /// `exec:cat >"$STATE"`.
     ///
     /// # Errors
-    /// When QEMU refuses or fails, or takes longer than half a minute.
+    /// When QEMU refuses or fails, or takes longer than 30 s.
     pub fn save(&mut self, uri: &str) -> Result<(), HostError> {
         self.leave_shared_memory()?;
         self.execute("migrate", json!({ "uri": uri }))?;
         self.migrated()
     }
 
-    /// Reads such a state into a machine that was started for it (`-incoming defer`), and lets it run.
+    /// Reads such a state into a machine that was started for it (`-incoming defer`), and resumes it.
     ///
     /// # Errors
-    /// As [`Qmp::save`], and when it is another machine's.
+    /// As [`Qmp::save`], and when the state belongs to another machine.
     pub fn load(&mut self, uri: &str) -> Result<(), HostError> {
         self.leave_shared_memory()?;
         self.execute("migrate-incoming", json!({ "uri": uri }))?;
@@ -302,7 +302,7 @@ impl Qmp {
             .ok_or_else(|| self.wire.unexpected("no thread-id in", value))
     }
 
-    /// Whether guest code runs: `running`, `guest-panicked`, `shutdown`.
+    /// The state of the machine: `running`, `guest-panicked`, `shutdown`.
     ///
     /// # Errors
     /// As [`Qmp::execute`].
@@ -312,11 +312,11 @@ impl Qmp {
         status.ok_or_else(|| self.wire.unexpected("no status in", &answer))
     }
 
-    /// Asks QEMU to end at once.
+    /// Makes QEMU exit at once.
     ///
     /// # Errors
-    /// When it does not take the command. A connection that closes instead of an answer is what
-    /// an ending QEMU does, and no error.
+    /// When QEMU does not accept the command. A connection that closes without a reply is not an error, since QEMU
+    /// exits.
     pub fn quit(&mut self) -> Result<(), HostError> {
         match self.execute_within("quit", Value::Null, Duration::from_secs(2)) {
             Err(HostError::Closed { .. }) => Ok(()),
@@ -342,7 +342,7 @@ mod tests {
         side.say("{\"return\": {}, \"id\": 0}\n");
     }
 
-    /// Hears a command and answers it.
+    /// Receives a command and replies to it.
     fn answer(side: &mut Side, with: &str) {
         let id = side.hear()["id"].clone();
         side.say(format!("{{\"return\": {with}, \"id\": {id}}}\n"));

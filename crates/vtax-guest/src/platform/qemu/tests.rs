@@ -1,4 +1,4 @@
-//! A real guest of the standard image, booted without a cell: no bridge, no client.
+//! Tests with a real guest of the standard image, booted without a cell: no bridge and no client.
 
 use super::*;
 use crate::image::{self, Recipe};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use vtax_host::settings::Level;
 
-/// A directory in place of a cell; QEMU dies with the test all the same.
+/// A directory instead of a cell; QEMU ends with the test.
 struct Plain {
     _turn: MutexGuard<'static, ()>,
     dir: tempfile::TempDir,
@@ -19,7 +19,7 @@ struct Plain {
 
 impl Plain {
     fn new() -> Self {
-        // One guest at a time: emulated ones keep every core busy.
+        // One guest at a time, since emulated guests keep every core busy.
         static TURN: Mutex<()> = Mutex::new(());
         Self {
             _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner),
@@ -53,7 +53,7 @@ impl Surroundings for Plain {
     }
 
     fn network(&self) -> Network {
-        // QEMU forwards ports from a loopback address: another one for each test.
+        // QEMU forwards ports from a loopback address, which differs for each test.
         static NUMBER: AtomicU8 = AtomicU8::new(1);
         let [.., high, low] = std::process::id().to_be_bytes();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -76,8 +76,7 @@ impl Surroundings for Plain {
     }
 }
 
-/// The standard image, from the same cache as the product's; `None`, loudly, where it cannot be
-/// had.
+/// The standard image, from the same cache as in trials; `None`, with a message, where it is not available.
 fn guest() -> Option<GuestFiles> {
     let found = image::cached(&Recipe::standard()).unwrap();
     if found.is_some() {
@@ -141,7 +140,7 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
     let release = String::from_utf8(kernel.stdout).unwrap();
     assert!(release.trim_end().ends_with("cloud-amd64"), "{release}");
 
-    // An output far larger than one message, whose every byte is known.
+    // An output much larger than one message, with known content.
     let file = format!("/boot/vmlinuz-{}", release.trim_end());
     let expected = std::fs::read(&guest.kernel).unwrap();
     let big = vm
@@ -175,7 +174,7 @@ fn a_guest_boots_runs_commands_counts_and_leaves_no_process() {
     let killed = vm.run(&words(&["sh", "-c", "kill -9 $$"]), LIMIT).unwrap();
     assert_eq!(killed.code, 137);
 
-    // PID 1 reaps what commands leave behind.
+    // PID 1 reaps orphans of commands.
     vm.run(&words(&["sh", "-c", "(sleep 0.1 &) ; true"]), LIMIT)
         .unwrap();
     vm.run(&words(&["sleep", "0.5"]), LIMIT).unwrap();

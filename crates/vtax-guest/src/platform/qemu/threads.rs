@@ -1,12 +1,12 @@
-//! QEMU tells thread ids as its own PID namespace counts them; the host counts otherwise.
+//! Translation of thread ids from QEMU's PID namespace to the host's.
 
 use vtax_host::HostError;
 use vtax_host::cell::process::threads;
 
-/// Translates ids that QEMU told.
+/// Translates thread ids that QEMU reported.
 ///
 /// # Errors
-/// The first id that none of the process's threads has.
+/// When an id belongs to none of the process's threads: the first such id.
 pub(super) fn on_host(process: u32, told: &[u32]) -> Result<Vec<u32>, HostError> {
     let known = threads(process);
     told.iter()

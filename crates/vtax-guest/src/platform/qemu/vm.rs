@@ -21,13 +21,13 @@ use vtax_host::HostError;
 use vtax_host::kernel_file;
 use vtax_observe::{NetDevice, Subject};
 
-/// QEMU opens its monitor before it does anything slow.
+/// The time limit for QEMU's monitor, which QEMU opens before its slow steps.
 const MONITOR_LIMIT: Duration = Duration::from_secs(15);
 
 /// A booted VM.
 pub(super) struct Vm {
     process: Process,
-    /// Of the vtax backend. Declared after QEMU, so that it ends after it.
+    /// The NIC of the vtax backend. Declared after QEMU, so that it ends after it.
     nic: Option<Nic>,
     qmp: Qmp,
     agent: Agent,
@@ -35,7 +35,7 @@ pub(super) struct Vm {
 }
 
 impl Vm {
-    /// Boots `machine`, whose accelerator is decided, until its agent answers.
+    /// Boots `machine`, whose accelerator is decided, and waits for its agent's first reply.
     pub(super) fn boot(
         machine: &Machine,
         kvm_backend: &str,
@@ -178,8 +178,8 @@ fn environment(
     .collect()
 }
 
-/// What is behind an agent that does not answer: QEMU's end, a VM that QEMU has stopped, or
-/// nothing more than the error itself.
+/// Replaces an error of the agent by its cause: QEMU's exit or a VM that QEMU has stopped. Returns the error itself
+/// if there is no such cause.
 fn explain(error: HostError, process: &mut Process, qmp: &mut Qmp) -> HostError {
     let error = process.explain(error);
     let stopped = match qmp.status() {
@@ -210,7 +210,7 @@ fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Process, HostEr
         .try_clone()
         .map_err(HostError::file("create", &messages))?;
     let mut command = place.command(line);
-    // QEMU's file for the snapshot goes to the place's own directory, not to the host's disk.
+    // QEMU's snapshot file goes to the run directory instead of the host's disk.
     command.env("TMPDIR", place.run_dir());
     let child = command
         .stdin(Stdio::null())
@@ -222,7 +222,7 @@ fn start(place: &dyn Surroundings, line: &CommandLine) -> Result<Process, HostEr
     Ok(Process::of("QEMU", child, messages, console))
 }
 
-/// A connection to a socket that QEMU will open.
+/// Connects to a socket that QEMU will open.
 fn connected(process: &mut Process, path: &Path) -> Result<Wire, HostError> {
     let deadline = Instant::now() + MONITOR_LIMIT;
     loop {
@@ -272,8 +272,7 @@ impl Target for Vm {
     }
 
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
-        // Nothing in the guest is worth a shutdown: its disks are thrown away, and QEMU itself
-        // flushes what it has open.
+        // The guest needs no shutdown: its disks are discarded, and QEMU flushes its open files.
         if self.qmp.quit().is_ok() && self.process.ends_within(QUIT_LIMIT) {
             return Ok(());
         }
@@ -282,7 +281,7 @@ impl Target for Vm {
     }
 }
 
-/// Checks, before any trial, that QEMU and what the NIC needs are here.
+/// Checks, before any trial, that QEMU and the NIC's requirements are present.
 pub(super) fn check(machine: &Machine) -> Result<(), HostError> {
     version(&machine.binary)?;
     let device = |path: &str, what: &str, remedy: &str| match kernel_file::device(Path::new(path)) {

@@ -1,5 +1,5 @@
-//! A client for the QEMU guest agent (QEMU `docs/interop/qemu-ga-ref`): it needs no network and
-//! no password in the guest.
+//! A client for the QEMU guest agent (QEMU `docs/interop/qemu-ga-ref`), which needs neither a network nor a
+//! password in the guest.
 
 use super::wire::{Received, Wire, excerpt};
 use crate::platform::{CommandLine, Finished, Job};
@@ -15,23 +15,24 @@ use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 
-/// How long the agent may take to answer. Under emulation a busy guest can take a second.
+/// The time limit for the agent's reply. Under emulation a busy guest can take a second.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Its name in errors.
+/// The agent's name in errors.
 pub(in crate::platform) const PEER: &str = "the guest agent";
 
-/// Bytes of one `guest-file-read`; the agent's own limit is 48 MB.
+/// The bytes of one `guest-file-read`; the agent's own limit is 48 MB.
 const READ_BYTES: usize = 1 << 20;
 
-/// The same over a serial port, where every byte costs the VMM a call and a reply must come in time.
+/// The bytes of one `guest-file-read` over a serial port, where each byte costs the VMM a call and a reply must
+/// come in time.
 const SERIAL_READ_BYTES: usize = 32 << 10;
 
-/// The most bytes of a guest's console that are kept where its kernel writes to the agent's line.
+/// The most bytes of a guest's console that are kept, where the guest's kernel writes to the agent's line.
 const MOST_CONSOLE: u64 = 64 << 20;
 
-/// Keeps a command's outputs in files of the guest's memory: the agent's own capture ends at
-/// 16 MiB, and copies while the command runs, inside the measured window.
+/// A script that keeps a command's outputs in files in the guest's memory. The agent's own capture ends at 16 MiB,
+/// and copies while the command runs, inside the measured window.
 const WITH_FILES: &str = r#"exec "$@" >"$0.out" 2>"$0.err""#;
 
 /// The delimiter of `guest-sync-delimited`: no UTF-8 text contains it.
@@ -41,7 +42,7 @@ const DELIMITER: u8 = 0xff;
 #[derive(Debug)]
 pub(in crate::platform) struct Agent {
     wire: Wire,
-    /// The log of lines that are no reply, where the guest's kernel writes to the same line.
+    /// The log of lines that are not replies, where the guest's kernel writes to the same line.
     console: Option<File>,
     console_bytes: u64,
     next_sync: u64,
@@ -67,7 +68,7 @@ impl Agent {
         Ok(Self::over(wire))
     }
 
-    /// Over an existing wire.
+    /// A client over an existing wire.
     pub(in crate::platform) fn over(wire: Wire) -> Self {
         Self {
             wire,
@@ -80,7 +81,7 @@ impl Agent {
         }
     }
 
-    /// Over a serial port that is the guest's console too; the kernel's messages go to `console`.
+    /// A client over a serial port that is also the guest's console; the kernel's messages go to `console`.
     pub(in crate::platform) fn on_console(line: UnixStream, console: File) -> Self {
         Self {
             console: Some(console),
@@ -92,7 +93,7 @@ impl Agent {
     /// earlier client, are skipped.
     ///
     /// # Errors
-    /// When the port is closed. No answer in time is `false`.
+    /// When the port is closed. No reply in time is `false`.
     pub(in crate::platform) fn synchronise(&mut self, limit: Duration) -> Result<bool, HostError> {
         let deadline = Instant::now() + limit;
         let id = self.next_sync;
@@ -105,7 +106,7 @@ impl Agent {
     /// Continues to wait for the reply to the last [`Agent::synchronise`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Agent::synchronise`].
     pub(in crate::platform) fn still_synchronising(
         &mut self,
         limit: Duration,
@@ -131,7 +132,7 @@ impl Agent {
         Ok(false)
     }
 
-    /// Sends a request. The last output of a guest that has ended is kept.
+    /// Sends a request. On failure, logs the last output of a guest that has ended.
     fn send(&mut self, prefix: &[u8], request: &Value, deadline: Instant) -> Result<(), HostError> {
         let sent = self.wire.send(prefix, request, deadline);
         if sent.is_err() && self.console.is_some() {
@@ -143,7 +144,7 @@ impl Agent {
         sent
     }
 
-    /// Logs a line that is no reply.
+    /// Logs a line that is not a reply.
     fn pass_over(&mut self, line: &[u8]) {
         if let Some(console) = &mut self.console
             && self.console_bytes < MOST_CONSOLE
@@ -154,7 +155,7 @@ impl Agent {
         }
     }
 
-    /// Executes an agent command; its return value.
+    /// Executes an agent command and returns its return value.
     fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, HostError> {
         let deadline = Instant::now() + PATIENCE;
         let mut request = json!({ "execute": command });
@@ -195,11 +196,11 @@ impl Agent {
         }
     }
 
-    /// Starts a command. One that cannot be executed ends with 126 or 127 and a line on its
-    /// standard error, as under any shell.
+    /// Starts a command. A command that cannot be executed ends with 126 or 127 and a line on its standard error,
+    /// as under a shell.
     ///
     /// # Errors
-    /// When the agent does not take it.
+    /// When the agent does not accept it.
     pub(in crate::platform) fn start(&mut self, line: &CommandLine) -> Result<Job, HostError> {
         let job = Job(self.next_job);
         self.next_job += 1;
@@ -213,10 +214,10 @@ impl Agent {
         Ok(job)
     }
 
-    /// Takes the result of a command; `None` while it runs.
+    /// Returns and forgets the result of a command; `None` while it runs.
     ///
     /// # Errors
-    /// When the agent does not answer as it should, or no such command runs.
+    /// When the agent's reply is missing or invalid, or no such command runs.
     pub(in crate::platform) fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
         let running = self.jobs.get(&job.0).ok_or_else(|| job.unknown())?;
         let running = running.clone();
@@ -253,14 +254,14 @@ impl Agent {
         }))
     }
 
-    /// Reads a file of the guest, also one of `/proc`.
+    /// Reads a file of the guest, including files of `/proc`.
     ///
     /// # Errors
-    /// When it cannot be read, or has more than [`MOST_OUTPUT`].
+    /// When it cannot be read, or is longer than [`MOST_OUTPUT`].
     pub(in crate::platform) fn read_file(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         let handle = self.execute("guest-file-open", json!({ "path": path, "mode": "r" }))?;
         let content = self.read_all(path, &handle);
-        // The agent never closes files by itself.
+        // The agent does not close files by itself.
         let closed = self.execute("guest-file-close", json!({ "handle": handle }));
         let content = content?;
         closed?;
@@ -283,7 +284,7 @@ impl Agent {
             let part =
                 part.ok_or_else(|| self.wire.unexpected(&format!("{path} came as"), &answer))?;
             content.extend_from_slice(&part);
-            // An empty read is the end too, so that a faulty agent cannot cause an endless loop.
+            // An empty read is also the end, so that a faulty agent cannot cause an endless loop.
             if content.len() > MOST_OUTPUT {
                 return Err(printed_too_much(&format!("{path} in the guest")));
             }
@@ -335,7 +336,7 @@ mod tests {
             let id: Value = serde_json::from_slice(&request[1..]).unwrap();
             let id = &id["arguments"]["id"];
             write!(theirs, "booting\r\n").unwrap();
-            // A terminal in cooked mode echoes what it is sent.
+            // A terminal in cooked mode echoes its input.
             theirs.write_all(&request).unwrap();
             theirs.write_all(b"\xff").unwrap();
             writeln!(theirs, "{{\"return\": {id}}}").unwrap();

@@ -1,5 +1,4 @@
-//! The guest's own view of its work, from its `/proc/interrupts`, `/proc/stat` and
-//! `/proc/net/dev`.
+//! The guest's own counters, from its `/proc/interrupts`, `/proc/stat` and `/proc/net/dev`.
 
 use super::agent::Agent;
 use std::collections::BTreeMap;
@@ -7,7 +6,7 @@ use vtax_core::counter;
 use vtax_host::HostError;
 use vtax_kernel::stat::{self, CpuState, Line};
 
-/// The guest's own counters, read by its agent.
+/// Reads the guest's own counters by its agent.
 pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
     let mut read = |path: &str| -> Result<String, HostError> {
         let bytes = agent.read_file(path)?;
@@ -17,8 +16,8 @@ pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String
     Ok(counters(&interrupts, &stat, &read("/proc/net/dev")?))
 }
 
-/// Bytes that the guest's network devices received and sent, in frames, without its loopback;
-/// `None` if the text has no device.
+/// The bytes of frames that the guest's network devices received and sent, without its loopback; `None` if the text
+/// has no device.
 fn network_bytes(net_dev: &str) -> Option<f64> {
     net_dev
         .lines()
@@ -33,9 +32,9 @@ fn network_bytes(net_dev: &str) -> Option<f64> {
         .reduce(|a, b| a + b)
 }
 
-/// `interrupts.<source>`, `interrupts.paravirtual` (of all virtio devices, or all that Xen's back ends serve),
-/// `interrupts.total`, `cpu.busy_ns`, `cpu.steal_ns`, `context_switches`, `net.bytes`. Lines that are not understood
-/// are left out.
+/// Returns `interrupts.<source>`, `interrupts.paravirtual` (of all virtio devices, or all that Xen's back ends
+/// serve), `interrupts.total`, `cpu.busy_ns`, `cpu.steal_ns`, `context_switches` and `net.bytes`. Unknown lines are
+/// left out.
 pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String, f64> {
     let mut counters = BTreeMap::new();
     counters.extend(network_bytes(net_dev).map(|bytes| (counter::NET_BYTES.to_owned(), bytes)));
@@ -50,7 +49,7 @@ pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String,
         let mut put = |name: &str, value: u64| counters.insert(name.to_owned(), value as f64);
         match line {
             Line::All(times) => {
-                // Guest time is part of user time; stolen time is work of others.
+                // User time includes guest time; stolen time is used by others.
                 put(counter::CPU_BUSY, times.sum(&CpuState::BUSY).0);
                 put(counter::CPU_STEAL, times.of(CpuState::Steal).0);
             }
@@ -64,9 +63,9 @@ pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String,
 
 /// One line of `/proc/interrupts`.
 struct InterruptSource {
-    /// A numbered line's device (`virtio1-input.0`), else the kernel's label (`LOC`, `RES`).
+    /// The device of a numbered line (`virtio1-input.0`), else the kernel's label (`LOC`, `RES`).
     name: String,
-    /// Over all CPUs.
+    /// The sum over all CPUs.
     count: f64,
     is_paravirtual: bool,
 }
@@ -83,7 +82,7 @@ fn interrupt_sources(text: &str) -> impl Iterator<Item = InterruptSource> {
         let (label, rest) = line.split_once(':')?;
         let label = label.trim();
         let mut words = rest.split_whitespace();
-        // ERR and MIS have one number, whatever the number of CPUs.
+        // ERR and MIS have one number, for any number of CPUs.
         let counts: Vec<f64> = words
             .by_ref()
             .take(cpus)
@@ -97,7 +96,7 @@ fn interrupt_sources(text: &str) -> impl Iterator<Item = InterruptSource> {
         let device = words.next_back().filter(|_| is_numbered);
         let name = device.unwrap_or(label).replace(char::is_whitespace, "-");
         Some(InterruptSource {
-            // The store is no device.
+            // The store (`xenbus`) is not a device.
             is_paravirtual: name.starts_with("virtio") || is_xens && name != "xenbus",
             count: counts.iter().sum(),
             name,

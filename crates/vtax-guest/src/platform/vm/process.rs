@@ -11,20 +11,20 @@ use std::time::{Duration, Instant};
 use vtax_host::HostError;
 use vtax_host::untrusted::shown_lines;
 
-/// How long a boot may take; emulated boots take 3 to 15 s.
+/// The time limit of a boot; emulated boots take 3 to 15 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
-/// How long a VMM may take to end.
+/// The time limit for a VMM to exit.
 pub(in crate::platform) const QUIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The message of the guest's init when it gives up.
 const INIT_FAILED: &str = "vtax-init: FAILED";
 
-/// A VMM's process, which ends with this value.
+/// A VMM's process. Dropping this value ends it.
 pub(in crate::platform) struct Process {
     name: &'static str,
     child: Child,
-    /// The VMM itself where `child` only waits for it, held so that its number cannot be reused.
+    /// The VMM itself where `child` only waits for it; the open descriptor keeps its number from being reused.
     vmm: Option<OwnedFd>,
     messages: PathBuf,
     console: PathBuf,
@@ -52,7 +52,7 @@ pub(in crate::platform) fn pin_each(threads: &[u32], cpus: &[u32]) -> Result<(),
 }
 
 impl Process {
-    /// Of the VMM that errors call `name`; it writes `messages`, and its guest the file `console`.
+    /// The process of a VMM that errors call `name`. The VMM writes `messages`, its guest writes `console`.
     pub(in crate::platform) fn of(
         name: &'static str,
         child: Child,
@@ -68,8 +68,8 @@ impl Process {
         }
     }
 
-    /// Holds the VMM itself where the child only waits for it. Where the kernel has no such
-    /// references (before Linux 5.3) the child and the cell are killed alone.
+    /// Opens a descriptor of the VMM where the child only waits for it. On kernels without pidfds (before Linux
+    /// 5.3), only the child and the cell are killed.
     pub(in crate::platform) fn hold(&mut self, vmm: u32) {
         let pid = i32::try_from(vmm).ok().and_then(Pid::from_raw);
         self.vmm = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -80,25 +80,25 @@ impl Process {
         self.child.id()
     }
 
-    /// Waits for the agent's first reply. A port that loses unread bytes gets the request again.
+    /// Waits for the agent's first reply. On a port that loses unread bytes, repeats the request.
     pub(in crate::platform) fn wait_for_agent(
         &mut self,
         agent: &mut Agent,
         port_loses: bool,
     ) -> Result<(), HostError> {
         let deadline = Instant::now() + BOOT_LIMIT;
-        // Unread requests fill the line, which has room for some 250.
+        // Unread requests fill the line's buffer, which has room for some 250.
         let slice = Duration::from_millis(if port_loses { 500 } else { 100 });
         let mut answered = agent.synchronise(slice);
         loop {
             match answered {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
-                // The VMM's end explains a closed port better than the port does.
+                // The VMM's exit explains a closed port better than the port's error.
                 Err(error) => return Err(self.explain(error)),
             }
             if self.check_alive().is_err() {
-                // What its guest said last may still be on its way.
+                // The guest's last output may still be in transit.
                 let _ = agent.still_synchronising(slice);
             }
             self.check_alive()?;
@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// An error when the VMM has ended.
+    /// Fails if the VMM has ended.
     pub(in crate::platform) fn check_alive(&mut self) -> Result<(), HostError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -132,7 +132,7 @@ impl Process {
         }
     }
 
-    /// The given error, or its cause: the VMM's end or its guest's panic.
+    /// Replaces an error by its cause, if there is one: the VMM's exit or its guest's panic.
     pub(in crate::platform) fn explain(&mut self, error: HostError) -> HostError {
         let deadline = Instant::now() + Duration::from_millis(500);
         while Instant::now() < deadline {
@@ -164,7 +164,7 @@ impl Process {
         }
     }
 
-    /// A timeout with the last output.
+    /// The error of a timeout, with the last output.
     pub(in crate::platform) fn timeout(&self, what: String, limit: Duration) -> HostError {
         HostError::Timeout {
             what,
@@ -219,7 +219,7 @@ impl Process {
         format!("\n{}", shown.join("\n"))
     }
 
-    /// Whether the process ends, and is reaped, within `limit`.
+    /// Waits for the process to end, and reaps it. False if it does not end within `limit`.
     pub(in crate::platform) fn ends_within(&mut self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         loop {
@@ -233,11 +233,11 @@ impl Process {
         }
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub(in crate::platform) fn kill(&mut self) {
         if let Some(vmm) = &self.vmm {
             let _ = pidfd_send_signal(vmm, Signal::KILL);
-            // In a cell the child waits for the VMM. Killed before it has, it would leave a zombie.
+            // In a cell the child waits for the VMM. If it were killed first, the VMM would remain as a zombie.
             if self.ends_within(QUIT_LIMIT) {
                 return;
             }

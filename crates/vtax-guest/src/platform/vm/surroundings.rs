@@ -1,4 +1,4 @@
-//! What a VMM needs of its surroundings. In a trial these are a cell's seat.
+//! The environment in which a VMM runs. In a trial it is a cell's seat.
 
 use crate::platform::CommandLine;
 use std::fmt::Write;
@@ -49,12 +49,12 @@ impl Network {
     }
 }
 
-/// The surroundings of a VMM.
+/// The environment in which a VMM runs.
 pub(in crate::platform) trait Surroundings {
-    /// A command that will run here.
+    /// A command that will run in this environment.
     fn command(&self, line: &CommandLine) -> Command;
 
-    /// The guest's name, the owner of its series.
+    /// The guest's name, which owns its series.
     fn owner(&self) -> &str;
 
     /// A directory for sockets and files, as the command sees it.
@@ -69,13 +69,13 @@ pub(in crate::platform) trait Surroundings {
     /// The guest's side of the link.
     fn network(&self) -> Network;
 
-    /// The image of the scratch disk, if there is to be one.
+    /// The image of the scratch disk, if there is one.
     fn scratch(&self) -> Option<&Path>;
 
-    /// Makes a tap that leads to the client.
+    /// Creates a tap that leads to the client.
     fn attach_tap(&self, name: &str, multi_queue: bool) -> Result<(), HostError>;
 
-    /// Gives the target's address to the switch itself, for a VMM that answers in its place.
+    /// Assigns the target's address to the switch, for a VMM that replies in the target's place.
     fn answer_for_target(&self) -> Result<(), HostError>;
 }
 

@@ -11,14 +11,14 @@ use vtax_host::HostError;
 /// The most bytes of a line; the longest valid one is 1 MiB of a guest's file in base64.
 const LONGEST_LINE: usize = 32 << 20;
 
-/// A connection to a peer that sends one JSON value a line.
+/// A connection to a peer that sends one JSON value per line.
 #[derive(Debug)]
 pub(in crate::platform) struct Wire {
     peer: &'static str,
     stream: UnixStream,
-    /// What was received and not yet consumed; may end in the middle of a line.
+    /// The received bytes that are not consumed; may end in the middle of a line.
     pending: Vec<u8>,
-    /// The length of `pending` that has no end of line.
+    /// The length of the part of `pending` without an end of line.
     scanned: usize,
 }
 
@@ -27,17 +27,17 @@ pub(in crate::platform) struct Wire {
 pub(in crate::platform) enum Received {
     /// A line without its end.
     Line(Vec<u8>),
-    /// The deadline came first. What was received of a line is kept.
+    /// The deadline passed. The received part of a line is kept.
     Nothing,
 }
 
 impl Wire {
-    /// Connects; `peer` names the other side in errors.
+    /// Connects to a peer, which errors call `peer`.
     pub(in crate::platform) fn connect(peer: &'static str, path: &Path) -> std::io::Result<Self> {
         Ok(Self::of(peer, UnixStream::connect(path)?))
     }
 
-    /// A wire of a socket that is connected already.
+    /// A wire over a socket that is connected.
     pub(in crate::platform) fn of(peer: &'static str, stream: UnixStream) -> Self {
         Self {
             peer,
@@ -47,7 +47,7 @@ impl Wire {
         }
     }
 
-    /// The process that listens at the other end, as this process's own PID namespace counts.
+    /// The process number of the listening peer, in this process's PID namespace.
     pub(in crate::platform) fn peer_process(&self) -> Result<u32, HostError> {
         let credentials = socket_peercred(&self.stream)
             .map_err(|cause| self.protocol(format!("its process cannot be told: {cause}")))?;
@@ -56,7 +56,7 @@ impl Wire {
         })
     }
 
-    /// Sends one value; `prefix` goes before it.
+    /// Sends one value, preceded by `prefix`.
     pub(in crate::platform) fn send(
         &mut self,
         prefix: &[u8],
@@ -124,7 +124,7 @@ impl Wire {
         }
     }
 
-    /// The same, with the value that came; `what` leads up to it.
+    /// An error that names the peer and the received value; `what` introduces the value.
     pub(in crate::platform) fn unexpected(&self, what: &str, value: &Value) -> HostError {
         self.protocol(format!("{what} {}", excerpt(value.to_string().as_bytes())))
     }
@@ -171,14 +171,14 @@ fn after(pending: &[u8]) -> String {
     }
 }
 
-/// The beginning of something received, fit for an error message.
+/// The beginning of received bytes, as printable text for an error message.
 pub(in crate::platform) fn excerpt(bytes: &[u8]) -> String {
     let shown = bytes.get(..120).unwrap_or(bytes);
     let dots = if shown.len() < bytes.len() { "…" } else { "" };
     format!("`{}{dots}`", String::from_utf8_lossy(shown).escape_debug())
 }
 
-/// A peer for tests: a thread that accepts one connection and follows a script.
+/// A peer for tests: a thread that accepts one connection and runs a script.
 #[cfg(test)]
 pub(in crate::platform) mod fake {
     use std::io::{BufRead, BufReader, Write};
@@ -211,7 +211,7 @@ pub(in crate::platform) mod fake {
             }
         }
 
-        /// Fails the test if the script failed.
+        /// Fails the test if the script has failed.
         pub(crate) fn finish(mut self) {
             self.thread.take().unwrap().join().unwrap();
         }
@@ -224,7 +224,7 @@ pub(in crate::platform) mod fake {
 
     impl Side {
         pub(crate) fn say(&mut self, bytes: impl AsRef<[u8]>) {
-            // The other side may be gone already, on purpose.
+            // The peer may have closed the connection on purpose.
             let _ = self.stream.write_all(bytes.as_ref());
         }
 

@@ -1,10 +1,10 @@
-//! Cloud Hypervisor: all on its command line, and the guest's serial port as a UNIX socket, since it
-//! reads its own input only from a terminal.
+//! Cloud Hypervisor's command line. The guest's serial port is a UNIX socket, since Cloud Hypervisor reads its
+//! standard input only from a terminal.
 
 use super::Machine;
 use std::path::Path;
 
-/// Its arguments.
+/// The VMM's arguments.
 pub(super) fn arguments(machine: &Machine, serial: &Path) -> Vec<String> {
     let mut line: Vec<String> = [
         "--kernel",
@@ -29,7 +29,7 @@ pub(super) fn arguments(machine: &Machine, serial: &Path) -> Vec<String> {
     }
     line.extend(machine.disks.iter().map(|disk| {
         let direct = if disk.direct { "on" } else { "off" };
-        // Of an image that is not said to be raw it would not let the guest write the first sector.
+        // Without `image_type=raw`, it does not let the guest write the first sector.
         format!("path={},image_type=raw,direct={direct}", value(&disk.path))
     }));
     if let Some(nic) = &machine.nic {
@@ -41,7 +41,7 @@ pub(super) fn arguments(machine: &Machine, serial: &Path) -> Vec<String> {
     line
 }
 
-/// A path as a value, in which quotes keep commas and brackets.
+/// A path as a value, in which quotes protect commas and brackets.
 fn value(path: &Path) -> String {
     let text = path.to_string_lossy();
     if text.contains([',', '[', ']']) {

@@ -1,11 +1,11 @@
-//! Firecracker: a configuration file in the place of its API, and its own input and output as the
-//! guest's serial port (docs/getting-started.md and `VmmConfig` of its sources).
+//! Firecracker's configuration file, which replaces its API. Its standard input and output are the guest's serial
+//! port (docs/getting-started.md and `VmmConfig` of its sources).
 
 use super::Machine;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Its configuration; no PCI, which Firecracker's machine has only on request.
+/// The VMM's configuration, without PCI, which is optional in Firecracker.
 pub(super) fn configuration(machine: &Machine, log: &Path) -> Value {
     let drives = machine.disks.iter().enumerate().map(|(number, disk)| {
         json!({
@@ -14,7 +14,7 @@ pub(super) fn configuration(machine: &Machine, log: &Path) -> Value {
             // The initial RAM disk mounts it.
             "is_root_device": false,
             "is_read_only": false,
-            // The guest's flushes reach the host, as with every other VMM.
+            // The guest's flushes reach the host, as with the other VMMs.
             "cache_type": "Writeback",
         })
     });
@@ -31,12 +31,12 @@ pub(super) fn configuration(machine: &Machine, log: &Path) -> Value {
         "drives": drives.collect::<Vec<_>>(),
         "network-interfaces": nic.collect::<Vec<_>>(),
         "machine-config": {"vcpu_count": machine.vcpus, "mem_size_mib": machine.memory_mib},
-        // By itself it would log to the guest's serial port.
+        // By default it logs to the guest's serial port.
         "logger": {"log_path": log, "level": "Error"},
     })
 }
 
-/// Its arguments.
+/// The VMM's arguments.
 pub(super) fn arguments(configuration: &Path) -> Vec<String> {
     let path = configuration.to_string_lossy();
     ["--no-api", "--config-file", &path]

@@ -1,5 +1,5 @@
-//! A guest of the shared image under such a VMM. Its agent is on the serial port, which both VMMs have and which
-//! needs neither a network nor a driver.
+//! A guest of the shared image under Firecracker or Cloud Hypervisor. Its agent is on the serial port, which both
+//! VMMs have and which needs neither a network nor a driver.
 
 use super::{Disk, Machine, Nic, Place, Vmm, pin};
 use crate::image::vmlinux;
@@ -23,15 +23,15 @@ use vtax_host::cell::{Seat, Space, link};
 use vtax_host::settings::Settings;
 use vtax_observe::{NetDevice, Subject};
 
-/// How long the VMM may take to make its threads, which precede the boot.
+/// The time limit for the VMM to create its threads, which precedes the boot.
 const THREADS_LIMIT: Duration = Duration::from_secs(15);
 
-/// The kernel's arguments beside its network. It prints nothing but the reason of a panic, since it shares the line
-/// with the agent.
+/// The kernel's arguments, without its network. The kernel prints only the reason of a panic, since it shares the
+/// line with the agent.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 quiet loglevel=1 reboot=k panic=-1 \
      cryptomgr.notests vtax.root=vda vtax.agent=ttyS0";
 
-/// A booted VM, which ends with this value.
+/// A booted VM. Dropping this value ends it.
 pub(super) struct Guest {
     process: Process,
     agent: Agent,
@@ -110,7 +110,7 @@ impl Guest {
         };
         if !network.offloads {
             switch_offloads_off(&mut booted)?;
-            // A VMM that attaches to a tap switches on what it can.
+            // A VMM that attaches to a tap enables all offloads that it supports.
             let script = link::offloads_off(&network.tap);
             seat.script(Space::Switch, "the offloads of a tap", &script, &[])?;
         }
@@ -118,7 +118,7 @@ impl Guest {
     }
 }
 
-/// The machine, and the fact of a record that says how its scratch disk is read.
+/// The machine, and the fact for the record on how its scratch disk is read.
 fn machine(
     vmm: Vmm,
     seat: &Seat<'_>,
@@ -158,8 +158,8 @@ fn machine(
     Ok((machine, fact))
 }
 
-/// A copy of an image, holes left out, in the cell's memory: these VMMs have no layers above an image
-/// that others read too. It goes with the cell.
+/// Copies an image without its holes into the cell's memory, since these VMMs support no writable layer above a
+/// shared image. The copy ends with the cell.
 fn layer(image: &Path, copy: &Path) -> Result<(), HostError> {
     let from = File::open(image).map_err(HostError::file("open", image))?;
     let to = vtax_files::create(copy)?;
@@ -167,7 +167,7 @@ fn layer(image: &Path, copy: &Path) -> Result<(), HostError> {
         let length = from.metadata()?.len();
         to.set_len(length)?;
         let mut end = 0;
-        // No more data after `end` is an error of seek.
+        // `seek` fails where no data follows `end`.
         while let Ok(start) = seek(&from, SeekFrom::Data(end)) {
             end = seek(&from, SeekFrom::Hole(start))?;
             seek(&from, SeekFrom::Start(start))?;
@@ -179,7 +179,7 @@ fn layer(image: &Path, copy: &Path) -> Result<(), HostError> {
     copied().map_err(HostError::file("copy the image to", copy))
 }
 
-/// The VMM and its vCPU threads, by the thread's names; the child that was started waits for it.
+/// Finds the VMM, which is a child of the started process, and its vCPU threads by their names.
 fn threads(
     vmm: Vmm,
     vcpus: u32,
@@ -275,7 +275,7 @@ impl Target for Guest {
     }
 
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
-        // Nothing in the guest is worth a shutdown: its disks are thrown away.
+        // The guest needs no shutdown: its disks are discarded.
         self.process.kill();
         Ok(())
     }

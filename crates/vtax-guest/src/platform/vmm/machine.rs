@@ -1,4 +1,4 @@
-//! A machine in terms of every VMM.
+//! The description of a machine for every VMM.
 
 use std::path::PathBuf;
 
@@ -21,20 +21,20 @@ pub struct Machine {
     pub nic: Option<Nic>,
 }
 
-/// A disk: a raw image, which the VMM reads and writes.
+/// A disk: a raw image that the VMM reads and writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disk {
     /// Its image.
     pub path: PathBuf,
-    /// Whether the VMM uses direct I/O, where it can.
+    /// Whether the VMM uses direct I/O where it can.
     pub direct: bool,
 }
 
 /// A network device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nic {
-    /// Its tap, which exists already.
+    /// Its tap, which must exist.
     pub tap: String,
-    /// Its address.
+    /// Its MAC address.
     pub mac: String,
 }

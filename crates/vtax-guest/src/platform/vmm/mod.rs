@@ -47,7 +47,7 @@ static FIRECRACKER: [Parameter; 4] = parameters(32, "firecracker");
 static CLOUD_HYPERVISOR: [Parameter; 4] = parameters(254, "cloud-hypervisor");
 
 impl Vmm {
-    /// Its program's name; also the platform's.
+    /// The name of its program and its platform.
     #[must_use]
     pub const fn program(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Vmm {
         }
     }
 
-    /// The comm of the thread that runs a virtual processor.
+    /// The name (`comm`) of the thread that runs a virtual processor.
     fn vcpu_thread(self, number: u32) -> String {
         match self {
             Self::Firecracker => format!("fc_vcpu {number}"),
@@ -84,7 +84,7 @@ impl Vmm {
         }
     }
 
-    /// Virtual processors, and memory in MiB.
+    /// The number of virtual processors, and the memory in MiB.
     fn size(self, settings: &Settings) -> Result<(u32, u32), HostError> {
         let [vcpus, memory, ..] = self.own();
         Ok((vcpus.bounded(settings)?, memory.bounded(settings)?))
@@ -126,7 +126,7 @@ impl Vmm {
     }
 }
 
-/// Processors for the vCPU threads.
+/// The processors for the vCPU threads.
 fn pin(settings: &Settings) -> Result<Option<CpuList>, HostError> {
     let given = settings.text(PIN.key);
     given.map(CpuList::parse_online).transpose()

@@ -10,19 +10,19 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_host::command::CommandLine;
 
-/// How long it may take to make its socket, which it does before its guest boots.
+/// The time limit for a VMM to create its socket, which precedes its guest's boot.
 const SOCKET_LIMIT: Duration = Duration::from_secs(10);
 
 /// The buffer for Firecracker's output, in bytes as the kernel counts them: a thousand for each byte of the guest,
-/// which come singly. Bytes beyond it are lost.
+/// since the bytes are sent one by one. Bytes beyond the buffer are lost.
 const UNREAD_BYTES: usize = 256 << 20;
 
-/// The place of a VMM's files.
+/// The directory and name prefix of a VMM's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The folder, as the VMM sees it.
+    /// The directory, as the VMM sees it.
     pub inside: PathBuf,
-    /// The same folder, as this process sees it.
+    /// The directory, as this process sees it.
     pub outside: PathBuf,
     /// The prefix of its files' names.
     pub stem: String,
@@ -34,12 +34,12 @@ impl Place {
     }
 }
 
-/// A VMM that was started, whose guest need not have booted.
+/// A started VMM, whose guest may not have booted.
 #[derive(Debug)]
 pub struct Started {
-    /// The process, or the one that waits for it.
+    /// The VMM's process, or the process that waits for it.
     pub child: Child,
-    /// The guest's serial port; closed at the other end where the VMM ended at once.
+    /// The guest's serial port; the other end is closed if the VMM exited at once.
     pub line: UnixStream,
     /// The VMM's log, as this process sees it.
     pub log: PathBuf,
@@ -50,7 +50,7 @@ pub struct Started {
 }
 
 impl Vmm {
-    /// Starts `program` for a machine. `command` makes the process of a command line.
+    /// Starts `program` for a machine. `command` creates the process of a command line.
     ///
     /// # Errors
     /// When it cannot be started, or its files cannot be written.
@@ -109,8 +109,8 @@ impl Vmm {
     }
 }
 
-/// A connection to the guest's serial port. At once: what a guest says while nobody listens is lost
-/// before version 53.
+/// Connects to the guest's serial port as soon as it exists: before version 53, output is lost while no client is
+/// connected.
 fn connected(serial: &Path, child: &mut Child) -> io::Result<UnixStream> {
     let began = Instant::now();
     while child.try_wait()?.is_none() && began.elapsed() < SOCKET_LIMIT {
@@ -119,6 +119,6 @@ fn connected(serial: &Path, child: &mut Child) -> io::Result<UnixStream> {
             return Ok(line);
         }
     }
-    // Closed at the other end: the wait for its boot finds out why.
+    // A line whose other end is closed; the wait for the boot reports the cause.
     Ok(UnixStream::pair()?.0)
 }

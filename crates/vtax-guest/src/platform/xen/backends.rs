@@ -1,4 +1,4 @@
-//! A domain's backends in Dom0: kernel threads that work for it.
+//! A domain's backends in Dom0: the kernel threads that serve it.
 
 use std::path::{Path, PathBuf};
 use vtax_host::HostError;
@@ -6,7 +6,7 @@ use vtax_host::cell::cgroup::Group;
 use vtax_host::kernel_file;
 use vtax_kernel::{Process, ProcessStat, numbered};
 
-/// Parent of every kernel thread.
+/// The parent of every kernel thread.
 const KTHREADD: u32 = 2;
 
 /// The threads of netback (`vif3.0-q0-guest-rx`, `vif3.0-q0-dealloc`) and blkback (`3.xvdb-0`)
@@ -31,11 +31,11 @@ fn is_backend(stat: &ProcessStat<'_>, domain: u32) -> bool {
     serves && stat.parent() == Some(KTHREADD)
 }
 
-/// Moves kernel threads into a control group, so that their work counts as the target's: the
-/// same that the kernel does with the vhost workers of a VM.
+/// Moves kernel threads into a control group, so that their work is charged to the target, as the kernel does with
+/// a VM's vhost workers.
 ///
 /// # Errors
-/// When the kernel refuses; a thread that has ended is none.
+/// When the kernel refuses. A thread that has ended is not an error.
 pub(super) fn adopt(group: &Group, threads: &[u32]) -> Result<(), HostError> {
     for entrance in group.entrances() {
         for thread in threads {

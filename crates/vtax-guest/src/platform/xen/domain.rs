@@ -1,4 +1,4 @@
-//! The domain of a plan, and its xl.cfg(5).
+//! The domain of a plan, and its xl.cfg(5) file.
 
 use crate::platform::GuestFiles;
 use crate::platform::vm::size;
@@ -24,18 +24,18 @@ const PIN: Parameter = size::PIN
 /// The settings of a domain.
 pub(super) const PARAMETERS: &[Parameter] = &[KIND, VCPUS, MEMORY_MIB, PIN];
 
-/// The name by which toolstacks and guests know an agent's channel.
+/// The name by which toolstacks and guests identify an agent's channel.
 const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
 
 /// The channel is the second console of the guest: the first is `hvc0`.
 const AGENT_DEVICE: &str = "hvc1";
 
-/// How a guest is virtualized.
+/// The kind of virtualization of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Page tables and privileged instructions by hypercall; runs on any x86-64 processor.
     Pv,
-    /// As PV, but with the processor's own virtualization below it.
+    /// As PV, but on the processor's virtualization.
     Pvh,
     /// As PVH, but on a PC that a QEMU in Dom0 emulates. Its disks, network and consoles are paravirtual.
     Hvm,
@@ -63,7 +63,7 @@ pub(super) struct Domain {
     pub(super) vcpus: u32,
     pub(super) memory_mib: u32,
     pub(super) pin: Option<CpuList>,
-    /// By the hypervisor's scheduler.
+    /// The share of processor time, enforced by the hypervisor's scheduler.
     pub(super) share: Share,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Files<'a> {
     pub(super) root: &'a Path,
     /// The block device of the scratch disk.
     pub(super) scratch: Option<&'a Path>,
-    /// The sockets of two channels, which do not exist yet; the agent is at one of them.
+    /// The sockets of two channels, which must not exist; the agent is at one of them.
     pub(super) agents: [&'a Path; 2],
     /// The hotplug script of the network device.
     pub(super) vif_script: &'a Path,
@@ -108,13 +108,13 @@ impl Domain {
             kind,
             vcpus: VCPUS.bounded(settings)?,
             memory_mib: MEMORY_MIB.bounded(settings)?,
-            // Dom0 need not have all of the machine's processors: Xen knows which there are.
+            // Dom0 need not have all of the machine's processors; Xen checks the list.
             pin: PIN.given(settings).map(CpuList::parse).transpose()?,
             share: Share::from_settings(settings),
         })
     }
 
-    /// The text of its xl.cfg(5).
+    /// Returns the text of its xl.cfg(5) file.
     ///
     /// # Errors
     /// When a path cannot be written in that format.
@@ -133,7 +133,7 @@ impl Domain {
         line("name", quoted(name)?);
         line("type", quoted(self.kind.word())?);
         if self.kind == Kind::Hvm {
-            // The guest's kernel unplugs the emulated disk when it finds this device; nobody looks at a screen.
+            // The guest's kernel unplugs the emulated disk when it finds this device. The screen is unused.
             line("xen_platform_pci", "1".to_owned());
             line("vga", quoted("none")?);
             line("vnc", "0".to_owned());
@@ -150,7 +150,7 @@ impl Domain {
             line("cpus", quoted(&pin.to_string())?);
         }
         if let Some(weight) = self.share.weight() {
-            // 256 is what every domain has.
+            // The default weight of a domain is 256.
             line("cpu_weight", (weight * 256 / 100).max(1).to_string());
         }
         if let Some(processors) = self.share.processors() {
@@ -160,8 +160,8 @@ impl Domain {
         for event in ["on_poweroff", "on_reboot", "on_crash"] {
             line(event, quoted("preserve")?);
         }
-        // The layer is served by the QEMU that serves the channel; what is measured, the scratch
-        // disk, by the kernel's blkback.
+        // The QEMU of the channel serves the layer; the kernel's blkback serves the scratch disk, which is
+        // measured.
         let mut disks = vec![quoted(&format!(
             "format=qcow2,vdev=xvda,access=rw,backendtype=qdisk,target={}",
             in_a_list(files.root)?
@@ -179,8 +179,8 @@ impl Domain {
             in_a_list(files.vif_script)?
         );
         line("vif", format!("[ {} ]", quoted(&vif)?));
-        // Releases of libxl count channels from 0 (seen with 4.17) and refuse the first, because
-        // console 0 is the guest's own; others count from 1. One of two is console 1 in any case.
+        // Some releases of libxl (seen with 4.17) count channels from 0 and refuse the first, because console 0 is
+        // the guest's own; others count from 1. With two channels, one is console 1 in both cases.
         let mut channels = Vec::new();
         for socket in files.agents {
             let socket = in_a_list(socket)?;
@@ -193,7 +193,7 @@ impl Domain {
     }
 }
 
-/// As for every other VM, but with Xen's consoles and disks.
+/// The kernel's command line: as for other VMs, but with Xen's consoles and disks.
 fn kernel_command_line(network: &Network, scratch: bool) -> String {
     let (address, prefix) = network.address;
     let mut text = format!(
@@ -212,7 +212,7 @@ fn kernel_command_line(network: &Network, scratch: bool) -> String {
     text
 }
 
-/// A string of xl.cfg(5), which has C's escapes and no way to write a line's end in one.
+/// A string of xl.cfg(5), which has C's escapes but none for the end of a line.
 fn quoted(text: &str) -> Result<String, HostError> {
     if text.chars().any(char::is_control) {
         return Err(unwritable(text));
@@ -227,7 +227,7 @@ fn quoted_path(path: &Path) -> Result<String, HostError> {
     quoted(path.to_str().ok_or_else(|| unwritable(path))?)
 }
 
-/// A path as one of the values that commas separate, which have no escapes.
+/// A path as one of several values that are separated by commas and have no escapes.
 fn in_a_list(path: &Path) -> Result<&str, HostError> {
     path.to_str()
         .filter(|text| !text.contains(',') && text.trim() == *text)

@@ -1,4 +1,4 @@
-//! A running domain: its creation, its guest's agent, its end.
+//! A running domain: its creation, its guest's agent and its end.
 
 use super::backends;
 use super::domain::{Domain, Files, Network};
@@ -21,17 +21,17 @@ use vtax_host::loop_device::Loop;
 use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
 
-/// How long a boot may take; an emulated host takes some 20 s.
+/// The time limit of a boot; on an emulated host a boot takes some 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
-/// Between two requests to the agent until its first reply: it loses requests from before it opened its console.
+/// The interval between requests to the agent until its first reply: requests are lost until it opens its console.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The message of the guest's init when it gives up.
 const INIT_FAILED: &str = "vtax-init: FAILED";
 
-/// netback connects to a guest only after its hotplug script has reported success. The script sets nothing up: the
-/// device waits for its move into the cell.
+/// The hotplug script of the network device. netback connects to a guest only after the script has reported
+/// success. The script sets nothing up, since the device is moved into the cell.
 const VIF_SCRIPT: &str = "#!/bin/sh
 if [ \"$1\" = online ] || [ \"$1\" = add ]; then
     exec xenstore-write \"$XENBUS_PATH/hotplug-status\" connected
@@ -43,7 +43,7 @@ pub(super) fn name(seat: &Seat<'_>) -> String {
     format!("{}{}", xl::PREFIX, seat.unique_name())
 }
 
-/// A domain; dropping it destroys it, errors ignored.
+/// A domain. Dropping it destroys it and ignores errors.
 pub(super) struct Guest {
     name: String,
     id: u32,
@@ -54,10 +54,10 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Creates the domain and waits until its agent answers.
+    /// Creates the domain and waits for its agent's first reply.
     ///
     /// # Errors
-    /// The step that failed, with the end of the guest's console; no domain is left.
+    /// The step that failed, with the end of the guest's console; no domain remains.
     pub(super) fn boot(
         domain: &Domain,
         files: &GuestFiles,
@@ -66,8 +66,7 @@ impl Guest {
         let scratch = seat.scratch();
         let scratch = scratch.map(Loop::attach).transpose()?;
         let booted = Self::boot_with(domain, files, seat, scratch.as_ref());
-        // blkback holds the device by now, and frees it with its end; without a domain nobody
-        // does, and it is freed here.
+        // blkback holds the loop device and releases it when it ends; without a domain it is released here.
         let released = scratch.as_ref().map_or(Ok(()), Loop::release);
         let guest = booted?;
         released.map(|()| guest)
@@ -108,7 +107,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The domain, created and paused.
+    /// Creates the domain, paused.
     fn create(
         domain: &Domain,
         files: &GuestFiles,
@@ -116,8 +115,8 @@ impl Guest {
         scratch: Option<&Loop>,
     ) -> Result<Self, HostError> {
         let name = name(seat);
-        // xl and QEMU run in Dom0's own namespaces, where the store's and libxl's sockets are,
-        // and reach the cell's directory through its holder.
+        // xl and QEMU run in Dom0's namespaces, where the sockets of the store and of libxl are, and reach the
+        // cell's directory through its holder process.
         let file = |name: &str| seat.outside(&seat.run_dir().join(name));
         let (layer, script, config) = (file("root.qcow2"), file("vif"), file("xl.cfg"));
         let agents = [file("agent0.sock"), file("agent1.sock")];
@@ -143,7 +142,7 @@ impl Guest {
         let command = seat
             .entry()
             .outside_command(seat.group(), &xl::line("xl", &arguments));
-        // From here on there may be a domain, also after an error of xl.
+        // A domain may exist from here on, even after an error of xl.
         let mut guest = Self {
             id: u32::MAX,
             agent: None,
@@ -204,7 +203,7 @@ impl Guest {
         })
     }
 
-    /// An error of the agent, with the domain's end if that is what is behind it.
+    /// Adds the domain's end to an error of the agent, if the domain has ended.
     fn explain(&mut self, error: HostError) -> HostError {
         let state = match xl::find(&self.name) {
             Ok(Some(domain)) => match domain.end() {
@@ -253,7 +252,7 @@ impl Guest {
     }
 }
 
-/// A file that takes what the guest writes; what it reads is the shared image's.
+/// Creates the file for the guest's writes; unmodified data is read from the shared image.
 fn make_layer(image: &Path, layer: &Path) -> Result<(), HostError> {
     let mut command = plain("qemu-img");
     command
@@ -278,7 +277,7 @@ fn environment(sys: &Path, domain: &Domain, config: &str) -> BTreeMap<String, St
         .filter_map(|part| fs::read_to_string(sys.join("hypervisor/version").join(part)).ok())
         .map(|part| part.trim().to_owned())
         .enumerate()
-        // `extra` brings its own dot.
+        // `extra` starts with a dot.
         .map(|(place, part)| if place == 1 { format!(".{part}") } else { part })
         .collect();
     [
@@ -302,10 +301,10 @@ struct Console {
 impl Console {
     /// The most bytes of a console that are kept.
     const KEPT: usize = 64 << 10;
-    /// How often it is read at a time: 1 MiB, in half a second.
+    /// The most reads of the console at a time: 1 MiB, in half a second.
     const READS: usize = 256;
 
-    /// Opens the console. A guest runs without one, with less detail in its errors.
+    /// Opens the console. On failure the guest runs without one, and errors have less detail.
     fn open(&mut self, domain: u32) {
         use rustix::fs::{Mode, OFlags};
         let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -319,7 +318,8 @@ impl Console {
         let mut seen = self.seen.borrow_mut();
         if let Some(mut terminal) = self.terminal.as_ref() {
             let mut buffer = [0; 4096];
-            // It never blocks: no more is an error. A guest may print faster than this reads.
+            // The terminal never blocks: an error means that it is empty. A guest may print faster than this loop
+            // reads.
             for _ in 0..Self::READS {
                 let Ok(length @ 1..) = terminal.read(&mut buffer) else {
                     break;
@@ -327,7 +327,7 @@ impl Console {
                 seen.extend_from_slice(buffer.get(..length).unwrap_or_default());
                 let surplus = seen.len().saturating_sub(Self::KEPT);
                 seen.drain(..surplus);
-                // xenconsoled refills the terminal when it has been emptied.
+                // xenconsoled refills the terminal when it is empty.
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
@@ -362,14 +362,14 @@ impl Target for Guest {
     }
 
     fn stop(mut self: Box<Self>) -> Result<(), HostError> {
-        // Nothing in the guest is worth a shutdown: its disks are thrown away.
+        // The guest needs no shutdown: its disks are discarded.
         self.destroy()
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // The journal destroys what this cannot.
+        // The journal destroys the domain if this fails.
         let _ = self.destroy();
     }
 }

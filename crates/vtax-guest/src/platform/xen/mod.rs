@@ -1,5 +1,5 @@
-//! Xen: a domain that `xl` creates, with its network and disk backends in Dom0. Works wherever
-//! vtax runs in Dom0; see `docs/xen.md`.
+//! Xen: a domain that `xl` creates, with its network and disk backends in Dom0. Requires vtax to run in Dom0; see
+//! `docs/xen.md`.
 
 mod backends;
 mod domain;
@@ -51,7 +51,7 @@ impl Platform for Xen {
         for (program, package) in PROGRAMS {
             need_program(program, package)?;
         }
-        // Without the toolstack's daemons no domain can be created.
+        // No domain can be created without the toolstack's daemons.
         xl::list()?;
         if domain.kind.needs_hardware() && !xl::has_hvm()? {
             let kind = domain.kind.word();
@@ -80,7 +80,7 @@ impl Platform for Xen {
         Duration::from_secs(8)
     }
 
-    /// A domain belongs to the hypervisor: it lives on when every process of Dom0 has ended.
+    /// A domain belongs to the hypervisor: it continues after all of Dom0's processes have ended.
     fn outlives(&self, seat: &Seat<'_>, _settings: &Settings) -> Vec<Change> {
         vec![Change::Domain {
             name: guest::name(seat),
@@ -99,7 +99,7 @@ impl Platform for Xen {
     }
 }
 
-/// Whether this kernel is one that may create domains.
+/// Whether this kernel is the control domain, which can create domains.
 pub fn is_control_domain(proc: &Path) -> bool {
     std::fs::read_to_string(proc.join("xen/capabilities"))
         .is_ok_and(|text| text.split_whitespace().any(|word| word == "control_d"))
