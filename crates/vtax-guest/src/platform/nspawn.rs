@@ -21,8 +21,8 @@ const PROGRAM: &str = "systemd-nspawn";
 /// The container's first program, started by nspawn's PID 1. It prints a line when it runs.
 const INIT: &str = "echo vtax-ready; while :; do sleep 2147483 & wait; done";
 
-/// Starts the container and waits until its first program runs. Prints the PID of the leader (the container's PID
-/// 1) in the cell, and its bounding set of capabilities.
+/// Starts the container and waits until its first program runs. Prints the leader's PID in the cell, and the
+/// leader's bounding set of capabilities. The leader is PID 1 of the container.
 const START: &str = r#"log=$1; shift
 "$@" </dev/null >"$log" 2>&1 &
 turns=0

@@ -133,7 +133,7 @@ pub(super) fn kernel_command_line(machine: &Machine, network: &Network, scratch:
     // emulated boot and have no effect after it.
     let mut text = "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda".to_owned();
     if machine.accel != Accel::Kvm {
-        // On a busy host, late ticks of an emulated timer make the kernel reject good clocks.
+        // On a busy host, late ticks of an emulated timer make the kernel distrust good clocks.
         text.push_str(" tsc=reliable no_timer_check");
     }
     if matches!(machine.backend, Backend::User(_)) {

@@ -19,7 +19,7 @@ use vtax_host::HostError;
 use vtax_host::command::plain;
 use vtax_host::kernel_file;
 
-/// How long a boot under KVM may take; it takes a second or two, even on a loaded host.
+/// The time limit of a boot under KVM, which takes a second or two, even on a loaded host.
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// The environment variable that declares that this host's KVM boots such a kernel, for an emulated host, which is
@@ -35,12 +35,12 @@ pub struct KvmVerdict {
     pub backend: String,
     /// The end of the console and QEMU's messages.
     pub evidence: String,
-    /// The time until the kernel powered off, or the time waited for it.
+    /// The time until the kernel powered off, or the time spent waiting for it.
     pub seconds: f64,
 }
 
-/// Boots the image's kernel under KVM, with an initial RAM disk that prints a line and powers off. Takes up to 15
-/// s. The verdict is cached until the host's kernel, its boot, QEMU or the image change.
+/// Boots the image's kernel under KVM, with an initial RAM disk that prints a line and powers off. The boot takes
+/// up to 15 s. The verdict is cached until the host's kernel, its boot, QEMU or the image change.
 pub fn kvm_boots(guest: &GuestFiles) -> KvmVerdict {
     kvm_boots_with("qemu-system-x86_64", guest)
 }

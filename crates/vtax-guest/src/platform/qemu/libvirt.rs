@@ -45,9 +45,9 @@ pub const PARAMETERS: &[Parameter] = &[
     machine::CPU,
 ];
 
-/// How long a boot may take.
+/// The time limit of a boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// Between two requests to the guest's agent.
+/// The interval between two requests to the guest's agent.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Whether this libvirt runs its guests on this host.
@@ -98,7 +98,7 @@ pub fn outlives(seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
     ]
 }
 
-/// The directory of the domain's files, outside of the cell, which libvirt's QEMU cannot access without
+/// The directory of the domain's files. It is outside of the cell, which libvirt's QEMU cannot access for lack of
 /// capabilities.
 fn folder(seat: &Seat<'_>) -> PathBuf {
     Path::new("/var/tmp").join(name(seat))

@@ -8,7 +8,7 @@ use vtax_host::roots::PATH;
 /// The q35 machine without unused controllers, which firmware and kernel would probe in every boot.
 pub const Q35: &str = "q35,usb=off,vmport=off,smm=off,sata=off,smbus=off";
 
-/// A path as the value of a QEMU option, in which `,,` is a comma.
+/// A path as the value of a QEMU option, where `,` ends the value and `,,` is a comma.
 pub fn value(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
@@ -48,7 +48,7 @@ impl Options {
         self
     }
 
-    /// A kernel that is booted without a boot loader.
+    /// A kernel that QEMU loads directly, without firmware or boot loader.
     pub fn kernel(&mut self, kernel: &Path, initrd: &Path, line: impl Into<String>) -> &mut Self {
         self.option("-kernel", kernel.to_string_lossy())
             .option("-initrd", initrd.to_string_lossy())

@@ -49,7 +49,7 @@ pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String,
         let mut put = |name: &str, value: u64| counters.insert(name.to_owned(), value as f64);
         match line {
             Line::All(times) => {
-                // User time includes guest time; stolen time is used by others.
+                // User time includes guest time; in stolen time the processor works for others.
                 put(counter::CPU_BUSY, times.sum(&CpuState::BUSY).0);
                 put(counter::CPU_STEAL, times.of(CpuState::Steal).0);
             }

@@ -108,7 +108,7 @@ impl Domain {
             kind,
             vcpus: VCPUS.bounded(settings)?,
             memory_mib: MEMORY_MIB.bounded(settings)?,
-            // Dom0 need not have all of the machine's processors; Xen checks the list.
+            // Dom0 need not have all of the machine's processors; only Xen knows the full list.
             pin: PIN.given(settings).map(CpuList::parse).transpose()?,
             share: Share::from_settings(settings),
         })
