@@ -1,4 +1,4 @@
-//! What can go wrong on a host, each said with what was tried, on what, why, and the remedy.
+//! Errors of a host. Each message names the action, its object, the cause and the remedy.
 
 use crate::untrusted::{shown, shown_lines};
 use std::io;
@@ -14,7 +14,7 @@ pub enum HostError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -23,9 +23,9 @@ pub enum HostError {
     Process {
         /// The verb: `start`, `wait for`.
         action: &'static str,
-        /// The program, or what it is to this host.
+        /// The program, or its role on this host.
         program: String,
-        /// Why.
+        /// The cause.
         #[source]
         cause: io::Error,
     },
@@ -36,63 +36,63 @@ pub enum HostError {
         command: String,
         /// Its exit status in words.
         status: String,
-        /// The end of what it printed.
+        /// The end of its output.
         output: String,
     },
-    /// A program or capability that this needs is missing.
+    /// A required program or capability is missing.
     #[error("{} is missing: {remedy}", shown_lines(.what))]
     Missing {
-        /// What is missing.
+        /// The missing program or capability.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// Something did not happen in time.
+    /// An event did not happen in time.
     #[error("{} did not happen within {seconds} s{}", shown_lines(.what), tail(.evidence))]
     Timeout {
-        /// What was waited for.
+        /// The event.
         what: String,
-        /// For how long.
+        /// The time limit.
         seconds: u64,
-        /// The last that was seen, such as the end of a guest's console.
+        /// The last evidence, such as the end of a guest's console.
         evidence: String,
     },
-    /// A peer answered something that its protocol does not allow.
+    /// A peer's response violates its protocol.
     #[error("{peer} answered unexpectedly: {}", shown_lines(.detail))]
     Protocol {
-        /// Whom was talked to.
+        /// The peer.
         peer: String,
-        /// What was wrong.
+        /// The violation.
         detail: String,
     },
     /// A peer ended its connection.
     #[error("{peer} closed the connection{}", shown_lines(.detail))]
     Closed {
-        /// Whom was talked to.
+        /// The peer.
         peer: String,
-        /// What had come until then, or how it broke.
+        /// The data received until then, or the cause of the end.
         detail: String,
     },
-    /// Something is used by somebody else; it may be free later.
+    /// A resource is in use by another process and may be free later.
     #[error("{}: {remedy}", shown_lines(.what))]
     Busy {
-        /// What is in use, and by whom.
+        /// The resource and its user.
         what: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// A name, a file or a variable that the user gave says nothing that can be used.
+    /// A name, file or variable from the user is not valid.
     #[error("{} is not valid: {}", shown_lines(.what), shown_lines(.problem))]
     Invalid {
-        /// What was given.
+        /// The name, file or variable.
         what: String,
-        /// What is wrong with it, or what would be right.
+        /// The defect, or a valid form.
         problem: String,
     },
-    /// A plan sets what this host cannot be set to.
+    /// A plan sets a value that this host cannot have.
     #[error("{0}")]
     Setting(String),
-    /// Anything else that no caller could act on, in a sentence with its remedy.
+    /// Any other failure, which no caller can act on: a sentence with its remedy.
     #[error("{}", shown_lines(.0))]
     Other(String),
     /// An instrument or the sampling thread failed.

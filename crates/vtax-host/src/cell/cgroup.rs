@@ -1,14 +1,13 @@
-//! Control groups of a seat, on cgroup v1, v2 and hybrid hosts: found, made, killed, removed.
+//! Control groups of a seat, on cgroup v1, v2 and hybrid hosts.
 //!
-//! A seat's group is `vtax-NAME`, with a group for its guest and one for its client below it, in
-//! every hierarchy: what an OCI runtime makes then goes below ours everywhere. Where it goes:
+//! A seat's group is `vtax-NAME`, with a group for its guest and one for its client below it, in every hierarchy.
+//! Groups that an OCI runtime creates are below these everywhere. The place of the seat's group:
 //!
 //! - v1: below the group of this process, in each hierarchy, so that its limits hold.
-//! - v2: below the nearest ancestor of this process's group that hands its controllers on to its
-//!   children. A group with processes of its own cannot do that (the "no internal process" rule,
-//!   `Documentation/admin-guide/cgroup-v2.rst`), and nothing of the host's own is changed: what
-//!   is not handed on is done without. CPU time needs no controller; pinning falls back to
-//!   `sched_setaffinity`.
+//! - v2: below the nearest ancestor of this process's group that delegates its controllers to its children. A group
+//! with processes of its own cannot do that (the "no internal process" rule,
+//! `Documentation/admin-guide/cgroup-v2.rst`), and vtax changes no existing group of the host. Controllers that are
+//! not delegated are unavailable. CPU time needs no controller; pinning falls back to `sched_setaffinity`.
 
 use super::cpus::CpuList;
 use super::remove::{
@@ -27,9 +26,9 @@ use vtax_kernel::mounts::{self, Mount};
 
 /// Controllers of v2 whose counters or limits a trial uses.
 const WANTED: &[&str] = &["cpu", "cpuset", "io", "memory", "pids"];
-/// The name of cells that are in no journal because they are over at once.
+/// The name of short-lived cells that are in no journal.
 pub const PROBE: &str = "probe";
-/// Which interface a hierarchy has.
+/// The interface of a hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     V1,
@@ -44,7 +43,7 @@ struct Hierarchy {
     mount: PathBuf,
     /// The group of this process.
     own: PathBuf,
-    /// As in `/proc/self/cgroup`: empty on v2, which says it in `cgroup.controllers`.
+    /// The controllers as in `/proc/self/cgroup`; empty on v2, which lists its controllers in `cgroup.controllers`.
     controllers: String,
 }
 
@@ -91,7 +90,7 @@ impl Hierarchies {
         Self(found)
     }
 
-    /// Where the v2 hierarchy is mounted.
+    /// The mount point of the v2 hierarchy.
     pub fn v2_mount(&self) -> Option<&Path> {
         self.0
             .iter()
@@ -99,7 +98,7 @@ impl Hierarchies {
             .map(|hierarchy| hierarchy.mount.as_path())
     }
 
-    /// The path of a group below the mount point of its hierarchy, as `/proc/PID/cgroup` has it.
+    /// The path of a group relative to the mount point of its hierarchy, as in `/proc/PID/cgroup`.
     pub fn path_below_mount(&self, folder: &Path) -> Option<PathBuf> {
         let below = self
             .0
@@ -108,7 +107,7 @@ impl Hierarchies {
         Some(Path::new("/").join(below))
     }
 
-    /// How this host mounts its control groups.
+    /// The cgroup versions that this host mounts.
     pub fn layout(&self) -> CgroupVersion {
         let has = |version| self.0.iter().any(|hierarchy| hierarchy.version == version);
         match (has(Version::V1), has(Version::V2)) {
@@ -119,7 +118,7 @@ impl Hierarchies {
     }
 }
 
-/// A mount as a hierarchy, if it is one that we want.
+/// A mount as a hierarchy; `None` for a mount that cells do not use.
 fn hierarchy(mount: Mount, cgroup: &[u8]) -> Option<Hierarchy> {
     let version = match mount.kind.as_str() {
         "cgroup" => Version::V1,
@@ -132,7 +131,7 @@ fn hierarchy(mount: Mount, cgroup: &[u8]) -> Option<Hierarchy> {
         Version::V1 => !group.is_v2() && group.controllers.split(|byte| *byte == b',').all(has),
     })?;
     let controllers = String::from_utf8_lossy(group.controllers).into_owned();
-    // A path outside the mount's root (another cgroup namespace) cannot be named: use the top.
+    // A path outside the mount's root (another cgroup namespace) has no name here; the top is used.
     let below = group
         .path
         .strip_prefix(&mount.root)
@@ -156,7 +155,7 @@ fn hierarchy(mount: Mount, cgroup: &[u8]) -> Option<Hierarchy> {
 }
 
 impl Hierarchy {
-    /// The group below which ours goes.
+    /// The group below which the seat's group is created.
     fn parent(&self) -> PathBuf {
         if self.version == Version::V1 {
             return self.own.clone();
@@ -200,7 +199,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// One of these directories, on v2.
+    /// A group of one of these directories, on v2.
     #[cfg(test)]
     pub(super) fn at(folders: Vec<PathBuf>) -> Self {
         let folders = folders.into_iter().map(|folder| (Version::V2, folder));
@@ -220,8 +219,8 @@ impl Group {
 
     /// The files to which a process writes `0` to join.
     ///
-    /// On v1 that is `tasks`: moving one thread by itself spares the kernel the lock that a move
-    /// of a whole process takes, and with it an RCU grace period (15 ms and more).
+    /// On v1 the file is `tasks`: moving a single thread does not take the kernel's lock for moving a whole process,
+    /// and so avoids an RCU grace period (15 ms and more).
     pub fn entrances(&self) -> Vec<PathBuf> {
         self.folders
             .iter()
@@ -243,7 +242,7 @@ impl Group {
             .map(|(_, folder)| folder.as_path())
     }
 
-    /// Kills every process in it and waits until they are gone.
+    /// Kills every process in the group and waits until all are gone.
     ///
     /// # Errors
     /// The processes that do not die.
@@ -262,7 +261,7 @@ impl Group {
         })
     }
 
-    /// A further group below this one, for processes that must not be in this one itself.
+    /// A further group below this one, for processes that must not be in this one.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -286,17 +285,17 @@ impl Group {
     }
 }
 
-/// The groups of a seat. Dropping them removes them, without a word; [`Groups::remove`] reports.
+/// The groups of a seat. Dropping the value removes the groups and ignores errors; [`Groups::remove`] reports errors.
 #[derive(Debug)]
 pub struct Groups {
     tops: Vec<(Version, PathBuf)>,
 }
 
 impl Groups {
-    /// Makes the groups of the seat `name`, after writing them to the journal.
+    /// Creates the groups of the seat `name`, after writing these to the journal.
     ///
     /// # Errors
-    /// When the journal cannot be written or this process may not make groups; nothing is left.
+    /// When the journal cannot be written or this process may not create groups; nothing is left behind.
     pub fn create(
         hierarchies: &Hierarchies,
         name: &str,
@@ -319,7 +318,7 @@ impl Groups {
                     .collect(),
             )?;
         }
-        // From here on, dropping `groups` removes what has been made.
+        // From here on, dropping `groups` removes the created groups.
         let mut groups = Self { tops: Vec::new() };
         for (version, top) in tops {
             make(&top)?;
@@ -337,18 +336,18 @@ impl Groups {
         self.tops.iter().map(|(_, top)| top.clone()).collect()
     }
 
-    /// Makes a group of that name, whose processes may use the processors of `pin`.
+    /// Creates a group of that name, whose processes may use the processors of `pin`.
     ///
     /// # Errors
-    /// When this process may not make it.
+    /// When this process may not create it.
     pub fn leaf(&self, name: &str, pin: Option<&CpuList>) -> Result<Group, HostError> {
         leaf(&self.tops, name, pin)
     }
 
-    /// Kills everything in the groups and removes them.
+    /// Kills every process in the groups and removes the groups.
     ///
     /// # Errors
-    /// What is left: the processes that do not die, or the directory that cannot be removed.
+    /// The processes that do not die, or the directory that cannot be removed.
     pub fn remove(&mut self) -> Result<(), HostError> {
         let mut result = Ok(());
         for (_, top) in &self.tops {
@@ -363,7 +362,7 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        // What is left after this is in the journal, and undone at the next start.
+        // Groups that remain are in the journal and are removed at the next start.
         let _ = self.remove();
     }
 }
@@ -423,7 +422,7 @@ fn make(folder: &Path) -> Result<(), HostError> {
     })
 }
 
-/// On v1 a new cpuset is empty, and nothing can join an empty one (cpuset(7)).
+/// Copies the parent's cpuset on v1: a new one is empty, and no process can join an empty one (cpuset(7)).
 fn inherit_cpuset(folder: &Path) -> Result<(), HostError> {
     let Some(above) = folder.parent() else {
         return Ok(());
@@ -439,11 +438,11 @@ fn inherit_cpuset(folder: &Path) -> Result<(), HostError> {
     Ok(())
 }
 
-/// On v2, hands every wanted controller on to the children, as far as this group has them.
+/// Delegates every wanted controller of a v2 group to its children, as far as the group has it.
 fn hand_on_controllers(folder: &Path) {
     let there = words(&folder.join("cgroup.controllers"));
     for controller in WANTED.iter().filter(|wanted| there.contains(**wanted)) {
-        // One that is refused is done without, as one that is not there.
+        // A controller that the kernel refuses counts as unavailable.
         let _ = kernel_file::store(
             &folder.join("cgroup.subtree_control"),
             &format!("+{controller}"),
@@ -451,8 +450,8 @@ fn hand_on_controllers(folder: &Path) {
     }
 }
 
-/// Removes the empty groups of probes that were killed before they could remove their own. Those
-/// of a probe that still runs have processes in them, and stay.
+/// Removes the empty groups of probes that were killed before they could remove their own. Groups of a running probe
+/// contain processes and stay.
 pub fn sweep_probes() {
     let Ok(hierarchies) = Hierarchies::detect() else {
         return;
@@ -468,7 +467,7 @@ pub fn sweep_probes() {
                 .strip_prefix(PREFIX)
                 .and_then(|rest| rest.strip_prefix(PROBE)?.split('-').nth(1));
             if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
-                // Busy means that it is somebody's after all.
+                // A busy group belongs to a running probe.
                 let _ = remove_folders(&folder);
             }
         }
@@ -588,7 +587,7 @@ mod tests {
         assert!(message.contains("mount -t cgroup2"), "{message}");
     }
 
-    /// A v2 tree as systemd leaves it, with our shell in a session scope.
+    /// A v2 tree as systemd creates it, with the test's shell in a session scope.
     fn v2_tree(handing_on: &[(&str, &str)]) -> (tempfile::TempDir, Hierarchies) {
         let mount = tempfile::tempdir().unwrap();
         fs::create_dir_all(mount.path().join("user.slice/session.scope")).unwrap();
@@ -684,7 +683,7 @@ mod tests {
 
     #[test]
     fn a_group_that_may_not_be_made_says_which_permission_is_missing() {
-        // Nobody may make directories there, root included.
+        // No process can create directories there, as root either.
         let message = make(Path::new("/sys/vtax-x")).unwrap_err().to_string();
         assert!(
             message.contains("/sys/vtax-x") && message.contains("CAP_DAC_OVERRIDE"),

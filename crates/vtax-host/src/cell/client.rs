@@ -1,4 +1,4 @@
-//! The client emulator of a cell: where load generators run.
+//! The client emulator of a cell, in which load generators run.
 
 use super::Space;
 use super::entry::Entry;
@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vtax_observe::{NetDevice, Subject};
 
-/// Longer than any healthy handshake in one machine, emulated guests included.
+/// Time limit of a connection, longer than any healthy handshake within one machine, emulated guests included.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 
 /// The client emulator of a cell: a network namespace and control group of its own.
@@ -26,9 +26,9 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 pub struct Client {
     entry: Arc<Entry>,
     name: String,
-    /// Where the guest is to be reached from.
+    /// The network namespace from which the guest is reachable.
     space: Space,
-    /// Whether it has a device of its own in the switch.
+    /// Whether the client has a device of its own in the switch.
     has_veth: bool,
 }
 
@@ -42,7 +42,7 @@ impl Client {
         }
     }
 
-    /// Its name, the owner of what is read of it: `client`, `pi.client`.
+    /// The client's name, the owner of its readings: `client`, `pi.client`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -69,12 +69,12 @@ impl Client {
         IpAddr::V4(link::End::client(self.entry.seat).address())
     }
 
-    /// Whom the counters are to watch.
+    /// The client as a subject of the counters.
     pub fn subject(&self) -> Subject {
         Subject {
             owner: self.name.clone(),
             cgroups: self.entry.client.folders(),
-            // What of the host's network is its own cannot be told, and a guest's tap is the guest's.
+            // The client's share of the host's network is unknown, and a guest's tap belongs to the guest.
             net_devices: match self.has_veth {
                 false => Vec::new(),
                 true => vec![NetDevice {
@@ -93,7 +93,7 @@ impl Client {
     pub fn can_connect(&self, address: IpAddr, port: u16) -> Result<bool, HostError> {
         let path = self.entry.network(self.space);
         let namespace = File::open(&path).map_err(HostError::file("open", &path))?;
-        // A namespace is a thread's own: this one joins the client's and ends there.
+        // A network namespace belongs to one thread: this thread joins the client's and ends there.
         thread::scope(|scope| {
             scope
                 .spawn(|| {
@@ -114,7 +114,7 @@ impl Client {
     }
 }
 
-/// A command that runs as the client. Dropping it kills the command.
+/// A command that runs as the client. Dropping the value kills the command.
 #[derive(Debug)]
 pub struct ClientProcess {
     child: Child,
@@ -123,7 +123,7 @@ pub struct ClientProcess {
 }
 
 impl ClientProcess {
-    /// Takes over a child process and what it prints into its pipes.
+    /// Takes over a child process and the output of its pipes.
     pub fn new(mut child: Child) -> Self {
         Self {
             stdout: child.stdout.take().map(drain),
@@ -132,13 +132,13 @@ impl ClientProcess {
         }
     }
 
-    /// The next line that it printed on standard output and when that came, once; `None` where
-    /// there is none yet. [`ClientProcess::poll`] returns those that were not asked for.
+    /// Returns the next line of standard output and its time of arrival, once; `None` where there is none yet.
+    /// [`ClientProcess::poll`] returns the lines that were not read this way.
     pub fn line(&mut self) -> Option<(Instant, Vec<u8>)> {
         self.stdout.as_ref()?.try_recv().ok()
     }
 
-    /// What became of it, once; `None` while it runs.
+    /// Returns the outcome of the command, once; `None` while it runs.
     ///
     /// # Errors
     /// When it cannot be waited for, or printed more than [`MOST_OUTPUT`].
@@ -147,12 +147,12 @@ impl ClientProcess {
         ended.map(|status| self.finished(status)).transpose()
     }
 
-    /// The PID, on the host, of the process that waits outside of the cell.
+    /// The PID, on the host, of the process that waits outside the cell.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it ends.
+    /// Waits until the command ends.
     ///
     /// # Errors
     /// As [`ClientProcess::poll`].
@@ -178,21 +178,21 @@ fn unwaitable(cause: std::io::Error) -> HostError {
 impl Drop for ClientProcess {
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(Some(_))) {
-            // It may have ended in between; then there is nothing to kill.
+            // The command may have ended in between.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }
 }
 
-/// The most lines of an output: each takes more memory than its bytes.
+/// The most lines of an output. A line takes more memory than its bytes.
 const MOST_LINES: usize = 2_000_000;
 
-/// Lines, the last one perhaps without an end, and when each came; an empty one in the place of the rest where there is
-/// too much.
+/// Lines with their times of arrival; the last one may lack its newline. Where the output exceeds a limit, an empty
+/// line replaces the rest.
 type Lines = Receiver<(Instant, Vec<u8>)>;
 
-/// Reads to the end on a thread of its own: a command that fills its pipe would stop.
+/// Reads a pipe to its end on a separate thread, because a command blocks when its pipe is full.
 fn drain(pipe: impl Read + Send + 'static) -> Lines {
     let (sender, lines) = channel();
     thread::spawn(move || {
@@ -201,13 +201,13 @@ fn drain(pipe: impl Read + Send + 'static) -> Lines {
         loop {
             let mut line = Vec::new();
             let left = u64::try_from(MOST_OUTPUT - bytes).unwrap_or(u64::MAX);
-            // What came before a failed read is still worth showing.
+            // Bytes before a failed read are kept.
             let read = (&mut pipe).take(left + 1).read_until(b'\n', &mut line);
             bytes += line.len();
             lines += 1;
             if bytes > MOST_OUTPUT || lines > MOST_LINES {
                 let _ = sender.send((Instant::now(), Vec::new()));
-                // It may run on; nobody keeps what it prints.
+                // The command may go on; its further output is discarded.
                 let _ = io::copy(&mut pipe, &mut io::sink());
                 return;
             }

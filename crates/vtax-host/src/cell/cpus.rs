@@ -1,4 +1,4 @@
-//! Lists of processors, as in `0-3,6`, for pinning.
+//! Lists of processors such as `0-3,6`, for pinning.
 
 use crate::HostError;
 use std::collections::BTreeSet;
@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// More processors than any Linux kernel is built for (`CONFIG_NR_CPUS` goes up to 8192).
+/// An upper bound for processor numbers (`CONFIG_NR_CPUS` goes up to 8192).
 const LIMIT: u32 = 8192;
 
 /// A set of processors in the kernel's list format (`Documentation/admin-guide/cputopology.rst`).

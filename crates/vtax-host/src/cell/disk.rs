@@ -9,15 +9,15 @@ use std::path::PathBuf;
 pub struct Attached {
     /// The loop device.
     pub device: PathBuf,
-    /// Where the cell has it mounted.
+    /// The mount point in the cell.
     pub directory: PathBuf,
-    /// Whether the loop device passes the host's page cache by.
+    /// Whether the loop device bypasses the host's page cache.
     pub direct: bool,
 }
 
 impl Attached {
-    /// Mounts the seat's scratch image, if it has one, through a loop device that the kernel
-    /// frees with the mount.
+    /// Mounts the seat's scratch image, where the seat has one, through a loop device that the kernel frees with the
+    /// mount.
     ///
     /// # Errors
     /// When the kernel has no loop devices or cannot mount the image.

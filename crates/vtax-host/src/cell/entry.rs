@@ -1,4 +1,4 @@
-//! The way into a cell: commands that run in its namespaces and control groups.
+//! The entry into a cell: commands that run in its namespaces and control groups.
 
 use super::cgroup::Group;
 use super::link::numbered;
@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Joins the control groups named up to `--`, then becomes the command that follows. A process
-/// that writes 0 moves itself, whatever its PID is called.
+/// Joins the control groups listed up to `--`, then executes the command after it. A process that writes 0 moves
+/// itself, whatever its PID in the namespace.
 const JOIN: &str =
     r#"while [ "$1" != -- ]; do echo 0 > "$1" || exit 126; shift; done; shift; exec "$@""#;
 
-/// Marks the command lines of all that comes before the command itself.
+/// Marks the command lines of the wrappers that precede the command itself.
 const MARK: &str = "vtax-join";
 
-/// Whether a process that was started by [`Entry::command`] is past all preparation.
+/// Whether a process that was started by [`Entry::command`] has executed the command itself.
 fn has_become_the_command(pid: u32) -> bool {
     let mut line = [0; 4096];
-    // One read, which is of one program's arguments: between two the process may become another, and the
-    // beginning of the line before has no mark. The mark is among the first arguments.
+    // One read, so that the bytes are one program's arguments: between two reads the process may execute another
+    // program, and the beginning of the earlier line has no mark. The mark is among the first arguments.
     let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|mut file| file.read(&mut line));
     let line = read.ok().and_then(|len| line.get(..len));
     line.is_some_and(|line| {
@@ -57,7 +57,7 @@ pub fn host_pid(spawned: u32, limit: Duration) -> Result<u32, HostError> {
     }
 }
 
-/// What is needed to enter a seat of a cell.
+/// The data needed to enter a seat of a cell.
 #[derive(Debug)]
 pub struct Entry {
     /// The process that holds the cell's namespaces.
@@ -71,7 +71,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The network namespace of a space, as a file.
+    /// The network namespace of a space, as a file under `/proc`.
     pub fn network(&self, space: Space) -> PathBuf {
         let holder = self.holder;
         let name = match space {
@@ -83,7 +83,7 @@ impl Entry {
         PathBuf::from(format!("/proc/{holder}/root/run/netns/{name}"))
     }
 
-    /// Where the seat has its sockets and files, as the cell sees it.
+    /// The directory of the seat's sockets and files, as a path inside the cell.
     pub fn run_dir(&self) -> PathBuf {
         match self.seat {
             0 => PathBuf::from("/run"),
@@ -100,7 +100,7 @@ impl Entry {
             .arg(format!("--net={}", self.network(space).display()))
             // nsenter waits outside for the command inside; killing one must kill both.
             .args(["--", "setpriv", "--pdeathsig", "KILL", "--"])
-            // Inside, so that killing the group spares the waiter, which then reaps the command.
+            // Set inside, so that killing the group does not kill the waiter, which reaps the command.
             .args(["sh", "-c", JOIN, MARK])
             .args(group.entrances())
             .arg("--");
@@ -110,13 +110,13 @@ impl Entry {
         command
             .args(line)
             .env("HOME", "/root")
-            // Ctrl-C on the terminal is for vtax, which ends the cell in its own order.
+            // Ctrl-C on the terminal goes to vtax alone, which ends the cell in order.
             .process_group(0);
         command
     }
 
-    /// A command in a control group of the cell but in the namespaces of this process, for
-    /// programs that talk to the host's own daemons. It does not end with the cell.
+    /// A command in a control group of the cell but in the namespaces of this process, for programs that use the
+    /// host's own daemons. It does not end with the cell.
     pub fn outside_command(&self, group: &Group, line: &CommandLine) -> Command {
         let mut command = plain("sh");
         command
@@ -130,9 +130,8 @@ impl Entry {
         command
     }
 
-    /// Runs shell lines in the cell's mount namespace and a network namespace, outside its
-    /// control groups: this is building, not part of what is measured. `$SEAT` is the seat's
-    /// directory there.
+    /// Runs shell lines in the cell's mount namespace and a network namespace, outside its control groups, since
+    /// set-up work is not measured. `$SEAT` is the seat's directory there.
     pub fn script(
         &self,
         space: Space,

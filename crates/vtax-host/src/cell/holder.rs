@@ -1,10 +1,10 @@
-//! The holder: the one process that owns a cell's namespaces. It is PID 1 of the cell's PID
-//! namespace and reads from a pipe that only this process holds open for writing. When this
-//! process ends, even by `kill -9`, the pipe closes, the holder ends, and the kernel kills
-//! everything in the PID namespace and frees the namespaces with all that is in them.
+//! The holder: the process that owns a cell's namespaces. It is PID 1 of the cell's PID namespace and reads from a
+//! pipe that only this process holds open for writing. When this process ends, even by `kill -9`, the pipe closes,
+//! the holder ends, and the kernel kills every process in the PID namespace and frees the namespaces with all their
+//! resources.
 //!
-//! A pipe rather than `PR_SET_PDEATHSIG`: the death signal comes when the *thread* that started
-//! the child ends, and is lost when that happens before the child asks for it.
+//! A pipe, not `PR_SET_PDEATHSIG`: the death signal comes when the *thread* that started the child ends, and is lost
+//! when the thread ends before the child asks for the signal.
 
 use crate::HostError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,27 +13,27 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Long beyond any healthy set-up (tens of milliseconds), short enough to notice.
+/// Time limit of the set-up, far above its usual tens of milliseconds.
 const SETUP_SECONDS: i64 = 30;
-/// How long processes get to die after SIGKILL before they count as stuck in the kernel.
+/// Time limit for the end of killed processes, after which they count as stuck in the kernel.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Tells its own PID as seen from outside (the old /proc is still mounted), then makes the
-/// cell's own /proc and /run.
+/// Reads the holder's PID as seen from outside (the old /proc is still mounted), then mounts the cell's own /proc and
+/// /run.
 const PROLOGUE: &str = "set -e
 read -r holder rest < /proc/self/stat
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 vtax /run
 ";
 
-/// PID 1 must reap orphans. A process that ignores SIGCHLD has them reaped by the kernel
-/// (wait(2)), and the ignored signal is inherited over exec, so that `cat` will do.
+/// Prints the holder's PID, then executes `cat` as PID 1. PID 1 must reap orphans: the kernel reaps the orphans of a
+/// process that ignores SIGCHLD (wait(2)), and the ignored signal is inherited over exec, so `cat` is sufficient.
 const EPILOGUE: &str = "
 echo \"$holder\"
 exec env --ignore-signal=CHLD cat >/dev/null 2>&1
 ";
 
-/// A running holder; dropping it ends the cell's processes.
+/// A running holder. Dropping the value ends the cell's processes.
 #[derive(Debug)]
 pub struct Holder {
     unshare: Child,
@@ -45,7 +45,7 @@ impl Holder {
     /// tmpfs on `/run`, and runs the shell lines `setup` there.
     ///
     /// # Errors
-    /// When namespaces cannot be made or a line of `setup` fails, with what it printed.
+    /// When namespaces cannot be created, or when a line of `setup` fails, with its output.
     pub fn start(setup: &str) -> Result<Self, HostError> {
         let script = format!("{PROLOGUE}{setup}{EPILOGUE}");
         super::process::adopt_orphans().map_err(|cause| {
@@ -69,7 +69,7 @@ impl Holder {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C on the terminal is for vtax, which ends the cell in its own order.
+            // Ctrl-C on the terminal goes to vtax alone, which ends the cell in order.
             .process_group(0);
         let mut unshare = command.spawn().map_err(|cause| HostError::Missing {
             what: format!("a running `unshare` ({cause})"),
@@ -89,7 +89,7 @@ impl Holder {
     /// Ends the holder and waits until every process of its PID namespace has ended.
     ///
     /// # Errors
-    /// When something in the namespace does not die: it is stuck in the kernel.
+    /// When a process in the namespace does not die because it is stuck in the kernel.
     pub fn end(&mut self) -> Result<(), HostError> {
         drop(self.unshare.stdin.take());
         let deadline = Instant::now() + END_LIMIT;
@@ -118,7 +118,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // A process that is stuck in the kernel cannot be helped here; `end` reports it.
+        // Nothing more can be done about a process that is stuck in the kernel; `end` reports it.
         let _ = self.end();
     }
 }
@@ -139,7 +139,7 @@ fn read_pid(unshare: &mut Child) -> Option<u32> {
 }
 
 fn failure(mut unshare: Child) -> HostError {
-    // With --kill-child the namespace dies along, which closes standard error.
+    // With --kill-child the namespace dies with its parent, which closes standard error.
     let _ = unshare.kill();
     let mut output = String::new();
     if let Some(stderr) = unshare.stderr.as_mut() {

@@ -1,8 +1,7 @@
-//! The link between client and target: its settings, and the `ip`, `tc` and `ethtool` lines
-//! that make it.
+//! The link between client and target: its settings, and the `ip`, `tc` and `ethtool` command lines that create it.
 //!
-//! Rate and delay sit on the client's veth, one queueing discipline for each direction, so that
-//! every platform sees the same link and none pays for it in its target.
+//! Rate and delay are set on the client's veth, one queueing discipline for each direction, so that every platform
+//! has the same link and no target spends CPU time on it.
 
 use super::switch::{self, Switch};
 use crate::HostError;
@@ -16,16 +15,15 @@ pub const MOST_SEATS: usize = 120;
 pub const PREFIX: u8 = 24;
 /// Length of the network prefix of the IPv6 addresses.
 pub const PREFIX_V6: u8 = 64;
-/// The bridge of the cell's own wire.
+/// The bridge of the cell's own network, its wire.
 pub const WIRE: &str = "br0";
-/// The bridge of a target whose client is elsewhere: the others' wire is not connected to it.
+/// The bridge of a target whose client is on another machine; it is not connected to the wire.
 pub const OUTER: &str = "out0";
-/// The device in the switch that leads to the network outside.
+/// The device in the switch that connects to the network outside.
 pub const UPLINK: &str = "uplink";
 const BRIDGE_MAC: &str = "02:76:74:61:78:00";
 
-/// One end of a seat's link: an address on the cell's wire. Cells share no wire, so all of them can
-/// use the same ones.
+/// One end of a seat's link: an address on the cell's wire. Cells share no wire, so all cells use the same addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End(u8);
 
@@ -56,7 +54,7 @@ impl End {
     }
 }
 
-/// Where a device is plugged in, and who it is there.
+/// The attachment of a device to a bridge, with its addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
     /// The bridge.
@@ -81,8 +79,7 @@ impl Port {
     }
 }
 
-/// What a seat's spaces and devices are called: `client`, `target`, and with their number from the
-/// second seat on.
+/// The name of a seat's space or device: `client`, `target`, with the seat's number from the second seat on.
 pub fn numbered(name: &str, seat: u8) -> String {
     match seat {
         0 => name.to_owned(),
@@ -90,7 +87,7 @@ pub fn numbered(name: &str, seat: u8) -> String {
     }
 }
 
-/// What a plan may set of the link.
+/// The link parameters of a plan.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::new("link.mtu", Domain::Integer(1280, 65_000), "1500")
         .help("MTU of every device between client and target, in bytes"),
@@ -106,7 +103,7 @@ pub const PARAMETERS: &[Parameter] = &[
     switch::KIND,
 ];
 
-/// The kernel takes 1,023 ports on a bridge, and seats need some.
+/// The most idle ports. The kernel limits a bridge to 1,023 ports, and seats need some of these.
 const MOST_IDLE_PORTS: i64 = 700;
 
 /// The link between client and target.
@@ -120,9 +117,9 @@ pub struct LinkConfig {
     pub delay_us: u32,
     /// Checksum and segmentation offloads on veths and taps.
     pub offloads: bool,
-    /// Pairs of veths on the wire that nobody uses.
+    /// Unused veth pairs on the wire.
     pub idle_ports: u32,
-    /// What is between its ports.
+    /// The switch between its ports.
     pub switch: Switch,
 }
 
@@ -140,7 +137,7 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// The link that `link.*` describes.
+    /// The link of the `link.*` settings.
     ///
     /// # Errors
     /// When a number is out of the bounds of [`PARAMETERS`].
@@ -183,13 +180,13 @@ impl LinkConfig {
         Ok(link)
     }
 
-    /// Whether it has a rate or a delay.
+    /// Whether the link has a rate or a delay.
     pub fn is_shaped(&self) -> bool {
         self.rate_mbit.is_some() || self.delay_us > 0
     }
 }
 
-/// How a tap is made; it must match how the VMM opens it.
+/// The options of a tap, which must match the VMM's use of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TapOptions {
     /// `IFF_MULTI_QUEUE`: the VMM opens it once for each queue pair.
@@ -207,9 +204,9 @@ impl Default for TapOptions {
     }
 }
 
-/// The shell lines that make the bridges and the clients' sides of so many seats, run in the switch's
-/// namespaces. With the MAC address of an outer bridge the first seat is on that, and has no client
-/// here; without a switch a client's side is its guest's tap.
+/// The shell lines that create the bridges and the clients' sides of the seats, for the switch's namespaces. With
+/// `outer`, the MAC address of an outer bridge, the first seat is on that bridge and has no client here. Without a
+/// switch a client's side is its guest's tap.
 pub fn client_sides(link: &LinkConfig, ipv6: bool, seats: u8, outer: Option<&str>) -> String {
     let (mtu, switch) = (link.mtu, link.switch);
     let mut script = String::from("ip -batch - <<'END'\n");
@@ -276,8 +273,8 @@ pub fn guest_side(link: &LinkConfig, port: &Port, seat: u8) -> String {
     veth_side(&numbered("target", seat), port, link)
 }
 
-/// The shell lines that make a tap: a port of the bridge, or without a switch a device of the client's,
-/// which is `client`'s end of the seat.
+/// The shell lines that create a tap: a port of the bridge, or, without a switch, a device of the client, which is
+/// `client`'s end of the seat.
 pub fn tap(
     name: &str,
     options: TapOptions,
@@ -316,7 +313,7 @@ END
     }
 }
 
-/// The shell lines that put a device that is already in the switch on a bridge.
+/// The shell lines that attach a device in the switch's namespace to a bridge.
 pub fn adopted(name: &str, link: &LinkConfig, bridge: &str) -> String {
     format!(
         "ip link set dev {name} mtu {}{} addrgenmode none up\n{}{}",
@@ -343,7 +340,7 @@ END
     )
 }
 
-/// The shell lines that give a device in a space its addresses and turn it on.
+/// The shell lines that give a device in a space its addresses and enable it.
 fn addressed(space: &str, device: &str, port: &Port) -> String {
     let (address, prefix) = port.address;
     let mut script = format!(
@@ -353,19 +350,19 @@ address add {address}/{prefix} dev {device}
 "
     );
     if let Some((address, prefix)) = port.address_v6 {
-        // Nobody else is on this wire: duplicate detection would only delay the first packet.
+        // No other host is on this wire: duplicate detection would only delay the first packet.
         let _ = writeln!(script, "address add {address}/{prefix} dev {device} nodad");
     }
     let _ = write!(script, "link set {device} up\nEND\n");
     script
 }
 
-/// The shell line that switches a network device's offloads off.
+/// The shell line that disables a network device's offloads.
 pub fn offloads_off(device: &str) -> String {
     format!("ethtool -K {device} tx off sg off tso off gso off gro off >/dev/null")
 }
 
-/// The same as a line of a script, where the link has no offloads.
+/// The shell line that disables a device's offloads where the link has none, for a script.
 fn offloads_of(link: &LinkConfig, device: &str) -> String {
     match link.offloads {
         true => String::new(),
@@ -373,7 +370,7 @@ fn offloads_of(link: &LinkConfig, device: &str) -> String {
     }
 }
 
-/// A shell line, if there is one, in a space.
+/// A shell line, where there is one, as run in a space.
 fn in_space(space: &str, line: &str) -> String {
     match line {
         "" => String::new(),

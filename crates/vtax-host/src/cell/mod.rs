@@ -1,5 +1,5 @@
-//! A cell: the sandbox of one trial. Its namespaces, bridge, veths, taps and mounts belong to
-//! one holder process; when that dies, for whatever reason, the kernel removes them all.
+//! A cell: the sandbox of one trial. Its namespaces, bridge, veths, taps and mounts belong to one holder process;
+//! when that process ends, for whatever reason, the kernel removes all of these.
 //!
 //! ```text
 //!             switch (network namespace, also the cell's default)
@@ -8,11 +8,11 @@
 //!   target ── veth ──┘          (native and container have a veth instead)
 //! ```
 //!
-//! A cell has a [`Seat`] for each guest, with a client of its own: `client1` and `target1` are the
-//! second's. Where the target's client is on another machine, its seat has a bridge of its own with a
-//! way to an [`OuterNetwork`]. Which [`Switch`] the bridge is, a plan says.
+//! A cell has a [`Seat`] for each guest, with a client of its own: `client1` and `target1` belong to the second seat.
+//! Where the target's client is on another machine, the target's seat has a bridge of its own that connects to an
+//! [`OuterNetwork`]. The plan selects the [`Switch`].
 //!
-//! Only control group directories outlive the holder; they are in the journal. See `docs/cell.md`.
+//! Only control group directories outlive the holder; these are in the journal. See `docs/cell.md`.
 
 pub mod cgroup;
 mod client;
@@ -50,7 +50,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use vtax_observe::Subject;
 
-/// What a plan may set of where target and client run; the link has [`link::PARAMETERS`].
+/// The parameters of a plan for the placement of target and client. The link has [`link::PARAMETERS`].
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::unset("target.pin", Domain::Text("cpu list"))
         .help("processors that the target, VMM included, may use, as in \"0-3,6\""),
@@ -62,30 +62,30 @@ pub const PARAMETERS: &[Parameter] = &[
         .help("where the target's load generator lives: beside it, or where [places] says"),
 ];
 
-/// Where the target's client lives: [`BESIDE`] it, or [`ELSEWHERE`].
+/// The parameter for the place of the target's client: [`BESIDE`] or [`ELSEWHERE`].
 pub const CLIENT_PLACE: &str = "client.place";
-/// In the target's cell.
+/// The client is in the target's cell.
 pub const BESIDE: &str = "beside";
-/// On the machine that the plan names.
+/// The client is on the machine that the plan names.
 pub const ELSEWHERE: &str = "elsewhere";
 
 /// A network namespace of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// Holds the bridge and taps; VMMs run here.
+    /// The space of the bridge and taps, in which VMMs run.
     Switch,
-    /// The client emulator's.
+    /// The client emulator's space.
     Client,
-    /// The target's, on platforms that share the host's kernel.
+    /// The target's space, on platforms that share the host's kernel.
     Target,
-    /// The network of this process: the host's own, on which guests are that others made.
+    /// The network of this process: the host's own, for guests that vtax did not create.
     Outside,
 }
 
-/// What a cell is to be like.
+/// The configuration of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CellConfig {
-    /// A name for people, such as `trial-0007`; the control groups are called `vtax-NAME-…`.
+    /// A readable name, such as `trial-0007`; the control groups are named `vtax-NAME-…`.
     pub name: String,
     /// The link between clients and guests.
     pub link: LinkConfig,
@@ -107,10 +107,10 @@ impl Default for CellConfig {
 }
 
 impl CellConfig {
-    /// The cell that `link.*`, `target.pin` and `client.pin` describe, with the target's seat alone.
+    /// The cell of the settings `link.*`, `target.pin` and `client.pin`, with the target's seat alone.
     ///
     /// # Errors
-    /// When a value is out of bounds, or a list of processors is wrong or names absent ones.
+    /// When a value is out of bounds, or a processor list is malformed or names absent processors.
     pub fn from_settings(name: &str, settings: &Settings) -> Result<Self, HostError> {
         Ok(Self {
             name: name.to_owned(),
@@ -121,11 +121,10 @@ impl CellConfig {
     }
 }
 
-/// Checks that this host can make the cell that these settings describe, for a guest that needs a
-/// switch.
+/// Checks that this host can create the cell of these settings, for a guest that needs a switch.
 ///
 /// # Errors
-/// The first thing that is wrong or missing, with its remedy.
+/// The first defect or missing requirement, with its remedy.
 pub fn check(settings: &Settings) -> Result<(), HostError> {
     if LinkConfig::from_settings(settings)?.switch == Switch::None {
         return Err(HostError::Setting(
@@ -146,14 +145,14 @@ pub fn check_with_tap(settings: &Settings) -> Result<(), HostError> {
     requirements::check(&config.link)
 }
 
-/// A trial's sandbox. Dropping it destroys it, without a word; [`Cell::destroy`] reports.
+/// A trial's sandbox. Dropping the value destroys the cell and ignores errors; [`Cell::destroy`] reports errors.
 #[derive(Debug)]
 pub struct Cell {
     // Fields are dropped in this order: first the processes, then their control groups.
     holder: Holder,
     groups: Vec<Groups>,
     seats: Vec<Arc<Entry>>,
-    /// Of the switch's own processes.
+    /// The control group of the switch's own processes.
     switch: Option<Group>,
     config: CellConfig,
     name: String,
@@ -162,16 +161,16 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Makes a cell: control groups (after they are in the journal), namespaces, bridge, and the
-    /// clients' sides of the links.
+    /// Creates a cell: control groups (after recording these in the journal), namespaces, bridge, and the clients'
+    /// sides of the links.
     ///
     /// # Errors
-    /// When something is missing or fails; nothing is left behind.
+    /// When a requirement is missing or a step fails; nothing is left behind.
     pub fn create(config: CellConfig, journal: &mut Journal) -> Result<Self, HostError> {
         Self::create_recorded(config, Some(journal))
     }
 
-    /// Makes a cell whose control groups are in no journal, for checks that are over at once.
+    /// Creates a cell whose control groups are in no journal, for short checks.
     ///
     /// # Errors
     /// As [`Cell::create`].
@@ -203,7 +202,8 @@ impl Cell {
         );
         let seats = seat::count(&config.seats)?;
         let hierarchies = Hierarchies::detect()?;
-        // Seats side by side at the top: the scheduler shares out between them as between strangers.
+        // The seats' groups are siblings, so that the scheduler divides CPU time between seats as between unrelated
+        // groups.
         let groups = (0..seats)
             .map(|seat| seat::unique_name(&unique, seat))
             .map(|name| Groups::create(&hierarchies, &name, journal.as_deref_mut()))
@@ -252,22 +252,22 @@ impl Cell {
         })
     }
 
-    /// The process that holds the cell's namespaces, PID 1 inside, as numbered outside.
+    /// The PID, outside the cell, of the process that holds the cell's namespaces; it is PID 1 inside.
     pub fn holder_pid(&self) -> u32 {
         self.holder.pid()
     }
 
-    /// A name that no other cell of this host has: letters, digits and `-`.
+    /// The cell's name, unique on this host: letters, digits and `-`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the cell was asked to be like.
+    /// The cell's configuration.
     pub fn config(&self) -> &CellConfig {
         &self.config
     }
 
-    /// How this host mounts its control groups.
+    /// The cgroup versions that this host mounts.
     pub fn cgroup_layout(&self) -> CgroupVersion {
         self.layout
     }
@@ -283,14 +283,14 @@ impl Cell {
     /// The target's seat: the first one.
     ///
     /// # Errors
-    /// When the cell was made without seats.
+    /// When the cell has no seats.
     pub fn target(&self) -> Result<Seat<'_>, HostError> {
         self.seats()
             .next()
             .ok_or_else(|| HostError::Other(format!("the cell {} has no seats", self.name)))
     }
 
-    /// Whom the counters are to watch for the switch's own processes, where it has any.
+    /// The switch's own processes as a subject of the counters, where it has any.
     pub fn switch(&self) -> Option<Subject> {
         self.switch.as_ref().map(|group| Subject {
             owner: SWITCH.to_owned(),
@@ -299,17 +299,17 @@ impl Cell {
         })
     }
 
-    /// The PID, on the host, of the command that a spawned [`Seat::command`] runs inside, once it
-    /// is in its control groups.
+    /// The PID, on the host, of the command that a spawned [`Seat::command`] runs inside, once it is in its control
+    /// groups.
     ///
     /// # Errors
-    /// When it has already ended, or is not there within `limit`.
+    /// When it has already ended, or does not appear within `limit`.
     pub fn host_pid(&self, spawned: u32, limit: Duration) -> Result<u32, HostError> {
         entry::host_pid(spawned, limit)
     }
 
-    /// Where a path of the cell's mount namespace is seen from outside (`/proc/PID/root/…`), for
-    /// sockets and files that the lab itself opens.
+    /// The path outside the cell (`/proc/PID/root/…`) of a path in the cell's mount namespace, for sockets and files
+    /// that the lab itself opens.
     pub fn outside(&self, inside: &Path) -> PathBuf {
         let below: PathBuf = inside
             .components()
@@ -318,12 +318,12 @@ impl Cell {
         PathBuf::from(format!("/proc/{}/root", self.holder_pid())).join(below)
     }
 
-    /// Kills everything inside, removes the control groups and verifies that nothing is left.
+    /// Kills every process inside, removes the control groups and verifies that nothing is left.
     ///
     /// # Errors
-    /// What is left, by name.
+    /// The names of what is left.
     pub fn destroy(mut self) -> Result<(), HostError> {
-        // Both are tried, whatever becomes of the first.
+        // The second step runs even if the first fails.
         let ended = self.holder.end();
         let removed = self.groups.iter_mut().map(Groups::remove);
         let removed = removed.fold(Ok(()), Result::and);

@@ -1,5 +1,5 @@
-//! The end of control groups: their processes killed, their directories removed. For cells that
-//! end, and for the journal, which undoes those that did not.
+//! Removes control groups: kills their processes and removes their directories. Used at the end of a cell, and by the
+//! journal for cells that did not end in order.
 
 use super::process;
 use crate::HostError;
@@ -11,19 +11,19 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Every group of ours starts with this; nothing else is ever killed or removed.
+/// The prefix of every group of vtax; no other group is killed or removed.
 pub(super) const PREFIX: &str = "vtax-";
-/// How long killed processes get to leave a group.
+/// Time limit for killed processes to leave a group.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// `f_type` of the two file systems (`linux/magic.h`).
+/// The values of `f_type` for the two file systems (`linux/magic.h`).
 const CGROUP_MAGIC: i64 = 0x27_e0eb;
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
 
-/// Kills the processes of a control group that an earlier run left, and removes it; what is no
-/// longer there counts as removed. For the journal.
+/// Kills the processes of a control group that an earlier run left behind, and removes the group; a missing group
+/// counts as removed. Used by the journal.
 ///
 /// # Errors
-/// When the path is not a control group of ours, or what is left of it.
+/// When the path is not a control group of vtax, or the processes and directories that remain.
 pub fn remove_stale(path: &Path) -> Result<(), HostError> {
     let about = match rustix::fs::statfs(path) {
         Ok(about) => about,
@@ -65,7 +65,7 @@ pub(super) fn remove_tree(top: &Path) -> Result<(), HostError> {
     })
 }
 
-/// Tries until it succeeds or [`END_LIMIT`] has passed: killed processes die when they are next
+/// Repeats an attempt until it succeeds or [`END_LIMIT`] has passed: killed processes end when they are next
 /// scheduled, and a group is busy until then.
 pub(super) fn until_done(
     mut attempt: impl FnMut() -> Result<(), HostError>,
@@ -98,7 +98,7 @@ pub(super) fn stuck(verb: &str, folder: &Path, pids: &BTreeSet<u32>) -> HostErro
     }
 }
 
-/// Sends SIGKILL to everything in a group and below it; returns whom.
+/// Sends SIGKILL to every process in a group and below it; returns their PIDs.
 pub(super) fn kill_below(folder: &Path) -> BTreeSet<u32> {
     // One write kills the whole subtree, without a race against forks (v2, Linux 5.14).
     let _ = kernel_file::store(&folder.join("cgroup.kill"), "1");
@@ -107,12 +107,12 @@ pub(super) fn kill_below(folder: &Path) -> BTreeSet<u32> {
         .unwrap_or_default()
         .lines()
     {
-        // 0 stands for a process outside our PID namespace; `kill 0` would mean ourselves.
+        // 0 means a process outside this PID namespace; `kill 0` would mean this process's own group.
         let Some(pid) = process.parse().ok().and_then(Pid::from_raw) else {
             continue;
         };
         found.insert(pid.as_raw_nonzero().get().unsigned_abs());
-        // It may have ended since.
+        // The process may have ended since.
         let _ = kill_process(pid, Signal::KILL);
     }
     for child in folders_in(folder) {

@@ -1,4 +1,4 @@
-//! What a cell needs of the host, checked before any trial, each with its remedy.
+//! The requirements of a cell on the host, each with its remedy, checked before any trial.
 
 use super::cgroup::Hierarchies;
 use super::link::LinkConfig;
@@ -20,16 +20,16 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("chroot", "coreutils"),
 ];
 
-/// A privilege that vtax uses.
+/// A Linux capability that vtax uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capability {
     /// Its bit (`linux/capability.h`).
     bit: u32,
     /// Its name.
     pub name: &'static str,
-    /// What is lost without it.
+    /// The functions that are unavailable without it.
     pub without: &'static str,
-    /// Whether every cell takes it.
+    /// Whether every cell needs it.
     pub needed: bool,
 }
 
@@ -86,7 +86,7 @@ pub const CAPABILITIES: [Capability; 9] = [
     capability(39, "CAP_BPF", "no BPF programs"),
 ];
 
-/// The capabilities that a process lacks, by its `/proc/PID/status`: all where that tells none.
+/// The capabilities that a process lacks, from its `/proc/PID/status`; all of them where the text has no such line.
 pub fn lacking(status: &str) -> Vec<Capability> {
     let held = status
         .lines()
@@ -101,10 +101,10 @@ pub fn lacking(status: &str) -> Vec<Capability> {
         .collect()
 }
 
-/// Checks that this host can make a cell with such a link.
+/// Checks that this host can create a cell with such a link.
 ///
 /// # Errors
-/// The first thing that is missing, with its remedy.
+/// The first missing requirement, with its remedy.
 pub fn check(link: &LinkConfig) -> Result<(), HostError> {
     for (name, package) in PROGRAMS {
         need_program(name, package)?;
@@ -132,7 +132,7 @@ pub fn check(link: &LinkConfig) -> Result<(), HostError> {
     link.switch.check()
 }
 
-/// Whether the kernel can delay packets, found out by doing it on a loopback of its own.
+/// Whether the kernel can delay packets: tries it on the loopback device of a new network namespace.
 pub fn has_netem() -> bool {
     Command::new("unshare")
         .args([
