@@ -430,7 +430,7 @@ fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
     run_logged(command, log, &mut |_| {})
 }
 
-/// The space that the tree takes, in blocks of 4 KiB.
+/// The bytes that the tree takes in an image with blocks of 4 KiB.
 fn tree_bytes(dir: &Path) -> Result<u64, HostError> {
     let mut total = 4096;
     for entry in fs::read_dir(dir).map_err(HostError::file("read", dir))? {

@@ -24,7 +24,8 @@ const INIT_FAILED: &str = "vtax-init: FAILED";
 pub(in crate::platform) struct Process {
     name: &'static str,
     child: Child,
-    /// The VMM itself where `child` only waits for it; the open descriptor keeps its number from being reused.
+    /// A pidfd of the VMM where `child` only waits for it, so that no signal reaches another process of the same
+    /// number.
     vmm: Option<OwnedFd>,
     messages: PathBuf,
     console: PathBuf,
