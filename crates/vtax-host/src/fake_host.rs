@@ -1,4 +1,4 @@
-//! Hosts made of files, for tests: trees that look like `/proc`, `/sys` and the rest.
+//! Fake hosts for tests: directory trees that look like `/proc`, `/sys` and others.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 /// A host in a temporary directory.
 pub struct FakeHost {
     directory: tempfile::TempDir,
-    /// Where its trees are.
+    /// The roots of its trees.
     pub roots: Roots,
 }
 
 impl FakeHost {
-    /// Nothing at all.
+    /// A host without any file.
     pub fn empty() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let roots = Roots::below(directory.path());
@@ -160,7 +160,7 @@ impl FakeHost {
         self.file("proc/cpuinfo", &cpuinfo);
     }
 
-    /// A frequency policy with its governor and the ones that it offers.
+    /// Adds a frequency policy with its governor and the offered ones.
     pub fn policy(&self, number: u32, governor: &str, offered: &str) {
         let policy = format!("sys/devices/system/cpu/cpufreq/policy{number}");
         self.file(
@@ -174,7 +174,7 @@ impl FakeHost {
         self.file(&format!("{policy}/scaling_cur_freq"), "2100000\n");
     }
 
-    /// Control groups as v1 mounts them.
+    /// Adds control groups as v1 mounts them.
     pub fn cgroups_v1(&self) {
         self.file(
             "proc/self/mountinfo",
@@ -186,7 +186,7 @@ impl FakeHost {
         );
     }
 
-    /// Control groups as v2 mounts them, with these controllers.
+    /// Adds control groups as v2 mounts them, with these controllers.
     pub fn cgroups_v2(&self, controllers: &str) {
         self.file(
             "proc/self/mountinfo",
@@ -198,7 +198,7 @@ impl FakeHost {
         );
     }
 
-    /// Control groups as systemd mounts both.
+    /// Adds control groups as systemd mounts both versions.
     pub fn cgroups_hybrid(&self) {
         self.cgroups_v1();
         let path = self.path("proc/self/mountinfo");
@@ -228,12 +228,12 @@ impl FakeHost {
         fs::write(path, text).unwrap();
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn directory(&self, path: &str) {
         fs::create_dir_all(self.path(path)).unwrap();
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub fn link(&self, path: &str, to: &Path) {
         let path = self.path(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -246,7 +246,7 @@ impl FakeHost {
         fs::remove_file(self.path(path)).unwrap();
     }
 
-    /// A program that prints `output`.
+    /// Creates a program that prints `output`.
     pub fn program(&self, name: &str, output: &str) {
         let path = format!("bin/{name}");
         self.file(&path, &format!("#!/bin/sh\ncat <<'END'\n{output}\nEND\n"));

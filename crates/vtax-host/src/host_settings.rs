@@ -1,5 +1,5 @@
-//! Host-state factors: settings of the host's kernel that a plan may set and vary. Each old
-//! value is journalled before a new one is written, and every write is read back.
+//! Host-state factors: settings of the host's kernel that a plan may set and vary. Each old value is recorded in the
+//! journal before a new one is written, and every write is read back.
 
 use crate::facts::{chosen, cpu_directories, frequency_policies};
 use crate::journal::Journal;
@@ -9,7 +9,7 @@ use crate::settings::{Domain, Parameter, Settings};
 use crate::{HostError, Roots};
 use std::path::{Path, PathBuf};
 
-/// What a plan may set of the host.
+/// The host parameters of a plan.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter::unset("host.smt", Domain::Bool).help("simultaneous multithreading of every core"),
     Parameter::unset(
@@ -37,10 +37,10 @@ pub const PARAMETERS: &[Parameter] = &[
     .help("deepest idle state that a CPU may enter, such as \"C1\" or \"1\""),
 ];
 
-/// Whether this host has what the `host.*` settings change, without changing anything.
+/// Checks, without changing anything, that this host supports these `host.*` settings.
 ///
 /// # Errors
-/// The first setting that this host cannot make, with what it can.
+/// The first setting that this host does not support, with the values that it does.
 pub fn check(settings: &Settings, sys: &Path) -> Result<(), HostError> {
     let roots = roots_of(sys);
     for key in settings.0.keys().filter(|key| key.starts_with("host.")) {
@@ -54,12 +54,12 @@ pub fn check(settings: &Settings, sys: &Path) -> Result<(), HostError> {
 /// Puts the `host.*` settings in force. Values that already are in force are not written.
 ///
 /// # Errors
-/// When this host does not offer the value, or it does not stay. What was written before the
-/// error stands in the journal and is undone from there.
+/// When this host does not offer the value, or the value does not stay. The writes before the error are in the
+/// journal, which can undo them.
 pub fn apply(settings: &Settings, sys: &Path, journal: &mut Journal) -> Result<(), HostError> {
     let roots = roots_of(sys);
-    // In the order of `PARAMETERS`: SMT decides which CPUs exist for the others, and the
-    // journal undoes in reverse.
+    // In the order of `PARAMETERS`: SMT determines which CPUs exist for the others, and the journal undoes in
+    // reverse.
     for parameter in PARAMETERS {
         for assignment in assignments(settings, parameter.key, &roots)? {
             assignment.make(journal)?;
@@ -81,7 +81,7 @@ struct Assignment {
     key: String,
     path: PathBuf,
     value: String,
-    /// The values that the kernel offers for this file, where it says so.
+    /// The values that the kernel offers for this file, where it lists them.
     offers: Option<Vec<String>>,
 }
 
@@ -128,7 +128,7 @@ impl Assignment {
         let recorded = journal.record_setting(&self.path, old, &self.value)?;
         match store(&self.path, &self.value) {
             Ok(()) => verify(&self.path, &self.value).or_else(|error| {
-                // What the kernel made of the value is to be undone too.
+                // The kernel may store another form of the value, which must be undone too.
                 if let Some(now) = text(&self.path) {
                     journal.rewrite(recorded, chosen(&now))?;
                 }
@@ -145,7 +145,7 @@ impl Assignment {
         }
     }
 
-    // A CPU that goes offline takes its cpufreq directory along; there is nothing left to set.
+    // The cpufreq directory of a CPU disappears when the CPU goes offline; nothing is left to set.
     fn vanished(&self) -> bool {
         self.key == "host.governor" && !self.path.exists()
     }
@@ -199,8 +199,8 @@ fn required_bool(settings: &Settings, key: &str) -> Result<bool, HostError> {
     }
 }
 
-/// Whether the settings have a governor that lets the frequency follow the load. What `powersave` does depends on the
-/// driver: with intel_pstate it follows.
+/// Whether the settings have a governor that lets the frequency follow the load. The effect of `powersave` depends on
+/// the driver: with intel_pstate the frequency follows the load.
 pub fn follows_load(settings: &Settings) -> bool {
     settings
         .text("host.governor")
@@ -259,9 +259,9 @@ fn smt(key: &str, on: bool, roots: &Roots) -> Result<Vec<Assignment>, HostError>
     let value = if on { "on" } else { "off" };
     let offers = match now.as_str() {
         "on" | "off" => vec!["on".to_owned(), "off".to_owned()],
-        // Off for good until the next boot: that is what `off` asks for.
+        // `forceoff` keeps SMT off until the next boot, which satisfies `off`.
         "forceoff" if !on => return Ok(Vec::new()),
-        // A processor without SMT is as off as can be.
+        // A processor without SMT satisfies `off`.
         "notsupported" if !on => return Ok(Vec::new()),
         other => vec![other.to_owned()],
     };
@@ -276,8 +276,8 @@ fn ksm(key: &str, on: bool, roots: &Roots) -> Result<Vec<Assignment>, HostError>
     let Some(now) = text(&path) else {
         return Err(absent(key, &path, "this kernel has no KSM"));
     };
-    // 0 stops scanning but keeps what is merged; 2 stops and unmerges (admin-guide/mm/ksm).
-    // A fresh kernel's 0 has merged nothing and is left as it is.
+    // 0 stops scanning but keeps merged pages; 2 stops and unmerges (admin-guide/mm/ksm). A fresh kernel's 0 has
+    // merged nothing and is left as it is.
     let merged = roots
         .sys_text("kernel/mm/ksm/pages_sharing")
         .is_some_and(|pages| pages != "0");
@@ -306,14 +306,14 @@ fn hugepages(key: &str, value: &str, roots: &Roots) -> Result<Vec<Assignment>, H
     }])
 }
 
-/// The states deeper than `deepest`, of every CPU, are switched off. The others stay as they are: the
-/// kernel keeps some off by itself.
+/// Disables the states deeper than `deepest`, of every CPU. The others stay as they are, since the kernel disables
+/// some states by itself.
 fn idle(key: &str, deepest: &str, roots: &Roots) -> Result<Vec<Assignment>, HostError> {
     let mut assignments = Vec::new();
     let mut has_states = false;
     for cpu in cpu_directories(roots) {
         let idle = cpu.join("cpuidle");
-        // The deeper, the higher the number (kernel: admin-guide/pm/cpuidle).
+        // A deeper state has a higher number (kernel: admin-guide/pm/cpuidle).
         let states: Vec<(String, String, PathBuf)> = names(&idle)
             .into_iter()
             .filter_map(|entry| {
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn a_write_that_does_not_stick_is_an_error_and_stays_in_the_journal() {
         let host = FakeHost::intel_server();
-        // Takes every write and keeps none, like a governor that the platform overrides.
+        // Accepts every write and keeps none, like a governor that the platform overrides.
         host.link(
             "sys/devices/system/cpu/intel_pstate/no_turbo",
             Path::new("/dev/null"),
@@ -535,7 +535,7 @@ mod tests {
                 && message.contains("host.governor = `performance`"),
             "{message}"
         );
-        // The three before it can be undone.
+        // The three earlier entries can be undone.
         assert_eq!(journal.pending().len(), 4);
         assert_eq!(
             host.read("sys/devices/system/cpu/cpufreq/policy2/scaling_governor"),
@@ -600,7 +600,7 @@ mod tests {
             let error = check(&settings(&[(key, level)]), &host.roots.sys).unwrap_err();
             assert!(error.to_string().contains(key), "{error}");
         }
-        // A processor with one thread a core already is what `off` asks for.
+        // A processor with one thread a core satisfies `off`.
         check(
             &settings(&[("host.smt", Level::Bool(false))]),
             &host.roots.sys,
@@ -608,7 +608,7 @@ mod tests {
         .unwrap();
     }
 
-    /// An idle state of a CPU, and whether it is off.
+    /// Adds an idle state of a CPU, with its `disable` file.
     fn idle_state(host: &FakeHost, cpu: u32, number: usize, name: &str, disable: &str) {
         let state = format!("sys/devices/system/cpu/cpu{cpu}/cpuidle/state{number}");
         host.file(&format!("{state}/name"), &format!("{name}\n"));
@@ -620,7 +620,7 @@ mod tests {
         let host = FakeHost::intel_server();
         for cpu in 0..8 {
             for (number, name) in ["POLL", "C1", "C1E", "C6"].into_iter().enumerate() {
-                // The kernel itself keeps C1 off here.
+                // The kernel itself disables C1 here.
                 idle_state(
                     &host,
                     cpu,

@@ -1,4 +1,4 @@
-//! The meters of a run: opened once, probed once, and read in every trial.
+//! The meters of a run: opened and probed once, and read in every trial.
 
 use crate::HostError;
 use crate::Roots;
@@ -25,21 +25,21 @@ pub struct Meters {
     open: Vec<Shared>,
     /// Series of owner `host` whose sum is the host's energy, with the flag of their meter.
     pub energy: Vec<(String, Source)>,
-    /// What computes that energy, where it is modelled.
+    /// The power model that computes that energy, where the energy is modelled.
     pub model: Option<PowerModel>,
 }
 
-/// Meters that are open, and which of this host's cannot be used though they are there.
+/// The open meters, and notes about meters of this host that exist but cannot be used.
 pub struct Opened {
     /// The open ones, in order of preference.
     pub meters: Vec<Box<dyn Meter>>,
-    /// A sentence for each of the others.
+    /// A sentence for each unusable meter.
     pub unreadable: Vec<String>,
 }
 
 impl Meters {
-    /// Opens what a plan wants. `auto` is every meter that moves under load, and the model where
-    /// none of them covers the host.
+    /// Opens the meters that a plan requests. `auto` means every meter whose readings change under load, and the
+    /// model where none of these covers the host.
     ///
     /// # Errors
     /// When a meter that the plan names is absent, with the reason and the remedy.
@@ -119,16 +119,16 @@ fn series(energy: Option<HostEnergy>) -> Vec<(String, Source)> {
 /// Every meter of this host with its state, for `vtax meter list`.
 ///
 /// # Errors
-/// When what the environment says of meters is wrong, or the load for the probe cannot start.
+/// When the environment variables for meters are wrong, or the load for the probe cannot start.
 pub fn list(roots: &Roots) -> Result<Vec<Found>, HostError> {
     probed(discover(&meter::NAMES, roots)?)
 }
 
-/// Every meter of this host, opened and not probed: for those who watch a host at work, where a load to
-/// probe them with would be in the way.
+/// Opens every meter of this host without probing it, for observers of a working host, which a probe's load would
+/// disturb.
 ///
 /// # Errors
-/// When what the environment says of meters is wrong.
+/// When the environment variables for meters are wrong.
 pub fn open(roots: &Roots) -> Result<Opened, HostError> {
     let mut opened = Opened {
         meters: Vec::new(),
@@ -143,7 +143,7 @@ pub fn open(roots: &Roots) -> Result<Opened, HostError> {
     Ok(opened)
 }
 
-/// Of a meter that is there and cannot be used: its energy is left out, which a reader must know.
+/// A note about a meter that exists and cannot be used; the host's energy lacks its part.
 fn unreadable(absent: &Absent) -> Option<String> {
     absent.is_unreadable.then(|| {
         let remedy = absent.remedy.as_deref();
@@ -166,7 +166,7 @@ fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, HostError> {
     Ok(meter::discover(roots, &options, &clock))
 }
 
-/// Meters that never move are absent, whatever they claim; only measured ones need the load.
+/// Marks meters whose readings never change as absent; only measured meters need the load.
 fn probed(found: Vec<Found>) -> Result<Vec<Found>, HostError> {
     let measured = |found: &Found| {
         found
@@ -207,7 +207,7 @@ fn wall() -> Result<Option<WallConfig>, HostError> {
     }))
 }
 
-/// The calibrated model: the one that the environment names, or the one in this directory.
+/// The calibrated model: the one that the environment names, or the one in the current directory.
 fn model() -> Option<PathBuf> {
     let here = Path::new("power-model.toml");
     std::env::var_os(POWER_MODEL)
@@ -237,7 +237,7 @@ impl Instrument for Shared {
     }
 
     fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        // Trials follow one another, so the lock is free; a meter's panic would not spoil it.
+        // Trials run one after another, so the lock is free; a panic does not invalidate a meter.
         self.meter
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

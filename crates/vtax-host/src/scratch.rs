@@ -1,4 +1,4 @@
-//! The scratch disk: an ext4 image with one big file of noise, for disk workloads.
+//! The scratch disk for disk workloads: an ext4 image with one big file of random data.
 
 use crate::HostError;
 use crate::command::need_program;
@@ -10,15 +10,15 @@ use vtax_core::SplitMix64;
 
 /// The big file's name in the file system.
 pub const DATA_FILE: &str = "vtax-disk-read";
-/// Where targets have the file system.
+/// The mount point of the file system in targets.
 pub const MOUNT_POINT: &str = "/scratch";
 const MIB: u64 = 1 << 20;
 
-/// The image of a scratch disk whose [`DATA_FILE`] has `mib` MiB, in `folder`; made when it is
-/// not there yet. The file is noise, so that nothing on the way can skip or compress it.
+/// The image of a scratch disk whose [`DATA_FILE`] has `mib` MiB, in `folder`; created where it does not exist. The
+/// data are random, so that no layer can skip or compress them.
 ///
 /// # Errors
-/// When `mke2fs` is missing or fails, or the disk is too full; nothing partial is left.
+/// When `mke2fs` is missing or fails, or the disk is too full; no partial image is left.
 pub fn image(folder: &Path, mib: u64) -> Result<PathBuf, HostError> {
     let path = folder.join(format!("scratch-{mib}.ext4"));
     if path.exists() {
@@ -41,7 +41,7 @@ pub fn image(folder: &Path, mib: u64) -> Result<PathBuf, HostError> {
         .args([
             "-q", "-F", "-t", "ext4", "-b", "4096", "-m", "0", "-N", "1024",
         ])
-        // Otherwise the kernel goes on initialising in the background, during the trial.
+        // Otherwise the kernel initialises the file system in the background during the trial.
         .args([
             "-E",
             "lazy_itable_init=0,lazy_journal_init=0,root_owner=0:0",
@@ -85,7 +85,7 @@ fn need_space(folder: &Path, mib: u64) -> Result<(), HostError> {
     })
 }
 
-/// Random noise, the same each time.
+/// Writes pseudo-random data, the same each time.
 fn write_noise(path: &Path, mib: u64) -> Result<(), HostError> {
     let mut file = vtax_files::create(path)?;
     let mut random = SplitMix64::new(0);

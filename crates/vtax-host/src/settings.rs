@@ -1,4 +1,4 @@
-//! Settings: what a plan can set and vary, declared by whoever understands it.
+//! Settings: the parameters of a plan, declared by the platform, workload or host code that uses them.
 
 use crate::HostError;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// What values a parameter takes.
+/// The values that a parameter accepts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Domain {
     /// `true` or `false`.
@@ -47,18 +47,18 @@ pub enum Domain {
     Text(&'static str),
 }
 
-/// One thing that a platform, a workload or the host lets a plan set.
+/// One parameter of a platform, a workload or the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameter {
     /// Its full dotted key, such as `vm.vcpus`, `link.mtu` or `load.rate_mbit`.
     pub key: &'static str,
-    /// What it accepts.
+    /// The accepted values.
     pub domain: Domain,
-    /// The default as it would be written in a plan; `None`: unset.
+    /// The default as written in a plan; `None`: unset.
     pub default: Option<&'static str>,
-    /// What it does, in one line, with its unit.
+    /// A one-line description, with its unit.
     pub help: &'static str,
-    /// Another key by which plans may set it, in place of `key`.
+    /// Another key of the same parameter, which plans may use in place of `key`.
     pub alias: Option<&'static str>,
 }
 
@@ -81,19 +81,19 @@ impl Parameter {
         }
     }
 
-    /// With what it does, in one line, with its unit.
+    /// Sets the one-line description, with its unit.
     pub const fn help(mut self, help: &'static str) -> Self {
         self.help = help;
         self
     }
 
-    /// With another key by which plans may set it.
+    /// Sets another key that plans may use.
     pub const fn alias(mut self, alias: &'static str) -> Self {
         self.alias = Some(alias);
         self
     }
 
-    /// It under the key that a plan wrote; `None` where that is another parameter's.
+    /// The parameter under the key that a plan uses; `None` where the key is not one of its own.
     pub fn written(mut self, key: &str) -> Option<Self> {
         self.key = self.keys().find(|known| *known == key)?;
         Some(self)
@@ -104,14 +104,14 @@ impl Parameter {
         std::iter::once(self.key).chain(self.alias)
     }
 
-    /// The key that sets it in these settings; its own where none does.
+    /// The key that sets the parameter in these settings; its own key where none does.
     fn key_in(&self, settings: &Settings) -> &'static str {
         let mut keys = self.keys();
         keys.find(|key| settings.0.contains_key(*key))
             .unwrap_or(self.key)
     }
 
-    /// What is wrong with keys that set it twice; `None` where one does, or none.
+    /// The error text where both keys set the parameter; `None` where one does, or none.
     pub fn given_twice(&self, is_given: impl Fn(&str) -> bool) -> Option<String> {
         let (key, alias) = (self.key, self.alias?);
         (is_given(key) && is_given(alias)).then(|| {
@@ -119,10 +119,10 @@ impl Parameter {
         })
     }
 
-    /// That these settings do not set it twice.
+    /// Checks that these settings set the parameter at most once.
     ///
     /// # Errors
-    /// The two keys.
+    /// When both keys are set, with their names.
     pub fn given_once(&self, settings: &Settings) -> Result<(), HostError> {
         let twice = self.given_twice(|key| settings.0.contains_key(key));
         twice.map_or(Ok(()), |twice| Err(HostError::Setting(twice)))
@@ -138,10 +138,10 @@ impl Parameter {
         settings.integer(self.key_in(settings), self.parsed())
     }
 
-    /// As [`Parameter::integer`], within the bounds.
+    /// As [`Parameter::integer`], checked against the bounds.
     ///
     /// # Errors
-    /// When the number is beyond them.
+    /// When the number is out of bounds.
     pub fn bounded(&self, settings: &Settings) -> Result<u32, HostError> {
         let (key, value) = (self.key_in(settings), self.integer(settings));
         let (low, high) = match self.domain {
@@ -156,7 +156,7 @@ impl Parameter {
             })
     }
 
-    /// The error where the text in force is none of the words that the parameter takes.
+    /// The error for a text that is not one of the parameter's words.
     pub fn unknown(&self, word: &str) -> HostError {
         let words = match self.domain {
             Domain::Choice(words) => words,
@@ -175,12 +175,12 @@ impl Parameter {
         settings.number(self.key_in(settings), self.parsed())
     }
 
-    /// The switch in force: the one that is set, else the default, else `false`.
+    /// The boolean in force: the one that is set, else the default, else `false`.
     pub fn bool(&self, settings: &Settings) -> bool {
         settings.bool(self.key_in(settings), self.parsed())
     }
 
-    /// The text in force: the one that is set, else the default, else nothing.
+    /// The text in force: the one that is set, else the default, else an empty one.
     pub fn text<'a>(&self, settings: &'a Settings) -> &'a str {
         self.given(settings).or(self.default).unwrap_or_default()
     }
@@ -230,7 +230,7 @@ impl Settings {
         }
     }
 
-    /// A switch, or `default` where unset.
+    /// A boolean, or `default` where unset.
     pub fn bool(&self, key: &str, default: bool) -> bool {
         match self.0.get(key) {
             Some(Level::Bool(value)) => *value,

@@ -1,6 +1,5 @@
-//! Stop requests: SIGINT, SIGTERM and SIGHUP set a flag that the run loop polls, so that a trial
-//! is torn down in order. A second one ends the process at once; what is then left is undone at
-//! the next start.
+//! Stop requests: SIGINT, SIGTERM and SIGHUP set a flag that the run loop polls, so that a trial is torn down in
+//! order. A second signal ends the process at once; the remaining changes to the host are undone at the next start.
 
 use crate::HostError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
@@ -40,12 +39,12 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Whether somebody asked this process to stop.
+    /// Whether a stop request has arrived.
     pub fn interrupted(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// For the `?` of a loop that must stop when asked.
+    /// For the `?` of a loop that stops on request.
     ///
     /// # Errors
     /// [`HostError::Interrupted`] once a signal has arrived.
@@ -57,23 +56,22 @@ impl Signals {
         }
     }
 
-    /// The exit status that the shell's convention wants: 128 + the signal's number; `None`
-    /// while nobody asked.
+    /// The exit status by the shell's convention: 128 + the signal's number; `None` before any signal.
     pub fn exit_status(&self) -> Option<u8> {
         let signal = self.which.load(Ordering::SeqCst);
         self.interrupted()
             .then(|| u8::try_from(128 + signal).unwrap_or(u8::MAX))
     }
 
-    /// The flag itself, for code that is handed a flag instead of this type.
+    /// The flag itself, for code that takes a flag in place of this type.
     pub fn flag(&self) -> Arc<AtomicBool> {
         self.asked.clone()
     }
 }
 
-/// From here on this process ends, as by SIGPIPE, when it writes to a pipe whose reader has gone:
-/// right for a command that only prints. Whoever writes to sockets must not call it first: Rust
-/// ignores SIGPIPE, so that a peer who goes is an error there and not the end.
+/// Makes this process end, as by SIGPIPE, when it writes to a pipe whose reader has closed it, as suits a command
+/// that only prints. A process that writes to sockets must not call it first: Rust ignores SIGPIPE, so that a closed
+/// connection is an error and does not end the process.
 ///
 /// # Errors
 /// When the kernel refuses the handler.
@@ -82,9 +80,9 @@ pub fn end_with_reader() -> io::Result<()> {
     Ok(())
 }
 
-/// Ends this process as by SIGPIPE: for one that has stopped in order because nobody reads.
+/// Ends this process as by SIGPIPE, after an orderly stop because the reader of its output has closed it.
 pub fn end_unread() {
-    // A system call that refuses leaves a process that ends with a status of its own.
+    // If the system call fails, the process goes on to end with its own exit status.
     let _ = signal_hook::low_level::emulate_default_handler(SIGPIPE);
 }
 
@@ -98,7 +96,7 @@ mod tests {
 
     const ROLE: &str = "VTAX_SIGNALS_TEST_CHILD";
 
-    /// Not a test of its own: the process that the other tests send signals to.
+    /// Not a test by itself: the process that the other tests send signals to.
     #[test]
     fn child_process() {
         if std::env::var_os(ROLE).is_none() {
@@ -115,7 +113,7 @@ mod tests {
         std::thread::sleep(Duration::from_secs(60));
     }
 
-    // The test harness would hold back what `println!` says.
+    // The test harness would capture the output of `println!`.
     fn say(line: &str) {
         writeln!(io::stdout().lock(), "\n>{line}").unwrap();
         io::stdout().flush().unwrap();

@@ -1,36 +1,36 @@
-//! libvirt, by its own command `virsh`: a stable interface that is there wherever libvirt is.
+//! libvirt, through its command `virsh`: a stable interface that every installation of libvirt has.
 
 use crate::HostError;
 use crate::command::{MOST_OUTPUT, plain};
 use crate::untrusted;
 
-/// How the names of our domains start; no other domain is ever stopped.
+/// The prefix of the names of vtax's domains; no other domain is ever stopped.
 pub const PREFIX: &str = "vtax-";
 
-/// Longer than any call takes, the start of an emulated domain on a busy host included.
+/// Time limit of a call in seconds, longer than any takes, the start of an emulated domain on a busy host included.
 const LIMIT_SECONDS: &str = "120";
 
-/// A libvirt, as `virsh -c` names it.
+/// A libvirt connection, as `virsh -c` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Virsh {
-    /// Such as `qemu:///system`.
+    /// The connection's URI, such as `qemu:///system`.
     pub uri: String,
     /// Whether the connection itself refuses every change.
     pub reads_only: bool,
 }
 
 impl Virsh {
-    /// Runs a command of virsh; what it printed.
+    /// Runs a command of virsh and returns its output.
     ///
     /// # Errors
-    /// When there is no virsh, or what it said when it failed, with what to do.
+    /// When virsh is missing, or its error output with the remedy.
     pub fn run(&self, arguments: &[&str]) -> Result<String, HostError> {
         let mut command = plain("timeout");
         command.args(["--kill-after=5", LIMIT_SECONDS, "virsh", "--quiet"]);
         if self.reads_only {
             command.arg("--readonly");
         }
-        // A session's socket is below it, and so are the keys for a host that ssh leads to.
+        // The socket of a session connection is in these directories, as are the keys for ssh connections.
         for name in ["HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);
@@ -44,7 +44,7 @@ impl Virsh {
             return Ok(text(&output.stdout));
         }
         let said = text(&output.stderr);
-        // `timeout` says so where there is no such program.
+        // `timeout` exits with 127 where there is no such program.
         if output.status.code() == Some(127) {
             return Err(HostError::Missing {
                 what: "the program `virsh`, by which vtax talks to libvirt,".to_owned(),
@@ -81,10 +81,10 @@ impl Virsh {
         }
     }
 
-    /// Ends a domain that vtax made; one that is gone counts as ended.
+    /// Ends a domain that vtax created; a missing one counts as ended.
     ///
     /// # Errors
-    /// When it is not ours, or does not end.
+    /// When it is not a domain of vtax, or does not end.
     pub fn end(&self, domain: &str) -> Result<(), HostError> {
         if !domain.starts_with(PREFIX) {
             return Err(HostError::Invalid {
@@ -98,7 +98,7 @@ impl Virsh {
         let ended = self.run(&["destroy", "--domain", domain]);
         match self.state(domain)? {
             None => Ok(()),
-            // It may have ended by itself in between.
+            // The domain may have ended by itself in between.
             Some(_) => ended.map(drop),
         }
     }

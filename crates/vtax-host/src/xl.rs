@@ -1,4 +1,4 @@
-//! Xen's toolstack: `xl` and `xenstore-read`, and what they print. Every call has a deadline.
+//! Xen's toolstack: calls of `xl` and `xenstore-read`, and parsers of their output. Every call has a deadline.
 
 use crate::HostError;
 use crate::command::{MOST_OUTPUT, plain};
@@ -10,31 +10,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Far beyond what any call takes, an emulated Dom0's creation of a domain included (4 s).
+/// Time limit of a call in seconds, far above any duration, an emulated Dom0's creation of a domain included (4 s).
 const LIMIT_SECONDS: &str = "120";
 
-/// How long a domain may take to vanish after it was destroyed.
+/// Time limit for a destroyed domain to vanish.
 const DESTROY_LIMIT: Duration = Duration::from_secs(15);
 
-/// How the names of our domains start; no other domain is ever destroyed.
+/// The prefix of the names of vtax's domains; no other domain is ever destroyed.
 pub const PREFIX: &str = "vtax-";
 
-/// Where libxl keeps a log of each domain's QEMU.
+/// The directory of libxl's log of each domain's QEMU.
 const LOG_DIR: &str = "/var/log/xen";
 
 /// A domain in the list of `xl list`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Listed {
-    /// As its configuration has it.
+    /// The name in its configuration.
     pub name: String,
-    /// Not given again before the hypervisor ends.
+    /// The domain's number, not used again before the hypervisor ends.
     pub id: u32,
-    /// What `xl` writes as `-b----`: running, blocked, paused, shut down, crashed, dying.
+    /// The state flags of `xl`, such as `-b----`: running, blocked, paused, shut down, crashed, dying.
     flags: String,
 }
 
 impl Listed {
-    /// Why its guest runs no more, if that is so.
+    /// The reason why its guest has stopped running; `None` while it runs.
     pub fn end(&self) -> Option<&'static str> {
         if self.flags.contains('c') {
             Some("crashed")
@@ -48,8 +48,8 @@ impl Listed {
     }
 }
 
-/// The table of `xl list`: `Name ID Mem VCPUs State Time(s)`. Names may have blanks in them, and
-/// lines that are not understood are left out.
+/// Parses the table of `xl list`: `Name ID Mem VCPUs State Time(s)`. Names may contain blanks, and malformed lines
+/// are left out.
 fn parse_list(text: &str) -> Vec<Listed> {
     text.lines()
         .filter_map(|line| {
@@ -80,10 +80,10 @@ pub fn line(program: &str, arguments: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Runs a command to its end; what it printed.
+/// Runs a command to its end and returns its output.
 ///
 /// # Errors
-/// When it cannot be started or fails, with the end of what it said.
+/// When it cannot be started or fails, with the end of its output.
 pub fn output(mut command: Command, what: &str) -> Result<String, HostError> {
     let output = untrusted::output(command.stdin(Stdio::null()), MOST_OUTPUT)
         .map_err(HostError::process("start", format!("`{what}`")))?;
@@ -117,7 +117,7 @@ pub fn list() -> Result<Vec<Listed>, HostError> {
     Ok(parse_list(&run("xl", &["list"])?))
 }
 
-/// The domain of a name.
+/// The domain of that name.
 ///
 /// # Errors
 /// As [`list`].
@@ -125,7 +125,7 @@ pub fn find(name: &str) -> Result<Option<Listed>, HostError> {
     Ok(list()?.into_iter().find(|domain| domain.name == name))
 }
 
-/// A share of processors as schedulers know it: in percent of one, at least 1, for 0 is none.
+/// A share of processors in the schedulers' unit: percent of one processor, at least 1, since 0 means no cap.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -135,18 +135,18 @@ pub fn percent(processors: f64) -> u32 {
     (processors * 100.0).round().clamp(1.0, 65_535.0) as u32
 }
 
-/// A scheduler that caps domains.
+/// A Xen scheduler that can cap domains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheduler {
-    /// Of `xl`.
+    /// The subcommand of `xl`.
     command: &'static str,
 }
 
 impl Scheduler {
-    /// This host's.
+    /// The scheduler of this host.
     ///
     /// # Errors
-    /// When `xl` does not answer, or the scheduler knows no caps.
+    /// When `xl` does not answer, or the scheduler has no caps.
     pub fn find() -> Result<Self, HostError> {
         let said = run("xl", &["info"])?;
         let name = fact(&said, "xen_scheduler").unwrap_or_default();
@@ -166,7 +166,7 @@ impl Scheduler {
     /// The cap of a domain, in percent of a processor; 0 is none.
     ///
     /// # Errors
-    /// When `xl` does not know it.
+    /// When `xl` does not show the domain's cap.
     pub fn cap(self, domain: u32) -> Result<u32, HostError> {
         let said = run("xl", &[self.command, "-d", &domain.to_string()])?;
         parse_cap(&said, domain).ok_or_else(|| HostError::Protocol {
@@ -175,7 +175,7 @@ impl Scheduler {
         })
     }
 
-    /// Sets it.
+    /// Sets the cap of a domain in percent of a processor; 0 is none.
     ///
     /// # Errors
     /// When `xl` refuses, or the domain is gone.
@@ -185,8 +185,9 @@ impl Scheduler {
     }
 }
 
-/// Gives a domain its cap back, where the one that vtax set is still in force; without `written` that is not known, and
-/// it is given back in any case. A domain that is gone needs none. Why a cap is left, in words.
+/// Restores the cap of a domain, where a cap that vtax set is still in force; without `written` the caps of vtax are
+/// unknown, and the old cap is restored in any case. A domain that is gone needs no restoration. Returns the reason,
+/// in words, where a cap is left.
 ///
 /// # Errors
 /// When `xl` does not answer or refuses.
@@ -206,20 +207,20 @@ pub fn restore_cap(
         scheduler.set_cap(domain, percent).map(|()| None)
     };
     let restored = restore();
-    // It may have ended in between.
+    // The domain may have ended in between.
     if restored.is_err() && !is_there(domain)? {
         return Ok(None);
     }
     restored
 }
 
-/// Why a domain's present cap stays.
+/// The reason to leave a domain's present cap.
 fn left_cap(now: u32, old: u32, written: Option<&Written>) -> Option<String> {
     let is_ours = written.is_none_or(|written| written.has(&now.to_string()));
     (now != old && !is_ours).then(|| set_by_others(now))
 }
 
-/// Why a domain's cap of so many percent is left as it is.
+/// The reason to leave a domain's cap of that many percent.
 pub fn set_by_others(now: u32) -> String {
     format!("another program has set it to {now} % since")
 }
@@ -232,7 +233,7 @@ pub fn is_there(domain: u32) -> Result<bool, HostError> {
     Ok(list()?.iter().any(|listed| listed.id == domain))
 }
 
-/// Of `xl info`.
+/// The value of a key in the output of `xl info`.
 fn fact<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -240,8 +241,8 @@ fn fact<'a>(text: &'a str, wanted: &str) -> Option<&'a str> {
         .map(|(_, value)| value.trim())
 }
 
-/// Whether the hypervisor has the processor's virtualization to run domains on, and a way to give them
-/// pages there: nested ones, or shadows of them, which Debian's has not.
+/// Whether the hypervisor can run HVM domains: the processor's virtualization, with nested paging (hap) or shadow
+/// page tables. Debian's Xen has no shadow page tables.
 ///
 /// # Errors
 /// When `xl` fails.
@@ -256,7 +257,7 @@ fn knows_hvm(info: &str) -> bool {
     words.contains(&"hvm") && (words.contains(&"hap") || words.contains(&"shadow"))
 }
 
-/// Of the table `Name ID Weight Cap`; names may have blanks in them.
+/// The cap of a domain in the table `Name ID Weight Cap`; names may contain blanks.
 fn parse_cap(text: &str, domain: u32) -> Option<u32> {
     text.lines().find_map(|line| {
         let mut words = line.split_whitespace().rev();
@@ -266,7 +267,7 @@ fn parse_cap(text: &str, domain: u32) -> Option<u32> {
     })
 }
 
-/// Lets a domain that was created paused run.
+/// Unpauses a domain that was created paused.
 ///
 /// # Errors
 /// When `xl` fails.
@@ -274,10 +275,10 @@ pub fn unpause(name: &str) -> Result<(), HostError> {
     run("xl", &["unpause", name]).map(drop)
 }
 
-/// The socket of the channel that is a domain's console 1, the second one.
+/// The socket of the channel that is a domain's console 1, its second console.
 ///
 /// # Errors
-/// When the store does not answer or does not know it.
+/// When the store does not answer or has no such entry.
 pub fn channel(id: u32) -> Result<PathBuf, HostError> {
     let backend = run(
         "xenstore-read",
@@ -290,18 +291,18 @@ pub fn channel(id: u32) -> Result<PathBuf, HostError> {
 /// The terminal of a domain's console.
 ///
 /// # Errors
-/// When the store does not answer or does not know it.
+/// When the store does not answer or has no such entry.
 pub fn console(id: u32) -> Result<PathBuf, HostError> {
     let path = format!("/local/domain/{id}/console/tty");
     let tty = run("xenstore-read", &[&path])?;
     Ok(PathBuf::from(tty.trim_end()))
 }
 
-/// Destroys the domain of that name, if there is one, and removes libxl's logs of it. Also its
-/// processes in Dom0 end.
+/// Destroys the domain of that name, if there is one, and removes libxl's logs of it. The domain's processes in Dom0
+/// end too.
 ///
 /// # Errors
-/// When the name is not one of ours, or the domain does not go.
+/// When the name is not one of vtax's, or the domain does not vanish.
 pub fn destroy(name: &str) -> Result<(), HostError> {
     if !is_ours(name) {
         return Err(HostError::Invalid {
@@ -338,7 +339,7 @@ fn is_ours(name: &str) -> bool {
             .all(|letter| letter.is_ascii_alphanumeric() || letter == '-')
 }
 
-/// Removes `qemu-dm-NAME.log` and its like, with the older ones that libxl numbers.
+/// Removes `qemu-dm-NAME.log` and `xl-NAME.log`, with the older ones that libxl numbers.
 fn remove_logs(folder: &Path, name: &str) -> Result<(), HostError> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Ok(());

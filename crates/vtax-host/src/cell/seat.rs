@@ -20,21 +20,21 @@ use std::sync::Arc;
 /// The name of the target's seat.
 pub use vtax_core::owner::TARGET;
 
-/// What a seat is to be like.
+/// The configuration of a seat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeatConfig {
-    /// The guest's name, which owns what is read of it.
+    /// The guest's name, the owner of its readings.
     pub name: String,
     /// Processors of the guest, VMM included.
     pub pin: Option<CpuList>,
     /// Processors of its client.
     pub client_pin: Option<CpuList>,
-    /// How much of them.
+    /// The guest's weight and cap of CPU time.
     pub share: Share,
-    /// The image of its scratch disk, where the workload needs one ([`crate::scratch::image`]). One
-    /// seat at a time may write to it.
+    /// The image of its scratch disk, where the workload needs one ([`crate::scratch::image`]). Only one seat at a
+    /// time may write to it.
     pub scratch: Option<PathBuf>,
-    /// The guest was made by others and is on the host's own network, and so is its client.
+    /// The guest was not created by vtax and is on the host's own network, as is its client.
     pub is_outside: bool,
 }
 
@@ -52,10 +52,10 @@ impl Default for SeatConfig {
 }
 
 impl SeatConfig {
-    /// The seat that `target.*` and `client.pin` describe, without a scratch disk.
+    /// The seat of the settings `target.*` and `client.pin`, without a scratch disk.
     ///
     /// # Errors
-    /// When a list of processors is wrong or names absent ones.
+    /// When a processor list is malformed or names absent processors.
     pub fn from_settings(name: &str, settings: &Settings) -> Result<Self, HostError> {
         let pin = |key| settings.text(key).map(CpuList::parse_online).transpose();
         Ok(Self {
@@ -69,10 +69,10 @@ impl SeatConfig {
     }
 }
 
-/// How many seats these are, if they can be in one cell.
+/// The number of seats, if one cell can hold all of them.
 ///
 /// # Errors
-/// When there are more than addresses, or two would share a name or a scratch disk.
+/// When there are more seats than addresses, or two seats would share a name or a scratch disk.
 pub(super) fn count(seats: &[SeatConfig]) -> Result<u8, HostError> {
     for (index, seat) in seats.iter().enumerate() {
         let mut others = seats.iter().take(index);
@@ -106,7 +106,7 @@ pub(super) fn count(seats: &[SeatConfig]) -> Result<u8, HostError> {
         })
 }
 
-/// A name of this seat of the cell `cell` that no other seat of this host has.
+/// A name for this seat of the cell `cell`, unique on this host.
 pub(super) fn unique_name(cell: &str, seat: u8) -> String {
     match seat {
         0 => cell.to_owned(),
@@ -131,12 +131,12 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// The guest's name, which owns what is read of it.
+    /// The guest's name, the owner of its readings.
     pub fn owner(&self) -> &'a str {
         &self.config.name
     }
 
-    /// A name that no other seat of this host has: letters, digits and `-`.
+    /// The seat's name, unique on this host: letters, digits and `-`.
     pub fn unique_name(&self) -> String {
         unique_name(self.cell.name(), self.entry.seat)
     }
@@ -161,24 +161,24 @@ impl<'a> Seat<'a> {
         self.cell.layout
     }
 
-    /// A command that will run in this cell: in `space`, in the cell's mount and PID namespaces, and
-    /// in the guest's control group, killed with the cell.
+    /// A command that will run in this cell: in `space`, in the cell's mount and PID namespaces, and in the guest's
+    /// control group. The end of the cell kills it.
     ///
-    /// Its environment is `PATH`, `LC_ALL=C` and `HOME` alone and its input is empty, unless the
-    /// caller sets more. The process that is spawned waits outside for the one inside and ends
-    /// as that does; killing it kills the other ([`Cell::host_pid`] tells that one's PID), but
-    /// for the first few milliseconds, when only the end of the cell does. Should the control
-    /// groups refuse the command, it ends with code 126; when there is no such program, with 127.
+    /// Its environment is `PATH`, `LC_ALL=C` and `HOME` alone and its input is empty, unless the caller sets more.
+    /// The spawned process waits outside for the command inside and ends when that ends. Killing the spawned process
+    /// kills the command ([`Cell::host_pid`] returns the command's PID), except in the first few milliseconds, when
+    /// only the end of the cell kills it. The process ends with code 126 if the control groups refuse the command,
+    /// and with 127 if there is no such program.
     pub fn command(&self, space: Space, line: &CommandLine) -> Command {
         self.entry.command_in(space, &self.entry.guest, line)
     }
 
-    /// As [`Seat::command`], in a group that was made by [`Group::below`].
+    /// As [`Seat::command`], in a group created by [`Group::below`].
     pub fn command_in(&self, space: Space, group: &Group, line: &CommandLine) -> Command {
         self.entry.command_in(space, group, line)
     }
 
-    /// The way in, which targets and clients keep.
+    /// The entry to the seat, which targets and clients keep.
     pub fn entry(&self) -> Arc<Entry> {
         Arc::clone(self.entry)
     }
@@ -196,7 +196,7 @@ impl<'a> Seat<'a> {
     /// Runs shell lines in the cell's mount namespace, outside its control groups.
     ///
     /// # Errors
-    /// When a line fails, with what it printed.
+    /// When a line fails, with its output.
     pub fn script(
         &self,
         space: Space,
@@ -236,7 +236,7 @@ impl<'a> Seat<'a> {
         format!("/run/netns/{}", link::numbered("target", self.entry.seat))
     }
 
-    /// The network of the host that the seat is connected to, if it is: its client is there.
+    /// The network of the host that the seat is connected to, where it is; the seat's client is there.
     pub fn outer_network(&self) -> Option<&'a OuterNetwork> {
         let outer = self.cell.config.outer.as_ref();
         outer.filter(|_| self.entry.seat == 0)
@@ -254,7 +254,7 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// The bridge in [`Space::Switch`] that the guest is on.
+    /// The guest's bridge in [`Space::Switch`].
     pub fn bridge(&self) -> &'static str {
         self.port().bridge
     }
@@ -280,12 +280,13 @@ impl<'a> Seat<'a> {
         IpAddr::V4(End::client(self.entry.seat).address())
     }
 
-    /// The name of the guest's tap: no other seat of the cell has it.
+    /// The name of the guest's tap, unique in the cell.
     pub fn tap_name(&self) -> String {
         format!("tap{}", self.entry.seat)
     }
 
-    /// Where VMMs run: beside the switch, or without one beside the client, whose device their tap is.
+    /// The space in which VMMs run: the switch's, or, without a switch, the client's, since the guest's tap is the
+    /// client's device.
     pub fn monitor_space(&self) -> Space {
         match self.link().switch {
             Switch::None => Space::Client,
@@ -293,12 +294,12 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// Makes a tap for a VMM that runs in [`Seat::monitor_space`], with the link's MTU.
-    /// The guest must be told the MTU too (virtio-net `host_mtu`), and a VMM must withhold the
-    /// offloads from its guest where the link has them off (`csum=off,gso=off,guest_tso4=off,…`).
+    /// Creates a tap for a VMM that runs in [`Seat::monitor_space`], with the link's MTU. The VMM must pass the MTU
+    /// to the guest too (virtio-net `host_mtu`), and where the link has no offloads it must not offer these to its
+    /// guest (`csum=off,gso=off,guest_tso4=off,…`).
     ///
     /// # Errors
-    /// When the kernel has no taps, or the name is no device name or taken.
+    /// When the kernel has no taps, or the name is not a valid device name or is taken.
     pub fn attach_tap(&self, name: &str, options: TapOptions) -> Result<(), HostError> {
         let is_device_name = !name.is_empty()
             && name.len() < 16
@@ -318,8 +319,8 @@ impl<'a> Seat<'a> {
             .map(drop)
     }
 
-    /// Takes a network device that the kernel made in the host's network namespace and puts it on
-    /// the bridge. When the cell ends before the device does, the kernel gives it back.
+    /// Moves a network device that the kernel created in the host's network namespace to the switch and attaches it
+    /// to the bridge. When the cell ends before the device does, the kernel moves the device back.
     ///
     /// # Errors
     /// When there is no such device, or a line of the set-up fails.
@@ -347,8 +348,8 @@ impl<'a> Seat<'a> {
         .map(drop)
     }
 
-    /// Connects the guest's network namespace to its bridge; returns the veth's name in the switch,
-    /// whose counters are the host's view: it *receives* what the guest sends.
+    /// Connects the guest's network namespace to its bridge; returns the veth's name in the switch. The veth's
+    /// counters are the host's view: it *receives* the packets that the guest sends.
     ///
     /// # Errors
     /// When it is already connected, or a line of the set-up fails.

@@ -1,4 +1,4 @@
-//! How much processor a guest may have: a weight against other guests, and a cap, by control groups.
+//! A guest's share of CPU time: a weight relative to other guests, and a cap, both set by control groups.
 
 use super::cgroup::Group;
 use crate::HostError;
@@ -21,17 +21,17 @@ pub(super) const CAP: Parameter = Parameter::unset("target.cpu_cap", Domain::Num
          that work for it",
     );
 
-/// What a guest may have.
+/// A guest's weight and cap.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Share {
-    /// As cgroup v2's `cpu.weight`.
+    /// The weight in units of cgroup v2's `cpu.weight`.
     weight: Option<u64>,
-    /// In processors.
+    /// The cap in processors.
     cap: Option<f64>,
 }
 
 impl Share {
-    /// What the settings say.
+    /// The share of these settings.
     pub fn from_settings(settings: &Settings) -> Self {
         Self {
             weight: settings
@@ -42,17 +42,17 @@ impl Share {
         }
     }
 
-    /// Against others, of whom each has 100.
+    /// The weight; guests without one have 100.
     pub fn weight(&self) -> Option<u64> {
         self.weight
     }
 
-    /// At most so many processors.
+    /// The cap in processors.
     pub fn processors(&self) -> Option<f64> {
         self.cap
     }
 
-    /// The same error, which says so where a guest may only have been too slow for its cap.
+    /// Extends a timeout error of a capped guest by the cap as a possible cause.
     pub fn explain(&self, mut error: HostError) -> HostError {
         if let (Some(cap), HostError::Timeout { what, .. }) = (self.cap, &mut error) {
             what.push_str(&format!(
@@ -63,15 +63,15 @@ impl Share {
         error
     }
 
-    /// Sets the weight of a seat, of which its guest is a part.
+    /// Sets the weight of a seat, which contains its guest.
     ///
     /// # Errors
-    /// When the seat has no such controller, or the kernel refuses.
+    /// When the seat has no such controller, or the kernel refuses the value.
     pub(super) fn weigh(&self, seat: &[PathBuf]) -> Result<(), HostError> {
         let Some(weight) = self.weight else {
             return Ok(());
         };
-        // v1 has 1024 where v2 has 100.
+        // v1's default is 1024, v2's is 100.
         let shares = (weight * 1024 / 100).max(2);
         write(
             WEIGHT.key,
@@ -83,7 +83,7 @@ impl Share {
         )
     }
 
-    /// Caps a guest.
+    /// Sets the cap of a guest.
     ///
     /// # Errors
     /// As [`Share::weigh`]; a group above may allow less.
@@ -104,10 +104,10 @@ impl Share {
     }
 }
 
-/// Refuses what control groups of a cell cannot hold.
+/// Refuses weights and caps for guests that a cell's control groups do not contain.
 ///
 /// # Errors
-/// Where the settings have a weight or a cap; `why` says who schedules the guest.
+/// When the settings have a weight or a cap; `why` names the scheduler of the guest.
 pub fn refuse(settings: &Settings, why: &str) -> Result<(), HostError> {
     match [WEIGHT, CAP]
         .iter()
@@ -121,7 +121,7 @@ pub fn refuse(settings: &Settings, why: &str) -> Result<(), HostError> {
     }
 }
 
-/// Writes to whichever of these files is there.
+/// Writes to the first of these files that exists.
 fn write(key: &str, folders: &[PathBuf], files: [(&str, String); 2]) -> Result<(), HostError> {
     for folder in folders {
         for (name, value) in &files {

@@ -1,5 +1,5 @@
-//! The switch between the ports of a cell: what it is, the shell lines that make it and plug devices
-//! in, and what it needs of the host.
+//! The switch between the ports of a cell: its kinds, the shell lines that create it and attach devices, and its
+//! requirements on the host.
 
 use super::cgroup::Group;
 use crate::HostError;
@@ -9,21 +9,21 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Whom the CPU time of a switch's own processes belongs to.
+/// The owner of the CPU time of a switch's own processes.
 pub use vtax_core::owner::SWITCH;
 
-/// The setting.
+/// The parameter that selects the switch.
 pub(super) const KIND: Parameter = Parameter::new("link.switch", Domain::Choice(&["bridge", "openvswitch", "none"]), "bridge").help("what is between the ports: Linux's bridge, Open vSwitch in the kernel, or nothing, where a VM's tap is its client's device");
 
-/// Where Open vSwitch has its sockets and database, in the cell's own `/run`.
+/// The directory of Open vSwitch's sockets and database, in the cell's own `/run`.
 const DIRECTORY: &str = "/run/openvswitch";
 /// The schema of its database, as every distribution installs it.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// How `ovs-vsctl` reaches that database. A daemon that does not answer fails the set-up.
+/// The `ovs-vsctl` command for that database. The set-up fails if the daemon does not answer in time.
 const CONTROL: &str = "ovs-vsctl --db=unix:/run/openvswitch/db.sock --timeout=20";
 const PACKAGE: &str = "openvswitch-switch";
 
-/// What is between the ports of a cell.
+/// The connection between the ports of a cell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Switch {
     /// Linux's bridge.
@@ -31,7 +31,7 @@ pub enum Switch {
     Bridge,
     /// Open vSwitch with the kernel's data path.
     OpenVswitch,
-    /// Nothing: a VM's tap is its client's device.
+    /// No switch: a VM's tap is its client's device.
     None,
 }
 
@@ -45,13 +45,13 @@ impl Switch {
         }
     }
 
-    /// Whether it has processes of its own, which are to be in a control group of theirs.
+    /// Whether the switch has processes of its own, which run in a separate control group.
     pub(super) fn has_daemons(self) -> bool {
         self == Self::OpenVswitch
     }
 
-    /// The shell lines that start its processes in that group. They are in the namespaces of whoever
-    /// runs the lines, know nothing of the host's own, and say nothing to its log.
+    /// The shell lines that start its processes in that group. The processes run in the namespaces of the shell, are
+    /// independent of the host's own Open vSwitch, and do not write to the host's log.
     pub(super) fn start(group: &Group) -> String {
         let entrances: String = group
             .entrances()
@@ -74,7 +74,7 @@ ovs-vswitchd unix:db.sock --unixctl=switch.ctl --pidfile=switch.pid $quiet
         )
     }
 
-    /// The shell lines that make a bridge of it.
+    /// The shell lines that create a bridge of this kind.
     pub(super) fn bridge(self, name: &str, mac: &str, mtu: u32) -> String {
         match self {
             Self::Bridge => format!(
@@ -93,7 +93,7 @@ ip link set {name} addrgenmode none up
         }
     }
 
-    /// What makes a device a port in the words of `ip link set`, where that can.
+    /// The argument of `ip link set` that makes a device a port; empty where `ip` cannot do it.
     pub(super) fn master(self, bridge: &str) -> String {
         match self {
             Self::Bridge => format!(" master {bridge}"),
@@ -101,11 +101,12 @@ ip link set {name} addrgenmode none up
         }
     }
 
-    /// The shell lines that make a device a port, where `ip` cannot.
+    /// The shell lines that make a device a port, where `ip` cannot do it.
     pub(super) fn plug(self, device: &str, bridge: &str) -> String {
         match self {
-            // Left to itself it takes our queueing disciplines off its ports. It says of a device that it
-            // cannot have, and ends well; and it says what it made, which nobody has asked.
+            // By default Open vSwitch removes the queueing disciplines of its ports, so the port gets a `linux-noop`
+            // QoS. ovs-vsctl succeeds even where a device cannot be a port, so the last line checks it. Its output is
+            // discarded.
             Self::OpenVswitch => format!(
                 "{CONTROL} add-port {bridge} {device} -- --id=@ours create qos type=linux-noop -- set port {device} qos=@ours >/dev/null
 ip -o link show dev {device} master ovs-system | grep -q .
@@ -115,7 +116,7 @@ ip -o link show dev {device} master ovs-system | grep -q .
         }
     }
 
-    /// Checks that this host has it.
+    /// Checks that this host has the switch.
     pub(super) fn check(self) -> Result<(), HostError> {
         if self != Self::OpenVswitch {
             return Ok(());
@@ -141,7 +142,7 @@ ip -o link show dev {device} master ovs-system | grep -q .
     }
 }
 
-/// Whether the kernel knows Open vSwitch; asking loads the module.
+/// Whether the kernel supports Open vSwitch; the query loads the module.
 fn has_datapath() -> bool {
     Command::new("genl")
         .args(["ctrl", "get", "name", "ovs_datapath"])
@@ -152,7 +153,7 @@ fn has_datapath() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// A path as one word of a shell.
+/// A path quoted as one word for the shell.
 fn quoted(path: &Path) -> String {
     let mut word = String::from("'");
     // Writing to a string cannot fail.

@@ -1,10 +1,10 @@
-//! A cell's way out: the target's seat is connected to a network of the host, through which a client
-//! on another machine reaches it.
+//! A cell's uplink: connects the target's seat to a network of the host, through which a client on another machine
+//! reaches it.
 //!
-//! To a bridge of the host leads a veth pair: its outer end becomes a port of that bridge, and the
-//! kernel removes it with the inner end, which goes with the cell's network namespace. On a device of
-//! the host sits a macvlan, made in the cell's network namespace. Nothing else outside is touched: the
-//! new port changes neither the address nor the MTU of the bridge.
+//! A veth pair leads to a bridge of the host: its outer end becomes a port of that bridge, and the kernel removes it
+//! with the inner end, which ends with the cell's network namespace. For a device of the host the uplink is a macvlan
+//! on that device, created in the cell's network namespace. Nothing else outside changes: the new port changes
+//! neither the address nor the MTU of the bridge.
 
 use super::Space;
 use super::entry::Entry;
@@ -17,10 +17,10 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to remove the port of a cell that has ended.
+/// Time limit for the kernel to remove the port of an ended cell.
 const GONE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What connects a cell to a network outside.
+/// The connection of a cell to a network outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Uplink {
     /// A bridge of the host, to which the cell gets a veth.
@@ -46,10 +46,10 @@ impl fmt::Display for Uplink {
     }
 }
 
-/// The network outside, and who the target is there.
+/// The network outside, with the target's address there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OuterNetwork {
-    /// How the cell gets there.
+    /// The connection of the cell to that network.
     pub uplink: Uplink,
     /// The target's address on that network, with the length of its prefix.
     pub target: (Ipv4Addr, u8),
@@ -73,7 +73,7 @@ struct LinkInfo {
 }
 
 impl OuterNetwork {
-    /// The target's MAC address on the network outside: as unique there as its address is.
+    /// The target's MAC address on the network outside, derived from its IP address and as unique there.
     pub fn mac(&self) -> String {
         mac(0x02, self.target.0)
     }
@@ -83,10 +83,10 @@ impl OuterNetwork {
         mac(0x06, self.target.0)
     }
 
-    /// Checks that the host has what leads there, and that it carries such a link.
+    /// Checks that the host has the bridge or device, and that it supports such a link.
     ///
     /// # Errors
-    /// The first thing that is missing or does not fit, with its remedy.
+    /// The first missing or unsuitable part, with its remedy.
     pub fn check(&self, link: &LinkConfig) -> Result<(), HostError> {
         if link.switch == Switch::None {
             return Err(HostError::Setting(
@@ -166,7 +166,7 @@ impl OuterNetwork {
         Ok(())
     }
 
-    /// Connects the cell of this seat.
+    /// Connects the seat's cell.
     pub(super) fn connect(&self, entry: &Entry, link: &LinkConfig) -> Result<(), HostError> {
         let device = self.find()?;
         self.fits(&device, link)?;
@@ -174,8 +174,8 @@ impl OuterNetwork {
         match &self.uplink {
             Uplink::Bridge(bridge) => {
                 let port = port(entry.holder);
-                // A bridge without an address of its own takes the lowest of its ports', and one
-                // without an MTU of its own their lowest: ours is never the lowest.
+                // A bridge without an address of its own takes the lowest of its ports', and one without an MTU of
+                // its own their lowest: the new port's is never the lowest.
                 let (address, outer) = (port_mac(entry.holder), device.mtu.to_string());
                 ip(&[
                     "link",
@@ -231,7 +231,7 @@ impl OuterNetwork {
             .map(drop)
     }
 
-    /// Waits until the host is without the port of a cell that has ended.
+    /// Waits until the port of an ended cell is gone from the host.
     pub(super) fn wait_gone(&self, holder: u32) -> Result<(), HostError> {
         if matches!(self.uplink, Uplink::Device(_)) {
             return Ok(());
@@ -252,7 +252,7 @@ impl OuterNetwork {
     }
 }
 
-/// A locally administered address with "v" and a network address in it.
+/// A locally administered MAC address that contains "v" and an IPv4 address.
 fn mac(first: u8, address: Ipv4Addr) -> String {
     let [a, b, c, d] = address.octets();
     format!("{first:02x}:76:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
@@ -263,8 +263,8 @@ fn port(holder: u32) -> String {
     format!("vtax{holder}")
 }
 
-/// The port's address: the highest that a device may have, so that the bridge, whose own address is its ports' lowest,
-/// keeps it.
+/// The port's MAC address: in the highest range that a device may have, so that the bridge, whose own address is the
+/// lowest of its ports', keeps it.
 fn port_mac(holder: u32) -> String {
     let [_, a, b, c] = holder.to_be_bytes();
     format!("fe:ff:ff:{a:02x}:{b:02x}:{c:02x}")
@@ -285,7 +285,7 @@ fn ip(arguments: &[&str]) -> Result<String, HostError> {
     })
 }
 
-/// Whether the kernel has macvlans, found out by making one in a network namespace of its own.
+/// Checks that the kernel has macvlans, by creating one in a new network namespace.
 fn need_macvlan() -> Result<(), HostError> {
     let made = plain("unshare")
         .args(["--net", "sh", "-ec"])
