@@ -1,5 +1,5 @@
-//! Facts about the host that a reader of results needs: `host.json`. Nothing in it names the
-//! machine or its owner: no host name, no machine id, no address.
+//! Facts about the host for readers of results: `host.json`. No fact identifies the machine or its owner: no host
+//! name, no machine id, no address.
 
 use crate::Roots;
 use crate::roots::{names, numbered, text};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use vtax_kernel::cgroup::{CpuLimit, memberships};
 use vtax_kernel::{MemInfo, mounts};
 
-/// `host.json`. Every fact that the host does not give is absent, never guessed.
+/// The contents of `host.json`. A fact that the host does not provide is absent, never guessed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HostFacts {
     /// The version of vtax that wrote this.
@@ -29,7 +29,7 @@ pub struct HostFacts {
     pub kernel_command_line: Option<String>,
     /// Distribution with its version.
     pub distribution: Option<String>,
-    /// What VMs run on here.
+    /// The virtualization that VMs use on this host.
     pub virtualization: Virtualization,
     /// The loaded or built-in KVM backend, whether or not it can boot a kernel.
     pub kvm_backend: Option<KvmBackend>,
@@ -39,12 +39,12 @@ pub struct HostFacts {
     pub mitigations: BTreeMap<String, String>,
     /// The clock source in use.
     pub clock_source: Option<String>,
-    /// The driver that sets the processor's frequency; `None` without cpufreq.
+    /// The cpufreq driver of the processor; `None` without cpufreq.
     #[serde(default)]
     pub frequency_driver: Option<String>,
     /// The frequency governors in use, one entry where all CPUs agree; empty without cpufreq.
     pub governors: Vec<String>,
-    /// Frequency boost above the nominal frequency; `None` where it cannot be told.
+    /// Frequency boost above the nominal frequency; `None` where it is unknown.
     pub turbo: Option<bool>,
     /// The state of simultaneous multithreading: `on`, `off`, `notsupported`, …
     pub smt: Option<String>,
@@ -54,7 +54,7 @@ pub struct HostFacts {
     pub ksm: Option<bool>,
     /// The layout of control groups.
     pub cgroups: CgroupLayout,
-    /// CPU time that this process's control groups allow it, in CPUs; `None`: no limit.
+    /// The CPU time limit of this process's control groups, in CPUs; `None`: no limit.
     pub cpu_quota: Option<f64>,
     /// Versions of the programs that trials use, by program.
     pub programs: BTreeMap<String, String>,
@@ -65,7 +65,7 @@ pub struct HostFacts {
 /// The processor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuFacts {
-    /// The model in the vendor's words.
+    /// The model as named by the vendor.
     pub model: Option<String>,
     /// `GenuineIntel`, `AuthenticAMD`.
     pub vendor: Option<String>,
@@ -79,7 +79,7 @@ pub struct CpuFacts {
     pub threads: usize,
 }
 
-/// What VMs run on.
+/// The virtualization that VMs use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Virtualization {
@@ -95,7 +95,7 @@ pub enum Virtualization {
     None,
 }
 
-/// Which module implements KVM.
+/// The module that implements KVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvmBackend {
@@ -110,8 +110,8 @@ pub enum KvmBackend {
 impl KvmBackend {
     const ALL: [Self; 3] = [Self::KvmIntel, Self::KvmAmd, Self::KvmPvm];
 
-    /// The backend of the running kernel: a loaded module, else one that is built in, which may
-    /// only be visible in the kernel's symbols or its configuration in `/boot`.
+    /// The backend of the running kernel: a loaded module, else a built-in one, which may only be visible in the
+    /// kernel's symbols or its configuration in `/boot`.
     pub fn detect(roots: &Roots) -> Option<Self> {
         let modules = roots.sys.join("module");
         let loaded = Self::ALL
@@ -139,13 +139,13 @@ impl KvmBackend {
             config.lines().any(|line| line == wanted)
         });
         match (configured.next(), configured.next()) {
-            // With two built in, the configuration cannot tell which one the processor took.
+            // With two built in, the configuration does not show which one matches the processor.
             (Some(backend), None) => Some(backend),
             _ => None,
         }
     }
 
-    /// A function that only this backend has.
+    /// A kernel function that only this backend has.
     fn symbol(self) -> &'static str {
         match self {
             Self::KvmIntel => "vmx_vcpu_run",
@@ -170,7 +170,7 @@ impl fmt::Display for KvmBackend {
     }
 }
 
-/// How control groups are mounted.
+/// The mounts of control groups.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CgroupLayout {
     /// v1, v2 or both.
@@ -183,7 +183,7 @@ pub struct CgroupLayout {
     pub v2_controllers: Vec<String>,
 }
 
-/// Which control group interfaces are mounted.
+/// The mounted versions of the control group interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CgroupVersion {
@@ -255,7 +255,7 @@ impl CgroupLayout {
     }
 }
 
-/// The programs whose versions belong in the record, with the arguments that print it.
+/// The programs whose versions are recorded, with the argument that prints the version.
 const PROGRAMS: [(&str, &str); 9] = [
     ("qemu-system-x86_64", "--version"),
     ("runc", "--version"),
@@ -268,8 +268,8 @@ const PROGRAMS: [(&str, &str); 9] = [
     ("sigrok-cli", "--version"),
 ];
 
-/// Gathers the facts. `kvm_boots`: whether a VM booted a kernel on KVM, where that was tried;
-/// the mere device says nothing.
+/// Collects the facts. `kvm_boots`: whether a VM booted a kernel on KVM. `None` means that no VM was tried: the
+/// existence of `/dev/kvm` then decides.
 pub fn facts(roots: &Roots, kvm_boots: Option<bool>) -> HostFacts {
     let memory = MemInfo::read(&roots.proc).unwrap_or_default();
     let kvm_backend = KvmBackend::detect(roots);
@@ -369,7 +369,7 @@ pub fn has_cpu_flag(roots: &Roots, flag: &str) -> bool {
         .is_some_and(|flags| flags.split_whitespace().any(|word| word == flag))
 }
 
-/// The directory of every CPU that the kernel knows, online or not, in order.
+/// The directories of all CPUs that the kernel knows, online or not, in order.
 pub fn cpu_directories(roots: &Roots) -> Vec<PathBuf> {
     let all = roots.sys.join("devices/system/cpu");
     names(&all)
@@ -405,7 +405,7 @@ fn governors(roots: &Roots) -> Vec<String> {
     all.into_iter().collect()
 }
 
-/// Whether frequency boost is on, whichever driver says so; `None` where none does.
+/// Whether frequency boost is on, from any driver that reports it; `None` where none does.
 pub fn turbo(roots: &Roots) -> Option<bool> {
     if let Some(value) = roots.sys_text("devices/system/cpu/intel_pstate/no_turbo") {
         return Some(value == "0");
@@ -415,8 +415,8 @@ pub fn turbo(roots: &Roots) -> Option<bool> {
         .map(|value| value == "1")
 }
 
-/// The value in force of a file that shows all values with one in brackets
-/// (`always [madvise] never`); the text itself for any other file.
+/// The value in force in a file that lists all values with one in brackets (`always [madvise] never`); the whole text
+/// of any other file.
 pub fn chosen(text: &str) -> &str {
     text.split_once('[')
         .and_then(|(_, rest)| rest.split_once(']'))
@@ -432,8 +432,8 @@ pub fn mitigations(roots: &Roots) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The hypervisor that the host itself runs under: `None` on bare metal, its name where
-/// something tells it, else `unknown`.
+/// The hypervisor that the host itself runs under: `None` on bare metal, else its name, or `unknown` where no
+/// evidence shows it.
 pub fn hypervisor(roots: &Roots) -> Option<String> {
     if let Some(kind) = roots.sys_text("hypervisor/type") {
         return Some(kind);
@@ -496,7 +496,7 @@ pub fn cpu_quota(roots: &Roots) -> Option<f64> {
     quotas.reduce(f64::min)
 }
 
-/// The version that a program prints: the first word of its output that looks like one.
+/// The version that a program prints: the first word of its output that looks like a version.
 pub fn version(roots: &Roots, program: &str, argument: &str) -> Option<String> {
     let output = Command::new(roots.program(program)?)
         .arg(argument)
@@ -504,19 +504,19 @@ pub fn version(roots: &Roots, program: &str, argument: &str) -> Option<String> {
         .stdin(Stdio::null())
         .output()
         .ok()?;
-    // mke2fs says its version on standard error.
+    // mke2fs prints its version on standard error.
     [output.stdout, output.stderr]
         .iter()
         .find_map(|text| version_in(&String::from_utf8_lossy(text)))
 }
 
-/// The first version number in what a program says of itself.
+/// The first version number in a program's output.
 pub fn version_in(text: &str) -> Option<String> {
     text.lines()
         .take(3)
         .flat_map(str::split_whitespace)
         .find_map(|word| {
-            // `iproute2-6.1.0,` and `6.2.0` alike.
+            // Handles both `iproute2-6.1.0,` and `6.2.0`.
             let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
             let word = word.rsplit_once('-').map_or(word, |(_, rest)| rest);
             let (major, rest) = word.split_once('.')?;
@@ -525,7 +525,7 @@ pub fn version_in(text: &str) -> Option<String> {
         })
 }
 
-/// In a results directory.
+/// The file's name in a results directory.
 const FILE: &str = "host.json";
 
 /// Writes `host.json` into `directory`.
@@ -740,7 +740,7 @@ mod tests {
         assert_eq!(hypervisor(&host.roots).as_deref(), Some("unknown"));
         host.file("sys/class/dmi/id/sys_vendor", "VMware, Inc.\n");
         assert_eq!(hypervisor(&host.roots).as_deref(), Some("vmware"));
-        // A Xen Dom0 need not show the processor's flag.
+        // A Xen Dom0 may lack the processor's flag.
         let dom0 = FakeHost::intel_server();
         dom0.file("sys/hypervisor/type", "xen\n");
         assert_eq!(hypervisor(&dom0.roots).as_deref(), Some("xen"));

@@ -30,7 +30,7 @@ impl Virsh {
         if self.reads_only {
             command.arg("--readonly");
         }
-        // The socket of a session connection is in these directories, as are the keys for ssh connections.
+        // These variables locate the socket of a session connection and the keys of ssh connections.
         for name in ["HOME", "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"] {
             if let Some(value) = std::env::var_os(name) {
                 command.env(name, value);

@@ -1,4 +1,4 @@
-//! A cell's way to a network outside, in a network namespace that stands for the host's.
+//! A cell's uplink to a network outside, in a network namespace in place of the host's.
 
 use rustix::thread::UnshareFlags;
 use std::io::ErrorKind;
@@ -21,7 +21,7 @@ fn sh(script: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Runs a test on a thread whose network namespace is empty.
+/// Runs a test on a thread with an empty network namespace.
 fn on_a_host_of_its_own(test: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -54,7 +54,7 @@ fn config(uplink: Uplink, mtu: u32) -> CellConfig {
     }
 }
 
-/// Whether somebody answers there, if only by refusing.
+/// Whether a host answers at an address; a refused connection counts.
 fn answers(address: Ipv4Addr) -> bool {
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {

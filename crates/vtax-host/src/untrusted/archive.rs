@@ -1,6 +1,6 @@
-//! Unpacks a plain `ustar` archive (POSIX.1-1988; GNU tar's own format is the same for short names) that
-//! another machine packed. Only regular files with tame names are taken: nothing is written beyond the
-//! directory, through a link, with more rights than the ones of data, or without a limit.
+//! Unpacks a plain `ustar` archive from another machine (POSIX.1-1988; GNU tar's own format is the same for short
+//! names). Only regular files with safe names are accepted. No file is written outside the directory, through a link,
+//! with more permissions than data files need, or beyond a size limit.
 
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
@@ -8,26 +8,26 @@ use vtax_files::{Dir, FileError};
 
 const BLOCK: usize = 512;
 
-/// Why an archive is refused.
+/// The reason for refusing an archive.
 #[derive(Debug)]
 pub enum Refusal {
-    /// It is malformed, holds what is not taken, or more than is taken.
+    /// The archive is malformed, contains an unsupported entry, or exceeds the budget.
     Malformed(String),
-    /// This host could not store it.
+    /// This host could not store a file.
     Store(FileError),
 }
 
-/// What may still be taken from one machine, over all of its archives.
+/// The remaining limits for one machine, over all of its archives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
-    /// Bytes of files.
+    /// Bytes of file contents.
     pub bytes: u64,
-    /// Files, directories and whatever else has a header.
+    /// Entries with a header: files, directories and others.
     pub entries: u64,
 }
 
 impl Budget {
-    /// That of a run: far more than the longest one writes, twice.
+    /// The budget of a run: far more than twice the output of the longest run.
     pub const RUN: Self = Self {
         bytes: 16 << 30,
         entries: 1_000_000,
@@ -50,13 +50,12 @@ impl Budget {
     }
 }
 
-/// Unpacks the files that are `wanted`, by their paths below an existing directory, and makes the
-/// directories that they need. Each file replaces what has its name, links included, and is there as a
-/// whole or not at all.
+/// Unpacks the `wanted` files, selected by their paths below an existing directory, and creates the directories that
+/// they need. Each file replaces an existing file or link of its name, and is stored whole or not at all.
 ///
 /// # Errors
-/// When it is cut short or malformed, names anything outside, holds anything but files and
-/// directories, or more than the budget. What came before the fault is unpacked.
+/// When the archive is cut short or malformed, has a path outside the directory, contains anything but files and
+/// directories, or exceeds the budget. Files before the error are unpacked.
 pub fn unpack(
     mut from: impl Read,
     into: &Dir,
@@ -89,7 +88,7 @@ pub fn unpack(
     }
 }
 
-/// Stores one file; one that is cut short is not stored.
+/// Stores one file; a truncated one is not stored.
 fn store(content: &mut io::Take<impl Read>, into: &Dir, name: &Path) -> Result<(), Refusal> {
     if let Some(parent) = name.parent() {
         into.create_dir(parent).map_err(Refusal::Store)?;
@@ -136,7 +135,7 @@ impl Entry {
         };
         let malformed = |what: String| Refusal::Malformed(what);
         let checksum = octal(field(148, 8));
-        // The checksum is over the header with blanks in its own place.
+        // The checksum covers the header with blanks in place of the checksum itself.
         let sum: u64 = block
             .iter()
             .enumerate()
@@ -203,7 +202,7 @@ pub fn entry(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     block
 }
 
-/// A header alone, with any size and mode, and where a link leads.
+/// A header alone, with any size and mode, and with a link's target.
 #[cfg(any(test, feature = "testing"))]
 pub fn header(name: &str, kind: u8, size: u64, mode: u32, link: &str) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
@@ -301,7 +300,7 @@ mod tests {
                 matches!(&why, Err(Refusal::Malformed(why)) if why.contains("ends within")),
                 "{length}: {why:?}"
             );
-            // A file that came whole lacks its padding at most.
+            // A file that is stored lacks at most its padding.
             let has_come = into.path().join("a").exists();
             assert_eq!(has_come, length >= BLOCK + 5, "{length}");
             assert!(fs::read_dir(into.path()).unwrap().count() <= 1);
@@ -412,7 +411,7 @@ mod tests {
             let why = refused(&header("a", b'0', size, 0o644, ""));
             assert!(why.contains("too many bytes"), "{why}");
         }
-        // As GNU tar writes sizes beyond that.
+        // GNU tar's encoding of larger sizes.
         let mut other = header("a", b'0', 0, 0o644, "");
         other[124] = 0x80;
         assert!(!refused(&other).is_empty());
@@ -456,7 +455,7 @@ mod tests {
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2048), at in 0usize..2048) {
             let into = tempfile::tempdir().unwrap();
             let _ = unpack_all(&bytes, into.path());
-            // A header that is right but for one byte.
+            // A valid header but for one byte.
             let mut archive = ended(entry("a", b'0', b"12345"));
             if let (Some(place), Some(byte)) = (archive.get_mut(at), bytes.first()) {
                 *place = *byte;

@@ -1,5 +1,5 @@
-//! What comes from another machine or a guest: archives, lines and text, each bounded and without effect
-//! on anything but the place that it is meant for.
+//! Input from another machine or a guest: archives, lines and text, each bounded in size and without effect outside
+//! its destination.
 
 pub mod archive;
 mod stream;
@@ -8,5 +8,5 @@ mod text;
 pub use stream::{Lines, drain, end_of, output, read};
 pub use text::{shown, shown_lines};
 
-/// The most bytes of one line or one short answer.
+/// The most bytes of one line or one short response.
 pub const LONGEST_LINE: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Streams of others, read without taking more memory than they deserve.
+//! Streams from other machines and guests, read with bounded memory.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
-/// The lines of a stream without their ends, as text; a line of more than `most` bytes is an error, and
-/// the last one.
+/// The lines of a stream without their newlines, as text. A line of more than `most` bytes is an error, which ends
+/// the iteration.
 #[derive(Debug)]
 pub struct Lines<R> {
     from: R,
@@ -17,7 +17,7 @@ pub struct Lines<R> {
 }
 
 impl<R: BufRead> Lines<R> {
-    /// Of a stream.
+    /// The lines of a stream, of at most `most` bytes each.
     pub fn new(from: R, most: usize) -> Self {
         Self {
             from,
@@ -35,7 +35,7 @@ impl<R: BufRead> Iterator for Lines<R> {
             return None;
         }
         let mut line = Vec::new();
-        // One more for its end, and one to notice a longer one by.
+        // One byte more: the line's newline, or the evidence that the line is too long.
         let most = u64::try_from(self.most).unwrap_or(u64::MAX);
         let read = (&mut self.from)
             .take(most.saturating_add(1))
@@ -62,7 +62,7 @@ impl<R: BufRead> Iterator for Lines<R> {
 /// Reads a stream of at most `most` bytes to its end.
 ///
 /// # Errors
-/// When it cannot be read or is longer.
+/// When the stream cannot be read or is longer.
 pub fn read(from: impl Read, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX);
@@ -73,8 +73,7 @@ pub fn read(from: impl Read, most: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a stream to its end, however long it is; its last `most` bytes. What came before a failed read is
-/// as good.
+/// Reads a stream of any length to its end and returns its last `most` bytes. Bytes before a failed read count.
 pub fn drain(mut from: impl Read, most: usize) -> Vec<u8> {
     let mut last = VecDeque::new();
     let mut buffer = [0; 16 << 10];
@@ -93,7 +92,7 @@ pub fn drain(mut from: impl Read, most: usize) -> Vec<u8> {
     last.into()
 }
 
-/// The last `most` bytes of a file that another machine or a guest fills; none where it cannot be read.
+/// The last `most` bytes of a file written by another machine or a guest; none where it cannot be read.
 pub fn end_of(path: &Path, most: u64) -> Vec<u8> {
     let end = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
@@ -106,11 +105,11 @@ pub fn end_of(path: &Path, most: u64) -> Vec<u8> {
     end().unwrap_or_default()
 }
 
-/// Runs a command whose output is another machine's: as [`Command::output`], with at most `most` bytes of
+/// Runs a command whose output comes from another machine: as [`Command::output`], with at most `most` bytes of
 /// standard output, and the last `most` bytes of standard error.
 ///
 /// # Errors
-/// When it cannot be run, or prints more; then it is killed.
+/// When it cannot be run, or when it prints more; it is killed then.
 pub fn output(command: &mut Command, most: usize) -> io::Result<Output> {
     let child = command
         .stdout(Stdio::piped())
@@ -124,7 +123,7 @@ fn finish(mut child: Child, most: usize) -> io::Result<Output> {
     let errors = thread::spawn(move || errors.map(|pipe| drain(pipe, most)));
     let stdout = match child.stdout.take().map(|pipe| read(pipe, most)) {
         Some(Err(cause)) => {
-            // One that has ended meanwhile is as good.
+            // The command may have ended in between.
             let _ = child.kill();
             let _ = child.wait();
             return Err(cause);

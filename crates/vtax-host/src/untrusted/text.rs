@@ -1,19 +1,18 @@
-//! Text of others, made fit for a terminal, a log or an error message.
+//! Text from other machines and guests, cleaned for a terminal, a log or an error message.
 
-/// The most characters of one line that is shown.
+/// The most characters of one line.
 const LONGEST: usize = 4000;
 
-/// And of a text of several lines.
+/// The most characters of a text of several lines.
 const LONGEST_TEXT: usize = 64_000;
 
-/// One line without control characters: nothing in it moves a cursor, sets a title or turns the
-/// direction of writing round.
+/// One line without control characters: it cannot move a cursor, set a title or change the direction of writing.
 #[must_use]
 pub fn shown(line: &str) -> String {
     clean(line, LONGEST, |_| false)
 }
 
-/// As [`shown`], of a text that may have several lines and tabs.
+/// As [`shown`], for a text that may have several lines and tabs.
 #[must_use]
 pub fn shown_lines(text: &str) -> String {
     clean(text, LONGEST_TEXT, |c| matches!(c, '\n' | '\t'))
@@ -31,8 +30,8 @@ fn clean(text: &str, most: usize, may_stay: impl Fn(char) -> bool) -> String {
     shown
 }
 
-/// Whether a character is an instruction to the terminal and no text: a control character (C0, C1, DEL) or
-/// one that changes the direction of writing (Unicode Annex 9).
+/// Whether a character controls the terminal: a control character (C0, C1, DEL) or one that changes the direction of
+/// writing (Unicode Annex 9).
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,8 +1,8 @@
-//! A pool of XenServer or XCP-ng, by its own interface: JSON-RPC over https, and the counters that its
-//! hosts keep (`/rrd_updates`).
+//! A pool of XenServer or XCP-ng, through its own interface: JSON-RPC over https, and the counters of its hosts
+//! (`/rrd_updates`).
 //!
-//! A connection whose certificate is not the expected one is refused, always. A session is short: it is
-//! opened for what is asked, and closed when the [`Pool`] is dropped.
+//! A connection whose certificate is not the expected one is always refused. A session is short: it is opened for one
+//! purpose and closed when the [`Pool`] is dropped.
 
 mod tls;
 mod updates;
@@ -19,21 +19,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 use ureq::Agent;
 
-/// How the names of our VMs start; no other VM is ever started, stopped or removed.
+/// The prefix of the names of vtax's VMs; no other VM is ever started, stopped or removed.
 pub const PREFIX: &str = "vtax-";
-/// The variable that holds `USER:PASSWORD` where no file does.
+/// The environment variable with `USER:PASSWORD`, used where no file is set.
 pub const LOGIN: &str = "VTAX_XENAPI_LOGIN";
 
-/// Longer than any call takes, the start of a VM on a busy pool included.
+/// Time limit of a call, longer than any takes, the start of a VM on a busy pool included.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// A host that is there takes a connection by then.
+/// Time limit of connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// More than a host with a thousand VMs says in ten minutes.
+/// The most bytes of a response: more than the counters of a host with a thousand VMs over ten minutes.
 const LONGEST: u64 = 256 * 1024 * 1024;
-/// How much of what is no answer is told.
+/// The most characters of an error response that are quoted.
 const WORDS: usize = 200;
 
-/// Where a pool is, how it is known to be that one, and where the login is.
+/// The address of a pool, its expected certificates, and the place of the login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Access {
     /// Its coordinator, as `NAME` or `NAME:PORT`.
@@ -50,7 +50,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// User and password. They are read when they are needed and kept nowhere.
+    /// User and password. They are read at each use and not kept.
     fn credentials(&self) -> Result<(String, String), HostError> {
         let Some(path) = &self.login else {
             let text = std::env::var(LOGIN).map_err(|_| HostError::Missing {
@@ -84,10 +84,10 @@ fn split(text: &str, what: &str) -> Result<(String, String), HostError> {
     Ok((user.to_owned(), password.to_owned()))
 }
 
-/// A VM's record, as far as it is looked at.
+/// The used fields of a VM's record.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Vm {
-    /// What the pool's counters call it.
+    /// The VM's UUID, by which the pool's counters name it.
     pub uuid: String,
     /// Its name.
     pub name_label: String,
@@ -97,20 +97,20 @@ pub struct Vm {
     pub is_a_template: bool,
     /// Whether it is a host's own domain.
     pub is_control_domain: bool,
-    /// Its host, where it runs.
+    /// The reference of the host that it runs on.
     pub resident_on: String,
-    /// What its tools say.
+    /// The reference of the metrics that its guest tools report.
     pub guest_metrics: String,
 }
 
-/// A host's record, as far as it is looked at.
+/// The used fields of a host's record.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Host {
-    /// What the pool's counters call it.
+    /// The host's UUID, by which the pool's counters name it.
     pub uuid: String,
     /// Its name.
     pub hostname: String,
-    /// Where it is reached.
+    /// The host's network address.
     pub address: String,
     /// Its Domain 0.
     pub control_domain: String,
@@ -118,15 +118,15 @@ pub struct Host {
     pub software_version: BTreeMap<String, String>,
 }
 
-/// What went wrong with a call.
+/// The failure of a call.
 enum Failure {
-    /// The pool's own code, and what it says of it.
+    /// The pool's error code and its parameters.
     Refused(String, Vec<String>),
-    /// Anything else.
+    /// Any other error.
     Other(HostError),
 }
 
-/// A pool, logged in to.
+/// A session with a pool.
 pub struct Pool {
     access: Access,
     agent: Agent,
@@ -134,7 +134,7 @@ pub struct Pool {
 }
 
 impl std::fmt::Debug for Pool {
-    /// A session is as good as a password.
+    /// Omits the session, which is as secret as a password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pool({})", self.access.host)
     }
@@ -142,16 +142,16 @@ impl std::fmt::Debug for Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // One that stays open ends by itself.
+        // A session that stays open expires by itself.
         let _ = self.call("session.logout", &[]);
     }
 }
 
 impl Pool {
-    /// Logs in.
+    /// Opens a session.
     ///
     /// # Errors
-    /// When it does not answer, is not the one that is expected, or refuses the login.
+    /// When the pool does not answer, its certificate is not an expected one, or it refuses the login.
     pub fn log_in(access: &Access) -> Result<Self, HostError> {
         let host = &access.host;
         let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
@@ -188,15 +188,15 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Where it is.
+    /// The pool's host, as `NAME` or `NAME:PORT`.
     pub fn host(&self) -> &str {
         &self.access.host
     }
 
-    /// Calls a method with these arguments after the session.
+    /// Calls a method with the session and these arguments.
     ///
     /// # Errors
-    /// When the pool does not answer, or what it refuses the call with.
+    /// When the pool does not answer, or the pool's error.
     pub fn call(&self, method: &str, arguments: &[&str]) -> Result<Value, HostError> {
         if self.session.is_empty() {
             return Ok(Value::Null);
@@ -208,7 +208,7 @@ impl Pool {
         self.called(method, &json!(all))
     }
 
-    /// As [`Pool::call`], with arguments that are not all text; the session is put before them.
+    /// As [`Pool::call`], with arguments of any type; the session is inserted before these.
     ///
     /// # Errors
     /// As [`Pool::call`].
@@ -225,10 +225,10 @@ impl Pool {
             })
     }
 
-    /// What a call gives, as what it is.
+    /// Calls a method and converts its result.
     ///
     /// # Errors
-    /// As [`Pool::call`], or when the answer is something else.
+    /// As [`Pool::call`], or when the result has another type.
     pub fn get<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -238,10 +238,10 @@ impl Pool {
             .map_err(|cause| self.unexpected(&format!("{method}: {cause}")))
     }
 
-    /// The VMs or templates of a name: references and records.
+    /// The VMs or templates with a name: references and records.
     ///
     /// # Errors
-    /// When the pool cannot be asked.
+    /// When the pool does not answer.
     pub fn named(&self, name: &str) -> Result<Vec<(String, Vm)>, HostError> {
         let references: Vec<String> = self.get("VM.get_by_name_label", &[name])?;
         let record = |reference: String| -> Result<(String, Vm), HostError> {
@@ -251,7 +251,7 @@ impl Pool {
         references.into_iter().map(record).collect()
     }
 
-    /// The one VM, or template, of a name.
+    /// The one VM, or template, with a name.
     ///
     /// # Errors
     /// When there is none, or more than one.
@@ -280,12 +280,12 @@ impl Pool {
         }
     }
 
-    /// What the hosts of the VMs count, since a moment of theirs in seconds since 1970.
+    /// The counters of a host and its VMs since `start`, in seconds since 1970 by that host's clock.
     ///
     /// # Errors
-    /// When the host does not answer, or not with counters.
+    /// When the host does not answer, or its response has no counters.
     pub fn updates(&self, of: &Host, start: u64) -> Result<Updates, HostError> {
-        // A pool of one host is where it was reached; others each have their own.
+        // The host of a one-host pool is reached at the pool's address; other hosts have their own.
         let hosts: Vec<String> = self.get("host.get_all", &[])?;
         let host = match hosts.as_slice() {
             [_] => self.host(),
@@ -293,7 +293,7 @@ impl Pool {
         };
         let url = format!("https://{host}/rrd_updates?start={start}&cf=AVERAGE&host=true");
         let request = self.agent.get(&url);
-        // Not in the address, which is in logs.
+        // In a header, since the address appears in logs.
         let cookie = format!("session_id={}", self.session);
         let response = request.header("Cookie", &cookie).call();
         let text = self.read(host, response)?;
@@ -303,10 +303,10 @@ impl Pool {
         })
     }
 
-    /// Stops and removes a VM that vtax made, with its disks; one that is gone counts as removed.
+    /// Stops and removes a VM that vtax created, with its disks; a missing one counts as removed.
     ///
     /// # Errors
-    /// When it is not ours, or stays.
+    /// When it is not a VM of vtax, or cannot be removed.
     pub fn end(&self, name: &str) -> Result<(), HostError> {
         if !name.starts_with(PREFIX) {
             return Err(HostError::Invalid {
@@ -318,7 +318,7 @@ impl Pool {
             if record.power_state != "Halted" {
                 self.call("VM.hard_shutdown", &[&vm])?;
             }
-            // Before the VM, whose record says which they are.
+            // Before the VM's removal, since its record lists the disks.
             let devices: Vec<String> = self.get("VM.get_VBDs", &[&vm])?;
             for device in devices {
                 let kind: String = self.get("VBD.get_type", &[&device])?;
@@ -326,7 +326,7 @@ impl Pool {
                 if kind != "Disk" || disk == NOTHING {
                     continue;
                 }
-                // One that others have too is theirs.
+                // A disk that other VMs use too is kept.
                 let users: Vec<String> = self.get("VDI.get_VBDs", &[&disk])?;
                 if users.len() == 1 {
                     self.call("VDI.destroy", &[&disk])?;
@@ -363,7 +363,7 @@ impl Pool {
         ))
     }
 
-    /// The text of an answer from a host of the pool.
+    /// The text of a response from a host of the pool.
     fn read(
         &self,
         host: &str,
@@ -406,7 +406,7 @@ impl Pool {
     }
 }
 
-/// The reference to nothing.
+/// The null reference.
 pub const NOTHING: &str = "OpaqueRef:NULL";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Connections to a pool: verified by public authorities, by a file of certificates, or by fingerprint.
+//! TLS connections to a pool, verified by public authorities, a file of certificates, or a fingerprint.
 
 use super::Access;
 use crate::HostError;
@@ -25,7 +25,7 @@ use ureq::unversioned::transport::{
 /// Hexadecimal digits of a SHA-256.
 const DIGITS: usize = 64;
 
-/// Who talks to the pool.
+/// The HTTP client for the pool.
 pub(super) fn agent(
     access: &Access,
     timeout: Duration,
@@ -56,7 +56,7 @@ pub(super) fn agent(
         .timeout_global(Some(timeout))
         .timeout_connect(Some(connect))
         .http_status_as_error(false)
-        // A session is for this pool and no other.
+        // No redirects: a session is valid for this pool only and must not be sent elsewhere.
         .max_redirects(0)
         .max_redirects_will_error(false)
         .proxy(None)
@@ -74,7 +74,7 @@ pub(super) fn agent(
     ))
 }
 
-/// What is said where a host cannot be talked to.
+/// The error of a failed connection to a host.
 pub(super) fn unreachable(host: &str, access: &Access, cause: &ureq::Error) -> HostError {
     let said = cause.to_string();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
@@ -98,7 +98,7 @@ pub(super) fn unreachable(host: &str, access: &Access, cause: &ureq::Error) -> H
     }
 }
 
-/// Takes those certificates alone that have one of these fingerprints, whatever name is in them.
+/// A connector that accepts only certificates with one of these fingerprints, whatever name the certificates have.
 #[derive(Debug)]
 struct Pinned {
     config: Arc<ClientConfig>,
@@ -108,7 +108,7 @@ impl Pinned {
     fn new(text: &str) -> Result<Self, HostError> {
         let mut fingerprints = Vec::new();
         for part in text.split(',') {
-            // As openssl prints it, or as digits alone.
+            // Either openssl's output, or the digits alone.
             let digits = part.rsplit('=').next().unwrap_or(part).replace(':', "");
             let digits = digits.trim().to_ascii_lowercase();
             let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -210,7 +210,7 @@ impl<In: Transport> Connector<In> for Pinned {
     }
 }
 
-/// A connection to whom a fingerprint stands for.
+/// A connection verified by fingerprint.
 struct Encrypted {
     stream: StreamOwned<ClientConnection, TransportAdapter>,
     buffers: LazyBuffers,

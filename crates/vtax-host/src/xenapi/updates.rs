@@ -1,14 +1,14 @@
-//! What a pool's host counts, as it tells it: rows of averages, a step apart.
+//! The counters that a pool's host reports: rows of averages, one step apart.
 
 /// The columns and rows of `/rrd_updates`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Updates {
-    /// Seconds that each row is the average of.
+    /// The duration in seconds over which each row is averaged.
     pub step: u64,
-    /// What each column is: `AVERAGE:vm:UUID:cpu0`.
+    /// The name of each column: `AVERAGE:vm:UUID:cpu0`.
     pub legend: Vec<String>,
-    /// When each row ends, in seconds since 1970 by that host's clock, oldest first; and its values, which
-    /// are not numbers where nothing is known.
+    /// The end of each row's step, in seconds since 1970 by that host's clock, oldest first; and the row's values,
+    /// NaN where unknown.
     pub rows: Vec<(u64, Vec<f64>)>,
 }
 
@@ -16,7 +16,7 @@ impl Updates {
     /// Reads the XML of rrdtool's `xport`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The defect of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (meta, data) = text
             .split_once("<data")
@@ -45,7 +45,7 @@ impl Updates {
         Ok(Self { step, legend, rows })
     }
 
-    /// What each column is: `vm` or `host`, a UUID, and a name.
+    /// The columns: index, `vm` or `host`, a UUID, and a name.
     pub fn columns(&self) -> impl Iterator<Item = (usize, &str, &str, &str)> {
         self.legend.iter().enumerate().filter_map(|(column, name)| {
             let mut parts = name.splitn(4, ':');
@@ -56,7 +56,7 @@ impl Updates {
     }
 }
 
-/// What is between the tags of a name, one after the other.
+/// The contents of the elements of a name, in order.
 fn of<'a>(text: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = text;
