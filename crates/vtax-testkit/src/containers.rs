@@ -1,5 +1,5 @@
-//! Containers of this machine that are nothing but a control group and a network namespace, each
-//! connected by a veth pair to a client in another namespace.
+//! Fake containers on this machine: a control group and a network namespace each, connected by a veth pair to a
+//! client in another namespace.
 
 #![allow(
     clippy::indexing_slicing,
@@ -22,7 +22,7 @@ use vtax_observe::guests::Hierarchy;
 pub struct Namespace(pub Child);
 
 impl Namespace {
-    /// One that a process holds for ten minutes; `None` where this machine has none for us.
+    /// Creates a namespace that a process holds for ten minutes; `None` where this machine does not allow it.
     pub fn new() -> Option<Self> {
         let child = Command::new("unshare")
             .args(["--net", "sleep", "600"])
@@ -31,7 +31,7 @@ impl Namespace {
             .spawn()
             .ok()?;
         let namespace = Self(child);
-        // Until it has left this one.
+        // Waits until the process has left this process's namespace.
         let own = fs::read_link("/proc/self/ns/net").ok()?;
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(5) {
@@ -96,11 +96,11 @@ impl Drop for Namespace {
     }
 }
 
-/// A control group that is named as Docker names a container's, with one process in it.
+/// A control group named as Docker names a container's, with one process in it.
 pub struct Group(PathBuf);
 
 impl Group {
-    /// Makes the group of a container and moves a process into it.
+    /// Creates the group of a container and moves a process into it.
     pub fn new(mounted: &Path, id: &str, process: u32) -> Option<Self> {
         let group = Self(
             mounted
@@ -117,7 +117,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let started = Instant::now();
-        // A process that was killed leaves its group a moment later.
+        // A killed process leaves its group with a delay.
         while fs::remove_dir(&self.0).is_err() && started.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -129,15 +129,15 @@ impl Drop for Group {
 
 /// A container: its group and its network namespace.
 pub struct Container {
-    // Dropped first: a group can go only after its processes.
+    // Dropped first: a group can be removed only after its processes have ended.
     /// The container's network namespace, held by its one process.
     pub namespace: Namespace,
-    /// Its ID, as Docker would give.
+    /// Its ID, as Docker assigns one.
     pub name: String,
     group: Group,
 }
 
-/// Joins a client and a container by a pair: 10.9.N.1 and 10.9.N.2.
+/// Connects a client and a container by a veth pair: 10.9.N.1 and 10.9.N.2.
 pub fn connect(client: &Namespace, container: &Namespace, index: usize) -> bool {
     let pid = container.0.id();
     client.ip(&format!(
@@ -149,19 +149,19 @@ pub fn connect(client: &Namespace, container: &Namespace, index: usize) -> bool 
         && container.ip("link set lo up")
 }
 
-/// Containers and the client that they are connected to.
+/// Containers and their client.
 pub struct Setting {
-    /// The containers, of which the Nth has the address 10.9.N.2.
+    /// The containers; the Nth has the address 10.9.N.2.
     pub containers: Vec<Container>,
-    /// Where datagrams come from.
+    /// The sender of datagrams.
     pub client: Namespace,
-    /// What one makes the host do, another would measure.
+    /// The lock that excludes other tests, since each would measure the other's load on the host.
     _alone: File,
 }
 
 impl Setting {
-    /// `count` containers, each on a pair of its own to the client: 10.9.N.1 to 10.9.N.2. Skips the test where there can
-    /// be none.
+    /// Creates `count` containers, each with a veth pair of its own to the client: 10.9.N.1 to 10.9.N.2. Skips the
+    /// test where this machine does not allow it.
     #[must_use]
     pub fn new(count: usize) -> Self {
         let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
@@ -182,7 +182,7 @@ impl Setting {
             if !connect(&client, &namespace, index) {
                 skip!("cannot connect two namespaces; this needs root, nsenter and ip");
             }
-            // Of this test alone, among those that run beside it.
+            // Unique among the tests that run at the same time.
             static NEXT: AtomicU32 = AtomicU32::new(0x1000);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let id = format!("{number:x}{:x}", std::process::id());
@@ -203,7 +203,7 @@ impl Setting {
         }
     }
 
-    /// The client sends datagrams to a container for a while; how many.
+    /// Sends datagrams from the client to a container for a while; returns the number of datagrams.
     pub fn send(&self, to: usize, size: usize, time: Duration) -> u64 {
         let receiver = self.containers[to]
             .namespace
@@ -225,8 +225,8 @@ impl Setting {
         })
     }
 
-    /// A namespace beyond the client, which routes for it, and whose port there hands packets up in
-    /// lists, as ports of real hosts do (GRO). `None`: it cannot be had.
+    /// Creates a namespace beyond the client, which routes for it. The client's port there passes packets up in lists
+    /// (GRO), as ports of real hosts do. `None` where this machine does not allow it.
     pub fn world(&self) -> Option<Namespace> {
         let world = Namespace::new()?;
         let pid = world.0.id();
@@ -247,7 +247,7 @@ impl Setting {
             let status = command.arg("-K").args(arguments).status();
             status.is_ok_and(|status| status.success())
         };
-        // A pair of veths has lists only for what its sender has cut itself.
+        // The receiving end of a veth pair forms lists only from packets that the sender has segmented itself.
         let has_lists = is_up
             && offload(&world, ["eth0", "tso", "off"])
             && offload(&self.client, ["port", "gro", "on"]);
@@ -256,7 +256,7 @@ impl Setting {
         (has_lists && self.client.within(forward)).then_some(world)
     }
 
-    /// The number that a charger has given each container.
+    /// The number that a charger has assigned to each container.
     pub fn numbers(&self, charger: &Charger) -> Vec<u32> {
         let by_name: HashMap<&str, u32> = charger
             .guests()

@@ -1,4 +1,4 @@
-//! The program of a crate's integration tests: what libtest does, with a process for each test.
+//! The test program of a crate's integration tests: a replacement for libtest with one process for each test.
 
 use crate::needs::Need;
 use crate::skipping::{Skip, left_out};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub struct Test {
     /// The crate, the modules and the function.
     pub path: &'static str,
-    /// What it needs, looked up now.
+    /// Looks up the test's requirements on this machine.
     pub needs: fn() -> Vec<Need>,
     /// The function.
     pub run: fn(),
@@ -27,19 +27,19 @@ pub struct Test {
 
 inventory::collect!(Test);
 
-/// The first argument of a process that runs one test: its name and the file for its reason to skip follow.
+/// The first argument of a process that runs one test. The test's name and the file for its skip reason follow.
 const RUN_ONE: &str = "--run-one-test";
-/// The first argument of one that a test starts: its name follows.
+/// The first argument of a process that a test starts. The name of the function to run follows.
 const AS_CHILD: &str = "--run-as-child";
-/// The exit status of one that did not run, or not in whole.
+/// The exit status of a process whose test was skipped, in whole or in part.
 const SKIPPED: i32 = 77;
-/// The exit status of one that failed, as libtest has it.
+/// The exit status of a process whose test failed, the same as libtest's.
 const FAILED: i32 = 101;
-/// From when on a test is named as a long one.
+/// The duration after which a running test is reported as long.
 const LONG: Duration = Duration::from_secs(60);
 
 impl Test {
-    /// Modules and function.
+    /// The modules and the function.
     fn name(&self) -> &'static str {
         self.path
             .split_once("::")
@@ -47,7 +47,7 @@ impl Test {
     }
 }
 
-/// Runs the tests that the arguments ask for, and ends the process.
+/// Runs the tests that the arguments select, and ends the process.
 pub fn main() -> ! {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -67,7 +67,7 @@ pub fn main() -> ! {
     tests.retain(|test| !Need::all((test.needs)()).hidden);
     tests.sort_by_key(|test| test.name());
     let tests = tests.into_iter().map(|test| {
-        // The flag makes `--ignored` choose; elsewhere the test says itself why it does not run.
+        // The flag makes `--ignored` select the test; without `--ignored` the test itself reports the reason to skip.
         let flag = arguments.ignored && Need::all((test.needs)()).for_test_all.is_some();
         let run = move || match reason_not_to_run(test, all) {
             Some(reason) => Ok(Completion::ignored_with(reason)),
@@ -78,23 +78,24 @@ pub fn main() -> ! {
     let tests = tests.collect();
     std::thread::spawn(name_long_ones);
     if !arguments.list && arguments.format.is_none() {
-        // Cargo names each of these programs `integration`.
+        // Cargo's name for each of these programs is `integration`.
         println!("\nintegration tests of {}", package());
     }
     let conclusion = libtest_mimic::run(&arguments, tests);
-    // After the rest, into whose lines it would come.
+    // After libtest-mimic's output, so that the lines do not mix.
     for (name, printed) in SHOWN.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         println!("---- {name} stdout ----\n{printed}");
     }
     conclusion.exit()
 }
 
-/// The crate whose tests these are, as cargo says.
+/// The crate of these tests, from cargo's environment.
 fn package() -> String {
     std::env::var("CARGO_PKG_NAME").unwrap_or_else(|_| "this program".to_owned())
 }
 
-/// The command that runs a test of this program, for tests that need it as a child: `#[test(needs = [by_name_only()])]`.
+/// The command that runs a test function of this program as a child process, for functions with `#[test(needs =
+/// [by_name_only()])]`.
 #[must_use]
 pub fn child_of_a_test(name: &str) -> Command {
     let mut command = Command::new(this_program());
@@ -102,7 +103,7 @@ pub fn child_of_a_test(name: &str) -> Command {
     command
 }
 
-/// This program: by its path, or by the kernel's link where cargo has built it anew meanwhile.
+/// The path of this program, or `/proc/self/exe` where cargo has rebuilt the file since the start.
 fn this_program() -> PathBuf {
     let link = Path::new("/proc/self/exe");
     let inode = |path: &Path| fs::metadata(path).map(|file| file.st_ino()).ok();
@@ -119,7 +120,7 @@ fn reason_not_to_run(test: &Test, all: bool) -> Option<String> {
     need.for_test_all.filter(|_| !all).or(need.missing)
 }
 
-/// Has the kernel end this process with the harness.
+/// Makes the kernel kill this process when the harness ends.
 fn end_with_parent() {
     let parent = getppid();
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
@@ -135,7 +136,7 @@ fn run_here(name: &str, reason: &Path) -> ! {
         exit(FAILED);
     };
     let run = test.run;
-    // In a thread of this name, which a panic's message has.
+    // The thread has the test's name, which a panic's message contains.
     let thread = std::thread::Builder::new().name(name.to_owned());
     let ended = thread.spawn(move || catch_unwind(run)).unwrap().join();
     let skipped = match ended.unwrap() {
@@ -152,13 +153,13 @@ fn run_here(name: &str, reason: &Path) -> ! {
     exit(SKIPPED)
 }
 
-/// The tests that run now, and since when.
+/// The running tests and their start times.
 static RUNNING: Mutex<BTreeMap<&'static str, Instant>> = Mutex::new(BTreeMap::new());
 
-/// What tests that passed printed, where it is shown.
+/// The output of passed tests, for `--show-output`.
 static SHOWN: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
 
-/// Runs a test in a process of its own, which no other test sees the umask, the descriptors and the children of.
+/// Runs a test in a process of its own, so that no other test shares its umask, descriptors and children.
 fn run_apart(test: &'static Test, show: bool, through: bool) -> Result<Completion, Failed> {
     let reason = tempfile::NamedTempFile::new()?;
     let mut output = tempfile::tempfile()?;
@@ -196,7 +197,7 @@ fn run_apart(test: &'static Test, show: bool, through: bool) -> Result<Completio
     }
 }
 
-/// Names each test once that takes long, as libtest does.
+/// Reports each long test once, as libtest does.
 fn name_long_ones() {
     let mut named = BTreeMap::new();
     loop {

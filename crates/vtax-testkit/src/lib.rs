@@ -16,7 +16,7 @@
 //! }
 //! ```
 //!
-//! A test that finds out in its course that it cannot go on calls [`skip!`]. What a test prints is shown where it fails,
+//! A test that detects at run time that it cannot continue calls [`skip!`]. A test's output is shown when it fails,
 //! or with `--show-output`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(
@@ -42,7 +42,7 @@ pub use needs::{alone, beside_others};
 pub use skipping::{skip_in_part, skip_with};
 pub use vtax_testkit_macros::test;
 
-/// Ends the test as ignored, with a reason in the words of `format!`.
+/// Ends the test as ignored, with a reason in the format of `format!`.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)*) => { $crate::skip_with(&::std::format!($($reason)*)) };

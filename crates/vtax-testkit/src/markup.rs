@@ -1,8 +1,8 @@
-//! The tags and the text of a page of HTML, for tests that text never becomes markup.
+//! Extracts the tags and the text of an HTML page, for tests that text never becomes markup.
 
 use std::fmt::Write;
 
-/// Parts of text that are markup where nothing escapes them, or have a meaning in prose.
+/// Text fragments that are markup where they are not escaped, or that have a special meaning in prose formats.
 pub const FRAGMENTS: [&str; 14] = [
     "</script>",
     "<script>alert(1)</script>",
@@ -33,7 +33,7 @@ fn parts(page: &str) -> Vec<Part<'_>> {
     let mut rest = page;
     while let Some((text, behind)) = rest.split_once('<') {
         let (name, attributes, after) = tag(behind);
-        // Within these elements nothing but their end is markup.
+        // Within these elements only the end tag is markup.
         rest = match name.as_str() {
             "script" | "style" => after
                 .find(&format!("</{name}"))
@@ -49,8 +49,8 @@ fn parts(page: &str) -> Vec<Part<'_>> {
     parts
 }
 
-/// The tags of a page in order, each with the names of its attributes. Pages that differ in text alone have the same.
-/// `b` and `code` without attributes are left out: they depend on the words of a sentence.
+/// The tags of a page in order, each with the names of its attributes. Pages that differ only in text have the same
+/// skeleton. `b` and `code` without attributes are left out, since these depend on the words of a sentence.
 pub fn skeleton(page: &str) -> String {
     let mut found = String::new();
     for part in parts(page) {
@@ -62,7 +62,7 @@ pub fn skeleton(page: &str) -> String {
     found
 }
 
-/// What a reader sees of a page, as far as it is text.
+/// The visible text of a page.
 pub fn text_of(page: &str) -> String {
     let text: String = parts(page).iter().map(|part| part.text).collect();
     let escapes = [
@@ -76,7 +76,7 @@ pub fn text_of(page: &str) -> String {
         .fold(text, |text, (escape, c)| text.replace(escape, c))
 }
 
-/// The name of a tag and the names of its attributes, and what follows it. `text` begins behind `<`.
+/// Parses a tag: its name, the names of its attributes, and the text after it. `text` begins after `<`.
 fn tag(text: &str) -> (String, Vec<&str>, &str) {
     let end = text
         .find(|c: char| c.is_whitespace() || c == '>')

@@ -1,4 +1,4 @@
-//! What tests need of the machine that they run on, and how they keep out of each other's way.
+//! The requirements of tests on the machine, and locks between tests that would disturb each other.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
@@ -6,19 +6,19 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// A requirement of a test, looked up on this machine.
+/// A requirement of a test, checked on this machine.
 #[derive(Debug, Default)]
 pub struct Need {
-    /// Why only `make test-all` runs the test, if so.
+    /// The reason why only `make test-all` runs the test; `None` for tests that every run includes.
     pub(crate) for_test_all: Option<String>,
-    /// What this machine lacks, if anything.
+    /// The requirement that this machine lacks, if any.
     pub(crate) missing: Option<String>,
-    /// Whether the test is not there for this run.
+    /// Whether the test is hidden from this run.
     pub(crate) hidden: bool,
 }
 
 impl Need {
-    /// A requirement of one test: met, or the reason why it is not.
+    /// A requirement of one test: met, or the reason why not.
     #[must_use]
     pub fn from(met: Result<(), String>) -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Need {
         }
     }
 
-    /// Requirements as one: of what they lack, the first.
+    /// Combines requirements into one; of several missing ones it keeps the first.
     #[must_use]
     pub fn all(needs: impl IntoIterator<Item = Self>) -> Self {
         needs.into_iter().fold(Self::default(), |all, need| Self {
@@ -38,14 +38,14 @@ impl Need {
     }
 }
 
-/// Root, for namespaces, mounts and control groups.
+/// Root privileges, for namespaces, mounts and control groups.
 #[must_use]
 pub fn root() -> Need {
     let met = geteuid().is_root();
     Need::from(met.then_some(()).ok_or_else(|| "needs root".to_owned()))
 }
 
-/// A /dev/kvm that opens.
+/// A /dev/kvm that this process can open.
 #[must_use]
 pub fn kvm() -> Need {
     use rustix::fs::{Mode, OFlags, open};
@@ -64,7 +64,7 @@ pub fn program(name: &str) -> Need {
     Need::from(found.ok_or_else(|| format!("needs the program {name}")))
 }
 
-/// What `make test-all` installs: a program by its name, or a file by its path. Other runs leave the test to it.
+/// A program (by name) or file (by path) that `make test-all` installs. Other runs skip the test.
 #[must_use]
 pub fn brought_by_test_all(name: &str) -> Need {
     let is_there = if name.starts_with('/') {
@@ -90,14 +90,14 @@ pub fn python_module(name: &str) -> Need {
     }
 }
 
-/// Where `scripts/setup test` puts Python modules.
+/// The directory into which `scripts/setup test` installs Python modules.
 #[must_use]
 pub fn python_modules() -> PathBuf {
     let home = std::env::var_os("HOME").map_or_else(|| "/root".into(), PathBuf::from);
     home.join(".cache/vtax-tests/python")
 }
 
-/// Leaves the test to `make test-all`, with a reason such as the time that it takes.
+/// Restricts the test to `make test-all`, with a reason such as its duration.
 #[must_use]
 pub fn test_all(reason: &str) -> Need {
     Need {
@@ -106,8 +106,8 @@ pub fn test_all(reason: &str) -> Need {
     }
 }
 
-/// Hides the function from all runs but those that name it with `--exact`, and from [`crate::child_of_a_test`]: it is no
-/// test of its own.
+/// Hides the function from all runs except those that name it with `--exact`, and those of
+/// [`crate::child_of_a_test`]: it is not a test by itself.
 #[must_use]
 pub fn by_name_only() -> Need {
     Need {
@@ -116,7 +116,7 @@ pub fn by_name_only() -> Need {
     }
 }
 
-/// Where a program is: in `PATH`, or where Debian has those of the system's administrator.
+/// Finds a program in `PATH` or in Debian's directories for administration programs.
 #[must_use]
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -126,14 +126,14 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Waits until no other test of this user has the same lock, and keeps it until the file is dropped: for tests that would
-/// see what another does to the host.
+/// Waits until no other test of this user holds the same lock, and holds it until the file is dropped, for tests that
+/// would measure each other's effects on the host.
 #[must_use]
 pub fn alone(name: &str) -> File {
     locked(name, FlockOperation::LockExclusive)
 }
 
-/// As [`alone`], but beside other tests that do not need to be alone.
+/// As [`alone`], but shared with other tests that call this function.
 #[must_use]
 pub fn beside_others(name: &str) -> File {
     locked(name, FlockOperation::LockShared)

@@ -1,28 +1,28 @@
-//! Tests that find out in their course that they cannot go on.
+//! Skipping at run time: tests that detect that they cannot continue.
 
 use std::panic::resume_unwind;
 use std::sync::{Mutex, PoisonError};
 
-/// What unwinds a test that cannot go on.
+/// The panic payload of a test that cannot continue: the reason.
 pub(crate) struct Skip(pub(crate) String);
 
-/// What the test of this process left out, a reason each.
+/// The reasons for the parts that this process's test left out.
 static IN_PART: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Ends the test as ignored, with this reason. To be called in the test's own thread.
+/// Ends the test as ignored, with this reason. Must be called in the test's own thread.
 pub fn skip_with(reason: &str) -> ! {
     eprintln!("skipped: {reason}");
-    // Without the panic's message, which `panic_any` would print.
+    // `resume_unwind` prints no panic message; `panic_any` would.
     resume_unwind(Box::new(Skip(reason.to_owned())))
 }
 
-/// Notes that the test leaves out a part: it goes on, and where it passes it counts as ignored, with this reason.
+/// Records that the test leaves out a part. The test continues; if it passes, it counts as ignored, with this reason.
 pub fn skip_in_part(reason: &str) {
     let mut parts = IN_PART.lock().unwrap_or_else(PoisonError::into_inner);
     parts.push(reason.to_owned());
 }
 
-/// The reasons of [`skip_in_part`], joined; none where the test did all.
+/// The reasons of [`skip_in_part`], joined; `None` where the test left nothing out.
 pub(crate) fn left_out() -> Option<String> {
     let parts = IN_PART.lock().unwrap_or_else(PoisonError::into_inner);
     (!parts.is_empty()).then(|| parts.join("; "))

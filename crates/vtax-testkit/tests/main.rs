@@ -1,4 +1,4 @@
-//! What the harness reports of tests that run, that skip and that fail: it runs this program with tests of its own.
+//! Tests the harness's reports of passed, skipped and failed tests: it runs this program with example tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,7 +12,7 @@ extern crate vtax_testkit;
 use std::process::Command;
 use vtax_testkit::{skip, skip_in_part};
 
-/// What the tests below look at: they pass where `VTAX_TESTKIT_EXAMPLES` is not set.
+/// The example tests; they pass where `VTAX_TESTKIT_EXAMPLES` is not set.
 mod examples {
     use super::*;
 
@@ -54,7 +54,7 @@ mod examples {
     #[test(needs = [by_name_only()])]
     fn removes_its_program() {
         std::fs::remove_file(std::env::current_exe().unwrap()).unwrap();
-        // In its own process, as in the harness.
+        // In a process of its own, as in the harness.
         let child = vtax_testkit::child_of_a_test("examples::passes").status();
         assert!(child.unwrap().success());
     }
@@ -79,7 +79,7 @@ mod examples {
     }
 }
 
-/// What this program prints of its examples.
+/// The output of this program for its examples.
 fn printed(arguments: &[&str]) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(arguments)

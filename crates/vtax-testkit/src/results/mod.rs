@@ -1,4 +1,4 @@
-//! Makes results directories that look like a real run's. Invented numbers: for tests only.
+//! Creates results directories like those of real runs, with invented numbers, for tests.
 
 #![allow(missing_docs, reason = "the names are those of results directories")]
 
@@ -14,10 +14,10 @@ use vtax_report::results::{
 };
 use vtax_report::stats::Random;
 
-/// What kind of run to invent.
+/// The parameters of an invented run.
 #[derive(Debug, Clone)]
 pub struct Fake {
-    /// Platforms, the first of which is the baseline.
+    /// The platforms; the first one is the baseline.
     pub platforms: Vec<&'static str>,
     /// Repetitions.
     pub blocks: u32,
@@ -29,13 +29,13 @@ pub struct Fake {
     pub mtu: Vec<u32>,
     /// `full` or `quick`.
     pub profile: &'static str,
-    /// How much a VM costs over bare metal.
+    /// The cost of a VM relative to bare metal.
     pub vm_cost: f64,
     /// Whether one trial fails and one is suspect.
     pub trouble: bool,
-    /// Text put into every label and reason, to see that it is escaped.
+    /// Text in every label and reason, to test that it is escaped.
     pub spice: &'static str,
-    /// How many more samples than usual: this many extra series per trial.
+    /// The number of additional series per trial, for more samples than usual.
     pub extra_series: usize,
 }
 
@@ -61,7 +61,7 @@ pub fn normal(random: &mut Random) -> f64 {
         * (2.0 * std::f64::consts::PI * random.uniform()).cos()
 }
 
-/// What the lab splits the CPU time into, as shares of what is spent for the target.
+/// The stages of CPU time, as shares of the CPU time spent for the target.
 fn shares(vm: bool) -> Vec<(Stage, f64)> {
     let mut shares = if vm {
         vec![
@@ -223,7 +223,7 @@ impl Fake {
             })
         };
         let cpu = series("target", "cpu.total_ns", "ns", SeriesKind::Counter);
-        // What the target receives is what its host sends.
+        // The target receives the bytes that its host sends.
         let received = series("target", "net.tx_bytes", "B", SeriesKind::Counter);
         let power = series("host", "power", "W", SeriesKind::Gauge);
         let extra: Vec<_> = (0..self.extra_series)
@@ -270,7 +270,7 @@ impl Fake {
         let Scheduled { treatment, block } = run.schedule[index as usize].clone();
         let treatment = run.treatments[treatment].clone();
         let mut random = Random::new(1000 + u64::from(index));
-        // A block effect that pairs share, and noise of their own.
+        // A block effect that paired trials share, and noise of each value's own.
         let level = 1.0 + 0.03 * normal(&mut Random::new(u64::from(block)));
         let mut noisy = |value: f64| value * level * (1.0 + 0.02 * normal(&mut random));
         let vm = treatment.platform == "qemu";

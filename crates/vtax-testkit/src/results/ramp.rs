@@ -1,4 +1,4 @@
-//! Makes a results directory of a ramp with neighbours. Invented numbers: for tests only.
+//! Creates a results directory of a ramp with neighbours, with invented numbers, for tests.
 
 use super::{Metrics, normal};
 use hdrhistogram::Histogram;
@@ -16,7 +16,7 @@ pub const LEVELS: [f64; 8] = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 4
 pub const OBJECTIVE: &str = "latency.p99 <= 20ms";
 const PHASE_SECONDS: u64 = 20;
 const SECOND: u64 = 1_000_000_000;
-/// When the measured part starts.
+/// The start of the measured part, in ns.
 const START: u64 = 5 * SECOND;
 
 /// A ramp of 3 treatments, 4 blocks and 8 levels.
@@ -77,7 +77,7 @@ fn metrics() -> Metrics {
     }
 }
 
-/// What a load level does to a guest that can serve `capacity` requests a second.
+/// The metrics of a guest that can serve `capacity` requests a second, at a load level.
 fn at_level(level: f64, capacity: f64, noise: f64) -> BTreeMap<String, Metric> {
     let mut metrics = metrics();
     let served = level.min(capacity) * noise;
@@ -273,7 +273,7 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
         })
     };
     let neighbours = trial.treatment.factors["neighbours"].clone();
-    // Counters and the cores (or watts) that each is spent at, for one served request a second.
+    // Counters, with the cores spent for one served request a second and at no load.
     let mut counters = vec![
         (series("target", "cpu.total_ns", "ns"), 0.0021 * 0.9, 0.08),
         (series("target", "cpu.vcpu_ns", "ns"), 0.0021 * 0.66, 0.05),
@@ -304,7 +304,7 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
             *total += cores * 0.5e9;
             samples.push(*id, Nanoseconds(at), *total).unwrap();
         }
-        // Around the mean that the trial states.
+        // Varies around the trial's mean power.
         energy += 0.5 * mean_power * (1.0 + 0.3 * (served - 260.0) / 260.0);
         energy_idle += 0.5 * 11.0;
         samples.push(joules, Nanoseconds(at), energy).unwrap();

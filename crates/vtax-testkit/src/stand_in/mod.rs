@@ -1,4 +1,4 @@
-//! Programs in the place of a VMM, for the tests of every crate that starts one.
+//! Stand-ins for a VMM's program, for tests of every crate that starts one.
 
 #![allow(clippy::disallowed_methods, reason = "files in a folder of the test")]
 
@@ -8,14 +8,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Takes what Firecracker and Cloud Hypervisor document, and lets QEMU boot it by emulation.
+/// A script that accepts only the documented options of Firecracker and Cloud Hypervisor, and boots the guest by
+/// QEMU's emulation.
 pub const STAND_IN: &str = include_str!("stand-in.sh");
 
-/// A VMM that ends at once.
+/// A script that fails at once.
 pub const FAILS: &str = "#!/bin/sh\n[ \"$*\" != --version ] || { echo 'a stand-in'; exit; }\n\
     echo 'Cannot create VM: not on this KVM' >&2\nexit 2\n";
 
-/// A folder with a program of this name.
+/// Creates a folder with a program of this name.
 #[must_use]
 pub fn program(name: &str, script: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -25,7 +26,7 @@ pub fn program(name: &str, script: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Has the stand-in of a folder call its vCPU threads as the VMM calls its own. Skips the test where there is no C compiler.
+/// Makes the stand-in of a folder name its vCPU threads as the VMM does. Skips the test where there is no C compiler.
 pub fn name_threads(folder: &Path) {
     let source = folder.join("names.c");
     fs::write(&source, include_str!("names.c")).unwrap();
