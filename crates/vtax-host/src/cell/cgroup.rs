@@ -264,7 +264,7 @@ impl Group {
     /// A further group below this one, for processes that must not be in this one.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn below(&self, name: &str) -> Result<Self, HostError> {
         let mut folders = Vec::new();
         for (version, folder) in &self.folders {

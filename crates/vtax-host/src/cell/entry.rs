@@ -38,7 +38,7 @@ fn has_become_the_command(pid: u32) -> bool {
 /// As [`super::Cell::host_pid`].
 ///
 /// # Errors
-/// As there.
+/// As [`super::Cell::host_pid`].
 pub fn host_pid(spawned: u32, limit: Duration) -> Result<u32, HostError> {
     let deadline = Instant::now() + limit;
     loop {

@@ -392,7 +392,7 @@ fn shaping(link: &LinkConfig) -> Vec<String> {
     }
     if let Some(rate_mbit) = link.rate_mbit {
         let bytes_per_second = rate_mbit * 1e6 / 8.0;
-        // tbf can send nothing larger than the burst; the veth hands it frames of MTU + 14.
+        // tbf cannot send a frame larger than the burst; the veth passes it frames of MTU + 14 bytes.
         let two_frames = f64::from(2 * (link.mtu + 14));
         let burst = (bytes_per_second * 0.005).max(two_frames);
         let limit = (bytes_per_second * 0.050).max(8.0 * two_frames);

@@ -139,7 +139,7 @@ pub fn check(settings: &Settings) -> Result<(), HostError> {
 /// As [`check`], for a guest on a tap.
 ///
 /// # Errors
-/// As there.
+/// As [`check`].
 pub fn check_with_tap(settings: &Settings) -> Result<(), HostError> {
     let config = CellConfig::from_settings("check", settings)?;
     requirements::check(&config.link)

@@ -93,7 +93,7 @@ pub fn lacking(status: &str) -> Vec<Capability> {
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0);
-    // CAP_SYS_ADMIN contains the two newest ones (capabilities(7)).
+    // CAP_SYS_ADMIN includes CAP_PERFMON (38) and CAP_BPF (39) (capabilities(7)).
     let has = |bit: u32| held & (1 << bit) != 0 || (bit >= 38 && held & (1 << SYS_ADMIN) != 0);
     CAPABILITIES
         .into_iter()
