@@ -1,8 +1,8 @@
 //! Shards as the indexes of one Kubernetes Job.
 //!
-//! The manifest is checked against the API's types; it was never run on a cluster. vtax hands it to
-//! `kubectl` if it is installed, and prints it otherwise. kubectl follows the job and fetches the results: the shards
-//! write to a persistent volume, which `vtax merge` reads.
+//! The manifest is checked against the API's types; it was never run on a cluster. vtax passes it to `kubectl` where
+//! that is installed, and prints it otherwise. kubectl follows the job and fetches the results: the shards write to a
+//! persistent volume, which `vtax merge` reads.
 
 use crate::FleetRun;
 use serde_json::{Value, json};

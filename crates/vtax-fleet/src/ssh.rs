@@ -60,7 +60,7 @@ pub fn hosts(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// What the threads of the machines share.
+/// The state that the machines' threads share.
 struct Work<'a> {
     run: &'a FleetRun,
     workdir: &'a WorkDir,
