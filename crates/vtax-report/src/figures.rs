@@ -1,4 +1,4 @@
-//! Figures as Vega-Lite specifications, which anyone can restyle.
+//! Figures as Vega-Lite specifications, which other tools can restyle.
 
 mod history;
 mod levels;
@@ -21,17 +21,17 @@ use vtax_core::Source;
 /// One figure.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// Its file's name without ending, and its anchor in the report.
+    /// File name without extension, and anchor in the report.
     pub id: String,
-    /// What it shows.
+    /// Title.
     pub title: String,
-    /// How to read it.
+    /// Caption, with the meaning of the marks.
     pub caption: String,
     /// The Vega-Lite specification; its width is that of the container.
     pub spec: Value,
 }
 
-/// The platforms of an analysis, and how each is drawn.
+/// The platforms of an analysis with their marks.
 pub(crate) struct Platforms {
     /// In order of appearance.
     names: Vec<String>,
@@ -39,7 +39,7 @@ pub(crate) struct Platforms {
 }
 
 impl Platforms {
-    /// The first of a kind looks like the kind.
+    /// Assigns the marks. The first platform of a kind has the mark of the kind.
     pub(crate) fn of(analysis: &Analysis) -> Self {
         let treatments = analysis.treatments.iter().map(|of| &of.treatment);
         let mut met = HashSet::new();
@@ -64,11 +64,10 @@ impl Platforms {
     }
 }
 
-/// A page with more figures than this takes minutes to draw, and nobody looks at them all: the tables
-/// have the rest.
+/// Most figures of a page. A page with more takes minutes to draw, and the tables have the same data.
 const MOST_FIGURES: usize = 300;
 
-/// Every figure of a report, the most telling first.
+/// Every figure of a report, the most informative first.
 pub fn figures(analysis: &Analysis) -> Vec<Figure> {
     let all = Platforms::of(analysis);
     let workloads = analysis.by_workload();
@@ -131,8 +130,9 @@ fn file_name(text: &str) -> String {
 }
 
 impl Figure {
-    /// A figure of `content`, which is a Vega-Lite specification but for what all figures share;
-    /// `height` is a number or a step.
+    /// Creates a figure from `content`, the Vega-Lite specification without the properties that all figures share.
+    /// `height` is
+    /// a number or a step.
     pub fn new(
         id: impl Into<String>,
         title: impl Into<String>,
@@ -198,7 +198,7 @@ fn by_platform(
     encoding("platform", shown, &range, legend)
 }
 
-/// Each name of a field has its colour or symbol. The legend has as many columns as fit.
+/// An encoding with a colour or symbol for each name of a field. The legend has as many columns as fit.
 fn encoding<T: AsRef<str> + serde::Serialize>(
     field: &str,
     names: &[T],
@@ -206,7 +206,7 @@ fn encoding<T: AsRef<str> + serde::Serialize>(
     legend: bool,
 ) -> Value {
     let longest = names.iter().map(|name| name.as_ref().chars().count()).max();
-    // Roughly what a letter of the legend and its symbol take, in pixels.
+    // Approximate width of a legend entry's letters and symbol, in pixels.
     let column = 7 * longest.unwrap_or(0) + 30;
     let legend = legend.then(|| {
         json!({"columns": {"expr": format!("max(1, floor(width / {column}))")}, "labelLimit": {"expr": "max(140, width - 20)"}})
@@ -214,7 +214,7 @@ fn encoding<T: AsRef<str> + serde::Serialize>(
     json!({"field": field, "type": "nominal", "scale": {"domain": names, "range": range}, "sort": names, "legend": legend})
 }
 
-/// What is said behind a number: that it is exact, and where it comes from.
+/// The flags after a number: exactness, and its source.
 fn flags(certainty: Certainty, source: Source) -> String {
     let exact = certainty.is_exact().then(|| "exact".to_owned());
     let source = (source != Source::Measured).then(|| source.to_string());
@@ -226,7 +226,7 @@ fn flags(certainty: Certainty, source: Source) -> String {
     }
 }
 
-/// The title of a column of `what`, with its interval where there is one.
+/// The title of a column of `what`, with a note of its interval where one exists.
 fn titled(what: &str, kinds: Kinds) -> String {
     let interval = if kinds.has_intervals() {
         " [95 % CI]"
@@ -236,7 +236,7 @@ fn titled(what: &str, kinds: Kinds) -> String {
     format!("{what}{interval}")
 }
 
-/// An object with the fields of another.
+/// Adds the fields of one object to another.
 fn extended(mut row: Value, more: Value) -> Value {
     if let (Some(row), Value::Object(more)) = (row.as_object_mut(), more) {
         row.extend(more);
@@ -244,7 +244,7 @@ fn extended(mut row: Value, more: Value) -> Value {
     row
 }
 
-/// Where the CPU time went, by stage.
+/// The figure of CPU time by stage.
 fn stages(workload: &str, treatments: &[&TreatmentSummary]) -> Option<Figure> {
     let mut values = Vec::new();
     let mut order: Vec<&str> = Vec::new();
@@ -289,7 +289,7 @@ fn stages(workload: &str, treatments: &[&TreatmentSummary]) -> Option<Figure> {
     ))
 }
 
-/// The words and the colours of the stages that are `shown`, in the order of [`Stage::ALL`].
+/// Names and colours of the stages that are `shown`, in the order of [`Stage::ALL`].
 fn stage_colors(shown: &[Stage]) -> (Vec<&'static str>, Vec<&'static str>) {
     Stage::ALL
         .into_iter()
@@ -298,7 +298,7 @@ fn stage_colors(shown: &[Stage]) -> (Vec<&'static str>, Vec<&'static str>) {
         .unzip()
 }
 
-/// Says which numbers of a figure are not measured.
+/// A sentence about the numbers of a figure that are not measured.
 fn unmeasured(sources: impl Iterator<Item = Source>) -> String {
     let flags: BTreeSet<Source> = sources
         .filter(|source| *source != Source::Measured)

@@ -15,7 +15,7 @@ use crate::analysis::Analysis;
 use crate::figures::{Figure, figures};
 use maud::html;
 
-/// The report as one string of HTML.
+/// Renders the report as HTML.
 pub fn render(analysis: &Analysis, provenance: &Provenance) -> String {
     page(analysis, provenance, &figures(analysis))
 }

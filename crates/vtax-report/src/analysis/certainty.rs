@@ -1,32 +1,32 @@
-//! How certain a number is: exact where repeating a trial gives it again, else as certain as what its
-//! repetitions vary allows.
+//! Certainty of a number: exact where a repeated trial gives the same value, otherwise limited by the variation between
+//! repetitions.
 
 use crate::results::{Trial, emulated};
 use crate::stats::REPEATS_WITHIN;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// What a reader of an exact ratio must know.
+/// The caveat for exact ratios.
 pub(crate) const ONE_SEED: &str = "Exact means: for this host, image and seed, which give the same again. One seed \
      says nothing about chance in the timing; `seeds = 4` in the plan would.";
 
-/// What the repetitions of a number vary, and so what an interval over them speaks of.
+/// The source of variation between repetitions of a number, and so the population of an interval over them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Certainty {
-    /// Nothing: a deterministic emulated host gives the same again with the same seed.
+    /// None: a deterministic emulated host gives the same value again with the same seed.
     Exact {
-        /// That seed.
+        /// The seed.
         seed: u64,
     },
-    /// The seed of a deterministic emulated host: how much chance there is in the timing.
+    /// The seed of a deterministic emulated host, which varies the timing.
     Seeds,
-    /// Whatever varies on a host from trial to trial.
+    /// Anything that varies on a host from trial to trial.
     Trials,
 }
 
 impl Certainty {
-    /// Of the numbers of these trials, as far as their facts say.
+    /// Certainty of the numbers of these trials, from their environment facts.
     pub(super) fn of(trials: &[&Trial]) -> Self {
         let seeds: Option<BTreeSet<u64>> = trials.iter().map(|trial| seed(trial)).collect();
         let mut seeds = seeds.unwrap_or_default().into_iter();
@@ -37,7 +37,7 @@ impl Certainty {
         }
     }
 
-    /// Of a metric with these values: those of one seed that are not the same are a sample after all.
+    /// Certainty of a metric with these values: different values with one seed are a sample.
     pub(super) fn of_values(self, values: &[f64]) -> Self {
         let low = values.iter().copied().fold(f64::INFINITY, f64::min);
         let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -49,7 +49,7 @@ impl Certainty {
         }
     }
 
-    /// Of what is made of both.
+    /// Certainty of a number computed from both.
     pub(super) fn with(self, other: Self) -> Self {
         match (self, other) {
             (Self::Exact { seed: mine }, Self::Exact { seed: theirs }) if mine == theirs => self,
@@ -58,7 +58,7 @@ impl Certainty {
         }
     }
 
-    /// Why what is exact on both sides is not so against each other.
+    /// The reason why two exact numbers have no exact ratio: different seeds.
     pub(super) fn apart(self, other: Self) -> Option<String> {
         match (self, other) {
             (Self::Exact { seed: mine }, Self::Exact { seed: theirs }) if mine != theirs => {
@@ -70,12 +70,12 @@ impl Certainty {
         }
     }
 
-    /// Whether there is no chance in it.
+    /// Whether repetitions do not vary.
     pub fn is_exact(self) -> bool {
         matches!(self, Self::Exact { .. })
     }
 
-    /// What one repetition is called.
+    /// The noun for one repetition.
     pub(crate) fn repetition(self, paired: bool) -> &'static str {
         match self {
             Self::Exact { .. } | Self::Seeds if paired => "seed",
@@ -85,14 +85,15 @@ impl Certainty {
     }
 }
 
-/// The seed of the deterministic emulated host that a trial ran in; `None` elsewhere.
+/// The seed of the trial's deterministic emulated host; `None` on any other host.
 fn seed(trial: &Trial) -> Option<u64> {
     trial.environment.get(emulated::INSTRUCTION_NS)?;
     trial.environment.get(emulated::SEED)?.parse().ok()
 }
 
-/// Where all trials have one seed but those whose host got stuck, these are another sample: marked
-/// suspect, unless their treatment has no others.
+/// Where all trials have one seed except those of restarted stuck hosts, marks the latter suspect: they are another
+/// sample.
+/// The only trials of a treatment stay unmarked.
 pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
     let is_stuck = |trial: &Trial| trial.environment.contains_key(emulated::STUCK);
     let planned: BTreeSet<Option<u64>> = (trials.iter())
@@ -117,7 +118,7 @@ pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
     }
 }
 
-/// Which kinds of certainty a table or figure holds, for its legend.
+/// The kinds of certainty in a table or figure, for its legend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Kinds {
     pub exact: bool,
@@ -140,12 +141,12 @@ impl FromIterator<Certainty> for Kinds {
 }
 
 impl Kinds {
-    /// Whether there is anything with an interval. Of nothing at all one would be expected.
+    /// Whether any number has an interval; true for an empty table or figure.
     pub fn has_intervals(self) -> bool {
         self.seeds || self.trials || !self.exact
     }
 
-    /// What an interval here is.
+    /// Describes the intervals.
     pub fn interval(self) -> &'static str {
         if self.seeds && !self.trials {
             "95 % confidence intervals over seeds, which say how much chance there is in the timing"
@@ -154,7 +155,7 @@ impl Kinds {
         }
     }
 
-    /// The end of a caption: what `bars` are, and what has none.
+    /// The end of a caption: the meaning of `bars`, and the numbers without one.
     pub fn bars(self, bars: &str, cut: &str) -> String {
         let interval = self.interval();
         match (self.has_intervals(), self.exact) {

@@ -1,5 +1,5 @@
 //! Checks on a run's design: outliers among pairs, drift over blocks, order within blocks, and correlation of
-//! consecutive blocks. Each that shows something is one line.
+//! consecutive blocks. Each positive check yields one line.
 
 use super::{Comparison, MetricSummary, TreatmentSummary};
 use crate::numbers::{percent, ratio};
@@ -7,19 +7,19 @@ use crate::stats::{Trend, benjamini_hochberg, correlation, hodges_lehmann, mean,
 use std::collections::BTreeMap;
 use vtax_core::counted;
 
-/// Fewer blocks than this have no trend and no correlation worth a line.
+/// Fewest blocks for a check of trend or correlation.
 const FEWEST_BLOCKS: usize = 6;
-/// Level of every check, adjusted for the number of its kind.
+/// Significance level of every check, adjusted for the number of checks of its kind.
 const LEVEL: f64 = 0.05;
-/// A smaller drift is no matter.
+/// Smallest relative drift that is reported.
 const LEAST_DRIFT: f64 = 0.02;
-/// Examples that a line names.
+/// Most examples in one line.
 const EXAMPLES: usize = 3;
 
 /// The pairs of a comparison: block, and the values of treatment and baseline.
 pub(super) type Pairs = Vec<(u32, f64, f64)>;
 
-/// Trials of one block, as pairs.
+/// Pairs the trials of each block.
 pub(super) fn pairs(
     metric: &MetricSummary,
     baseline: &MetricSummary,
@@ -41,7 +41,7 @@ fn log_ratios(pairs: &Pairs) -> Vec<f64> {
     ratios.collect()
 }
 
-/// Names the outliers among a comparison's pairs, and gives the ratio that they do not move.
+/// Names the outliers among a comparison's pairs and sets the robust ratio.
 pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
     let logs = log_ratios(pairs);
     let Some(tax) = comparison.tax.filter(|tax| tax.paired) else {
@@ -67,13 +67,13 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
     ));
 }
 
-/// A finding of one series, with its p.
+/// A finding for one series, with its p-value.
 struct Found {
     p: f64,
     shown: String,
 }
 
-/// One line of what is found after adjustment for how many were looked at; `None` where nothing is.
+/// One line for the findings that remain after adjustment for the number of tests; `None` without any.
 fn line(found: Vec<Found>, what: &str, consequence: &str) -> Option<String> {
     let p: Vec<f64> = found.iter().map(|one| one.p).collect();
     let shown: Vec<String> = found
@@ -106,7 +106,7 @@ fn headlines(
     })
 }
 
-/// What the checks show, in lines. `schedule` has each trial's place in its block.
+/// The results of all checks, one line each. `schedule` has each trial's place in its block.
 pub(super) fn lines(
     treatments: &[TreatmentSummary],
     comparisons: &[(&Comparison, Pairs)],
@@ -135,7 +135,7 @@ pub(super) fn lines(
 fn drift(treatments: &[TreatmentSummary]) -> Vec<Found> {
     let series = headlines(treatments).filter(|(_, metric)| metric.values.len() >= FEWEST_BLOCKS);
     let found = series.filter_map(|(treatment, metric)| {
-        // Indexes of trials rise with their blocks.
+        // Trial indexes increase with their blocks.
         let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
         let Trend { p, change } = trend(&logs)?;
         let change = change.exp_m1();
@@ -153,14 +153,15 @@ fn drift(treatments: &[TreatmentSummary]) -> Vec<Found> {
     found.collect()
 }
 
-/// Places in blocks, and what is beside the mean of the treatment there.
+/// Places in blocks, and each value's deviation from the mean of its treatment.
 #[derive(Default)]
 struct Placed {
     places: Vec<f64>,
     rests: Vec<f64>,
 }
 
-/// By workload and metric, over all of its treatments: each value less the mean of its treatment, against its place.
+/// Correlates each value, less the mean of its treatment, with its place in the block. By workload and metric, over all
+/// treatments.
 fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Vec<Found> {
     let mut of: BTreeMap<(&str, &str), Placed> = BTreeMap::new();
     for (treatment, metric) in headlines(treatments) {

@@ -30,67 +30,69 @@ pub struct Comparison {
     pub platform: String,
     /// The metric's stable name.
     pub metric: String,
-    /// Its name in tables.
+    /// Name in tables.
     pub title: String,
     /// Which direction is better.
     pub better: Better,
     /// Whether a summary leads with it.
     pub headline: bool,
-    /// The worse flag of the two.
+    /// The worse source of the two values.
     pub source: Source,
-    /// Whether one of the two comes from a model, whatever else is true of it.
+    /// Whether a model computed one of the two, regardless of `source`.
     pub modelled: bool,
-    /// The ratio; `None` with a note where there is none.
+    /// The ratio; `None` with a note where it does not exist.
     pub ratio: Option<f64>,
-    /// What the repetitions of both vary; then the interval and the verdict speak of that.
+    /// The source of variation between repetitions of both sides, to which the interval and the verdict refer.
     pub certainty: Certainty,
-    /// What a sample says of the ratio; `None` where it is exact.
+    /// The estimate from the sample; `None` for an exact ratio.
     pub tax: Option<Tax>,
     /// Student's p adjusted for the family of comparisons (Benjamini and Hochberg).
     pub adjusted_p: Option<f64>,
-    /// How many comparisons that family has.
+    /// Number of comparisons in that family.
     pub family: usize,
-    /// The interval that is printed: adjusted for that family, so that it agrees with `adjusted_p`. The 95 %
-    /// interval of this comparison alone is in `tax`.
+    /// The printed interval: adjusted for the family, consistent with `adjusted_p`. `tax` has the 95 % interval of this
+    /// comparison alone.
     pub adjusted_interval: Option<Interval>,
     /// Level of `adjusted_interval`, 0.95 or more.
     pub confidence: Option<f64>,
-    /// The ratio of knees, whose ends may be open, where it is one.
+    /// The ratio of knees, with possibly open ends; `None` for other metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<KneeRatio>,
-    /// What so many pairs of identical treatments differ by, by chance: the noise floor, as a share. The interval is no
-    /// narrower. `None` without four pairs.
+    /// The noise floor: the chance difference between as many pairs of identical treatments, as a share. The interval
+    /// is no
+    /// narrower. `None` with fewer than four pairs.
     pub noise_floor: Option<f64>,
-    /// Whether the interval excludes 1 but for the noise floor.
+    /// Whether the interval would exclude 1 without the noise floor.
     pub is_below_floor: bool,
-    /// What may be said.
+    /// The verdict.
     pub verdict: Verdict,
-    /// How many repetitions would show how much, where neither a difference nor equality is shown.
+    /// The repetitions needed to show an effect, where neither a difference nor equality is shown.
     pub needed: Option<Needed>,
-    /// The Hodges–Lehmann estimate of the ratio, where pairs are outliers by Tukey's fences.
+    /// The Hodges–Lehmann estimate of the ratio, where some pairs are outliers by Tukey's fences.
     pub robust_ratio: Option<f64>,
-    /// Whether the sample is of machines, each of which counts once, not of pairs.
+    /// Whether the sample consists of machines, each of which counts once, not of pairs.
     pub over_machines: bool,
-    /// Why there is no ratio, or what else a reader must know.
+    /// The reason for a missing ratio, or another caveat.
     pub note: Option<String>,
-    /// How much the machines that ran it disagree, where several did.
+    /// Disagreement between machines, where several ran the comparison.
     pub machines: Option<Disagreement>,
 }
 
-/// How many repetitions show an effect with a chance of 80 %, by the scatter that was observed.
+/// Number of repetitions that show an effect with a chance of 80 %, given the observed scatter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Needed {
-    /// The effect: the plan's minimum effect, 0.02 where it has none.
+    /// The effect: the plan's minimum effect, or 0.02 without one.
     pub effect: f64,
-    /// Repetitions, in all.
+    /// Total repetitions.
     pub n: usize,
-    /// Those beyond the ones that there are.
+    /// Repetitions beyond the existing ones.
     pub more: usize,
 }
 
 impl Comparison {
-    /// Of one metric, not yet judged. `other` is the baseline's, which may lack it; `sampled` is what
-    /// their values say where these are a sample.
+    /// A comparison of one metric, not yet judged. `other` is the baseline's metric, if it has one; `sampled` is the
+    /// estimate
+    /// from the values where these are a sample.
     pub(crate) fn of(
         treatment: &Treatment,
         baseline: &Treatment,
@@ -145,7 +147,7 @@ impl Comparison {
         }
     }
 
-    /// Adds to what else a reader must know.
+    /// Appends to the note.
     pub(crate) fn add_note(&mut self, more: String) {
         match &mut self.note {
             Some(note) => *note = format!("{note}; {more}"),
@@ -153,7 +155,7 @@ impl Comparison {
         }
     }
 
-    /// What would show an effect, `5 more blocks would show 2 %`; `None` where that is not known.
+    /// The repetitions needed to show an effect, `5 more blocks would show 2 %`; `None` where unknown.
     pub fn needed_in_words(&self) -> Option<String> {
         let Needed { effect, more, .. } = self.needed?;
         let effect = percent(effect);
@@ -170,7 +172,7 @@ impl Comparison {
         })
     }
 
-    /// Nothing is claimed of trials that are suspect.
+    /// Sets the verdict of a comparison of suspect trials, about which nothing is claimed.
     pub(crate) fn make_provisional(&mut self) {
         if self.ratio.is_none() {
             return;
@@ -180,12 +182,12 @@ impl Comparison {
         self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 
-    /// The interval that is printed: adjusted for the family of comparisons once that is known.
+    /// The printed interval: adjusted for the family of comparisons once the family is known.
     pub fn interval(&self) -> Option<Interval> {
         self.adjusted_interval.or(self.tax?.interval)
     }
 
-    /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` where there is none.
+    /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` without a ratio.
     pub fn ratio_in_words(&self) -> Option<String> {
         let interval = self.interval().or_else(|| self.knee.as_ref()?.closed());
         let shown = ratio(self.ratio?, interval).line();
@@ -203,7 +205,7 @@ impl Comparison {
         })
     }
 
-    /// What its sentence has where the noise floor decides.
+    /// The clause about the host's resolution, for a comparison that the noise floor decides.
     pub(super) fn limit_in_words(&self) -> Option<String> {
         let floor = self.noise_floor.filter(|_| self.is_below_floor)?;
         Some(format!(
@@ -212,7 +214,7 @@ impl Comparison {
         ))
     }
 
-    /// How many repetitions the ratio comes from: `4 seeds`, `5 pairs`; `None` without a ratio.
+    /// Number of repetitions behind the ratio: `4 seeds`, `5 pairs`; `None` without a ratio.
     pub fn repetitions(&self) -> Option<String> {
         let (n, paired) = match self.tax {
             Some(tax) => (tax.n, tax.paired),
@@ -231,21 +233,21 @@ fn further(n: usize, noun: &str) -> String {
     counted(n, &format!("more {noun}"))
 }
 
-/// How much machines disagree about a ratio: 1 where they do not.
+/// Disagreement between machines about a ratio, as a factor; 1 for full agreement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Disagreement {
-    /// Machines that have pairs.
+    /// Number of machines with pairs.
     pub machines: usize,
-    /// Two machines differ by about this factor: the random effect's standard deviation.
+    /// Typical factor between two machines: the random effect's standard deviation.
     pub factor: f64,
     /// Its 95 % interval.
     pub interval: Interval,
-    /// Chance of machines so far apart if none differed.
+    /// Probability of a disagreement this large between identical machines.
     pub p: f64,
 }
 
 impl Disagreement {
-    /// Whether the interval excludes that they agree.
+    /// Whether the interval excludes full agreement.
     pub fn is_shown(&self) -> bool {
         self.interval.low > 1.0
     }

@@ -13,7 +13,7 @@ pub(super) fn blocks(trials: &[Read]) -> BTreeMap<u32, u32> {
     trials.map(|trial| (trial.index, trial.block)).collect()
 }
 
-/// The place of each trial in its block, by the order of the schedule.
+/// The place of each trial in its block, in the order of the schedule.
 pub(super) fn places(block_of: &BTreeMap<u32, u32>) -> BTreeMap<u32, usize> {
     let mut lengths: BTreeMap<u32, usize> = BTreeMap::new();
     let trials = block_of.iter().map(|(index, block)| {
@@ -82,8 +82,8 @@ pub(super) fn compare_with_baselines(
     comparisons
 }
 
-/// Pairs by block where blocks allow it: every trial has a partner, or at least four pairs exist.
-/// Also says how many trials were left out for want of a partner.
+/// The tax, from pairs by block where every trial has a partner or at least four pairs exist, otherwise from unpaired
+/// trials. The second value is the number of trials left out because they have no partner.
 fn tax_of(
     metric: &MetricSummary,
     baseline: &MetricSummary,
@@ -110,8 +110,7 @@ fn tax_of(
     )
 }
 
-/// Adjusts p within each family (the headlines, and the rest) and gives the verdicts. What is exact
-/// needs no test.
+/// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test.
 pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
     for comparison in comparisons.iter_mut() {
         if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
@@ -141,7 +140,8 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
     }
 }
 
-/// Why neither a difference nor equality is shown though the comparison alone, or its interval, would; `None` where
+/// The reason why a comparison shows neither a difference nor equality although its own p or interval would; `None`
+/// where
 /// they would not.
 fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) -> Option<String> {
     if judged.verdict != Verdict::NoDifferenceShown {
@@ -170,7 +170,8 @@ fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) ->
     }
 }
 
-/// How the printed intervals of the headline comparisons are adjusted; `None` where each is the 95 % interval
+/// The adjustment of the printed intervals of the headline comparisons, in words; `None` where each is the 95 %
+/// interval
 /// of its comparison alone.
 pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
     let mut headlines = comparisons.iter().filter(|one| one.headline);
@@ -185,10 +186,10 @@ pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
     })
 }
 
-/// Effect that is asked for where the plan has no smallest one.
+/// Effect for the estimate of repetitions where the plan has no minimum effect.
 const ASKED_EFFECT: f64 = 0.02;
 
-/// The effect that more repetitions would show.
+/// The effect for the estimate of repetitions: the plan's minimum effect, or the default without one.
 pub(crate) fn asked_effect(minimum_effect: f64) -> f64 {
     match minimum_effect > 0.0 {
         true => minimum_effect,

@@ -1,5 +1,5 @@
-//! How much the machines of a run disagree: a random effect on the logarithm of a comparison's ratio.
-//! Blocks never span machines, so every ratio is one machine's own.
+//! Disagreement between the machines of a run: a random effect on the logarithm of a comparison's ratio. A block never
+//! spans machines, so every ratio comes from one machine.
 
 use super::checks::Pairs;
 use super::{Comparison, Disagreement};
@@ -10,18 +10,18 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use vtax_core::counted;
 
-/// The machines that ran a run.
+/// The machines of a run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Fleet {
-    /// How many.
+    /// Number of machines.
     pub machines: usize,
-    /// What all of them are, by fact.
+    /// Facts that all of them share.
     pub kind: BTreeMap<&'static str, String>,
-    /// Blocks of each, in the order in which they were read.
+    /// Number of blocks of each machine, in the order of reading.
     pub blocks: Vec<usize>,
-    /// What was left out of several machines' results, in sentences.
+    /// Data left out of several machines' results, in sentences.
     pub notes: Vec<String>,
-    /// Machine of each block that was run.
+    /// Machine of each completed block.
     #[serde(skip)]
     of: BTreeMap<u32, usize>,
 }
@@ -44,7 +44,7 @@ impl Fleet {
                 .unwrap_or_default(),
             blocks,
             notes: together.notes.clone(),
-            // Emulated hosts are the same whoever emulates them.
+            // An emulated host is the same on every machine.
             of: match place.starts_with("testbed:") {
                 true => BTreeMap::new(),
                 false => machines.blocks.clone(),
@@ -52,8 +52,9 @@ impl Fleet {
         }
     }
 
-    /// Judges each comparison over machines: pairs of one machine are not independent of each other, so each
-    /// machine counts once. Also says how much machines disagree.
+    /// Judges each comparison over machines and sets their disagreement. Each machine counts once, because pairs of one
+    /// machine
+    /// are not independent of each other.
     pub(super) fn judge(
         &self,
         comparisons: &mut [Comparison],
@@ -100,7 +101,7 @@ impl Fleet {
         }
     }
 
-    /// The machines and their disagreement about the headlines, in sentences; none of a run on one machine.
+    /// The machines and their disagreement about the headlines, in sentences; empty for a run on one machine.
     pub fn sentences(&self, comparisons: &[Comparison]) -> Vec<String> {
         if self.machines < 2 {
             return self.notes.clone();

@@ -1,4 +1,4 @@
-//! From trials to estimates, comparisons and sentences: everything that a report shows, as data.
+//! From trials to estimates, comparisons and sentences: all data of a report.
 
 pub(crate) mod certainty;
 pub mod charge;
@@ -42,18 +42,19 @@ use std::path::PathBuf;
 use vtax_core::owner::TARGET;
 use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
 
-/// Series whose steadiness is judged: metric of the target, its name, and its direction. Metrics of the
-/// network count what the host sees, which sends what the target receives.
+/// Series with a steadiness class: metric of the target, name, and direction. Network counters are the host's, which
+/// sends
+/// the bytes that the target receives.
 const STEADY_SERIES: [(&str, &str, Better); 3] = [
     (counter::CPU_TOTAL, "CPU", Better::Lower),
     (counter::NET_TX_BYTES, "received", Better::Higher),
     (counter::NET_RX_BYTES, "sent", Better::Higher),
 ];
 
-/// Analyses one results directory; it may be unfinished.
+/// Analyses one results directory, finished or not.
 ///
 /// # Errors
-/// Never for a single trial: what cannot be read is listed in the analysis.
+/// No single trial is a cause: the analysis lists unreadable trials.
 pub fn analyse(results: &ResultsDir) -> Result<Analysis, ResultsError> {
     analyse_shards(&[results])
 }
@@ -61,7 +62,7 @@ pub fn analyse(results: &ResultsDir) -> Result<Analysis, ResultsError> {
 /// Analyses the shards of one run together.
 ///
 /// # Errors
-/// When they are not shards of one run, or there is none.
+/// When they are not shards of one run, or there are none.
 pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> {
     let Some(first) = shards.first() else {
         return Err(ResultsError::NotARun(PathBuf::new()));
@@ -191,19 +192,19 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     Ok(analysis)
 }
 
-/// A trial with what else is read of it.
+/// A trial with the other data of its directory.
 struct Read {
     trial: Trial,
-    /// The series whose steadiness is judged.
+    /// The series with a steadiness class.
     samples: Vec<Samples>,
     histograms: Vec<HistogramRecord>,
     timeline: Option<Timeline>,
 }
 
-/// Every readable trial with its samples, and what could not be read.
+/// Reads every trial with its samples. The second value lists the unreadable trials.
 fn read(work: &BTreeMap<u32, &ResultsDir>) -> (Vec<Read>, Vec<String>) {
     let work: Vec<(u32, &ResultsDir)> = work.iter().map(|(index, from)| (*index, *from)).collect();
-    // Reading is decoding, so it is spread over the processors.
+    // Reading is mostly decoding, so the trials are divided between the processors.
     let threads = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(8);
@@ -267,12 +268,12 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     (Some(read), problems)
 }
 
-/// Whether a trial's numbers are part of the headlines.
+/// Whether a trial enters the headline numbers.
 fn counts(trial: &Trial) -> bool {
     trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty()
 }
 
-/// Whether some treatment completed trials and all of them are suspect.
+/// Whether all completed trials of some treatment are suspect.
 fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
     let labels = |of: fn(&Trial) -> bool| -> HashSet<&str> {
         let own = trials.iter().filter(|read| of(&read.trial));
@@ -283,7 +284,7 @@ fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
     !completed.is_subset(&labels(counts))
 }
 
-/// What was set aside in any of the shards, and what became of it.
+/// The attempts set aside in any of the shards, each with the state of its replacement.
 fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
     let rows: HashMap<u32, &TrialRow> = rows.iter().map(|row| (row.index, row)).collect();
     let mut attempts: Vec<AttemptRow> = shards
@@ -325,7 +326,7 @@ fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
     attempts
 }
 
-/// The plan's treatments, then any that only trials know.
+/// The plan's treatments, followed by those that occur only in trials.
 fn every_treatment(planned: &[Treatment], trials: &[Read]) -> Vec<Treatment> {
     let mut known: HashSet<&str> = planned.iter().map(|one| one.label.as_str()).collect();
     let run = trials.iter().map(|read| &read.trial.treatment);
@@ -405,7 +406,7 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
             (SeriesKind::Gauge, _) => (samples.series.unit, 1.0),
         };
         let found: Vec<f64> = found.iter().map(|rate| rate / scale).collect();
-        // An idle direction (acknowledgements, stray frames) has no steadiness worth reporting.
+        // An idle direction (acknowledgements, stray frames) has no steadiness class.
         let quiet = match unit.base {
             Base::Byte => 10_000.0,
             _ => 0.001,
@@ -413,7 +414,7 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
         if stats::mean(&found).is_none_or(|mean| mean < quiet) {
             continue;
         }
-        // Where the load changes, so does everything else: nothing is steady, and needs not be.
+        // A load that changes makes every series change, so a trial with phases has no steadiness class.
         if trial.phases.is_empty() {
             steady.insert(name.to_owned(), classify(&found, better).class);
         }
@@ -500,8 +501,8 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
     }
 }
 
-/// Every metric of `found` (the metrics of each trial, by its index), headlines first, then by
-/// name. `whose` tells the seeds of their intervals apart.
+/// Summarises every metric of `found` (the metrics of each trial, by its index), headlines first, then by name. `whose`
+/// separates the seeds of the resampled intervals.
 fn metric_summaries(
     whose: &[&str],
     found: &[(u32, &BTreeMap<String, Metric>)],

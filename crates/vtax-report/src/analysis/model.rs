@@ -8,39 +8,39 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use vtax_core::{Source, Unit};
 
-/// Everything that can be said about a run.
+/// The analysis of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Analysis {
-    /// The results directory as it was given, of shards the first one's.
+    /// The results directory as given; for shards, the first one.
     #[serde(skip)]
     pub path: PathBuf,
     /// The run's name.
     pub name: String,
-    /// What it wants to find out.
+    /// The question of the plan.
     pub description: String,
-    /// Where it ran.
+    /// Place of the run.
     pub place: String,
     /// `full` or `quick`.
     pub profile: String,
-    /// When it started, RFC 3339.
+    /// Start of the run, RFC 3339.
     pub started: String,
-    /// Seed of the order.
+    /// Seed of the trial order.
     pub seed: u64,
     /// SHA-256 of the plan.
     pub plan_sha256: String,
-    /// Smallest relative difference that is called one.
+    /// Smallest relative difference that counts as a difference.
     pub minimum_effect: f64,
-    /// The worst flag of any headline number.
+    /// The worst source of any headline number.
     pub source: Option<Source>,
-    /// How the trials went.
+    /// Number of trials by outcome.
     pub counts: Counts,
-    /// True when some treatment has only suspect trials: then suspect trials are shown in the
-    /// tables and figures after all, so that there is something to look at, and no difference is
+    /// True when some treatment has only suspect trials. Tables and figures then include suspect trials, and no
+    /// difference is
     /// claimed.
     pub provisional: bool,
-    /// What would help, where nothing counts: then no interval is given and nothing compared.
+    /// The remedy where no trial counts. The analysis then has no intervals and no comparisons.
     pub advice: Option<String>,
-    /// What was found, in plain words.
+    /// The findings, one sentence each.
     pub sentences: Vec<Sentence>,
     /// Workloads in the plan's order.
     pub workloads: Vec<String>,
@@ -48,26 +48,26 @@ pub struct Analysis {
     pub factors: BTreeMap<String, Vec<String>>,
     /// Every treatment in the plan's order.
     pub treatments: Vec<TreatmentSummary>,
-    /// Every treatment against its baseline, every metric that has a direction.
+    /// Every treatment against its baseline, for every metric with a direction.
     pub comparisons: Vec<Comparison>,
     /// Every trial in order.
     pub trials: Vec<TrialRow>,
-    /// Attempts that were set aside and run again, by trial.
+    /// Attempts that were set aside and repeated, by trial.
     pub attempts: Vec<AttemptRow>,
     /// Trials whose files could not be read, with the reason and the remedy.
     pub unreadable: Vec<String>,
-    /// What watching cost, over all trials.
+    /// Cost of observation, over all trials.
     pub observation: Observation,
-    /// The machines that ran it.
+    /// The machines of the run.
     pub fleet: Fleet,
-    /// What is seen of drift over blocks, order within blocks and correlation of blocks, in lines.
+    /// Results of the checks for drift over blocks, order within blocks and correlation of blocks, one line each.
     pub checks: Vec<String>,
-    /// The noise floor of headline comparisons, and how many trials were disturbed, in lines.
+    /// The noise floor of headline comparisons and the number of disturbed trials, in lines.
     pub noise: Vec<String>,
 }
 
 impl Analysis {
-    /// The power models that computed joules of these trials, each in words.
+    /// Descriptions of the power models that computed joules of these trials.
     pub fn power_models(&self) -> BTreeSet<String> {
         let summaries = self.treatments.iter();
         summaries
@@ -75,7 +75,7 @@ impl Analysis {
             .collect()
     }
 
-    /// The workloads in the plan's order, each with its treatments in that order.
+    /// The workloads and the treatments of each, both in the plan's order.
     pub fn by_workload(&self) -> Vec<(&str, Vec<&TreatmentSummary>)> {
         let mut own: HashMap<&str, Vec<&TreatmentSummary>> = HashMap::new();
         for summary in &self.treatments {
@@ -98,36 +98,36 @@ impl Analysis {
         by_key(&self.comparisons)
     }
 
-    /// A treatment by its label.
+    /// The treatment with this label.
     pub fn treatment(&self, label: &str) -> Option<&TreatmentSummary> {
         let mut all = self.treatments.iter();
         all.find(|summary| summary.treatment.label == label)
     }
 }
 
-/// An attempt at a trial that was set aside when the trial was run again.
+/// An attempt at a trial that was set aside when the trial was repeated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct AttemptRow {
     /// The trial's position in the schedule.
     pub index: u32,
-    /// Which attempt: `again-1`, `failed-2`.
+    /// Kind and number of the attempt: `again-1`, `failed-2`.
     pub attempt: String,
     /// Label of its treatment.
     pub treatment: String,
-    /// `suspect`, `failed` or `damaged`; `counts` where it was set aside without a reason in it.
+    /// `suspect`, `failed` or `damaged`; `counts` for an attempt without a reason to set it aside.
     pub state: &'static str,
-    /// Why.
+    /// Reason for the state.
     pub reason: String,
-    /// What became of the trial: `counts`, `suspect`, `failed`, `damaged`, `not run yet`.
+    /// State of the replacement: `counts`, `suspect`, `failed`, `damaged`, `not run yet`.
     pub replacement: &'static str,
 }
 
-/// What watching cost.
+/// Cost of observation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Observation {
     /// CPU time of the sampling threads per second of trial, in cores; `None` without trials.
     pub cores: Option<f64>,
-    /// The worst trial's.
+    /// The largest value of any trial.
     pub worst_cores: Option<f64>,
     /// Sampling passes taken.
     pub passes: u64,
@@ -140,34 +140,34 @@ pub struct Observation {
 pub struct Sentence {
     /// The sentence.
     pub text: String,
-    /// The workload that it is about.
+    /// Workload of the finding.
     pub workload: String,
-    /// The platform that it is about.
+    /// Platform of the finding.
     pub platform: String,
-    /// The metric that it is about.
+    /// Metric of the finding.
     pub metric: String,
-    /// What may be said.
+    /// Verdict of the comparison.
     pub verdict: Verdict,
-    /// The flag of its number.
+    /// Source of the number.
     pub source: Source,
 }
 
 /// One trial as a row.
 #[derive(Debug, Clone, Serialize)]
 pub struct TrialRow {
-    /// Its position in the schedule.
+    /// Position in the schedule.
     pub index: u32,
     /// Its block.
     pub block: u32,
     /// Label of its treatment.
     pub treatment: String,
-    /// When it started.
+    /// Start of the trial.
     pub started: String,
-    /// Why it failed, if it did.
+    /// Reason for failure, if it failed.
     pub failed: Option<String>,
-    /// Why not to trust it, if so.
+    /// Reasons for suspicion.
     pub suspect: Vec<String>,
-    /// What disturbed it, if anything did.
+    /// Disturbances during the trial.
     pub disturbed: Vec<String>,
     /// Seconds by phase.
     pub phases: BTreeMap<&'static str, f64>,
@@ -175,7 +175,7 @@ pub struct TrialRow {
     pub observation_cores: Option<f64>,
     /// Steadiness by series.
     pub steady: BTreeMap<String, SteadyState>,
-    /// Rates per second of the window by series, for figures.
+    /// Rates per second of the window, by series, for figures.
     #[serde(skip)]
     pub series: Vec<RateSeries>,
 }
@@ -194,7 +194,7 @@ impl TrialRow {
 /// The rate of one series over a trial's window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateSeries {
-    /// What it is, in words: `CPU`, `received`, `sent`.
+    /// Name of the series in words: `CPU`, `received`, `sent`.
     pub name: &'static str,
     /// Unit of the rates.
     pub unit: Unit,

@@ -1,4 +1,4 @@
-//! The noise floor of comparisons, and disturbed trials, in a report's words.
+//! The noise floor of comparisons and the disturbed trials, in words.
 
 use super::checks::Pairs;
 use super::words::most_frequent;
@@ -8,7 +8,7 @@ use crate::stats::{above_floor, noise_floor};
 use std::collections::BTreeMap;
 use vtax_core::counted;
 
-/// Widens the interval of a comparison of pairs to the noise floor, where that is wider.
+/// Widens the interval of a paired comparison to the noise floor, where the floor is wider.
 pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
     let Some(tax) = comparison.tax.filter(|tax| tax.paired) else {
         return;
@@ -24,7 +24,7 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
     comparison.tax = Some(floored);
 }
 
-/// The floor of each headline metric, and the disturbances, in lines.
+/// The noise floor of each headline metric, and the disturbances, in lines.
 pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
     let mut floors: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for comparison in analysis.comparisons.iter().filter(|one| one.headline) {

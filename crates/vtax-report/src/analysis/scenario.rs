@@ -1,4 +1,4 @@
-//! What scenarios add to a treatment: its levels, its objective, the other actors, and distributions.
+//! Scenario data of a treatment: its levels, its objective, the other actors, and distributions.
 
 use super::{
     ActorSummary, Certainty, Distribution, LevelSummary, ObjectiveSummary, Read, distinct, knees,
@@ -7,7 +7,7 @@ use super::{
 use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
 use std::collections::{BTreeMap, HashMap};
 
-/// The parts of trials by name, in the order in which trials name them; of namesakes in a trial the first.
+/// The parts of trials by name, in the order of first occurrence; of several parts with one name in a trial, the first.
 fn by_name<'a, T>(
     counted: &[&'a Trial],
     parts: fn(&Trial) -> &[T],
@@ -31,7 +31,7 @@ fn by_name<'a, T>(
     found
 }
 
-/// The levels of a treatment, in the order in which trials went through them.
+/// The levels of a treatment, in the order of execution.
 pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSummary> {
     by_name(counted, |trial| &trial.phases, |phase: &Phase| &phase.name)
         .into_iter()
@@ -60,7 +60,7 @@ pub(super) fn levels(treatment: &Treatment, counted: &[&Trial]) -> Vec<LevelSumm
         .collect()
 }
 
-/// How the objective of a treatment fared; `None` where it has none.
+/// The outcome of a treatment's objective; `None` without one.
 pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
     let outcomes: Vec<_> = counted
         .iter()
@@ -81,7 +81,7 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
     })
 }
 
-/// The actors beside the target, in the order in which trials name them.
+/// The actors beside the target, in the order of first occurrence.
 pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSummary> {
     let mut actors: Vec<ActorSummary> = Vec::new();
     for (name, own) in by_name(counted, |trial| &trial.actors, |actor: &Actor| &actor.name) {
@@ -111,7 +111,7 @@ pub(super) fn actors(treatment: &Treatment, counted: &[&Trial]) -> Vec<ActorSumm
     actors
 }
 
-/// The distributions of a treatment, added up over its trials.
+/// The distributions of a treatment, merged over its trials.
 pub(super) fn distributions(counted: &[&Read]) -> Vec<Distribution> {
     let mut sums: Vec<Distribution> = Vec::new();
     let mut places: HashMap<(String, Option<String>), usize> = HashMap::new();
@@ -122,7 +122,7 @@ pub(super) fn distributions(counted: &[&Read]) -> Vec<Distribution> {
             let key = (name.clone(), level.clone());
             let place = *places.entry(key).or_insert(sums.len());
             match sums.get_mut(place) {
-                // A histogram that grows on demand holds whatever another one does.
+                // An auto-resizing histogram has room for the values of any other.
                 Some(sum) => {
                     sum.trials += usize::from(sum.histogram.add(&record.histogram).is_ok())
                 }
@@ -150,7 +150,7 @@ fn level_of(trial: &Trial, record: &HistogramRecord) -> Option<String> {
     Some(phase.name.clone())
 }
 
-/// Whether a trial is more than one guest under one steady load.
+/// Whether a trial has more than one guest or more than one load level.
 pub(super) fn is_scenario(trial: &Trial) -> bool {
     !trial.phases.is_empty()
         || trial

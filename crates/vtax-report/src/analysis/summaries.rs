@@ -9,36 +9,36 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
 use vtax_core::{Quantity, Source, Unit};
 
-/// One treatment over its trials.
+/// One treatment, summarised over its trials.
 #[derive(Debug, Clone, Serialize)]
 pub struct TreatmentSummary {
     /// The treatment.
     #[serde(flatten)]
     pub treatment: Treatment,
-    /// Its name within its workload: the platform, and the levels that set it apart.
+    /// Short name, unique within the workload: the platform, and the levels that differ.
     pub short: String,
-    /// Its name in sentences: `a VM (QEMU, TCG emulation)`.
+    /// Name for use in a sentence: `a VM (QEMU, TCG emulation)`.
     pub noun: String,
-    /// How its trials went.
+    /// Number of trials by outcome.
     pub counts: Counts,
-    /// Its metrics, headlines first, then by name.
+    /// Metrics, headlines first, then by name.
     pub metrics: Vec<MetricSummary>,
-    /// Steadiness by series: the class that its trials share, or inconsistent.
+    /// Steadiness by series: the class that all trials share, or inconsistent.
     pub steady: BTreeMap<String, SteadyState>,
     /// Facts about the platform, from its first trial.
     pub environment: BTreeMap<String, String>,
     /// Mean seconds by phase: boot, service, warmup, measured, teardown, total.
     pub phases: BTreeMap<&'static str, f64>,
-    /// Its load levels, where the load changed within trials.
+    /// Load levels, where the load changed within trials.
     pub levels: Vec<LevelSummary>,
-    /// How its objective fared, where it has one.
+    /// Outcome of the objective; `None` without one.
     pub objective: Option<ObjectiveSummary>,
     /// The actors beside the target.
     pub actors: Vec<ActorSummary>,
-    /// Its distributions.
+    /// Distributions of metrics.
     #[serde(skip)]
     pub distributions: Vec<Distribution>,
-    /// Its first trial over time, where it is more than one guest under one steady load.
+    /// The first trial over time; `None` for one guest under one steady load.
     #[serde(skip)]
     pub timeline: Option<Timeline>,
 }
@@ -50,12 +50,12 @@ impl TreatmentSummary {
         actors.any(|actor| actor.role == Role::Neighbour)
     }
 
-    /// One metric by name.
+    /// The metric of this name.
     pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
         find_metric(&self.metrics, name)
     }
 
-    /// Of trials that do not count there are values, but nothing to infer from them.
+    /// Removes intervals. Trials that do not count have values and no inference.
     pub(super) fn forget_intervals(&mut self) {
         let levels = self.levels.iter_mut().map(|level| &mut level.metrics);
         let actors = self.actors.iter_mut().map(|actor| &mut actor.metrics);
@@ -67,9 +67,9 @@ impl TreatmentSummary {
 /// One metric of one treatment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MetricSummary {
-    /// Its stable name.
+    /// Stable name.
     pub name: String,
-    /// Its name in tables.
+    /// Name in tables.
     pub title: String,
     /// Unit of every number here.
     pub unit: Unit,
@@ -77,16 +77,16 @@ pub struct MetricSummary {
     pub better: Better,
     /// Whether a summary leads with it.
     pub headline: bool,
-    /// The worst flag of its trials.
+    /// The worst source among the trials.
     pub source: Source,
-    /// Whether a model computed any of it, whatever else is true of it.
+    /// Whether a model computed any of the values, regardless of `source`.
     pub modelled: bool,
     /// n, mean, median, standard deviation.
     #[serde(flatten)]
     pub description: Description,
-    /// What its repetitions vary.
+    /// The source of variation between repetitions.
     pub certainty: Certainty,
-    /// 95 % confidence interval of the mean; `None` where it is exact, or of a single trial.
+    /// 95 % confidence interval of the mean; `None` for an exact value or a single trial.
     pub interval: Option<Interval>,
     /// The value of each trial that counts: index, value.
     pub values: Vec<(u32, f64)>,
@@ -97,37 +97,37 @@ pub struct MetricSummary {
 pub struct LevelSummary {
     /// The phase's name.
     pub name: String,
-    /// The load that was asked for.
+    /// The requested load.
     pub level: Quantity,
-    /// How many trials reached it.
+    /// Number of trials that reached it.
     pub trials: usize,
-    /// In how many of them an objective was judged.
+    /// Number of those trials that evaluated an objective.
     pub judged: usize,
-    /// In how many of those it held.
+    /// Number of those trials in which the objective held.
     pub kept: usize,
     /// The target's metrics at this level.
     pub metrics: Vec<MetricSummary>,
 }
 
 impl LevelSummary {
-    /// One metric by name.
+    /// The metric of this name.
     pub fn metric(&self, name: &str) -> Option<&MetricSummary> {
         find_metric(&self.metrics, name)
     }
 }
 
-/// How an objective fared over the trials.
+/// Outcome of an objective over the trials.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectiveSummary {
-    /// As the plan says it: `latency.p99 <= 20ms`.
+    /// The objective as in the plan: `latency.p99 <= 20ms`.
     pub text: String,
-    /// Trials that had it.
+    /// Number of trials with the objective.
     pub trials: usize,
-    /// Those in which it held to the last level: their knee is a lower bound.
+    /// Number of trials in which it held to the last level: their knee is a lower bound.
     pub held_to_last: usize,
-    /// Those in which the lowest level broke it: they have no knee.
+    /// Number of trials in which it failed at the lowest level: they have no knee.
     pub broken_at_first: usize,
-    /// What broke it, in words, without repetition.
+    /// The distinct reasons for its failure, in words.
     pub broke: Vec<String>,
     /// The knee of each trial, by its index; empty where the load was steady.
     pub knees: Vec<(u32, Knee)>,
@@ -136,24 +136,24 @@ pub struct ObjectiveSummary {
 /// An actor beside the target, over the trials.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ActorSummary {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is.
+    /// Role in the trial.
     pub role: Role,
-    /// Kind of platform and workload, or whom it drives; where it lived.
+    /// Kinds of platform and workload, or the guest that a client drives; and the machine.
     pub facts: String,
     /// Its metrics over the whole measured part.
     pub metrics: Vec<MetricSummary>,
 }
 
-/// The distribution of one metric at one level, added up over the trials.
+/// The distribution of one metric at one level, merged over the trials.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     /// The actor and the metric, such as `client.latency`.
     pub name: String,
     /// The level's name; `None` where the load was steady.
     pub level: Option<String>,
-    /// How many trials it holds.
+    /// Number of trials merged.
     pub trials: usize,
     /// Values in nanoseconds.
     pub histogram: Histogram<u64>,
@@ -169,7 +169,7 @@ pub(super) fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &Treatme
     found
 }
 
-/// Each of `items` once, where it first stands.
+/// The distinct `items`, in order of first occurrence.
 pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut known = HashSet::new();
     let mut items: Vec<T> = items.into_iter().collect();
@@ -177,7 +177,7 @@ pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec
     items
 }
 
-/// Each metric once by its name, as it is first seen.
+/// The metrics with distinct names, in order of first occurrence.
 pub(crate) fn distinct_metrics<'a>(
     metrics: impl IntoIterator<Item = &'a MetricSummary>,
 ) -> Vec<&'a MetricSummary> {
@@ -188,7 +188,7 @@ pub(crate) fn distinct_metrics<'a>(
         .collect()
 }
 
-/// One of the metrics that [`metric_summaries`] sorted, by its name.
+/// Finds a metric by name among metrics sorted by [`metric_summaries`].
 pub(crate) fn find_metric<'a>(
     metrics: &'a [MetricSummary],
     name: &str,
@@ -200,8 +200,8 @@ pub(crate) fn find_metric<'a>(
     })
 }
 
-/// The headline metrics of a workload, each by the first treatment that has it; without any, the
-/// first metric, so that there is something to look at.
+/// The headline metrics of a workload, each from the first treatment that has it; the first metric where there are no
+/// headlines.
 pub(crate) fn headline_metrics<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<&'a MetricSummary> {
     let all = || treatments.iter().flat_map(|summary| &summary.metrics);
     let mut metrics = distinct_metrics(all().filter(|metric| metric.headline));
@@ -211,16 +211,16 @@ pub(crate) fn headline_metrics<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<&
     metrics
 }
 
-/// How many trials went how.
+/// Number of trials by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// In the schedule.
+    /// Number of trials in the schedule.
     pub planned: usize,
-    /// Complete and trusted: these make the numbers.
+    /// Complete and not suspect: the trials that enter the statistics.
     pub counted: usize,
-    /// Complete, but with a reason for suspicion.
+    /// Complete, with a reason for suspicion.
     pub suspect: usize,
-    /// Of those that count, the ones beside which other programs worked or the host changed.
+    /// Counted trials during which other programs ran or the host changed.
     pub disturbed: usize,
     /// Failed.
     pub failed: usize,
@@ -231,7 +231,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How these trials went, all of those that were planned.
+    /// Counts the outcomes of `trials`, which are all planned ones.
     pub(super) fn of<'a>(trials: impl Iterator<Item = &'a Trial>) -> Self {
         let mut went = Self::default();
         for trial in trials {

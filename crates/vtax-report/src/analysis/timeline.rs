@@ -1,4 +1,4 @@
-//! One trial over time: whose CPU time each second was, by the rule of its table, and the host's power.
+//! One trial over time: CPU time by actor in each second, under the rules of the trial's table, and the host's power.
 
 use crate::results::{Actor, Role, Samples, Stage, Trial};
 use crate::stats;
@@ -7,14 +7,14 @@ use vtax_core::account::{Window, beside_target};
 use vtax_core::owner::{CLIENT, HOST, OBSERVER, SWITCH, TARGET};
 use vtax_core::{Base, Nanoseconds, Quantity, SeriesKind, Source, counter, metric};
 
-/// One trial over time: one value for each second of its window.
+/// One trial over time, with one value per second of its window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     /// The trial's index.
     pub trial: u32,
-    /// CPU by actor and stage, in cores: all that the host of the target did.
+    /// CPU by actor and stage, in cores: all CPU time of the target's host.
     pub cpu: Vec<Layer>,
-    /// The host's power, with its flag.
+    /// The host's power in watts, with its source.
     pub watts: Option<(Vec<f64>, Source)>,
     /// The phases, in order.
     pub phases: Vec<TimelinePhase>,
@@ -25,11 +25,11 @@ pub struct Timeline {
 pub struct TimelinePhase {
     /// Its name.
     pub name: String,
-    /// The load that was asked for.
+    /// The requested load.
     pub level: Option<Quantity>,
-    /// Its start, in seconds of the window.
+    /// Start, in seconds of the window.
     pub start: f64,
-    /// Its end, likewise.
+    /// End, in seconds of the window.
     pub end: f64,
 }
 
@@ -40,17 +40,17 @@ pub struct Layer {
     pub actor: String,
     /// The stage.
     pub stage: Stage,
-    /// The flag of its numbers.
+    /// Source of the numbers.
     pub source: Source,
     /// Cores kept busy in each second.
     pub cores: Vec<f64>,
 }
 
 const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
-/// Seconds of a timeline: more than a day.
+/// Most seconds of a timeline: more than a day.
 const MOST: u64 = 100_000;
 
-/// The counters of an owner that an account is made of.
+/// Counters of an owner that enter the account.
 const OF_OWNERS: [&str; 8] = [
     counter::CPU_TOTAL,
     counter::CPU_VCPU,
@@ -61,14 +61,14 @@ const OF_OWNERS: [&str; 8] = [
     counter::CPU_SOFTIRQ_CONTEXT,
     counter::CPU_DOMAIN,
 ];
-/// Those of a host.
+/// Counters of a host that enter the account.
 const OF_HOSTS: [&str; 4] = [
     counter::CPU_IDLE,
     counter::CPU_IOWAIT,
     counter::CPU_STEAL,
     counter::CPU_DOM0,
 ];
-/// What a host's processors did in the rest of their time.
+/// Counters of the rest of a host's processor time.
 const COLUMNS: [&str; 4] = [
     counter::CPU_USER,
     counter::CPU_SYSTEM,
@@ -76,7 +76,7 @@ const COLUMNS: [&str; 4] = [
     counter::CPU_SOFTIRQ,
 ];
 
-/// Whether a timeline is drawn from this series.
+/// Whether the timeline uses this series.
 pub(in crate::analysis) fn is_wanted(owner: &str, metric: &str) -> bool {
     let power = [counter::ENERGY, counter::POWER]
         .map(|family| family.part(metric).is_some())
@@ -87,14 +87,14 @@ pub(in crate::analysis) fn is_wanted(owner: &str, metric: &str) -> bool {
     }
 }
 
-/// Another machine's is named after who is on it.
+/// Whether an owner is a host: `host`, or, on another machine, a name with the suffix `.host`.
 fn is_host(owner: &str) -> bool {
     owner
         .rsplit_once('.')
         .map_or(owner == HOST, |(_, name)| name == HOST)
 }
 
-/// A trial over time, from its samples.
+/// Builds the timeline of a trial from its samples.
 pub(in crate::analysis) fn timeline(trial: &Trial, samples: &[Samples]) -> Timeline {
     let seconds = |at: Nanoseconds| at.saturating_since(trial.window.0).as_secs_f64();
     Timeline {
@@ -114,8 +114,8 @@ pub(in crate::analysis) fn timeline(trial: &Trial, samples: &[Samples]) -> Timel
     }
 }
 
-/// Whose CPU time each second was. A second in which the target or its host was not sampled is nobody's; those at the
-/// end are left out.
+/// CPU time by actor and stage in each second. A second without samples of the target or its host has no layers; such
+/// seconds at the end are left out.
 fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
     let counted = Counted::of(trial, samples);
     let (target, others) = owners(trial, &counted);
@@ -171,7 +171,7 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
         .collect()
 }
 
-/// The target, and who is beside it on its host.
+/// The target, and the other actors on its host.
 fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str, Stage)>) {
     let target = trial.actors.iter().find(|actor| actor.role == Role::Target);
     let target = target.map_or(TARGET, |actor| actor.name.as_str());
@@ -183,7 +183,7 @@ fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str
     };
     let (clients, neighbours): (Vec<&Actor>, Vec<&Actor>) = beside.partition(is_its_client);
     let names = |actors: Vec<&'a Actor>| actors.into_iter().map(|actor| actor.name.as_str());
-    // A trial that names no actors has one client.
+    // A trial without actors has one client.
     let unnamed = trial.actors.is_empty().then_some(CLIENT);
     let clients = unnamed.into_iter().chain(names(clients));
     let has_switch = counted.has(SWITCH, counter::CPU_TOTAL);
@@ -191,7 +191,7 @@ fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str
     (target, others)
 }
 
-/// A counter, and what it advanced by in each second.
+/// A counter and its increase in each second.
 type Advances<'a> = (&'a Samples, Vec<Option<Nanoseconds>>);
 
 /// The counters of a trial by owner and name, in the seconds of its window.
@@ -199,7 +199,7 @@ struct Counted<'a> {
     series: HashMap<&'a str, HashMap<&'a str, Advances<'a>>>,
     seconds: usize,
     processors: usize,
-    /// What goes before the name of every owner but the target, where its host is another machine.
+    /// Prefix of the name of every owner but the target, where the target's host is another machine.
     elsewhere: &'static str,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Counted<'a> {
     fn advance(&self, owner: &str, name: &str, second: usize) -> Option<Nanoseconds> {
         match self.find(owner, name) {
             Some((_, advances)) => advances.get(second).copied().flatten(),
-            // Without the host's counters nothing is known of the rest and of stolen time.
+            // Without the host's counters, the rest and stolen time are unknown.
             None if (owner, name) == (HOST, counter::CPU_IDLE) => {
                 let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
                 Some(Nanoseconds(SECOND.0.saturating_mul(processors)))
@@ -253,7 +253,7 @@ impl<'a> Counted<'a> {
         }
     }
 
-    /// The host's processors. Records that do not name them have the whole of their time, column by column.
+    /// Number of the host's processors. Records without it give the mean processor time per second over all columns.
     fn processors_of(&self, trial: &Trial) -> usize {
         let known = trial.observation.processors;
         let there = trial.environment.get("host.processors");
@@ -291,8 +291,8 @@ fn is_time(samples: &Samples) -> bool {
     samples.series.unit.base == Base::Nanosecond && samples.series.kind == SeriesKind::Counter
 }
 
-/// What a counter advanced by in each of so many seconds, between two samples in proportion; `None` where it was not
-/// sampled around one.
+/// Increase of a counter in each of the seconds, interpolated between two samples; `None` for a second outside of the
+/// samples.
 fn advances(
     points: &[(Nanoseconds, f64)],
     from: Nanoseconds,
@@ -312,10 +312,10 @@ fn advances(
         .collect()
 }
 
-/// How far the sum of the right series may be from the trial's mean power.
+/// Largest relative difference between a series' mean and the trial's mean power.
 const SAME_POWER: f64 = 0.05;
 
-/// The host's power over time: of the series that the lab made the trial's `power.mean` of.
+/// The host's power over time, from the series behind the trial's `power.mean`.
 fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
     let known = trial.metrics.get(metric::POWER_MEAN.name)?;
     let domains: Vec<(&Samples, Vec<f64>)> = samples
@@ -350,8 +350,8 @@ fn sum(parts: &[&Vec<f64>]) -> Vec<f64> {
     (0..seconds).map(of).collect()
 }
 
-/// In records that do not name the series: the domain, or all domains of a meter, whose mean is the trial's. Domains
-/// overlap.
+/// Selects the series for records without their names: the domain, or all domains of a meter, whose mean is the trial's
+/// mean power. Domains overlap, so their total is not the host's power.
 fn guessed(mean: f64, domains: &[(&Samples, Vec<f64>)]) -> Option<Vec<f64>> {
     let meter = |samples: &Samples| {
         let mut words = samples.series.metric.split('.');

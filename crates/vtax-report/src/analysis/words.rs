@@ -1,4 +1,4 @@
-//! The plain words of a report: what platforms are called, and one sentence per finding.
+//! The wording of a report: nouns for platforms, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
 use crate::numbers::{percent, ratio};
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::metric::{self, Words};
 use vtax_core::{Source, counted};
 
-/// Two platforms that would be called the same get their names in the plan too.
+/// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
     let mut called: HashMap<String, HashSet<String>> = HashMap::new();
     for summary in summaries.iter() {
@@ -26,14 +26,14 @@ pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
     }
 }
 
-/// Why trials are suspect: the most frequent reason, and how often; `None` where none is.
+/// The most frequent reason for suspicion with its count; `None` without suspect trials.
 pub(crate) fn most_frequent_reason(rows: &[TrialRow]) -> Option<(usize, &str)> {
     most_frequent(rows.iter().flat_map(|row| &row.suspect))
 }
 
-/// The most frequent of reasons, and how often it is there.
+/// The most frequent of reasons, with its count.
 pub(super) fn most_frequent<'a>(all: impl Iterator<Item = &'a String>) -> Option<(usize, &'a str)> {
-    // Reasons differ in their numbers; what stands before the first of them is common.
+    // Reasons differ in their numbers; the text before the first number is common.
     let mut reasons: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for reason in all {
         let cause = reason.split(|c: char| c.is_ascii_digit()).next();
@@ -45,7 +45,7 @@ pub(super) fn most_frequent<'a>(all: impl Iterator<Item = &'a String>) -> Option
     reasons.into_values().max_by_key(|(times, _)| *times)
 }
 
-/// What would help where every trial is suspect: the most frequent reason, and what to do.
+/// The most frequent reason and its remedy, for a run whose trials are all suspect.
 pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
     let cause = most_frequent_reason(rows).map_or_else(String::new, |(times, reason)| {
         format!(" Most often ({}): {reason}.", counted(times, "time"))
@@ -63,8 +63,8 @@ pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
     )
 }
 
-/// Each treatment's name within its workload: the platform, the varied levels, or, where these do
-/// not tell it apart, its label.
+/// Short names of treatments within their workload: the platform and the varied levels, or the label where these are
+/// ambiguous.
 pub(super) fn shorts(
     treatments: &[Treatment],
     factors: &BTreeMap<String, Vec<String>>,
@@ -98,7 +98,7 @@ pub(super) fn shorts(
         .collect()
 }
 
-/// One sentence per headline comparison; where no metric is a headline, one per comparison.
+/// One sentence per headline comparison; one per comparison where no metric is a headline.
 pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
     let any_headline = analysis
         .comparisons
@@ -139,7 +139,7 @@ fn sentence(
     baseline: &TreatmentSummary,
     phrase: Option<&str>,
 ) -> String {
-    // Levels that both share are a condition; levels that differ belong to the two nouns.
+    // Shared levels are a condition; other levels belong to the two nouns.
     let mut condition = String::new();
     let (mut subject, mut object) = (treatment.noun.clone(), baseline.noun.clone());
     for factor in analysis.factors.keys() {
@@ -252,7 +252,7 @@ fn sentence(
     }
 }
 
-/// The ratio that outliers do not move, where it is off the mean by a quarter of the interval or more.
+/// The robust ratio, where it differs from the mean ratio by a quarter of the interval or more.
 fn outliers_matter(comparison: &Comparison) -> Option<String> {
     let (robust, tax) = (comparison.robust_ratio?, comparison.tax?);
     let interval = tax.interval?;

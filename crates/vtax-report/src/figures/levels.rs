@@ -67,7 +67,7 @@ pub(super) fn levels(
     panels.chain(curves).collect()
 }
 
-/// The metric that says what came of the load that was asked for.
+/// The metric that measures the achieved load.
 fn achieved(treatments: &[&TreatmentSummary]) -> &'static Metric {
     let mut levels = treatments.iter().flat_map(|summary| &summary.levels);
     match levels.any(|level| level.metric(metric::THROUGHPUT.name).is_some()) {
@@ -80,12 +80,12 @@ fn achieved(treatments: &[&TreatmentSummary]) -> &'static Metric {
 struct Panel {
     id: &'static str,
     title: &'static str,
-    /// The metrics, each with the word that tells it apart from the others.
+    /// The metrics, each with the word that distinguishes it from the others.
     metrics: Vec<(&'static Metric, &'static str)>,
     log: bool,
 }
 
-/// What the figures of a workload's levels share.
+/// The common load axis of a workload's figures.
 struct LevelAxis<'a> {
     analysis: &'a Analysis,
     curves: Curves,
@@ -93,11 +93,11 @@ struct LevelAxis<'a> {
     unit: Unit,
     name: String,
     domain: (f64, f64),
-    /// Levels that are far apart: on a linear axis the low ones would lie on each other.
+    /// Whether the load axis is logarithmic: on a linear axis, low levels far below the highest would overlap.
     is_log: bool,
 }
 
-/// From this ratio of the highest to the lowest value on, an axis is logarithmic.
+/// Smallest ratio of the highest to the lowest value for a logarithmic axis.
 const FAR_APART: f64 = 20.0;
 
 fn scale_of(is_log: bool) -> &'static str {
@@ -211,7 +211,7 @@ impl<'a> LevelAxis<'a> {
         if knees.is_empty() {
             layers.clear();
         }
-        // Where the load is asked for in the metric's unit, what was asked for is a line too.
+        // Where the load has the metric's unit, the requested load is a line too.
         if self.unit == unit && !panel.log {
             let asked: Vec<Value> = [low, high]
                 .iter()
@@ -276,7 +276,7 @@ impl<'a> LevelAxis<'a> {
         rows.collect()
     }
 
-    /// Which rule is whose knee; `fully` also says what broke the objective.
+    /// The legend of the knee rules by treatment; with `fully`, also the reason for the failure of the objective.
     fn knees_in_words(&self, treatments: &[&TreatmentSummary], fully: bool) -> String {
         let lines: Vec<String> = if fully {
             let lines = treatments
@@ -392,7 +392,7 @@ impl<'a> LevelAxis<'a> {
     }
 }
 
-/// `3 of 4`, or nothing where nothing had to hold.
+/// `3 of 4`, or nothing without an objective.
 fn kept(level: &LevelSummary) -> String {
     match level.judged {
         0 => "–".to_owned(),
@@ -409,7 +409,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// Trials set the domain: intervals of few trials are so wide that they would hide the curves.
+    /// Trials set the domain: the wide intervals of few trials would flatten the curves.
     fn of<'a>(metrics: impl Iterator<Item = &'a MetricSummary>, log: bool) -> Option<Self> {
         let metrics: Vec<&MetricSummary> = metrics.collect();
         let unit = metrics.first()?.unit;
@@ -432,7 +432,7 @@ impl Axis {
             (lowest.min(0.0), (1.1 * highest).max(f64::MIN_POSITIVE))
         };
         let usable = lowest.is_finite() && highest.is_finite() && (!log || highest > 0.0);
-        // Nothing but zeros still needs an axis.
+        // Values that are all zero still need an axis.
         let domain = if domain.1 < 1e-300 {
             (0.0, 1.0)
         } else {

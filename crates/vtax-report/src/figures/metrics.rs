@@ -8,7 +8,7 @@ use crate::platforms::{Mark, mark_of_curve};
 use crate::stats::Interval;
 use serde_json::{Value, json};
 
-/// One metric of one workload: against each factor that becomes an axis, or without one.
+/// Figures of one metric of one workload: against each factor with an axis, or without one.
 pub(super) fn of_metric(
     analysis: &Analysis,
     all: &Platforms,
@@ -26,7 +26,7 @@ pub(super) fn of_metric(
     figures
 }
 
-/// The factors that become an axis: numbers where there are any, since words then tell curves apart.
+/// The factors with an axis: numeric ones if there are any, since textual levels then distinguish curves.
 fn swept<'a>(analysis: &'a Analysis, treatments: &[&TreatmentSummary]) -> Vec<&'a String> {
     let varied = |factor: &String| {
         let mut levels = treatments
@@ -82,7 +82,7 @@ impl<'a> Values<'a> {
         )
     }
 
-    /// A row for each mean, and one for each trial, with what `more` says of the treatment.
+    /// A row for each mean, and one for each trial, with the fields of `more` for the treatment.
     fn rows(&self, more: impl Fn(&TreatmentSummary) -> Value) -> (Vec<Value>, Vec<Value>) {
         let scale = self.scale;
         let (mut means, mut trials) = (Vec::new(), Vec::new());
@@ -105,8 +105,9 @@ impl<'a> Values<'a> {
         (means, trials)
     }
 
-    /// From 0 or below to the highest trial: trials set the scale, since intervals of few are so wide
-    /// that they would hide the rest.
+    /// The span from 0 or below to the highest trial. Trials set the scale, since the wide intervals of few trials
+    /// would
+    /// flatten the rest.
     fn span(&self) -> (f64, f64) {
         let values = self.own.iter().flat_map(|(_, own)| &own.values);
         values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {
@@ -115,7 +116,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// How to read a figure of means and trials.
+/// The caption of a figure of means and trials.
 fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
     let direction = match metric.better {
         crate::results::Better::Lower => "Less is better",
@@ -188,7 +189,7 @@ fn dots(
     ))
 }
 
-/// The curves of a sweep: treatments that differ in the swept factor alone lie on one.
+/// The curves of a sweep: treatments that differ only in the swept factor share one.
 pub(super) struct Curves {
     names: Vec<String>,
     marks: Vec<Mark>,
@@ -217,7 +218,7 @@ impl Curves {
         curves
     }
 
-    /// What a treatment's curve is called: its platform, and the levels of the other factors.
+    /// The name of a treatment's curve: its platform, and the levels of the other factors.
     pub(super) fn name(
         &self,
         analysis: &Analysis,

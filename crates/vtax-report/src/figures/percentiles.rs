@@ -8,7 +8,7 @@ use crate::numbers::{common_scale, scaled};
 use serde_json::json;
 use vtax_core::Unit;
 
-/// Latency by percentile: the distributions of every treatment at one load that all had.
+/// Latency by percentile: the distributions of every treatment at one common load.
 pub(super) fn percentiles(
     analysis: &Analysis,
     all: &Platforms,
@@ -18,7 +18,7 @@ pub(super) fn percentiles(
     let mut treatments = treatments.to_vec();
     treatments.retain(|summary| !summary.distributions.is_empty());
     let distributions = treatments.iter().flat_map(|summary| &summary.distributions);
-    // What neighbours saw is theirs; the figure is about the target.
+    // The figure is about the target: the latencies of neighbours are left out.
     let names = distributions.map(|one| one.name.as_str());
     distinct(names.filter(|name| name.starts_with("client.")))
         .into_iter()
@@ -53,7 +53,7 @@ fn percentile_curves(
         }
         told.push(format!("{} {values}", summary.short));
         for step in 0.. {
-            // Twelve points a decade of 1 / (1 − p), as long as a value lies beyond.
+            // Twelve points per decade of 1 / (1 − p), as long as a value lies beyond.
             let beyond = 10_f64.powf(f64::from(step) / 12.0);
             if beyond > values as f64 || step > 200 {
                 break;
@@ -108,8 +108,9 @@ fn percentile_curves(
     ))
 }
 
-/// The highest level that every treatment reached, and kept wherever it was judged; else the lowest
-/// that all reached. `None` where the load was steady.
+/// The highest level that every treatment reached, with the objective kept wherever it was evaluated; otherwise the
+/// lowest
+/// level that all reached. `None` for a steady load.
 fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
     let reached = |summary: &TreatmentSummary, level: &str| {
         let mut own = summary.distributions.iter();

@@ -1,4 +1,4 @@
-//! The figure of every tax: ratios to the baseline with their intervals.
+//! The figure of all taxes: ratios to the baseline with their intervals.
 
 use super::{Figure, Platforms, color, flags, numbers, shape, titled};
 use crate::analysis::certainty::Kinds;
@@ -8,7 +8,7 @@ use crate::stats::Verdict;
 use serde_json::json;
 use std::collections::HashSet;
 
-/// How to read the figure of taxes.
+/// The caption of the figure of taxes.
 fn caption_of_taxes(kinds: Kinds) -> String {
     let bars = kinds.bars("bars", "");
     if !kinds.has_intervals() {
@@ -21,8 +21,8 @@ fn caption_of_taxes(kinds: Kinds) -> String {
     )
 }
 
-/// Ticks of a logarithmic axis from `low` to `high`, few enough that their labels never touch:
-/// 1, 2, 5 of each decade, fewer where there are many decades, more where there is less than one.
+/// Ticks of a logarithmic axis from `low` to `high`, few enough that their labels do not touch: 1, 2, 5 of each decade,
+/// fewer for many decades, more for less than one.
 pub(super) fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (high / low).log10();
     let steps: &[f64] = match decades {
@@ -40,7 +40,7 @@ pub(super) fn ratio_ticks(low: f64, high: f64) -> Vec<f64> {
         .collect()
 }
 
-/// More comparisons than this are not drawn beside each other where curves show them.
+/// Most rows of the figure where the comparisons also have curves.
 const MOST_ROWS: usize = 60;
 
 /// The tax of every headline metric: ratio and interval on one logarithmic axis.
@@ -68,12 +68,12 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     for comparison in &shown {
         let interval = comparison.interval();
         let summary = labels.get(comparison.treatment.as_str())?;
-        // The label that remains when platform is shown by colour: workload, metric, levels.
+        // The rest of the label, since the platform is shown by colour: workload, metric, levels.
         let levels = summary
             .short
             .strip_prefix(&summary.treatment.platform)
             .unwrap_or(&summary.short);
-        // What tells rows apart comes first: a narrow page cuts their ends.
+        // The distinguishing part comes first: a narrow page cuts the ends of rows.
         let row = format!("{}{levels} · {}", comparison.workload, comparison.title);
         if known.insert(row.clone()) {
             rows.push(row.clone());
@@ -118,7 +118,7 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
         .iter()
         .map(|comparison| comparison.certainty)
         .collect();
-    // Room to the right for the printed ratio, and never so narrow that noise looks like news.
+    // Leaves space on the right for the printed ratio, and a minimum span so that noise does not look large.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
     let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 3.0 } else { 1.6 };
     let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});

@@ -8,7 +8,7 @@ use crate::results::Stage;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// More points than this on one curve are drawn as means of neighbouring seconds.
+/// Most points of a curve; longer curves are drawn as means of neighbouring seconds.
 const MOST_POINTS: usize = 400;
 
 /// CPU and power over time, from one trial of each treatment.
@@ -30,7 +30,7 @@ pub(super) fn timelines(
         .collect()
 }
 
-/// A series thinned by averaging, as second and value.
+/// Thins a series by averaging. Returns pairs of second and value.
 fn thinned(values: &[f64]) -> Vec<(usize, f64)> {
     let every = values.len().div_ceil(MOST_POINTS).max(1);
     values
@@ -40,7 +40,7 @@ fn thinned(values: &[f64]) -> Vec<(usize, f64)> {
         .collect()
 }
 
-/// Bands and labels of the phases, and how the caption explains them.
+/// Bands and labels of the phases, and the sentence of the caption about them.
 fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
     let Some(first) = timeline.phases.first() else {
         return (Vec::new(), String::new());
@@ -77,7 +77,7 @@ fn phases(timeline: &Timeline) -> (Vec<Value>, String) {
     )
 }
 
-/// A level as short as it can be said: `100`, `2.5`.
+/// The shortest label of a level: `100`, `2.5`.
 fn label(level: f64) -> String {
     ((level * 1000.0).round() / 1000.0).to_string()
 }
@@ -86,7 +86,7 @@ fn seconds() -> Value {
     json!({"field": "second", "type": "quantitative", "title": "seconds into the window", "scale": {"nice": false}, "axis": {"grid": false}})
 }
 
-/// Neighbours and their clients, told apart from each other and from every stage.
+/// Colours of neighbours and their clients, distinct from each other and from every stage.
 const NEIGHBOURS: [&str; 6] = [
     Stage::Neighbours.color(),
     "#C49C94",
@@ -219,16 +219,16 @@ fn watts_over_time(
     ))
 }
 
-/// How a reader moves along a time axis; a part of the captions.
+/// The instructions for moving along a time axis; a part of the captions.
 const ZOOM: &str = "Drag along the time axis to move, zoom with Ctrl and the wheel or a pinch, double click to reset.";
 
-/// A time axis that can be moved and zoomed. The bare wheel goes on scrolling the page.
+/// A time axis with panning and zoom. The wheel without Ctrl scrolls the page.
 fn zoom() -> Value {
     json!({"name": "zoom", "bind": "scales",
            "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.ctrlKey]", "clear": "dblclick"}})
 }
 
-/// The rates within the measured window, one line a trial.
+/// The rates within the measured window, one line per trial.
 pub(super) fn over_time(
     analysis: &Analysis,
     all: &Platforms,
@@ -269,7 +269,7 @@ pub(super) fn over_time(
         } else {
             unit
         };
-        // In the plan's order, whatever the order of the trials was.
+        // The plan's order, independent of the order of trials.
         let shorts: HashSet<&str> = lines.iter().map(|(own, ..)| own.short.as_str()).collect();
         let drawn = treatments
             .iter()

@@ -1,4 +1,4 @@
-//! The files of a report in the results directory, each written as a whole or not at all.
+//! Writes the files of a report into the results directory, each atomically.
 
 use super::{Provenance, page};
 use crate::analysis::Analysis;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// the report.
 ///
 /// # Errors
-/// When the disk does not take them.
+/// When a file cannot be written.
 pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf, ResultsError> {
     let figures = figures(analysis);
     write_figures(results, &figures)?;
@@ -20,13 +20,13 @@ pub fn write_report(results: &ResultsDir, analysis: &Analysis) -> Result<PathBuf
     write_page(results, &page(analysis, &Provenance::of(results), &figures))
 }
 
-/// Writes `figures/*.vl.json` into the results directory in the place of those that are there.
+/// Writes `figures/*.vl.json` into the results directory and replaces the existing ones.
 ///
 /// # Errors
-/// When the disk does not take them.
+/// When a file cannot be written.
 pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), ResultsError> {
     let folder = results.dir().create_dir("figures")?;
-    // A figure that this analysis no longer has would be mistaken for one of it.
+    // An old figure that this analysis lacks would look like one of its own.
     for entry in folder.list()? {
         if entry.name.to_string_lossy().ends_with(".vl.json") {
             folder.remove_file(&entry.name)?;
@@ -35,7 +35,7 @@ pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), Res
     for figure in figures {
         let mut spec = figure.spec.clone();
         if let Some(width) = spec.get_mut("width") {
-            // Outside a page there is no container to take the width from.
+            // A file has no container to take the width from.
             *width = json!(640);
         }
         folder.write(format!("{}.vl.json", figure.id), pretty(&spec).as_bytes())?;
@@ -46,7 +46,7 @@ pub fn write_figures(results: &ResultsDir, figures: &[Figure]) -> Result<(), Res
 /// Writes a page as `report.html` of the results directory. Returns its path.
 ///
 /// # Errors
-/// When the disk does not take it.
+/// When the file cannot be written.
 pub fn write_page(results: &ResultsDir, page: &str) -> Result<PathBuf, ResultsError> {
     results.dir().write("report.html", page.as_bytes())?;
     Ok(results.path().join("report.html"))

@@ -1,4 +1,4 @@
-//! The frame of every page, and the parts that pages are made of. All text is escaped by `maud`.
+//! The frame of every page, and the building blocks of pages. `maud` escapes all text.
 
 use crate::figures::Figure;
 use crate::numbers::when;
@@ -16,31 +16,31 @@ const VEGA: [&str; 3] = [
 ];
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Stands for a value that does not exist.
+/// Placeholder for a value that does not exist.
 pub const DASH: &str = "–";
 
 /// A page: one file that works offline, on a phone and on paper.
 pub struct Page<'a> {
-    /// Its kind, `vtax report`, above its name.
+    /// Kind of the page, such as `vtax report`, above the name.
     pub kind: &'a str,
-    /// Its name.
+    /// Name of the page.
     pub name: &'a str,
-    /// What it is about, in one sentence.
+    /// Subject of the page, in one sentence.
     pub lede: &'a str,
     /// Facts and banners below that.
     pub head: Markup,
-    /// Links to its parts.
+    /// Links to the parts.
     pub contents: Markup,
-    /// Its parts.
+    /// The parts.
     pub body: Markup,
-    /// Rules of CSS that it has beside those of every page.
+    /// CSS rules in addition to those of every page.
     pub style: &'a str,
-    /// The figures that it draws in the places that [`drawn`] made; `None` for a page without scripts.
+    /// The figures to draw in the places that [`drawn`] created; `None` for a page without scripts.
     pub figures: Option<&'a [Figure]>,
 }
 
 impl Page<'_> {
-    /// The page as HTML.
+    /// Renders the page as HTML.
     pub fn render(&self) -> String {
         let content = html! {
             header.masthead {
@@ -82,10 +82,10 @@ impl Page<'_> {
     }
 }
 
-/// The scripts, and the figures as their data.
+/// The scripts, and the figures as JSON data.
 fn scripts(figures: &[Figure]) -> Markup {
     let specs = figures.iter().map(|figure| {
-        // The page sets the title as text, which wraps and can be found.
+        // The page shows the title as text, which wraps and is searchable.
         let mut spec = figure.spec.clone();
         spec.as_object_mut().map(|spec| spec.remove("title"));
         (format!("plot-{}", figure.id), spec)
@@ -98,7 +98,7 @@ fn scripts(figures: &[Figure]) -> Markup {
     }
 }
 
-/// JSON that cannot end the script element around it, in which HTML has no escapes.
+/// Serialises JSON without a sequence that ends the surrounding script element, in which HTML has no escapes.
 pub fn json_for_script(value: &Value) -> String {
     value
         .to_string()
@@ -107,7 +107,7 @@ pub fn json_for_script(value: &Value) -> String {
         .replace('\u{2029}', "\\u2029")
 }
 
-/// The code without its last comment, which would make developer tools ask for another file.
+/// The code without its last comment, which would make developer tools request a source map.
 fn without_source_map(code: &str) -> &str {
     let (code, _) = code
         .split_once("\n//# sourceMappingURL")
@@ -115,7 +115,7 @@ fn without_source_map(code: &str) -> &str {
     code.trim_end()
 }
 
-/// Text without control characters but the end of a line and the tabulator: HTML has no way to write others.
+/// Text without control characters except line feed and tab: HTML cannot represent the others.
 fn printable(text: &str) -> String {
     text.replace(
         |c: char| c.is_control() && !matches!(c, '\n' | '\t'),
@@ -123,8 +123,9 @@ fn printable(text: &str) -> String {
     )
 }
 
-/// Markup with a line for each block and row, so that the difference of two pages can be read. Text cannot look
-/// like the end of an element: it is escaped.
+/// Markup with a line for each block and row, so that two pages have a readable diff. Text never resembles the end of
+/// an
+/// element, because it is escaped.
 fn in_lines(markup: &str) -> String {
     const ELEMENTS: &str =
         "article dd div dl figure h1 h2 h3 h4 header li ol p section summary tr ul";
@@ -168,7 +169,7 @@ pub fn section((id, heading): Part, content: &Markup) -> Markup {
     html! { section id=(id) { h2 { (heading) } (content) } }
 }
 
-/// Where, when and how a run ran, with how much of it `counted`.
+/// Place, start, profile and seed of a run, with its number of `counted` trials.
 pub fn run_facts(place: &str, started: &str, profile: &str, seed: u64, counted: &Markup) -> Markup {
     html! {
         ul.facts {
@@ -181,7 +182,7 @@ pub fn run_facts(place: &str, started: &str, profile: &str, seed: u64, counted: 
     }
 }
 
-/// What a reader must know before anything else.
+/// A banner for a warning above the content.
 pub fn banner(head: &str, text: impl Render) -> Markup {
     html! { p.banner { b { (head) } " " (text) } }
 }
@@ -228,17 +229,17 @@ pub fn captioned<C: Render>(
     }
 }
 
-/// Something that a reader may unfold.
+/// Content below a summary, which the reader folds and unfolds.
 pub fn fold(summary: &str, open: bool, content: &Markup) -> Markup {
     html! { details.more open[open] { summary { (summary) } (content) } }
 }
 
-/// Text as it is in a file, to unfold.
+/// The text of a file, folded.
 pub fn file(summary: &str, text: &str) -> Markup {
     fold(summary, false, &html! { pre { (text) } })
 }
 
-/// The part that holds the figures.
+/// The containers that the scripts draw the figures in.
 pub fn drawn(figures: &[Figure]) -> Markup {
     section(
         FIGURES,

@@ -1,4 +1,4 @@
-//! The page of a history: what changed since which run, and each series as a figure.
+//! The page of a history: each change with its first run, and each series as a figure.
 
 use super::frame::{DASH, FIGURES, Page, SUMMARY, TABLES, drawn, links, section, table};
 use crate::figures::of_history;
@@ -7,7 +7,7 @@ use crate::numbers::{percent, when};
 use maud::{Markup, html};
 use vtax_core::counted;
 
-/// The page as one string of HTML.
+/// Renders the page as HTML.
 pub fn page(history: &History) -> String {
     let figures = of_history(history);
     let what = match history.of {

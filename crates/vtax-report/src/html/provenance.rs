@@ -1,4 +1,4 @@
-//! Where the numbers of a report come from: host, plan, order, and the rules of method.
+//! The provenance of a report's numbers: host, plan, order, and statistical methods.
 
 use super::frame::{PROVENANCE, badge, file, prose, section};
 use crate::analysis::Analysis;
@@ -11,10 +11,10 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use vtax_core::{Base, Quantity, Unit};
 
-/// What a report shows beside the analysis.
+/// The data of a report that are not part of the analysis.
 #[derive(Debug, Clone, Default)]
 pub struct Provenance {
-    /// The plan as it was run.
+    /// The plan of the run.
     pub plan: String,
     /// `host.json`.
     pub host: Value,
@@ -23,7 +23,7 @@ pub struct Provenance {
 }
 
 impl Provenance {
-    /// What the directory holds; for parts that cannot be read, the reason.
+    /// Reads these data from a results directory; an unreadable part holds the reason.
     pub fn of(results: &ResultsDir) -> Self {
         let run = results.run();
         let schedule = run.schedule.iter().map(|entry| {
@@ -105,7 +105,7 @@ fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
     host.chain(models).chain(run).chain(platforms).collect()
 }
 
-/// A fact of `host.json` in words; `None` where its value is unknown, or a list of its own.
+/// A fact of `host.json` as name and text; `None` for an unknown value, a list or an object.
 fn fact(name: &str, value: &Value) -> Option<(String, String)> {
     let (name, value) = match (name.strip_suffix("_bytes"), value) {
         (_, Value::Null | Value::Array(_) | Value::Object(_)) => return None,
@@ -119,7 +119,7 @@ fn fact(name: &str, value: &Value) -> Option<(String, String)> {
     Some((name.replace('_', " "), value))
 }
 
-/// The rules of method, each with its reference.
+/// The statistical methods, each with its reference.
 fn methods(analysis: &Analysis) -> Markup {
     let cite =
         |doi: &str, work: &str| html! { "(" a href={ "https://doi.org/" (doi) } { (work) } ")" };

@@ -1,4 +1,4 @@
-//! The top of a report: what ran, what to be careful about, and what was found.
+//! The top of a report: the run, its caveats, and its findings.
 
 use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
@@ -9,7 +9,7 @@ use maud::{Markup, html};
 use std::collections::HashMap;
 use vtax_core::{Source, counted};
 
-/// What ran, and what to be careful about.
+/// The run and its caveats.
 pub(super) fn head(analysis: &Analysis) -> Markup {
     let counts = analysis.counts;
     let trials = html! {
@@ -40,7 +40,7 @@ pub(super) fn head(analysis: &Analysis) -> Markup {
     }
 }
 
-/// What was found.
+/// The findings.
 pub(super) fn found(analysis: &Analysis) -> Markup {
     let mut sentences: HashMap<&str, Vec<&Sentence>> = HashMap::new();
     for sentence in &analysis.sentences {
@@ -71,10 +71,11 @@ pub(super) fn found(analysis: &Analysis) -> Markup {
     )
 }
 
-/// A workload with more findings than this folds those without a difference.
+/// Number of findings of a workload above which those without a difference are folded.
 const FOLD_ABOVE: usize = 8;
 
-/// A sweep compares so much that what shows no difference would bury what does.
+/// The findings of one workload. In a large sweep, findings without a difference are folded so that the others are
+/// visible.
 fn of_workload(found: &[&Sentence]) -> Markup {
     let (different, other): (Vec<&Sentence>, Vec<&Sentence>) =
         (found.iter().copied()).partition(|sentence| sentence.verdict == Verdict::Different);
@@ -122,7 +123,7 @@ fn with_bold_ratios(text: &str) -> Markup {
     }
 }
 
-/// How to read the findings.
+/// The legend of the findings.
 fn legend(analysis: &Analysis) -> Markup {
     let compared = analysis.comparisons.iter();
     let kinds: Kinds = compared.map(|comparison| comparison.certainty).collect();
@@ -149,7 +150,7 @@ fn legend(analysis: &Analysis) -> Markup {
 
 fn left_out(analysis: &Analysis) -> Markup {
     let counts = analysis.counts;
-    // A provisional report shows its suspect trials, so it does not leave them out.
+    // A provisional report includes its suspect trials.
     let suspect = match analysis.provisional {
         true => 0,
         false => counts.suspect,

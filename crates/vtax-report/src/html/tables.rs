@@ -36,7 +36,7 @@ pub(super) fn tables(analysis: &Analysis) -> Markup {
     )
 }
 
-/// How to read the cells.
+/// The legend of the cells.
 fn legend(analysis: &Analysis) -> Markup {
     let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
     let kinds: Kinds = metrics.map(|metric| metric.certainty).collect();
@@ -62,12 +62,12 @@ fn short_name(summary: &TreatmentSummary, all: &Platforms) -> Markup {
     html! { (swatch(&summary.treatment.platform, all)) (summary.short) }
 }
 
-/// A metric's title, above what one calls it in a plan or a query.
+/// A metric's title, above its name in plans and queries.
 fn metric_name(metric: &MetricSummary) -> Markup {
     html! { th scope="row" { (metric.title) span.detail { (metric.name) } } }
 }
 
-/// The flags of a number. An emulated guest's joules come from a model as well: both are shown.
+/// The flags of a number. Joules of an emulated guest come from a model as well: both flags are shown.
 fn badges(source: Source, modelled: bool) -> Markup {
     let also = (modelled && source != Source::Modelled).then_some(Source::Modelled);
     let flags = [Some(source), also].into_iter().flatten();
@@ -132,7 +132,7 @@ fn size(metric: &MetricSummary) -> String {
     format!("{exact}n = {}", metric.description.n)
 }
 
-/// What a table of levels shows of each, as far as it is there.
+/// Metrics of each level in a table of levels, if present.
 const LEVEL_METRICS: [&Metric; 6] = [
     metric::THROUGHPUT,
     metric::LATENCY_P50,
@@ -174,7 +174,7 @@ fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> 
     }
 }
 
-/// A level's name, with the load that was offered where chance took that more than 1 % off.
+/// A level's name, with the offered load where random arrivals moved it by more than 1 %.
 fn level_in_words(level: &LevelSummary) -> String {
     let asked = level.level.value;
     let offered = level
@@ -293,7 +293,7 @@ fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {
 }
 
 fn left_out(analysis: &Analysis) -> Markup {
-    // An earlier attempt comes before the one that replaced it.
+    // An earlier attempt precedes its replacement.
     let attempts = analysis.attempts.iter().map(|attempt| {
         let row = html! {
             tr {

@@ -1,6 +1,5 @@
-//! How right charge-back is: what two guests are charged together, over what each is charged alone,
-//! where all that the host does for guests is for this one; and the weights of the counted method,
-//! fitted to loads that are none of the two.
+//! Accuracy of charge-back: the charge of two guests that run together over the charge of each alone, where all of the
+//! host's work for guests is for one guest; and weights of the counted method, fitted to the loads outside the pair.
 
 mod study;
 mod table;
@@ -10,29 +9,29 @@ pub use table::of as table;
 
 use crate::stats::mean;
 
-/// The ways to charge.
+/// The charging methods.
 const METHODS: [&str; 2] = ["traced", "counted"];
-/// The fact of a trial's environment that says why soft interrupts were not traced.
+/// Environment fact of a trial: the reason why soft interrupts were not traced.
 pub const NOT_TRACED: &str = "charge.not_traced";
-/// The setting that chooses the methods; as a factor of a treatment it tells what tracing costs.
+/// The setting that selects the methods; as a factor of a treatment it measures the cost of tracing.
 pub const CHARGE: &str = "observe.charge";
 /// The factor that names the load of the second guest.
 pub const NEIGHBOURS: &str = "neighbours";
 
-/// What an exchange costs in soft interrupts, in nanoseconds. Only ratios count.
+/// Cost of I/O in soft interrupts, in nanoseconds. Only the ratios between the weights matter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// A packet that a guest received.
+    /// A packet received by a guest.
     pub received: f64,
-    /// A packet that it sent.
+    /// A packet sent by a guest.
     pub sent: f64,
     /// A completed block request.
     pub block_request: f64,
-    /// A run of a soft interrupt for no I/O.
+    /// A soft interrupt run without I/O.
     pub other: f64,
 }
 
-/// What charging itself takes where nothing says better: estimates.
+/// Default weights of the charging itself: estimates.
 impl Default for Weights {
     fn default() -> Self {
         Self {
@@ -45,44 +44,44 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// What a guest's exchanges cost.
+    /// Weighted cost of a guest's packets and block requests.
     fn cost(&self, guest: &GuestCharge) -> f64 {
         guest.received as f64 * self.received
             + guest.sent as f64 * self.sent
             + guest.block_requests as f64 * self.block_request
     }
 
-    /// What the host's own soft interrupts cost: a packet of its is received and sent.
+    /// Weighted cost of the host's own soft interrupts: each host packet is the mean of a received and a sent one.
     fn host_cost(&self, packets: u64, other: u64) -> f64 {
         packets as f64 * (self.received + self.sent) / 2.0 + other as f64 * self.other
     }
 }
 
-/// Who says what a guest used.
+/// The source of a guest's charge.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Method {
-    /// Soft interrupts traced.
+    /// Traced soft interrupts.
     Traced,
-    /// Counted, as it was charged.
+    /// Counted I/O, as charged during the run.
     Counted,
-    /// Counted, had it been with these weights, and had it known all of the study when it began.
+    /// Counted I/O, recomputed with these weights and the cost per unit of the whole study.
     Fitted(Weights),
-    /// What the kernel books on its threads and processes: all that dividing by processes' CPU
-    /// time can see.
+    /// CPU time that the kernel books on the guest's threads and processes: the input of a division by processes' CPU
+    /// time.
     Processes,
 }
 
-/// What a guest was charged for a unit of its work, together over alone.
+/// Charge of a guest per unit of its work, together and alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Nanoseconds for a unit of work alone, one for each block.
+    /// Nanoseconds per unit of work alone, one value per block.
     pub alone: Vec<f64>,
-    /// And together.
+    /// Nanoseconds per unit of work together, one value per block.
     pub together: Vec<f64>,
 }
 
 impl Comparison {
-    /// Together over alone, of the blocks' means; `None` without data.
+    /// Mean over blocks together, over the mean alone; `None` without data.
     pub fn ratio(&self) -> Option<f64> {
         Some(mean(&self.together)? / mean(&self.alone)?).filter(|ratio| ratio.is_finite())
     }
@@ -97,7 +96,7 @@ impl Comparison {
 }
 
 impl PlatformStudy {
-    /// Nanoseconds that a guest was charged in a measurement, all stages.
+    /// Charge of a guest in a measurement over all stages, in nanoseconds.
     fn charge(
         &self,
         measurement: &Measurement,
@@ -118,7 +117,7 @@ impl PlatformStudy {
         .filter(|_| measurement.span.0 > 0)
     }
 
-    /// Nanoseconds of soft interrupts for a unit of `weights`, over the whole study.
+    /// Nanoseconds of soft interrupts per unit of `weights`, over the whole study.
     fn cost_of_exchanges(&self, weights: &Weights) -> f64 {
         let (mut softirq, mut cost) = (0.0, 0.0);
         for measurement in &self.measurements {
@@ -130,13 +129,14 @@ impl PlatformStudy {
         if cost > 0.0 { softirq / cost } else { 0.0 }
     }
 
-    /// What a method charges a guest alone, over what is true: that which tracing finds.
+    /// A method's charge of a guest alone, over the traced charge.
     pub fn over_truth(&self, load: &str, method: Method) -> Option<f64> {
         let of = |method| mean(&self.compare(load, method).alone);
         Some(of(method)? / of(Method::Traced)?).filter(|ratio| ratio.is_finite())
     }
 
-    /// How far counting is off by its own account, alone, over what tracing finds. `None` where it does not say.
+    /// Error bound that the counted method states for a guest alone, over the traced charge. `None` without a stated
+    /// bound.
     pub fn stated_error(&self, load: &str) -> Option<f64> {
         let of = |of_guest: &dyn Fn(&GuestCharge) -> Option<f64>| -> Vec<f64> {
             let measured = self.pair_measurements(1);
@@ -152,7 +152,7 @@ impl PlatformStudy {
         Some(mean(&errors)? / mean(&traced)?).filter(|ratio| ratio.is_finite())
     }
 
-    /// One of the two guests, together with the other over alone, for a unit of its work.
+    /// Charge per unit of work of one guest of the pair, together and alone.
     pub fn compare(&self, load: &str, method: Method) -> Comparison {
         let of = |running: usize| -> Vec<f64> {
             let measured = self.pair_measurements(running);
@@ -170,7 +170,8 @@ impl PlatformStudy {
         }
     }
 
-    /// Both guests together over the sum of them alone, each at its rate of work.
+    /// Charge of both guests together over the sum of their charges alone, at the rates of work of the measurement
+    /// together.
     pub fn compare_sum(&self, method: Method) -> Option<f64> {
         let (mut together, mut alone) = (0.0, 0.0);
         for load in &self.pair {
@@ -185,8 +186,9 @@ impl PlatformStudy {
         Some(together / alone).filter(|ratio| ratio.is_finite())
     }
 
-    /// Of the processor time that a guest's I/O took beside its own threads and processes (alone,
-    /// traced), the share that these do not show when both run: it is on somebody else.
+    /// Share of a guest's I/O time (traced, alone, beside its own threads and processes) that its processes do not show
+    /// when
+    /// both guests run: that time is on another guest or the host.
     pub fn missed_by_processes(&self, load: &str) -> Option<f64> {
         let truth = mean(&self.compare(load, Method::Traced).alone)?;
         let shown = mean(&self.compare(load, Method::Processes).together)?;
@@ -204,16 +206,16 @@ impl PlatformStudy {
         Some((truth - shown) / mean(&io)?).filter(|share| share.is_finite())
     }
 
-    /// Measurements with both guests there and `running` loads.
+    /// Measurements with both guests present and `running` of them under load.
     fn pair_measurements(&self, running: usize) -> impl Iterator<Item = &Measurement> {
         self.measurements.iter().filter(move |measurement| {
             measurement.guests.len() == 2 && measurement.running().count() == running
         })
     }
 
-    /// Weights by least squares over the loads that are none of the two: what soft interrupts cost
-    /// for a packet received and one sent or, where requests of disks are more than packets, for
-    /// such a request. `None` with too few loads.
+    /// Weights by least squares over the loads outside the pair: the cost of a received and a sent packet in soft
+    /// interrupts
+    /// or, where block requests outnumber packets, of a block request. `None` with too few loads.
     pub fn fitted(&self) -> Option<Weights> {
         let between = || {
             let measured = self.measurements.iter();
@@ -257,7 +259,7 @@ impl PlatformStudy {
     }
 }
 
-/// `z = a x + b y` by least squares, neither of them negative. `None` where the points do not say.
+/// Least-squares fit of `z = a x + b y` with non-negative slopes. `None` where the points do not determine them.
 fn two_slopes(points: &[[f64; 3]]) -> Option<(f64, f64)> {
     let sum = |f: fn(&[f64; 3]) -> f64| points.iter().map(f).sum::<f64>();
     let (xx, xy, yy) = (
@@ -292,8 +294,9 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// A guest that did `work` units a second: 1,000 ns of its own and 3,000 ns of soft interrupts
-    /// for each packet, half of which the kernel books on it.
+    /// A guest with `work` units a second. Each packet costs 1,000 ns of the guest's own time and 3,000 ns of soft
+    /// interrupts,
+    /// half of which the kernel books on the guest.
     fn guest(load: &str, work: Option<f64>, packets: u64) -> GuestCharge {
         let stages = |softirq: u64| {
             BTreeMap::from([
@@ -387,7 +390,7 @@ mod tests {
     #[test]
     fn what_a_method_says_of_a_guest_alone_is_held_against_tracing() {
         let study = study();
-        // All but half of the soft interrupts is on the guest's processes; counted has none of them.
+        // The guest's processes lack half of the soft interrupts; the counted charge lacks none.
         let over = |method| study.over_truth("small", method).unwrap();
         assert!((over(Method::Traced) - 1.0).abs() < 1e-9);
         assert!((over(Method::Processes) - 2500.0 / 4000.0).abs() < 1e-9);
@@ -413,7 +416,7 @@ mod tests {
         };
         let shown = text(&platform);
         assert!(shown.contains("0.250 ± 0.80 |"), "{shown}");
-        // A host that accounts interrupts exactly, and results of an earlier vtax, have none.
+        // A host that accounts interrupts exactly, and results of an earlier vtax, have no stated bound.
         for measurement in &mut platform.measurements {
             measurement
                 .guests
@@ -448,7 +451,7 @@ mod tests {
     fn weights_come_from_the_loads_between_alone() {
         let mut study = study();
         let weights = study.fitted().unwrap();
-        // As many packets are received as sent in all of them, so that the two cannot be told apart.
+        // Every load receives as many packets as it sends, so the two weights cannot be separated.
         assert!((weights.received + weights.sent - 6000.0).abs() < 1.0);
         study.measurements.drain(..2);
         assert_eq!(study.fitted(), None);

@@ -1,5 +1,6 @@
-//! A study of charge-back: what was charged in each measurement, taken from the trials of a results
-//! directory. Everything else is computed from it, so that other weights need no other run.
+//! A study of charge-back: the charges of each measurement, taken from the trials of a results directory. All other
+//! numbers
+//! are computed from it, so different weights need no other run.
 
 use super::{CHARGE, METHODS, NEIGHBOURS, NOT_TRACED};
 use crate::results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
@@ -10,7 +11,7 @@ use std::path::{Path, PathBuf};
 use vtax_core::metric::{self, Family};
 use vtax_core::{Nanoseconds, Source};
 
-/// The file of a study by a vtax that kept no trials of it.
+/// Study file of an earlier vtax, which recorded no trials for it.
 const OLD_FILE: &str = "accuracy.json";
 
 /// A study could not be read.
@@ -19,15 +20,15 @@ pub enum StudyError {
     /// The results directory is not readable.
     #[error(transparent)]
     Results(#[from] ResultsError),
-    /// A study of an earlier vtax is not one.
+    /// The study file of an earlier vtax is invalid.
     #[error("cannot read {} as a study: {why}", path.display())]
     Old {
-        /// Its file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// The run was for something else, or has not come so far.
+    /// The run has another purpose, or has no complete measurement yet.
     #[error("{} holds no study of charge-back: `vtax accuracy run PLAN` makes one, and goes on with one that was cut off", .0.display())]
     NoStudy(PathBuf),
 }
@@ -37,42 +38,41 @@ pub enum StudyError {
 pub struct Study {
     /// The plan's name.
     pub name: String,
-    /// Where it ran: `local`, `testbed:kvm`.
+    /// Place of the run: `local`, `testbed:kvm`.
     pub place: String,
-    /// Whether that is a real or an emulated host.
+    /// Source of the numbers: a real or an emulated host.
     pub source: Source,
     /// The host's kernel.
     pub kernel: String,
-    /// Its processors.
+    /// Number of the host's processors.
     pub processors: usize,
-    /// What was missing, in words.
+    /// Missing data, in words.
     pub notes: Vec<String>,
-    /// By platform, in the plan's order.
+    /// Platforms, in the plan's order.
     pub platforms: Vec<PlatformStudy>,
 }
 
 /// The measurements of one platform.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PlatformStudy {
-    /// Its name in the plan.
+    /// Name in the plan.
     pub name: String,
     /// The two loads that ran alone and together, by name.
     pub pair: [String; 2],
-    /// In the order in which they ran.
+    /// Measurements, in the order of their execution.
     pub measurements: Vec<Measurement>,
-    /// What tracing itself costs; `None` where it does not work.
+    /// Cost of tracing; `None` where tracing is unavailable.
     pub monitor: Option<MonitorCost>,
 }
 
-/// The host's busy time for a load, without tracing and with it, in nanoseconds for a unit of work,
-/// one for each block.
+/// The host's busy time under a load, without and with tracing, in nanoseconds per unit of work, one value per block.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MonitorCost {
     /// The load.
     pub load: String,
-    /// Without.
+    /// Values without tracing.
     pub without: Vec<f64>,
-    /// With.
+    /// Values with tracing.
     pub with: Vec<f64>,
 }
 
@@ -81,50 +81,50 @@ pub struct MonitorCost {
 pub struct Measurement {
     /// The repetition.
     pub block: u32,
-    /// The guests that were there, with or without load.
+    /// The guests that were present, with or without load.
     pub guests: Vec<GuestCharge>,
     /// The interval's length.
     pub span: Nanoseconds,
-    /// What all of the host's processors did.
+    /// Busy time of all host processors.
     pub total: Nanoseconds,
     /// The kernel's own account of soft interrupts.
     pub softirq: Nanoseconds,
-    /// Packets that were no guest's.
+    /// Packets of no guest.
     pub host_packets: u64,
-    /// Runs of soft interrupts for no I/O.
+    /// Soft interrupt runs without I/O.
     pub other_softirqs: u64,
-    /// What each method charged to the host itself, by method: tasks, and soft interrupts.
+    /// Charge of the host itself by method: tasks, and soft interrupts.
     pub host: BTreeMap<String, [Nanoseconds; 2]>,
-    /// What each method left unattributed.
+    /// Unattributed time by method.
     pub unattributed: BTreeMap<String, Nanoseconds>,
 }
 
-/// What one guest was charged in an interval.
+/// The charge of one guest in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GuestCharge {
-    /// The load that is this guest's.
+    /// The guest's load.
     pub load: String,
-    /// The work that its load generator saw done in a second, while the load ran.
+    /// Units of work per second, as seen by the load generator; `None` without load.
     pub work: Option<f64>,
-    /// Packets that it received.
+    /// Packets received by the guest.
     pub received: u64,
-    /// Packets that it sent.
+    /// Packets sent by the guest.
     pub sent: u64,
     /// Bytes in both directions.
     pub bytes: u64,
     /// Block requests.
     pub block_requests: u64,
-    /// What the kernel books on its threads and processes: what dividing by processes sees.
+    /// CPU time that the kernel books on the guest's threads and processes: the input of a division by processes.
     pub booked: Nanoseconds,
-    /// By method, by stage.
+    /// Charge by method and stage.
     pub charged: BTreeMap<String, BTreeMap<String, Nanoseconds>>,
-    /// How far that may be off by a method's own account, all stages together; nothing where it is measured.
+    /// Error bound that a method states for its charge, all stages together; no entry for a measured charge.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, Nanoseconds>,
 }
 
 impl GuestCharge {
-    /// All that a method charged to it.
+    /// The guest's charge by one method, all stages together.
     pub fn total(&self, method: &str) -> Option<Nanoseconds> {
         let stages = self.charged.get(method)?;
         let sum = stages
@@ -133,7 +133,7 @@ impl GuestCharge {
         Some(Nanoseconds(sum))
     }
 
-    /// A stage of it.
+    /// The guest's charge by one method in one stage.
     pub fn stage(&self, method: &str, stage: &str) -> Nanoseconds {
         let stages = self.charged.get(method);
         let time = stages.and_then(|stages| stages.get(stage)).copied();
@@ -142,30 +142,29 @@ impl GuestCharge {
 }
 
 impl Measurement {
-    /// The loads that ran.
+    /// The guests under load.
     pub fn running(&self) -> impl Iterator<Item = &GuestCharge> {
         self.guests.iter().filter(|guest| guest.work.is_some())
     }
 
-    /// What all of the host's processors did for a unit of the work that was done, in nanoseconds;
-    /// `None` without work.
+    /// Busy time of all host processors per unit of work, in nanoseconds; `None` without work.
     pub fn host_cost_of_work(&self) -> Option<f64> {
         let rate: f64 = self.running().filter_map(|guest| guest.work).sum();
         let work = rate * self.span.as_secs_f64();
         (work > 0.0).then(|| self.total.0 as f64 / work)
     }
 
-    /// A guest by its load.
+    /// The guest with this load.
     pub fn guest(&self, load: &str) -> Option<&GuestCharge> {
         self.guests.iter().find(|guest| guest.load == load)
     }
 }
 
 impl Study {
-    /// Reads the study in a results directory, or the one of an earlier vtax.
+    /// Reads the study from a results directory, or the study file of an earlier vtax.
     ///
     /// # Errors
-    /// When there is none, or it is damaged.
+    /// When there is no study, or it is damaged.
     pub fn read(directory: &Path) -> Result<Self, StudyError> {
         let path = directory.join(OLD_FILE);
         if !path.exists() {
@@ -179,7 +178,7 @@ impl Study {
         serde_json::from_str(&text).map_err(|cause| old(cause.to_string()))
     }
 
-    /// The study that the trials of a run are.
+    /// Builds the study from the trials of a run.
     ///
     /// # Errors
     /// When a trial is damaged, or none of them was charged.
@@ -219,8 +218,9 @@ impl Study {
     }
 }
 
-/// The trials that count: those above suspicion and, of a treatment that has none, all that are
-/// complete. What has to be known of them goes into `notes`.
+/// The trials that count: those that are not suspect; for a treatment with none, all complete ones. Warnings about them
+/// are
+/// added to `notes`.
 fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, ResultsError> {
     let mut trials: Vec<Trial> = results.trials().collect::<Result<_, _>>()?;
     let planned = results.run().schedule.len();
@@ -258,13 +258,13 @@ fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, 
     Ok(trials)
 }
 
-/// What the trials of one platform say; `None` without a pair that was measured.
+/// The study of one platform, from its trials; `None` without a measured pair.
 fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<PlatformStudy> {
     let beside = |treatment: &Treatment| treatment.factors.get(NEIGHBOURS).cloned();
     let of_platform = treatments.iter().filter(|of| of.platform == name);
     let pairs = of_platform.filter_map(|of| Some([of.workload.clone(), beside(of)?]));
     let mut pairs: BTreeSet<[String; 2]> = pairs.collect();
-    // What has several guests beside others is no study.
+    // A platform with more than one pair of loads is not a study.
     let pair = pairs.pop_first().filter(|_| pairs.is_empty())?;
     let mut measurements = Vec::new();
     let mut monitor: Option<MonitorCost> = None;
@@ -295,8 +295,8 @@ fn platform(name: &str, treatments: &[Treatment], trials: &[Trial]) -> Option<Pl
     })
 }
 
-/// What a trial measured: once, or once in each stretch where guests took turns. `beside` is the load
-/// of the second guest, if there was one.
+/// The measurements of a trial: one, or one per phase where guests took turns. `beside` is the load of the second
+/// guest.
 fn of_trial(trial: &Trial, beside: Option<&str>) -> Vec<Measurement> {
     let load = trial.treatment.workload.as_str();
     if trial.phases.is_empty() {
@@ -318,7 +318,7 @@ fn of_trial(trial: &Trial, beside: Option<&str>) -> Vec<Measurement> {
 
 type Metrics = BTreeMap<String, Metric>;
 
-/// The rates of a stretch as what they came to in it; `None` where nothing was charged.
+/// Converts the rates of a phase to totals; `None` without a charge.
 fn measurement(
     block: u32,
     window: (Nanoseconds, Nanoseconds),
@@ -385,14 +385,14 @@ fn guest(load: &str, metrics: &Metrics, span: Nanoseconds) -> GuestCharge {
     }
 }
 
-/// What a rate came to in `span`.
+/// Total of a rate over `span`.
 // A cast of a float saturates.
 fn count(metrics: &Metrics, name: &str, span: Nanoseconds) -> u64 {
     let rate = metrics.get(name).map_or(0.0, |found| found.quantity.value);
     (rate * span.as_secs_f64()).round() as u64
 }
 
-/// What processors kept busy come to in `span`.
+/// Processor time of a number of busy cores over `span`.
 // A cast of a float saturates.
 fn time(metrics: &Metrics, name: &str, span: Nanoseconds) -> Option<Nanoseconds> {
     let cores = metrics.get(name)?.quantity.value;
@@ -425,8 +425,8 @@ mod tests {
             .collect()
     }
 
-    /// A guest whose load does `work` a second at 2 ms each, a quarter of it soft interrupts, and the
-    /// host, which does nothing else.
+    /// A guest whose load does `work` units a second at 2 ms each, a quarter of it soft interrupts, on an otherwise
+    /// idle host.
     fn charged(work: Option<f64>) -> Metrics {
         let rate = work.unwrap_or(0.0);
         let mut found = metrics(&[

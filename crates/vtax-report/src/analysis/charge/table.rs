@@ -1,4 +1,4 @@
-//! A study as tables in Markdown.
+//! Renders a study of charge-back as tables in Markdown.
 
 use super::{Comparison, Method, PlatformStudy, Study};
 use crate::results::Stage;
@@ -6,7 +6,7 @@ use crate::stats::mean;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The tables of a study, one platform after another.
+/// Renders the tables of a study, one platform after another.
 pub fn of(study: &Study) -> String {
     let mut text = String::new();
     for platform in &study.platforms {
@@ -118,7 +118,7 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
     Ok(())
 }
 
-/// Where a guest's time went, alone and together.
+/// Writes a guest's CPU time by stage, alone and together.
 fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::Result {
     let of = |running: usize, stage: &str| {
         let times: Vec<f64> = platform

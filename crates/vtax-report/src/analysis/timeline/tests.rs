@@ -1,4 +1,4 @@
-//! The figure of a trial agrees with its table.
+//! Agreement of a trial's timeline with its table.
 
 use super::*;
 use crate::results::{
@@ -6,7 +6,7 @@ use crate::results::{
 };
 use vtax_core::{Series, Unit};
 
-/// The window of the trials here: 10 s.
+/// The measured window of the test trials: 10 s.
 const WINDOW: (Nanoseconds, Nanoseconds) = (Nanoseconds(5 * SECOND.0), Nanoseconds(15 * SECOND.0));
 
 fn trial(clients: &[(&str, &str, &str)], processors: Option<usize>) -> Trial {
@@ -59,7 +59,7 @@ fn trial(clients: &[(&str, &str, &str)], processors: Option<usize>) -> Trial {
     }
 }
 
-/// Samples of a counter twice a second that grows by so many seconds a second.
+/// Two samples a second of a counter that grows by `rate` seconds a second.
 fn grows(owner: &str, metric: &str, base: Base, rate: f64) -> Samples {
     let scale = if base == Base::Nanosecond { 1e9 } else { 1.0 };
     let points = (0..=40u64).map(|tick| {
@@ -88,7 +88,7 @@ fn times(counters: &[(&str, &str, f64)]) -> Vec<Samples> {
         .collect()
 }
 
-/// The seconds of a timeline added up, in seconds of CPU time.
+/// Seconds of CPU time by stage, summed over a timeline.
 fn sums(layers: &[Layer]) -> BTreeMap<Stage, f64> {
     let mut sums = BTreeMap::new();
     for layer in layers {
@@ -97,7 +97,7 @@ fn sums(layers: &[Layer]) -> BTreeMap<Stage, f64> {
     sums
 }
 
-/// What a table has of the whole window, by the same counters.
+/// The table of the whole window, from the same counters.
 fn table(
     counters: &[(&str, &str, f64)],
     processors: usize,
@@ -131,7 +131,7 @@ fn assert_agree(figure: &BTreeMap<Stage, f64>, table: &BTreeMap<Stage, f64>) {
         table.keys().collect::<Vec<_>>()
     );
     for (stage, seconds) in figure {
-        // Ten seconds, each rounded by some nanoseconds.
+        // Ten seconds, each rounded to nanoseconds.
         assert!(
             (seconds - table[stage]).abs() < 1e-6,
             "{stage:?}: {figure:?} {table:?}"
@@ -203,7 +203,7 @@ fn seconds_sum_to_the_table_where_a_pool_counts_the_host_of_the_target() {
         };
         named.push((owner, metric, rate));
     }
-    // What this host and its client did is not about that one.
+    // Counters of the local host and the client do not belong to the remote host.
     let here = [
         ("host", "cpu.idle_ns", 0.1),
         ("vtax", "cpu.total_ns", 0.02),
@@ -281,7 +281,7 @@ fn a_record_without_its_processors_has_them_by_the_columns_of_the_host() {
         &sums(&cpu(&trial, &samples)),
         &table(&counters, 4, false, &[]),
     );
-    // Without any counter of the host, what is known is shown.
+    // Without counters of the host, the timeline has the known layers only.
     let alone = times(&[("target", "cpu.total_ns", 1.0)]);
     let layers = cpu(&trial, &alone);
     assert_eq!(layers.len(), 1);
