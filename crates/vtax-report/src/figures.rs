@@ -131,8 +131,7 @@ fn file_name(text: &str) -> String {
 
 impl Figure {
     /// Creates a figure from `content`, the Vega-Lite specification without the properties that all figures share.
-    /// `height` is
-    /// a number or a step.
+    /// `height` is a number or a step.
     pub fn new(
         id: impl Into<String>,
         title: impl Into<String>,

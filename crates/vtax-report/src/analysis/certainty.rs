@@ -92,8 +92,7 @@ fn seed(trial: &Trial) -> Option<u64> {
 }
 
 /// Where all trials have one seed except those of restarted stuck hosts, marks the latter suspect: they are another
-/// sample.
-/// The only trials of a treatment stay unmarked.
+/// sample. The only trials of a treatment stay unmarked.
 pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
     let is_stuck = |trial: &Trial| trial.environment.contains_key(emulated::STUCK);
     let planned: BTreeSet<Option<u64>> = (trials.iter())

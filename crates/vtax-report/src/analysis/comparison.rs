@@ -59,8 +59,7 @@ pub struct Comparison {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<KneeRatio>,
     /// The noise floor: the chance difference between as many pairs of identical treatments, as a share. The interval
-    /// is no
-    /// narrower. `None` with fewer than four pairs.
+    /// is no narrower. `None` with fewer than four pairs.
     pub noise_floor: Option<f64>,
     /// Whether the interval would exclude 1 without the noise floor.
     pub is_below_floor: bool,
@@ -91,8 +90,7 @@ pub struct Needed {
 
 impl Comparison {
     /// A comparison of one metric, not yet judged. `other` is the baseline's metric, if it has one; `sampled` is the
-    /// estimate
-    /// from the values where these are a sample.
+    /// estimate from the values where these are a sample.
     pub(crate) fn of(
         treatment: &Treatment,
         baseline: &Treatment,

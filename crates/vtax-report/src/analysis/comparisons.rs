@@ -141,8 +141,7 @@ pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
 }
 
 /// The reason why a comparison shows neither a difference nor equality although its own p or interval would; `None`
-/// where
-/// they would not.
+/// where they would not.
 fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) -> Option<String> {
     if judged.verdict != Verdict::NoDifferenceShown {
         return None;
@@ -171,8 +170,7 @@ fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) ->
 }
 
 /// The adjustment of the printed intervals of the headline comparisons, in words; `None` where each is the 95 %
-/// interval
-/// of its comparison alone.
+/// interval of its comparison alone.
 pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
     let mut headlines = comparisons.iter().filter(|one| one.headline);
     let (family, confidence) = headlines.find_map(|one| Some((one.family, one.confidence?)))?;

@@ -53,8 +53,7 @@ impl Fleet {
     }
 
     /// Judges each comparison over machines and sets their disagreement. Each machine counts once, because pairs of one
-    /// machine
-    /// are not independent of each other.
+    /// machine are not independent of each other.
     pub(super) fn judge(
         &self,
         comparisons: &mut [Comparison],

@@ -43,8 +43,7 @@ use vtax_core::owner::TARGET;
 use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
 
 /// Series with a steadiness class: metric of the target, name, and direction. Network counters are the host's, which
-/// sends
-/// the bytes that the target receives.
+/// sends the bytes that the target receives.
 const STEADY_SERIES: [(&str, &str, Better); 3] = [
     (counter::CPU_TOTAL, "CPU", Better::Lower),
     (counter::NET_TX_BYTES, "received", Better::Higher),

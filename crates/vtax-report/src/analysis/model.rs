@@ -35,8 +35,7 @@ pub struct Analysis {
     /// Number of trials by outcome.
     pub counts: Counts,
     /// True when some treatment has only suspect trials. Tables and figures then include suspect trials, and no
-    /// difference is
-    /// claimed.
+    /// difference is claimed.
     pub provisional: bool,
     /// The remedy where no trial counts. The analysis then has no intervals and no comparisons.
     pub advice: Option<String>,

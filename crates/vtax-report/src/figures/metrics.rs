@@ -106,8 +106,7 @@ impl<'a> Values<'a> {
     }
 
     /// The span from 0 or below to the highest trial. Trials set the scale, since the wide intervals of few trials
-    /// would
-    /// flatten the rest.
+    /// would flatten the rest.
     fn span(&self) -> (f64, f64) {
         let values = self.own.iter().flat_map(|(_, own)| &own.values);
         values.fold((0.0_f64, 0.0_f64), |(low, high), (_, value)| {

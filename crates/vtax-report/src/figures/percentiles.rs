@@ -109,8 +109,7 @@ fn percentile_curves(
 }
 
 /// The highest level that every treatment reached, with the objective kept wherever it was evaluated; otherwise the
-/// lowest
-/// level that all reached. `None` for a steady load.
+/// lowest level that all reached. `None` for a steady load.
 fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
     let reached = |summary: &TreatmentSummary, level: &str| {
         let mut own = summary.distributions.iter();

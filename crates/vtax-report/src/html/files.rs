@@ -7,8 +7,8 @@ use crate::results::{ResultsDir, ResultsError};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Writes `report.html`, `analysis.json` and `figures/*.vl.json` into the results directory. Returns the path of
-/// the report.
+/// Writes `report.html`, `analysis.json` and `figures/*.vl.json` into the results directory. Returns the path of the
+/// report.
 ///
 /// # Errors
 /// When a file cannot be written.

@@ -124,8 +124,7 @@ fn printable(text: &str) -> String {
 }
 
 /// Markup with a line for each block and row, so that two pages have a readable diff. Text never resembles the end of
-/// an
-/// element, because it is escaped.
+/// an element, because it is escaped.
 fn in_lines(markup: &str) -> String {
     const ELEMENTS: &str =
         "article dd div dl figure h1 h2 h3 h4 header li ol p section summary tr ul";

@@ -1,10 +1,10 @@
-//! Trials that were run again: setting an attempt aside, and reading those that were.
+//! Repeated trials: sets an attempt aside, and reads earlier attempts.
 
 use super::directory::{TRIALS, read_trial, trial_name};
 use super::{ResultsDir, ResultsError, Trial};
 use std::path::{Path, PathBuf};
 
-/// Why an attempt at a trial was set aside.
+/// The reason for setting an attempt at a trial aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aside {
     /// It was suspect or damaged: `0007.again-1`.
@@ -14,7 +14,7 @@ pub enum Aside {
 }
 
 impl Aside {
-    /// As in the directory's name.
+    /// Name in the directory's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Again => "again",
@@ -22,7 +22,7 @@ impl Aside {
         }
     }
 
-    /// What follows the trial in the directory's name, such as `failed-1`.
+    /// Parses the suffix of a trial's directory name, such as `failed-1`.
     pub(super) fn parse(attempt: &str) -> Option<(Self, u32)> {
         let (kind, number) = attempt.rsplit_once('-')?;
         let aside = [Self::Again, Self::Failed]
@@ -32,27 +32,26 @@ impl Aside {
     }
 }
 
-/// An earlier attempt at a trial, kept beside the one that replaced it.
+/// An earlier attempt at a trial, kept beside its replacement.
 #[derive(Debug)]
 pub struct Attempt {
-    /// The trial's position in the schedule.
+    /// Position in the schedule.
     pub index: u32,
-    /// Why it was set aside.
+    /// Reason for setting it aside.
     pub aside: Aside,
-    /// Which of its kind it was, from 1.
+    /// Number among the attempts of its kind, from 1.
     pub number: u32,
-    /// Where it is kept.
+    /// Path of its directory.
     pub path: PathBuf,
-    /// What it found, or why that cannot be read.
+    /// Its record, or the reason why that cannot be read.
     pub trial: Result<Trial, ResultsError>,
 }
 
 impl ResultsDir {
-    /// Keeps a trial's directory under another name, so that the trial is pending again. Returns
-    /// where it is kept.
+    /// Renames a trial's directory, so that the trial is pending again. Returns the new path.
     ///
     /// # Errors
-    /// When there is no such trial, or the disk refuses.
+    /// When there is no such trial, or the rename fails.
     pub fn set_aside(&self, index: u32, aside: Aside) -> Result<PathBuf, ResultsError> {
         let trials = self.dir().dir(TRIALS)?;
         let from = trial_name(index);
@@ -94,8 +93,8 @@ impl ResultsDir {
         attempts
     }
 
-    /// Trials whose `trial.json`, samples or distributions cannot be read, each with the reason. One
-    /// that a newer vtax wrote is not damaged.
+    /// Trials with an unreadable `trial.json`, samples or distributions, each with the reason. A trial in a newer
+    /// format is not damaged.
     pub fn damaged(&self) -> Vec<(u32, ResultsError)> {
         let check = |index| -> Result<(), ResultsError> {
             self.trial(index)?;

@@ -1,4 +1,4 @@
-//! Creating, extending and reading a results directory; the only place that knows its layout.
+//! Creates, extends and reads a results directory; the only module with its layout.
 
 use super::{
     FORMAT, HistogramRecord, ResultsError, RunInfo, SampleReader, SampleWriter, Trial, histograms,
@@ -11,21 +11,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use vtax_files::{Dir, Entry};
 
-/// The most bytes of a record or a plan that are read: some hundred times what a long run writes.
+/// Longest record or plan that is read, in bytes: some hundred times the size after a long run.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Last to be written, so that a directory that has it has everything.
+/// Written last, so a directory with this file is complete.
 const RUN: &str = "run.json";
 /// The directory of the trials.
 pub(super) const TRIALS: &str = "trials";
-/// In the directory of a trial that is being written: what it says of itself.
+/// In the directory of an unfinished trial: its progress events.
 const EVENTS: &str = "events.jsonl";
 
-/// In the directory of a trial: what was sampled.
+/// In the directory of a trial: its samples.
 const SAMPLES: &str = "samples.parquet";
 
-/// One results directory. It is opened once, and what is in it is reached from there: whoever may write to it, or
-/// to the directory that it is in, cannot lead a reader or writer elsewhere.
+/// One results directory. It is opened once, and all access to its content is relative to that descriptor: another
+/// process with write access to it or to its parent cannot redirect a reader or writer.
 #[derive(Debug, Clone)]
 pub struct ResultsDir {
     dir: Dir,
@@ -33,8 +33,8 @@ pub struct ResultsDir {
 }
 
 impl ResultsDir {
-    /// Makes a new results directory, or completes one whose making was interrupted. `run.json`
-    /// is written last, so a directory that has it has everything.
+    /// Creates a results directory, or completes one after an interrupted creation. `run.json` is written last, so a
+    /// directory with this file is complete.
     ///
     /// # Errors
     /// When the directory already holds a run or foreign files, or cannot be written.
@@ -47,7 +47,7 @@ impl ResultsDir {
         Self::create_in(Dir::create(path)?, run, plan_text, host)
     }
 
-    /// As [`ResultsDir::create`], in a directory that is open.
+    /// As [`ResultsDir::create`], in an open directory.
     ///
     /// # Errors
     /// As there.
@@ -89,10 +89,10 @@ impl ResultsDir {
         })
     }
 
-    /// Opens a run to read it. Changes nothing, so it is safe while the run is going on.
+    /// Opens a run for reading. Changes nothing, so it is safe during the run.
     ///
     /// # Errors
-    /// When there is no run, a newer vtax wrote it, or `run.json` is corrupted.
+    /// When there is no run, its format is newer, or `run.json` is corrupted.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
         match Dir::open(path) {
             Err(error) if error.is_not_found() => Err(ResultsError::NotARun(path.to_owned())),
@@ -100,7 +100,7 @@ impl ResultsDir {
         }
     }
 
-    /// As [`ResultsDir::open`], of a directory that is open.
+    /// As [`ResultsDir::open`], for an open directory.
     ///
     /// # Errors
     /// As there.
@@ -114,8 +114,8 @@ impl ResultsDir {
         Ok(Self { dir, run })
     }
 
-    /// Opens a run to go on with it: as [`ResultsDir::open`], and removes what a killed run left
-    /// of the trial in flight. Only for the one who holds the lab's lock.
+    /// Opens a run to continue it: as [`ResultsDir::open`], and removes the unfinished trial of a killed run. Only for
+    /// the holder of the lab's lock.
     ///
     /// # Errors
     /// As [`ResultsDir::open`], and when a leftover cannot be removed.
@@ -132,22 +132,22 @@ impl ResultsDir {
         Ok(results)
     }
 
-    /// Where it is: for messages and names. What is in it is reached by [`ResultsDir::dir`].
+    /// Path of the directory, for messages and names. Access to its content goes through [`ResultsDir::dir`].
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The directory, for what others keep beside the records.
+    /// The open directory, for files beside the records.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// What was going to be run.
+    /// The description of the planned run.
     pub fn run(&self) -> &RunInfo {
         &self.run
     }
 
-    /// The plan as it was run.
+    /// The text of the run's plan.
     ///
     /// # Errors
     /// When it is absent or not text.
@@ -155,7 +155,7 @@ impl ResultsDir {
         Ok(self.dir.read_text("plan.toml", MOST_BYTES)?)
     }
 
-    /// What the host was.
+    /// The facts about the host.
     ///
     /// # Errors
     /// When it is absent or not JSON.
@@ -168,20 +168,20 @@ impl ResultsDir {
         )
     }
 
-    /// Where the directory of one trial is, whether it is there or not: for messages.
+    /// Path of one trial's directory, existing or not: for messages.
     pub fn trial_path(&self, index: u32) -> PathBuf {
         self.path().join(trial_below(index))
     }
 
-    /// The directory of one trial.
+    /// Opens the directory of one trial.
     ///
     /// # Errors
-    /// When it is absent, or no directory.
+    /// When it is absent, or not a directory.
     pub fn trial_dir(&self, index: u32) -> Result<Dir, ResultsError> {
         Ok(self.dir.dir(trial_below(index))?)
     }
 
-    /// Whether the directory of a trial is there.
+    /// Whether the directory of a trial exists.
     pub fn has_trial(&self, index: u32) -> bool {
         self.dir.contains(trial_below(index))
     }
@@ -191,12 +191,11 @@ impl ResultsDir {
         self.dir.contains(trial_below(index).join(SAMPLES))
     }
 
-    /// The schedule's entries that have no trial yet, in order.
+    /// The schedule's entries without a trial, in order.
     ///
-    /// A trial whose directory is there counts as run even when its `trial.json` turns out to be
-    /// corrupted: it was complete when it was renamed into place, so the damage came later, may
-    /// be repairable, and is for a person to judge ([`ResultsDir::damaged`]). Once it is set aside
-    /// ([`ResultsDir::set_aside`]) it is pending.
+    /// A trial with a directory counts as run even when its `trial.json` is corrupted: it was complete when it was
+    /// renamed into place, so the damage is of a later date and may be repairable ([`ResultsDir::damaged`]). A trial
+    /// that is set aside ([`ResultsDir::set_aside`]) is pending.
     pub fn pending(&self) -> Vec<u32> {
         (0..self.run.schedule.len())
             .filter_map(|index| u32::try_from(index).ok())
@@ -204,10 +203,10 @@ impl ResultsDir {
             .collect()
     }
 
-    /// Starts writing one trial, in a directory beside the place where it will be.
+    /// Starts to write one trial, in a temporary directory beside its final place.
     ///
     /// # Errors
-    /// When the schedule has no such trial, it is already there, or the disk refuses.
+    /// When the schedule has no such trial, the trial already exists, or a file operation fails.
     pub fn trial_writer(&self, index: u32) -> Result<TrialWriter, ResultsError> {
         let planned = self.run.schedule.len();
         if usize::try_from(index).map_or(true, |index| index >= planned) {
@@ -226,8 +225,8 @@ impl ResultsDir {
         })
     }
 
-    /// The trials that are being written, or were when their run was killed. Those of runs that keep
-    /// them elsewhere until they are over, as in a testbed, are not seen.
+    /// The unfinished trials, of a current or a killed run. Trials that a run writes elsewhere until they are finished,
+    /// as in a testbed, are not included.
     pub fn in_flight(&self) -> Vec<InFlight> {
         let mut found: Vec<InFlight> = self
             .trial_entries()
@@ -246,15 +245,15 @@ impl ResultsDir {
         found
     }
 
-    /// Every trial that is there, in order of its index. One that cannot be read is an error of
-    /// its own and does not stop the others.
+    /// Every existing trial, in order of its index. An unreadable trial is an error of its own and does not stop the
+    /// iteration.
     pub fn trials(&self) -> impl Iterator<Item = Result<Trial, ResultsError>> + '_ {
         self.trial_indexes()
             .into_iter()
             .map(|index| self.trial(index))
     }
 
-    /// The indexes of the trials that are there.
+    /// The indexes of the existing trials.
     pub fn trial_indexes(&self) -> Vec<u32> {
         let index_of = |entry: &Entry| {
             let name = entry.name.to_str()?;
@@ -266,24 +265,24 @@ impl ResultsDir {
         indexes
     }
 
-    /// What is beside the trials, and them.
+    /// All entries of the directory of trials.
     pub(super) fn trial_entries(&self) -> Vec<Entry> {
         let trials = self.dir.dir(TRIALS);
         trials.and_then(|trials| trials.list()).unwrap_or_default()
     }
 
-    /// One trial.
+    /// Reads one trial.
     ///
     /// # Errors
-    /// When it is absent, corrupted, or written by a newer vtax.
+    /// When it is absent or corrupted, or its format is newer.
     pub fn trial(&self, index: u32) -> Result<Trial, ResultsError> {
         read_trial(&self.dir, &trial_below(index), index)
     }
 
-    /// Writes a finished trial again, with metrics that were derived from it later.
+    /// Rewrites a finished trial, with metrics that were derived from it later.
     ///
     /// # Errors
-    /// When there is no such trial, or the disk refuses.
+    /// When there is no such trial, or it cannot be written.
     pub fn rewrite_trial(&self, trial: &Trial) -> Result<(), ResultsError> {
         self.trial(trial.index)?;
         let path = self.trial_path(trial.index).join("trial.json");
@@ -291,7 +290,7 @@ impl ResultsDir {
         Ok(trial_dir.write("trial.json", &to_json(&path, trial)?)?)
     }
 
-    /// The samples of one trial.
+    /// Opens the samples of one trial.
     ///
     /// # Errors
     /// When they are absent or corrupted.
@@ -300,7 +299,7 @@ impl ResultsDir {
         SampleReader::of(self.dir.file(&below)?, &self.path().join(below))
     }
 
-    /// The distributions of one trial; none where it has no `latencies.hlog`.
+    /// Reads the distributions of one trial; empty without `latencies.hlog`.
     ///
     /// # Errors
     /// When the file is unreadable or corrupted.
@@ -309,26 +308,25 @@ impl ResultsDir {
     }
 }
 
-/// A trial that is being written, as others see it.
+/// An unfinished trial as seen by other processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlight {
-    /// Its position in the schedule.
+    /// Position in the schedule.
     pub index: u32,
-    /// The process that writes it.
+    /// Process id of the writer.
     pub writer: u32,
-    /// Where below the results directory, until it is finished.
+    /// Path below the results directory until the trial is finished.
     pub below: PathBuf,
 }
 
 impl InFlight {
-    /// Where below the results directory it says of itself what it does: [`TrialWriter::events`].
+    /// Path of the trial's progress events below the results directory: [`TrialWriter::events`].
     pub fn events(&self) -> PathBuf {
         self.below.join(EVENTS)
     }
 }
 
-/// One trial being written: nothing of it is visible until [`TrialWriter::finish`], and dropping
-/// it unfinished removes it.
+/// One trial during writing. It becomes visible with [`TrialWriter::finish`]; a drop before that removes it.
 #[derive(Debug)]
 pub struct TrialWriter {
     index: u32,
@@ -343,18 +341,17 @@ impl TrialWriter {
         self.index
     }
 
-    /// Where the directory is that is being filled: for messages, and for programs that need a path.
+    /// Path of the temporary directory: for messages, and for programs that need a path.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The directory that is being filled; further files in it become part of the trial.
+    /// The temporary directory; further files in it become part of the trial.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// Starts `samples.parquet`. The writer may live on another thread; it must be finished
-    /// before the trial is.
+    /// Starts `samples.parquet`. The writer may move to another thread; it must be finished before the trial.
     ///
     /// # Errors
     /// When the file cannot be created.
@@ -365,12 +362,12 @@ impl TrialWriter {
     /// Writes `latencies.hlog`.
     ///
     /// # Errors
-    /// When an actor's or metric's name cannot be a tag, or the disk does not take the file.
+    /// When an actor's or metric's name is no valid tag, or the file cannot be written.
     pub fn write_histograms(&self, records: &[HistogramRecord]) -> Result<(), ResultsError> {
         histograms::write(&self.dir, records)
     }
 
-    /// Keeps what the load generator printed, byte for byte, as `workload.json`.
+    /// Writes the load generator's output, byte for byte, as `workload.json`.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -378,7 +375,7 @@ impl TrialWriter {
         Ok(self.dir.write("workload.json", raw)?)
     }
 
-    /// The trial's log, opened for appending.
+    /// Opens the trial's log for appending.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -386,8 +383,8 @@ impl TrialWriter {
         Ok(self.dir.append("log")?)
     }
 
-    /// What the trial says of itself as it goes on, JSON lines for whoever watches; opened for appending.
-    /// It goes when the trial is finished: what lasts is in the other files.
+    /// Opens the trial's progress events for appending: JSON lines for other processes. The file is removed when the
+    /// trial is finished.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -395,12 +392,12 @@ impl TrialWriter {
         Ok(self.dir.append(EVENTS)?)
     }
 
-    /// Writes `trial.json`, syncs every file, renames the directory into place and syncs its
-    /// parent: from here on the trial survives a power cut. A metric that is not a finite number
-    /// cannot be stored; it is left out and becomes a reason for suspicion.
+    /// Writes `trial.json`, syncs every file, renames the directory into place and syncs its parent: the trial then
+    /// survives a power failure. A metric that is not a finite number cannot be stored; it is left out and becomes a
+    /// reason for suspicion.
     ///
     /// # Errors
-    /// When the disk does not take it, or the trial appeared meanwhile.
+    /// When a file operation fails, or another process finished the same trial meanwhile.
     pub fn finish(mut self, mut trial: Trial) -> Result<PathBuf, ResultsError> {
         trial.format = FORMAT;
         trial.index = self.index;
@@ -450,7 +447,7 @@ impl TrialWriter {
         Ok(destination)
     }
 
-    /// Its name among the trials until it is finished.
+    /// Name of the temporary directory among the trials.
     fn name(&self) -> &OsStr {
         self.path().file_name().unwrap_or_default()
     }
@@ -459,13 +456,13 @@ impl TrialWriter {
 impl Drop for TrialWriter {
     fn drop(&mut self) {
         if !self.placed {
-            // What cannot be removed now is removed by the next `resume`.
+            // The next `resume` removes the rest.
             let _ = self.trials.remove_all(self.name());
         }
     }
 }
 
-/// Reads the `trial.json` of a trial's directory, which is below that of the results.
+/// Reads the `trial.json` of a trial's directory at `below`, relative to the results directory.
 pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Trial, ResultsError> {
     let directory = results.path().join(below);
     let file = directory.join("trial.json");
@@ -500,7 +497,7 @@ pub(super) fn trial_name(index: u32) -> String {
     format!("{index:04}")
 }
 
-/// Where a trial is below the results directory.
+/// Path of a trial below the results directory.
 fn trial_below(index: u32) -> PathBuf {
     Path::new(TRIALS).join(trial_name(index))
 }
@@ -516,7 +513,7 @@ fn to_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, Result
     Ok(bytes)
 }
 
-/// What every record has, whatever else is in it.
+/// The field that every record has.
 #[derive(Deserialize)]
 struct Format {
     #[serde(default)]
@@ -537,7 +534,7 @@ fn read_json<T: DeserializeOwned>(
             found,
         });
     }
-    // Parsed again from the bytes so that the message names a line and a column.
+    // A second parse from the bytes gives a message with line and column.
     parse_json(path, &bytes, remedy)
 }
 

@@ -1,12 +1,12 @@
-//! What facts of a trial in an emulated host are called, for those who write and who read them.
+//! Names of environment facts of a trial in an emulated host, shared by their writers and readers.
 
-/// The seed that its host had.
+/// The seed of the emulated host.
 pub const SEED: &str = "testbed.seed";
-/// The length of an instruction, in ns; only a deterministic host has one.
+/// Duration of an instruction in ns; only a deterministic host has one.
 pub const INSTRUCTION_NS: &str = "testbed.instruction_ns";
-/// How often its host got stuck before, and the trial began anew with another seed.
+/// Number of times that the host got stuck and the trial was restarted with another seed.
 pub const STUCK: &str = "testbed.stuck";
-/// The QEMU that emulated it.
+/// The emulator: version of QEMU.
 pub const QEMU: &str = "testbed.qemu";
-/// How fast its processors are at which frequency.
+/// Speed of the processors by frequency.
 pub const FREQUENCY: &str = "testbed.frequency";

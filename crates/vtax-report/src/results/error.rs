@@ -1,4 +1,4 @@
-//! What can go wrong with a results directory, always with the file and the remedy.
+//! Errors of a results directory, each with the file and the remedy.
 
 use std::path::{Path, PathBuf};
 use vtax_files::{FileError, Refusal};
@@ -9,28 +9,28 @@ pub enum ResultsError {
     /// An input or output operation failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, such as `create`.
+        /// The operation, such as `create`.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
     /// The directory already holds a run.
     #[error("{} already holds a run: resume it, or choose another directory", .0.display())]
     AlreadyARun(PathBuf),
-    /// The directory holds something that is not a run.
+    /// The directory is not empty and is not a run.
     #[error("{} is not empty and holds no run (there is `{found}`): choose another directory", path.display())]
     NotEmpty {
         /// The directory.
         path: PathBuf,
-        /// One thing in it.
+        /// One of its entries.
         found: String,
     },
-    /// There is no run here.
+    /// The directory has no `run.json`.
     #[error("{} is not a results directory: it has no run.json", .0.display())]
     NotARun(PathBuf),
-    /// A newer vtax wrote it.
+    /// The format is newer than this vtax.
     #[error("{} is written in results format {found}; this vtax reads up to {}: use a newer vtax", path.display(), super::FORMAT)]
     NewerFormat {
         /// The file.
@@ -38,14 +38,14 @@ pub enum ResultsError {
         /// Its format version.
         found: u64,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is invalid.
     #[error("{} is corrupted: {why}. {remedy}", path.display())]
     Corrupted {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
     /// A file is longer than any that vtax writes.
@@ -53,30 +53,30 @@ pub enum ResultsError {
     TooLong {
         /// The file.
         path: PathBuf,
-        /// The most that is read, in bytes.
+        /// Longest file that is read, in bytes.
         most: u64,
     },
-    /// A record has more of something than any run needs.
+    /// A record has more items of one type than any run needs.
     #[error("{} has {count} {what}, and at most {most} are read: split the plan into several", path.display())]
     TooMany {
         /// The file.
         path: PathBuf,
-        /// Of what, such as `treatments`.
+        /// The type of item, such as `treatments`.
         what: &'static str,
-        /// How many there are.
+        /// Number of items in the record.
         count: usize,
-        /// The most that is read.
+        /// Most items that are read.
         most: usize,
     },
     /// The schedule has no such trial.
     #[error("the run has no trial {index}: its schedule has {planned} trials")]
     NoSuchTrial {
-        /// The index that was asked for.
+        /// The requested index.
         index: u32,
-        /// How many there are.
+        /// Number of trials in the schedule.
         planned: usize,
     },
-    /// The trial is already there.
+    /// The trial already exists.
     #[error("{} exists already: a finished trial is never overwritten; move it away to run it again", .0.display())]
     TrialExists(PathBuf),
     /// Two directories do not belong to one run.
@@ -86,7 +86,7 @@ pub enum ResultsError {
         first: PathBuf,
         /// The one that differs from it.
         other: PathBuf,
-        /// In what they differ.
+        /// The parts that differ.
         what: String,
     },
     /// Two directories come from machines of different kinds.
@@ -96,7 +96,7 @@ pub enum ResultsError {
         first: PathBuf,
         /// The one that differs from it.
         other: PathBuf,
-        /// In what the machines differ.
+        /// The facts that differ.
         differences: String,
     },
 }
@@ -118,7 +118,7 @@ impl From<FileError> for ResultsError {
 }
 
 impl ResultsError {
-    /// An [`ResultsError::Io`] for use in `map_err`.
+    /// Creates an [`ResultsError::Io`] for use in `map_err`.
     pub(crate) fn io(
         action: &'static str,
         path: &Path,

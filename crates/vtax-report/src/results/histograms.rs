@@ -1,4 +1,4 @@
-//! `latencies.hlog`: the distributions of a trial, in the interval log that HdrHistogram's tools read.
+//! Writes and reads `latencies.hlog`: the distributions of a trial as an HdrHistogram interval log.
 
 use super::ResultsError;
 use base64::Engine;
@@ -17,14 +17,14 @@ use vtax_files::Dir;
 /// The file's name in a trial's directory.
 pub(super) const FILE: &str = "latencies.hlog";
 
-/// Nanoseconds of the unit of the log's third column, which other tools show as milliseconds.
+/// Nanoseconds per unit of the log's third column, which other tools show as milliseconds.
 const NANOSECONDS_PER_MILLISECOND: f64 = 1e6;
 
-/// The most bytes of a log that are read.
+/// Longest log that is read, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
-/// The most bytes of counters that one log may unfold to.
+/// Most bytes of decompressed counters in one log.
 const MOST_COUNTERS: usize = 512 << 20;
-/// The finest resolution that is read; each further digit takes ten times the memory.
+/// Most significant digits; each further digit takes ten times the memory.
 const MOST_DIGITS: u32 = 3;
 /// The most bytes of one histogram: 9 for each of the 56,320 counters of three digits and 64 bits.
 const MOST_PAYLOAD: u64 = 9 * 56_320;
@@ -36,28 +36,28 @@ const HEAD: usize = 40;
 /// The distribution of one metric of one actor within one phase, or within the whole window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistogramRecord {
-    /// Whose it is, such as `client` or `pi.client`: an actor of the trial.
+    /// The actor that the values belong to, such as `client` or `pi.client`.
     pub actor: String,
-    /// What it is, without a point in it: `latency`.
+    /// Name of the metric, without a dot: `latency`.
     pub metric: String,
-    /// The phase's window on the clock of `samples.parquet`; kept to the millisecond.
+    /// The phase's window on the clock of `samples.parquet`, with a resolution of one millisecond.
     pub window: (Nanoseconds, Nanoseconds),
     /// The values, in nanoseconds.
     pub histogram: Histogram<u64>,
 }
 
 impl HistogramRecord {
-    /// Whether it lies in `window`: its middle does, since its ends are rounded.
+    /// Whether the record lies in `window`, decided by its middle because its ends are rounded.
     pub fn is_of(&self, window: (Nanoseconds, Nanoseconds)) -> bool {
         let middle = self.window.0.0 / 2 + self.window.1.0 / 2;
         (window.0.0..window.1.0).contains(&middle)
     }
 }
 
-/// Writes the log, its entries in order of time, as the format asks.
+/// Writes the log, with its entries in chronological order, as the format requires.
 ///
 /// # Errors
-/// When an actor's or metric's name cannot be a tag, or the disk does not take the file.
+/// When an actor's or metric's name is no valid tag, or the file cannot be written.
 pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), ResultsError> {
     let path = &trial.path().join(FILE);
     let refused = |why: String| ResultsError::io("write", path)(io::Error::other(why));
@@ -99,16 +99,16 @@ pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), Resu
     Ok(trial.write(FILE, &text)?)
 }
 
-/// Reads the log; a file that is not there holds nothing.
+/// Reads the log; an absent file gives no records.
 ///
 /// # Errors
-/// When it cannot be read, or does not hold what it should.
+/// When the file cannot be read, or its content is invalid.
 pub(super) fn read(directory: &Dir, below: &Path) -> Result<Vec<HistogramRecord>, ResultsError> {
     let bytes = match directory.read(below, MOST_BYTES) {
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
         other => other?,
     };
-    // The decoder trusts the counts that a file states, so a damaged one must be contained here.
+    // The decoder relies on the counts in the file, so a panic on a damaged one is caught here.
     std::panic::catch_unwind(|| parse(&bytes))
         .unwrap_or_else(|_| Err("a histogram contradicts its own description".to_owned()))
         .map_err(|why| ResultsError::Corrupted {
@@ -163,8 +163,8 @@ fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
     Ok(records)
 }
 
-/// Decompresses a histogram, if it is as large as it says and no larger than it may be: the decoder
-/// takes the memory that is stated before it looks for what is there.
+/// Decompresses a histogram after a check of its stated size against its real size and the limit: the decoder allocates
+/// the stated memory before it reads the data.
 fn unfold(encoded: &[u8]) -> Result<Vec<u8>, String> {
     let compressed = encoded.get(OUTER..).ok_or("it ends too early")?;
     let mut plain = Vec::new();
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A log of one histogram with these bytes before its counters, and none.
+    /// A log of one histogram with these bytes in its header, and no counters.
     fn crafted(payload: u32, digits: u32) -> String {
         let mut plain = 0x1c84_9313_u32.to_be_bytes().to_vec();
         for number in [payload, 0, digits] {

@@ -1,9 +1,8 @@
-//! The machines that ran the blocks of a run, and results of several of them put into one directory.
+//! The machines that ran the blocks of a run, and the merge of several results directories.
 //!
-//! A block belongs to one machine: its trials are pairs, and a pair that spans two machines measures
-//! their difference. A machine is one boot of it, since a reboot moves what it measures as much as
-//! another machine of its kind does. Machines of different kinds are never put together: a mean over
-//! two processors describes neither.
+//! A block belongs to one machine: its trials are pairs, and a pair that spans two machines measures their difference.
+//! A machine is one boot of it, since a reboot changes a measurement as much as another machine of the same kind does.
+//! Machines of different kinds are never merged: a mean over two processors describes neither.
 
 use super::directory::{TRIALS, trial_name};
 use super::{Aside, ResultsDir, ResultsError, TrialOutcome};
@@ -17,10 +16,10 @@ use std::path::Path;
 use vtax_files::Dir;
 
 const FILE: &str = "machines.json";
-/// A thousand machines' facts, some hundred times over.
+/// Longest `machines.json` that is read, in bytes: the facts of a thousand machines, some hundred times over.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// What of `host.json` makes machines differ in kind: the fact's path, and its name to people.
+/// Facts of `host.json` that define the kind of a machine: JSON pointer, and name in messages.
 const KIND: [(&str, &str); 9] = [
     ("/cpu/model", "processor"),
     ("/cpu/threads", "logical CPUs"),
@@ -41,7 +40,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What tells it from others: the kernel's id of its boot, or all of its facts where there is none.
+    /// Identity of the machine: the kernel's boot id, or all of its facts without one.
     pub fn name(&self) -> String {
         match self.host.pointer("/boot_id").and_then(Value::as_str) {
             Some(boot) => boot.to_owned(),
@@ -49,12 +48,12 @@ impl Machine {
         }
     }
 
-    /// The vtax that measured there.
+    /// Version of the vtax that measured there.
     pub fn vtax(&self) -> Option<&str> {
         self.host.pointer("/vtax").and_then(Value::as_str)
     }
 
-    /// What it is, by the names of [`Machine::differences`]; facts that the host does not give are absent.
+    /// Facts of the machine's kind, by the names of [`Machine::differences`]; unknown facts are absent.
     pub fn kind(&self) -> BTreeMap<&'static str, String> {
         let fact = |(path, name): &(&str, &'static str)| {
             let value = self.host.pointer(path)?;
@@ -68,7 +67,7 @@ impl Machine {
         KIND.iter().filter_map(fact).collect()
     }
 
-    /// In what two machines differ in kind, in words; empty where they are of one kind.
+    /// Differences in kind between two machines, in words; empty for machines of one kind.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (mine, theirs) = (self.kind(), other.kind());
         let of = |kind: &BTreeMap<&str, String>, name| {
@@ -84,7 +83,7 @@ impl Machine {
     }
 }
 
-/// `machines.json`: who ran which block.
+/// `machines.json`: the machine of each block.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machines {
     /// The machines.
@@ -94,31 +93,31 @@ pub struct Machines {
 }
 
 impl Machines {
-    /// The machine of a block; `None` where it has not been run.
+    /// The machine of a block; `None` for a block that has not been run.
     pub fn of(&self, block: u32) -> Option<&Machine> {
         self.machines.get(*self.blocks.get(&block)?)
     }
 }
 
-/// Directories of one run, put together.
+/// Directories of one run, merged in memory.
 #[derive(Debug, Default)]
 pub struct Together<'a> {
     /// The machines, and their blocks.
     pub machines: Machines,
-    /// Where each trial is, by its index.
+    /// Directory of each trial, by its index.
     pub trials: BTreeMap<u32, &'a ResultsDir>,
-    /// What was left out, in sentences: blocks that two machines ran.
+    /// Data left out, in sentences: blocks that several machines ran.
     pub notes: Vec<String>,
 }
 
-/// What one machine has of one block.
+/// The trials of one machine in one block.
 #[derive(Default)]
 struct Part<'a> {
     trials: BTreeMap<u32, &'a ResultsDir>,
     complete: usize,
 }
 
-/// Chooses for each block the machine that ran most of it, the first one among equals.
+/// Selects for each block the machine with the most complete trials of it; the first one of equals.
 ///
 /// # Errors
 /// When they are not of one run, one version of vtax and one kind of machine.
@@ -256,10 +255,10 @@ fn not_one(first: &ResultsDir, other: &ResultsDir, what: String) -> ResultsError
 }
 
 impl ResultsDir {
-    /// Who ran which block: `machines.json`, and without it one machine, that of `host.json`.
+    /// The machine of each block: from `machines.json`, or the single machine of `host.json` without it.
     ///
     /// # Errors
-    /// When the file is there and cannot be read.
+    /// When the file exists and cannot be read.
     pub fn machines(&self) -> Result<Machines, ResultsError> {
         let file = self.path().join(FILE);
         if self.is_merged() {
@@ -270,8 +269,7 @@ impl ResultsDir {
                 remedy: "Remove it and merge again from the shards' directories".to_owned(),
             });
         }
-        // Without its facts a run is still a run; it is a machine like no other, or like those that
-        // lack them too.
+        // A run without host facts is valid; its machine equals only machines that lack them too.
         let host = self.host().unwrap_or(Value::Null);
         Ok(Machines {
             machines: vec![Machine { host }],
@@ -284,7 +282,7 @@ impl ResultsDir {
         })
     }
 
-    /// Whether it was put together from several directories.
+    /// Whether the run was merged from several directories.
     pub fn is_merged(&self) -> bool {
         self.dir().contains(FILE)
     }
@@ -295,7 +293,7 @@ impl ResultsDir {
         Some(self.run().schedule.get(index)?.block)
     }
 
-    /// The blocks whose every trial is here and complete.
+    /// The blocks with every trial present and complete.
     pub fn whole_blocks(&self) -> BTreeSet<u32> {
         let schedule = &self.run().schedule;
         let mut whole: BTreeSet<u32> = schedule.iter().map(|entry| entry.block).collect();
@@ -312,9 +310,8 @@ impl ResultsDir {
     }
 }
 
-/// Puts results of several directories into one, which may hold some of them already; the sources stay
-/// as they are, and what is left out stays in them. Trials are linked, and copied where that cannot be.
-/// Says what was left out.
+/// Merges the results of several directories into one, which may already hold some of them. The sources do not change.
+/// Trials are linked, or copied where a link is impossible. Returns the data left out, in sentences.
 ///
 /// # Errors
 /// As [`together`], and when `into` holds a run that was not merged, or cannot be written.
@@ -351,7 +348,7 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
         Some(earlier) => earlier.clone(),
         None => ResultsDir::create(into, first.run(), &first.plan_text()?, &first.host()?)?,
     };
-    // What is no longer chosen goes aside before its block is another machine's.
+    // A trial that is not selected is set aside before its block belongs to another machine.
     for index in target.trial_indexes() {
         let stays = found
             .trials
@@ -388,7 +385,7 @@ pub fn merge(sources: &[ResultsDir], into: &Path) -> Result<Vec<String>, Results
     Ok(notes)
 }
 
-/// Links or copies a trial's directory to another place, whole or not at all; what is there already stays.
+/// Links or copies a trial's directory to another place, atomically; an existing one is kept.
 fn take(source: &ResultsDir, trials: &Dir, name: &OsStr) -> Result<(), ResultsError> {
     if trials.contains(name) {
         return Ok(());

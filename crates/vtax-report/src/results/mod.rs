@@ -41,6 +41,6 @@ pub use trial::{
 pub use vtax_core::account::Stage;
 pub use vtax_core::metric::Better;
 
-/// Version of the results format; readers refuse a newer one, and read older ones. Since 2 a trial
-/// has actors and phases.
+/// Version of the results format. Readers refuse newer versions and read older ones. Since version 2 a trial has actors
+/// and phases.
 pub const FORMAT: u32 = 2;

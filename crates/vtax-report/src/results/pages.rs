@@ -1,19 +1,19 @@
-//! What the pages of a Parquet file say of their size, looked at before anything is decoded: the decoder
-//! takes the memory that a page asks for, and undoes encodings in which a few bytes stand for many.
+//! Checks the stated sizes of a Parquet file's pages before any decoding: the decoder allocates the memory that a page
+//! states, and expands encodings in which a few bytes represent many.
 
 use parquet::file::metadata::ParquetMetaData;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Rows of a row group; vtax writes 32,768.
+/// Most rows of a row group; vtax writes 32,768.
 const MOST_ROWS: i64 = 1 << 20;
-/// Bytes of a page, decoded; vtax writes a megabyte.
+/// Most bytes of a decoded page; vtax writes a megabyte.
 const MOST_BYTES: i64 = 16 << 20;
-/// Of the footer: a kilobyte for each row group.
+/// Most bytes of the footer: a kilobyte for each row group.
 const LONGEST_FOOTER: u64 = 16 << 20;
-/// A page's head is some dozen bytes.
+/// Most bytes of a page header, which has some dozen.
 const LONGEST_HEAD: usize = 4 << 10;
-/// Pages of a file; vtax writes some twenty for a row group.
+/// Most pages of a file; vtax writes some twenty for a row group.
 const MOST_PAGES: usize = 1 << 20;
 /// PLAIN, `PLAIN_DICTIONARY` and `RLE_DICTIONARY`: each value is in the page, or in a dictionary.
 const ENCODINGS: [i64; 3] = [0, 2, 8];
@@ -21,7 +21,7 @@ const ENCODINGS: [i64; 3] = [0, 2, 8];
 /// Refuses a file whose footer is longer than any that vtax writes.
 ///
 /// # Errors
-/// In words.
+/// A message for the reader.
 pub(super) fn check_footer(file: &File) -> Result<(), String> {
     let length = file.metadata().map_err(|cause| cause.to_string())?.len();
     let mut end = [0; 8];
@@ -43,7 +43,7 @@ pub(super) fn check_footer(file: &File) -> Result<(), String> {
 /// Refuses row groups and pages that are larger than any that vtax writes, or encoded otherwise.
 ///
 /// # Errors
-/// In words.
+/// A message for the reader.
 pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), String> {
     let mut pages = 0;
     for group in metadata.row_groups() {
@@ -70,7 +70,7 @@ pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), Strin
     Ok(())
 }
 
-/// Looks at the page that begins here; its length in the file.
+/// Checks the page at offset `at`. Returns its length in the file.
 fn page(file: &File, at: u64) -> Result<u64, String> {
     let mut bytes = vec![0; LONGEST_HEAD];
     let read = file
@@ -83,7 +83,7 @@ fn page(file: &File, at: u64) -> Result<u64, String> {
         match path {
             [2] => head.decoded = value,
             [3] => head.stored = value,
-            // Of data pages, dictionary pages, and data pages of the second version.
+            // Data pages, dictionary pages, and data pages of version 2.
             [5 | 7, 2] | [8, 4] => head.encoding = value,
             _ => {}
         }
@@ -103,7 +103,7 @@ fn page(file: &File, at: u64) -> Result<u64, String> {
     u64::try_from(length.saturating_add(head.stored)).map_err(|cause| cause.to_string())
 }
 
-/// What a page's head says.
+/// The checked fields of a page header.
 #[derive(Default)]
 struct Head {
     decoded: i64,
@@ -111,11 +111,11 @@ struct Head {
     encoding: i64,
 }
 
-/// The deepest that a head goes.
+/// Deepest nesting of a page header.
 const DEEPEST: usize = 4;
 
-/// Goes through a structure in Thrift's compact protocol; `seen` gets its numbers by the ids of the fields
-/// that lead to them. None where it is none, or not all of it is there.
+/// Parses a structure in Thrift's compact protocol. `seen` gets each number with the path of field ids to it. Returns
+/// `None` for invalid or truncated input.
 fn structure(
     bytes: &mut &[u8],
     path: &mut Vec<i64>,
@@ -147,7 +147,7 @@ fn value(
     seen: &mut dyn FnMut(&[i64], i64),
 ) -> Option<()> {
     match kind {
-        // A truth value is its own kind.
+        // A boolean's value is in its type.
         1 | 2 => {}
         3 => skip(bytes, 1)?,
         4..=6 => {
@@ -160,7 +160,7 @@ fn value(
             skip(bytes, length)?;
         }
         12 if path.len() < DEEPEST => structure(bytes, path, seen)?,
-        // No head of a page has lists or maps.
+        // Page headers have no lists and no maps.
         _ => return None,
     }
     Some(())
@@ -186,7 +186,7 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A number whose sign is its lowest bit.
+/// Reads a zigzag-encoded variable-length integer.
 fn number(bytes: &mut &[u8]) -> Option<i64> {
     let value = varint(bytes)?;
     let half = i64::try_from(value >> 1).ok()?;
@@ -205,7 +205,7 @@ mod tests {
         page(&file, 0)
     }
 
-    /// Kind, decoded and stored length, and a data page's count and encoding.
+    /// Page type, decoded and stored length, and a data page's count and encoding.
     fn head(decoded: u8, encoding: u8) -> Vec<u8> {
         let data = [0x15, 2, 0x15, encoding << 1, 0];
         let mut bytes = vec![0x15, 0, 0x15, decoded << 1, 0x15, 10, 0x2c];

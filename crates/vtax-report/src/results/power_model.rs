@@ -1,17 +1,16 @@
-//! What facts of a trial whose joules a power model computed are called, for those who write and who
-//! read them.
+//! Names of environment facts of a trial with joules from a power model, shared by their writers and readers.
 
-/// The model in words: its name, its date, and how far it is off.
+/// Description of the model: its name, its date, and its error.
 pub const MODEL: &str = "power_model";
-/// Its name: which machine, and how the curve was got.
+/// Name of the model: the machine, and the origin of the curve.
 pub const NAME: &str = "power_model.name";
-/// The day on which it was measured or fitted.
+/// Date of the measurement or fit.
 pub const DATE: &str = "power_model.date";
-/// The file that it was read from; absent of the default model.
+/// File of the model; absent for the default model.
 pub const FILE: &str = "power_model.file";
-/// The meter that it was fitted to; absent of a published curve.
+/// Meter of the fit; absent for a published curve.
 pub const FITTED_TO: &str = "power_model.fitted_to";
-/// How far curve and meter lie apart, typically.
+/// Root mean square of the difference between curve and meter, in watts.
 pub const RESIDUAL_RMS_WATTS: &str = "power_model.residual_rms_watts";
-/// And at worst.
+/// Largest difference between curve and meter, in watts.
 pub const RESIDUAL_WORST_WATTS: &str = "power_model.residual_worst_watts";

@@ -1,12 +1,12 @@
-//! The names of a run's own record: what another machine that ran the plan may hand back.
+//! The file names of a run's record: the files that another machine may return after a run of the plan.
 
 use super::attempts::Aside;
 use super::directory::trial_name;
 use std::path::{Component, Path};
 
-/// Of the run.
+/// Files of the run.
 const RUN: [&str; 3] = ["plan.toml", "host.json", "run.json"];
-/// Of a trial; the last is what an emulated host said of it.
+/// Files of a trial; the last one is the log of an emulated host.
 const TRIAL: [&str; 6] = [
     "trial.json",
     "samples.parquet",
@@ -16,8 +16,8 @@ const TRIAL: [&str; 6] = [
     "testbed.log",
 ];
 
-/// Whether a path below a results directory is a file of the record. What is made of the record, such as
-/// `report.html`, and what is still being written are not.
+/// Whether a path below a results directory is a file of the record. Derived files, such as `report.html`, and
+/// unfinished files are not.
 #[must_use]
 pub fn is_record(below: &Path) -> bool {
     let mut names = below.components().map(|component| match component {

@@ -1,4 +1,4 @@
-//! `samples.parquet`: every sample of a trial, written in row groups so that memory stays bounded.
+//! Writes and reads `samples.parquet`: every sample of a trial, in row groups so that memory stays bounded.
 
 use super::{ResultsError, pages};
 use parquet::basic::Compression;
@@ -17,12 +17,12 @@ use std::sync::Arc;
 use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
 use vtax_files::Dir;
 
-/// Rows in a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
+/// Rows of a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
 const ROWS_PER_GROUP: usize = 32_768;
 
-/// Samples that are in memory at once, a gigabyte: half a day of everything that an observer reads.
+/// Most samples in memory at once, a gigabyte: half a day of all series of an observer.
 const MOST_SAMPLES: usize = 1 << 26;
-/// Series of a file, and bytes of the name of an owner or a metric.
+/// Most series of a file, and most bytes of the name of an owner or a metric.
 const MOST_SERIES: usize = 1 << 16;
 const LONGEST_NAME: usize = 1 << 10;
 
@@ -118,8 +118,8 @@ impl SampleWriter {
         })
     }
 
-    /// The handle of a series, registering it at first sight; later registrations of the same
-    /// owner and metric keep the first one's unit, kind and source.
+    /// Returns the handle of a series and registers a new one. Later registrations of the same owner and metric keep
+    /// the unit, kind and source of the first.
     pub fn register(&mut self, series: &Series) -> SampleSeriesId {
         let key = (series.owner.clone(), series.metric.clone());
         let next = SampleSeriesId(self.labels.len());
@@ -136,7 +136,7 @@ impl SampleWriter {
         id
     }
 
-    /// Adds one sample; an unknown handle is ignored. Touches the disk once per 32,768 samples.
+    /// Adds one sample; an unknown handle is ignored. Writes to disk once per 32,768 samples.
     ///
     /// # Errors
     /// When a full row group cannot be written.
@@ -191,10 +191,10 @@ impl SampleWriter {
         Ok(())
     }
 
-    /// Writes what is buffered and the footer, and syncs the file.
+    /// Writes the buffered rows and the footer, and syncs the file.
     ///
     /// # Errors
-    /// When the disk does not take it.
+    /// When a write or the sync fails.
     pub fn finish(mut self) -> Result<(), ResultsError> {
         self.flush()?;
         let path = self.path;
@@ -218,12 +218,12 @@ pub(crate) fn write_column<T: parquet::data_type::DataType>(
     column.close()
 }
 
-/// One series as read back.
+/// One series as read from the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Samples {
-    /// What it is.
+    /// Description of the series.
     pub series: Series,
-    /// Time and value, in the order of the file, which is that of time.
+    /// Time and value of each sample, in the order of the file, which is chronological.
     pub points: Vec<(Nanoseconds, f64)>,
 }
 
@@ -251,11 +251,11 @@ impl SampleReader {
         Self::of(file, path)
     }
 
-    /// As [`SampleReader::open`], of a file that is open; `path` is for messages.
+    /// As [`SampleReader::open`], for an open file; `path` is for messages.
     ///
     /// # Errors
-    /// As there, and when something in it is larger than what vtax writes: whoever wrote it shall not take
-    /// this process's memory.
+    /// As there, and when a part of the file is larger than any that vtax writes, since an untrusted file must not
+    /// exhaust the memory of this process.
     pub(super) fn of(file: File, path: &Path) -> Result<Self, ResultsError> {
         let corrupted = corrupted(path);
         let too_much = |why: String| corrupted(ParquetError::General(why));
@@ -281,7 +281,7 @@ impl SampleReader {
         })
     }
 
-    /// How many samples there are.
+    /// Number of samples.
     pub fn rows(&self) -> u64 {
         u64::try_from(self.file.metadata().file_metadata().num_rows()).unwrap_or(0)
     }
@@ -294,7 +294,7 @@ impl SampleReader {
         self.go_through(wanted, true)
     }
 
-    /// Whether all of it can be read.
+    /// Checks that the whole file is readable.
     ///
     /// # Errors
     /// When the file is corrupted.
@@ -333,8 +333,8 @@ fn corrupted(path: &Path) -> impl Fn(ParquetError) -> ResultsError + use<> {
     }
 }
 
-/// Runs a parse of untrusted bytes. The Parquet decoder asserts some invariants of the file
-/// instead of reporting them, so a damaged file must be contained here.
+/// Parses untrusted bytes and turns a panic into an error. The Parquet decoder asserts some invariants of the file
+/// instead of returning an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
         Err(ParquetError::General(
@@ -345,12 +345,12 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Parqu
 
 struct Loader<W> {
     wanted: W,
-    /// Whether samples are wanted, or only whether they can be read.
+    /// Whether samples are kept, or only checked for readability.
     keeps: bool,
     kept: usize,
-    /// Series that were seen.
+    /// Number of distinct series.
     seen: usize,
-    /// Owner → metric → position in `series`, or `None` where it is not wanted.
+    /// Owner → metric → position in `series`, or `None` for a series that is not wanted.
     index: HashMap<Vec<u8>, HashMap<Vec<u8>, Option<usize>>>,
     series: Vec<Samples>,
 }
@@ -372,7 +372,7 @@ impl<W: Fn(&str, &str) -> bool> Loader<W> {
             let place = match known {
                 Some(place) => *place,
                 None => {
-                    // Unit, kind and source are decoded only in row groups that bring a new series.
+                    // Unit, kind and source are decoded only in row groups with a new series.
                     if described.is_none() {
                         described = Some([
                             strings(group, 3, rows)?,

@@ -1,37 +1,37 @@
-//! How much groups of values disagree beyond what their own scatter explains: the standard deviation of
-//! a random effect, with an interval.
+//! Disagreement between groups of values beyond the scatter within them: the standard deviation of a random effect,
+//! with an interval.
 //!
-//! One-way analysis of variance with unequal groups (Searle, Casella and McCulloch 1992, chapter 3). The
-//! interval of the variance between groups is that of Tukey (1951) and Williams (1962), which joins an
-//! exact interval of the ratio of variances with one of the mean square; of unequal groups the harmonic
-//! mean of their sizes stands for the size (Thomas and Hultquist 1978).
+//! One-way analysis of variance with unequal groups (Searle, Casella and McCulloch 1992, chapter 3). The interval of
+//! the variance between groups is that of Tukey (1951) and Williams (1962), which joins an exact interval of the ratio
+//! of variances with one of the mean square. For unequal groups, the harmonic mean of their sizes is used as the size
+//! (Thomas and Hultquist 1978).
 
 use super::bootstrap::Interval;
 use super::describe::mean;
 use super::distribution::{f_beyond, f_quantile, student_quantile};
 use serde::{Deserialize, Serialize};
 
-/// Complement of the interval.
+/// Complement of the interval's confidence level.
 const ALPHA: f64 = 0.05;
-/// Degrees of freedom that make F the χ² over its degrees.
+/// Degrees of freedom at which F equals χ² over its degrees.
 const MANY: f64 = 1e7;
 
-/// How much groups disagree, in the unit of the values.
+/// Disagreement between groups, in the unit of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Between {
-    /// Groups.
+    /// Number of groups.
     pub groups: usize,
-    /// Standard deviation between groups; 0 where their own scatter explains all.
+    /// Standard deviation between groups; 0 where the scatter within them explains all.
     pub sd: f64,
     /// Its 95 % interval.
     pub interval: Interval,
-    /// The chance of groups this far apart where none differs (F).
+    /// Probability of groups this far apart where none differs (F).
     pub p: f64,
     /// Standard deviation within groups.
     pub within: f64,
 }
 
-/// What is kept of values that are added up: how many, their mean, and their squares about it.
+/// Running moments of values: their number, their mean, and the sum of squares about it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Moments {
     n: usize,
@@ -40,7 +40,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of these values; of none where they have no finite mean.
+    /// The moments of these values; empty where they have no finite mean.
     pub fn of(values: &[f64]) -> Self {
         let Some(mean) = mean(values) else {
             return Self::default();
@@ -52,7 +52,7 @@ impl Moments {
         }
     }
 
-    /// Of the values of both (Chan, Golub and LeVeque 1983).
+    /// The moments of both sets of values (Chan, Golub and LeVeque 1983).
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         let n = self.n + other.n;
@@ -68,13 +68,13 @@ impl Moments {
         }
     }
 
-    /// The mean; `None` of nothing.
+    /// The mean; `None` without values.
     pub fn mean(&self) -> Option<f64> {
         (self.n > 0).then_some(self.mean)
     }
 }
 
-/// Groups of values, of which no more is kept than what is asked of them.
+/// Groups of values, reduced to the sums that the estimates need.
 #[derive(Debug, Clone, Default)]
 pub struct Groups {
     means: Vec<f64>,
@@ -85,7 +85,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Adds a group; one without values, or without a finite mean, is none.
+    /// Adds a group; one without values, or without a finite mean, is ignored.
     pub fn add(&mut self, group: Moments) {
         let Some(mean) = group.mean() else { return };
         self.means.push(mean);
@@ -94,12 +94,12 @@ impl Groups {
         self.within += group.squares;
     }
 
-    /// How many there are.
+    /// Number of groups.
     pub fn count(&self) -> usize {
         self.means.len()
     }
 
-    /// How much they disagree; `None` where there are fewer than two, or none has two values.
+    /// Disagreement between the groups; `None` with fewer than two groups, or where none has two values.
     pub fn between(&self) -> Option<Between> {
         let (count, all) = (self.means.len(), self.values);
         if count < 2 || all <= count {
@@ -116,7 +116,7 @@ impl Groups {
             return None;
         }
         let variance = (among / above - within) / size;
-        // An end of the interval, from the quantiles of F and of χ² on one side.
+        // One end of the interval, from the one-sided quantiles of F and χ².
         let end = |probability: f64| {
             let explained = above * within * f_quantile(probability, above, below);
             let chi = above * f_quantile(probability, above, MANY);
@@ -141,8 +141,8 @@ impl Groups {
         &self.means
     }
 
-    /// The mean over groups with Student's interval by their own scatter: what holds for these groups, and
-    /// no others. `None` where no group has two values.
+    /// The mean over groups with Student's interval from the scatter within them: valid for these groups and no others.
+    /// `None` where no group has two values.
     pub fn mean_of_these(&self) -> Option<(f64, Interval)> {
         let (count, below) = (self.means.len(), self.values.checked_sub(self.means.len())?);
         let degrees = u32::try_from(below).ok().filter(|degrees| *degrees > 0)?;
@@ -177,7 +177,7 @@ mod tests {
         groups.iter().collect::<Groups>().between()
     }
 
-    /// How often the interval holds the truth, over invented fleets of unequal groups.
+    /// Share of intervals that contain the truth, over simulated fleets of unequal groups.
     fn coverage(sd: f64) -> f64 {
         let mut random = Random::new(7);
         let rounds = 2000;

@@ -1,15 +1,15 @@
-//! Bootstrap confidence intervals that hold up with few values.
+//! Bootstrap confidence intervals for small samples.
 
 use super::describe::{mean, quantile_of_sorted, standard_deviation};
 use super::distribution::{normal_below, student_quantile};
 use super::random::Random;
 use serde::{Deserialize, Serialize};
 
-/// Resamples of every bootstrap.
+/// Number of resamples of every bootstrap.
 pub const RESAMPLES: usize = 10_000;
 
-/// Below this many values resampled intervals cover less than 95 %: 92 % at five, 94 % at seven.
-/// Student's t takes over.
+/// Fewest values for a resampled interval. With fewer, it covers less than 95 % (92 % at five, 94 % at seven), and
+/// Student's t is used instead.
 pub(super) const FEWEST_TO_RESAMPLE: usize = 8;
 
 /// A 95 % confidence interval.
@@ -27,7 +27,7 @@ impl Interval {
         self.low <= value && value <= self.high
     }
 
-    /// Of what these are the natural logarithms of.
+    /// Converts an interval of natural logarithms to one of the values.
     #[must_use]
     pub fn exp(self) -> Self {
         Self {
@@ -58,13 +58,12 @@ pub fn mean_interval(values: &[f64], seed: u64) -> Option<Interval> {
 
 /// 95 % confidence interval of the mean of a quantity that cannot be negative, such as a time.
 ///
-/// From eight values on it is [`mean_interval`], which lies between the smallest and the largest
-/// value. Below that, Student's interval would reach below zero where the values scatter, so it is
-/// taken of the logarithms, as for the tax, and turned back. That is the interval of the geometric
-/// mean, exact where the scatter is that of factors, as noise of times and rates mostly is. It is
-/// widened to hold the arithmetic mean where it does not. Where a zero rules out logarithms, Student's
-/// interval is cut at zero, which cannot cost coverage. A value below zero shows that the quantity
-/// is no such one, and gives [`mean_interval`].
+/// From eight values on it is [`mean_interval`], which lies between the smallest and the largest value. Below that,
+/// Student's interval would reach below zero where the values scatter, so it is computed from the logarithms, as for
+/// the tax, and transformed back. The result is the interval of the geometric mean, exact for scatter by factors, as
+/// most noise of times and rates is. It is widened to contain the arithmetic mean where it does not. Where a zero rules
+/// out logarithms, Student's interval is cut at zero, which cannot cost coverage. A negative value shows that the
+/// quantity can be negative, and gives [`mean_interval`].
 pub fn positive_mean_interval(values: &[f64], seed: u64) -> Option<Interval> {
     if values.len() >= FEWEST_TO_RESAMPLE || values.iter().any(|value| *value < 0.0) {
         return mean_interval(values, seed);
@@ -72,7 +71,7 @@ pub fn positive_mean_interval(values: &[f64], seed: u64) -> Option<Interval> {
     if let Some(value) = values.first().filter(|_| values.len() > 1)
         && values.iter().all(|other| other == value)
     {
-        // Logarithms would round it.
+        // Logarithms would round the value.
         return Interval::finite(*value, *value);
     }
     if values.contains(&0.0) {
@@ -100,9 +99,9 @@ pub(super) fn resampled_means(values: &[f64], random: &mut Random) -> Vec<f64> {
 
 /// The expanded percentile interval of a bootstrap distribution that came from `n` values.
 ///
-/// A plain percentile interval is too narrow twice over for small n: the bootstrap distribution
-/// has variance (n−1)/n of what it should, and its tails are normal, not Student's. Both are
-/// corrected by asking for the percentile Φ(−√(n/(n−1)) · t).
+/// A plain percentile interval is too narrow for small n for two reasons: the bootstrap distribution's variance is
+/// (n−1)/n of the correct one, and its tails are normal, not Student's. The percentile Φ(−√(n/(n−1)) · t) corrects
+/// both.
 pub(super) fn expanded_percentiles(mut estimates: Vec<f64>, n: usize) -> Option<Interval> {
     let degrees = u32::try_from(n.checked_sub(1)?).unwrap_or(u32::MAX);
     let t = student_quantile(0.95, degrees);

@@ -1,11 +1,11 @@
-//! What a list of numbers is like: mean, median, standard deviation, quantiles.
+//! Descriptive statistics: mean, median, standard deviation, quantiles.
 
 use serde::{Deserialize, Serialize};
 
 /// The usual summary of a sample; every field has the unit of the values.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Description {
-    /// How many values.
+    /// Number of values.
     pub n: usize,
     /// Arithmetic mean.
     pub mean: f64,
@@ -19,7 +19,7 @@ pub struct Description {
     pub max: f64,
 }
 
-/// Describes the finite ones of `values`; `None` when there are none.
+/// Describes the finite `values`; `None` without any.
 pub fn describe(values: &[f64]) -> Option<Description> {
     let finite: Vec<f64> = values
         .iter()
@@ -37,16 +37,16 @@ pub fn describe(values: &[f64]) -> Option<Description> {
     })
 }
 
-/// The arithmetic mean; `None` of nothing, or where it is not finite.
+/// The arithmetic mean; `None` without values, or where it is not finite.
 pub fn mean(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     let mean = Some(values.iter().sum::<f64>() / n).filter(|mean| mean.is_finite());
-    // Dividing first keeps the sum of huge values finite.
+    // Division before the sum keeps the sum of huge values finite.
     let mean = mean.unwrap_or_else(|| values.iter().map(|value| value / n).sum());
     if values.is_empty() || !mean.is_finite() {
         return None;
     }
-    // Rounding can put the mean of equal values beside them.
+    // Rounding can move the mean of equal values outside of their range.
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     Some(mean.max(low).min(high))
@@ -58,7 +58,7 @@ pub(super) fn standard_deviation(values: &[f64], mean: f64) -> Option<f64> {
     sd.is_finite().then_some(sd)
 }
 
-/// The median; `None` of nothing.
+/// The median; `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
 }

@@ -1,4 +1,4 @@
-//! The distributions that small samples need: the normal, Student's t and F.
+//! The distributions for small samples: the normal, Student's t and F.
 
 use std::f64::consts::{FRAC_2_PI, PI};
 
@@ -52,7 +52,7 @@ pub(super) fn student_quantile(confidence: f64, degrees: u32) -> f64 {
     bisect(|t| student_within(t, degrees.clamp(1, 10_000)) < confidence)
 }
 
-/// The least number up to a million that is not `too_small`, to double precision.
+/// The smallest number up to a million that is not `too_small`, to double precision.
 fn bisect(too_small: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, 1e6);
     loop {

@@ -6,30 +6,31 @@
 
 use super::random::Random;
 
-/// A changepoint separates at least this many values from the rest: one value that is off is an outlier.
+/// A changepoint separates at least this many values from the rest: one deviating value is an outlier.
 const SHORTEST_SEGMENT: usize = 2;
-/// Arrangements that a changepoint is tested against.
+/// Number of permutations in the test of a changepoint.
 const ARRANGEMENTS: u32 = 1_999;
-/// Level of each test.
+/// Significance level of each test.
 const ALPHA: f64 = 0.05;
-/// Longer series are cut to their last values: a test costs the square of the length.
+/// Longest series that is tested, since the time of a test grows with the square of the length. The caller cuts a longer
+/// one to its last values.
 pub const LONGEST_SERIES: usize = 400;
 
-/// Where a series changes its level.
+/// A change of a series' level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Changepoint {
     /// Index of the first value after the change.
     pub at: usize,
-    /// The share of arrangements of the values in which the strongest split is as strong as this one.
+    /// The share of permutations with a split at least as strong as this one.
     pub p: f64,
 }
 
-/// The changepoints of `values`, in the order of the series. Values that are not finite make none, since nothing
-/// can be said of their distances: the caller leaves them out.
+/// The changepoints of `values`, in the order of the series. Values that are not finite have no distances; the caller
+/// leaves them out, otherwise there are no changepoints.
 ///
-/// The strongest split of any segment is tested against random arrangements of the values within their segments.
-/// It counts where p < 0.05; then both halves are split further. The search ends at the first split that does
-/// not count. Of a series without a change, at most one in twenty is said to have one.
+/// The strongest split of any segment is tested against random permutations of the values within their segments. It
+/// counts where p < 0.05; then both halves are split further. The search ends at the first split that does not count.
+/// At most one in twenty series without a change gets one.
 pub fn changepoints(values: &[f64], seed: u64) -> Vec<Changepoint> {
     if values.len() > LONGEST_SERIES || values.iter().any(|value| !value.is_finite()) {
         return Vec::new();
@@ -47,7 +48,7 @@ pub fn changepoints(values: &[f64], seed: u64) -> Vec<Changepoint> {
                 }
             }
             let chance = strongest(&shuffled, &starts).map_or(0.0, |(strength, _)| strength);
-            // Equal but for rounding is as strong.
+            // Equality within rounding counts as equally strong.
             as_strong += u32::from(chance >= strength * (1.0 - 1e-9));
         }
         let p = f64::from(as_strong) / f64::from(ARRANGEMENTS + 1);
@@ -62,7 +63,7 @@ pub fn changepoints(values: &[f64], seed: u64) -> Vec<Changepoint> {
     found
 }
 
-/// Neighbouring limits of `starts`.
+/// The start and end of each segment, from `starts`.
 fn segments(starts: &[usize]) -> impl Iterator<Item = (usize, usize)> + '_ {
     starts.iter().copied().zip(starts.iter().copied().skip(1))
 }
@@ -73,7 +74,7 @@ fn shuffle(values: &mut [f64], random: &mut Random) {
     }
 }
 
-/// The strongest split of any segment, and where it is; `None` where no segment can be split or all values are equal.
+/// The strongest split of any segment, and its index; `None` where no segment can be split or all values are equal.
 fn strongest(values: &[f64], starts: &[usize]) -> Option<(f64, usize)> {
     segments(starts)
         .filter_map(|(start, end)| {

@@ -1,21 +1,21 @@
-//! The noise floor: what a comparison of identical treatments shows by chance on this host, from successive blocks.
+//! The noise floor: the chance difference between identical treatments on this host, from successive blocks.
 
 use super::bootstrap::Interval;
 use super::describe::mean;
 use super::distribution::student_quantile;
 use super::tax::{FEWEST_PAIRS, Tax};
 
-/// Confidence of the floor.
+/// Confidence level of the floor.
 const CONFIDENCE: f64 = 0.95;
 
-/// The noise floor of a comparison, as the logarithm of a ratio: Student's half width of the mean of as many pairs
-/// of identical treatments. `pairs` are the values of treatment and baseline in the order of blocks. `None` of
-/// fewer than four pairs, and where a value has no logarithm.
+/// The noise floor of a comparison, as the logarithm of a ratio: Student's half width of the mean of as many pairs of
+/// identical treatments. `pairs` has the values of treatment and baseline in the order of blocks. `None` with fewer
+/// than four pairs, and where a value has no logarithm.
 ///
 /// The baselines of neighbouring blocks are a pair of identical treatments. The mean square of their successive
-/// differences (von Neumann 1941) is the variance of such a pair, in which a slow drift hardly shows. What blocks
-/// differ by is in it though pairs of one block do not have it. So where the ratios of neighbouring blocks agree
-/// better, their mean square counts: the difference of two ratios has two pairs' variance, so half of it.
+/// differences (von Neumann 1941) is the variance of such a pair, on which a slow drift has little effect. It includes
+/// the differences between blocks, which pairs of one block do not have. Where the ratios of neighbouring blocks agree
+/// better, half of their mean square is used instead: the difference of two ratios has the variance of two pairs.
 pub fn noise_floor(pairs: &[(f64, f64)]) -> Option<f64> {
     let n = pairs.len();
     if n < FEWEST_PAIRS {
@@ -37,7 +37,7 @@ fn successive(values: &[f64]) -> Option<f64> {
     mean(&squares)
 }
 
-/// The tax with an interval that holds everything nearer to its ratio than `floor`; no end of it moves inwards.
+/// Widens the tax's interval to `floor` on both sides of the ratio; neither end moves inwards.
 #[must_use]
 pub fn above_floor(tax: Tax, floor: f64) -> Tax {
     let widened = tax.interval.and_then(|interval| {
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn the_floor_is_students_half_width_of_successive_differences() {
         let logs: [f64; 4] = [0.0, 0.1, 0.0, 0.1];
-        // The treatment is steady, so ratios scatter as baselines do, and half of that is less.
+        // The treatment is steady, so ratios scatter as baselines do, and half of their mean square is less.
         let pairs = logs.map(|log| (1.0, log.exp()));
         let floor = noise_floor(&pairs).unwrap();
         assert!(

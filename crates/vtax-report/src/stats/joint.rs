@@ -1,11 +1,11 @@
-//! Several comparisons judged together: adjusted p, and intervals that agree with it.
+//! Joint verdicts for several comparisons: adjusted p, and intervals consistent with it.
 
 use super::bootstrap::Interval;
 use super::distribution::student_quantile;
 use super::permutation::benjamini_hochberg;
 use super::tax::{ALPHA, Tax, Verdict, verdict};
 
-/// What may be said of one comparison among several.
+/// The joint verdict on one comparison of a family.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Judged {
     /// Student's p adjusted for the number of comparisons (Benjamini and Hochberg 1995).
@@ -14,15 +14,15 @@ pub struct Judged {
     pub confidence: f64,
     /// The interval at that level; never narrower than the 95 % interval of the comparison alone.
     pub interval: Option<Interval>,
-    /// By the adjusted p and this interval.
+    /// Verdict from the adjusted p and this interval.
     pub verdict: Verdict,
 }
 
 /// Judges a family of comparisons.
 ///
-/// Of m comparisons R have an adjusted p below 0.05. The level of all intervals is 1 − max(R, 1) · 0.05 / m: of
-/// the R that are selected no more than 5 % are expected to miss the truth (Benjamini and Yekutieli 2005).
-/// Student's interval at that level excludes 1 exactly where the adjusted p is below 0.05.
+/// Of m comparisons, R have an adjusted p below 0.05. The level of all intervals is 1 − max(R, 1) · 0.05 / m: at most 5
+/// % of the R selected ones are expected to miss the truth (Benjamini and Yekutieli 2005). Student's interval at that
+/// level excludes 1 exactly where the adjusted p is below 0.05.
 pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
     let p: Vec<f64> = taxes.iter().map(|tax| tax.student_p).collect();
     let adjusted = benjamini_hochberg(&p);
@@ -43,7 +43,7 @@ pub fn judge_family(taxes: &[Tax], minimum_effect: f64) -> Vec<Judged> {
     judged.collect()
 }
 
-/// Student's interval at that level, with all of the 95 % interval, which may be a resampled one.
+/// The hull of Student's interval at that level and the 95 % interval, which may be a resampled one.
 fn wider(tax: &Tax, confidence: f64) -> Option<Interval> {
     let (alone, sd) = (tax.interval?, tax.sd?);
     let degrees = u32::try_from(tax.n.checked_sub(1)?).unwrap_or(u32::MAX);
@@ -61,7 +61,7 @@ mod tests {
     use super::super::tax::paired_tax;
     use super::*;
 
-    /// Families of which some members differ, with a shared baseline.
+    /// Families with a shared baseline, in which some members differ.
     fn family(random: &mut Random, size: usize, n: usize) -> Vec<Tax> {
         let values = |random: &mut Random, ratio: f64| -> Vec<f64> {
             let value = |_| ratio * (0.1 * random.uniform()).exp();

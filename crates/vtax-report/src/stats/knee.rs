@@ -1,28 +1,28 @@
-//! Knees as intervals: the highest level that kept an objective, and the next one that was tried.
+//! Knees as intervals: the highest level that kept an objective, and the next tested level.
 
 use super::bootstrap::{Interval, student_interval};
 use super::describe::mean;
 use super::tax::{student_p, variance_of_mean};
 use serde::Serialize;
 
-/// The knee of one trial: it is `low` at least, and below `high`.
+/// The knee of one trial: at least `low`, and below `high`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Knee {
     /// The highest level that kept the objective; 0 where the lowest level broke it.
     pub low: f64,
-    /// The next level that was tried; `None` where the highest level kept it.
+    /// The next tested level; `None` where the highest level kept the objective.
     pub high: Option<f64>,
 }
 
-/// The knee of one trial, from every run of every level: its load, and whether it kept the objective. Isotonic
-/// regression (pool adjacent violators) of the share of runs that kept it, which does not rise with the load; a level
-/// keeps it where that share is one half or more. So one stall below levels that were kept does not decide. `None`
-/// without a run.
+/// The knee of one trial, from all runs of all levels: the load of each, and whether it kept the objective. Isotonic
+/// regression (pool adjacent violators) of the share of runs that kept it, which does not rise with the load. A level
+/// keeps the objective where that share is at least one half, so a single stall below levels that kept it does not
+/// decide. `None` without runs.
 pub fn knee(runs: &[(f64, bool)]) -> Option<Knee> {
     let mut runs: Vec<(f64, bool)> = runs.to_vec();
     runs.retain(|(load, _)| load.is_finite());
     runs.sort_by(|one, other| one.0.total_cmp(&other.0));
-    // Blocks of levels: runs kept, runs in all, the highest load.
+    // Blocks of levels: number of runs that kept the objective, number of runs, highest load.
     let mut levels: Vec<(u32, u32, f64)> = Vec::new();
     for (load, kept) in &runs {
         match levels.last_mut().filter(|level| level.2 == *load) {
@@ -34,7 +34,7 @@ pub fn knee(runs: &[(f64, bool)]) -> Option<Knee> {
     for level in levels {
         blocks.push(level);
         while let [.., below, above] = blocks.as_slice() {
-            // Shares as integers: above is not to exceed below.
+            // Compares shares in integers: the share above must not exceed the share below.
             if u64::from(above.0) * u64::from(below.1) <= u64::from(below.0) * u64::from(above.1) {
                 break;
             }
@@ -53,32 +53,32 @@ pub fn knee(runs: &[(f64, bool)]) -> Option<Knee> {
     Some(Knee { low, high: above })
 }
 
-/// The ratio of two knees over pairs. Both ends are of the interval, grid and scatter included.
+/// The ratio of two knees over pairs. The interval includes the grid of levels and the scatter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct KneeRatio {
-    /// The ratio of the middles of the knees; an end of the interval where the other is open.
+    /// The ratio of the knees' midpoints; the closed end of the interval where the other is open.
     pub ratio: f64,
-    /// At least this; `None` where that is open.
+    /// Lower end; `None` where it is open.
     pub low: Option<f64>,
-    /// At most this; `None` where that is open.
+    /// Upper end; `None` where it is open.
     pub high: Option<f64>,
-    /// How many pairs.
+    /// Number of pairs.
     pub n: usize,
-    /// Two-sided p, by the end that is nearer to 1; 1 where the interval contains it.
+    /// Two-sided p of the end nearer to 1; 1 where the interval contains 1.
     pub p: f64,
 }
 
 impl KneeRatio {
-    /// Both ends; `None` where one is open.
+    /// The interval; `None` with an open end.
     pub fn closed(&self) -> Option<Interval> {
         let (low, high) = self.low.zip(self.high)?;
         Some(Interval { low, high })
     }
 }
 
-/// The ratio of knees of the same blocks. Its lower end is Student's of the log ratios of the treatment's lower ends to
-/// the baseline's upper ends, its upper end the reverse. It is open where one of those is. `None` without pairs, or where
-/// both ends are open.
+/// The ratio of knees paired by block. Its lower end is Student's for the log ratios of the treatment's lower ends to
+/// the baseline's upper ends; its upper end is the reverse. An end is open where one of its inputs is. `None` without
+/// pairs, or where both ends are open.
 pub fn knee_ratio(pairs: &[(Knee, Knee)]) -> Option<KneeRatio> {
     let logs = |of: &dyn Fn(&(Knee, Knee)) -> Option<f64>| -> Option<Vec<f64>> {
         let logs = pairs
@@ -126,7 +126,7 @@ fn p_of(logs: Option<&[f64]>) -> f64 {
 }
 
 impl KneeRatio {
-    /// Whether 1 lies within.
+    /// Whether the interval contains 1.
     pub fn contains_one(&self) -> bool {
         self.low.is_none_or(|low| low <= 1.0) && self.high.is_none_or(|high| high >= 1.0)
     }
@@ -246,7 +246,7 @@ mod tests {
             let found = knee_ratio(&pairs).unwrap();
             let (low, high) = (found.low.unwrap(), found.high.unwrap());
             prop_assert!(low <= truth && truth <= high && low < high);
-            // Labels exchanged, it is the inverse.
+            // Exchanged labels give the inverse.
             let reversed: Vec<(Knee, Knee)> = pairs.iter().map(|(one, other)| (*other, *one)).collect();
             let back = knee_ratio(&reversed).unwrap();
             prop_assert!((back.low.unwrap() * high - 1.0).abs() < 1e-9);

@@ -2,12 +2,12 @@
 
 use super::random::Random;
 
-/// Above this many arrangements a random selection is drawn instead of all of them.
+/// Number of arrangements above which a random selection is drawn instead of all of them.
 const EXACT_LIMIT: u64 = 20_000;
 const DRAWS: u32 = 10_000;
 
-/// From this many pairs on, flips of signs have as much power as Student's t. Of six pairs they give a p
-/// below 0.05 only where all pairs agree, 2 of 2^6, which is less power than Student's t has of five.
+/// Fewest pairs at which sign flips have as much power as Student's t. With six pairs, they give p below 0.05 only
+/// where all pairs agree, 2 of 2^6, which is less power than that of Student's t with five.
 pub(super) const FEWEST_TO_FLIP: usize = 7;
 
 /// The smallest two-sided p that [`sign_flip_p`] can give for this many pairs.
@@ -15,7 +15,7 @@ pub(super) fn smallest_flip_p(n: usize) -> f64 {
     0.5f64.powi(i32::try_from(n.saturating_sub(1)).unwrap_or(i32::MAX))
 }
 
-/// Two-sided p of "both treatments are the same", by flipping the sign of each pair's difference.
+/// Two-sided p of "both treatments are the same", by sign flips of each pair's difference.
 pub(super) fn sign_flip_p(differences: &[f64], random: &mut Random) -> f64 {
     let n = differences.len();
     let threshold = at_least(differences.iter().sum::<f64>().abs(), differences);
@@ -50,11 +50,11 @@ pub(super) fn sign_flip_p(differences: &[f64], random: &mut Random) -> f64 {
     }
 }
 
-/// Two-sided p of "both samples come from one distribution", by exchanging labels; the statistic
-/// is the difference of the means.
+/// Two-sided p of "both samples come from one distribution", by exchange of labels; the statistic is the difference of
+/// the means.
 pub(super) fn exchange_p(first: &[f64], second: &[f64], random: &mut Random) -> f64 {
     let (m, n) = (first.len(), second.len());
-    // Centred on their common mean, so that the sum of the others is minus that of the chosen.
+    // Centred on the common mean, so that the sums of the two samples have opposite signs and equal magnitudes.
     let mut pooled: Vec<f64> = first.iter().chain(second).copied().collect();
     let centre = pooled.iter().sum::<f64>() / (m + n) as f64;
     pooled.iter_mut().for_each(|value| *value -= centre);
@@ -74,7 +74,7 @@ pub(super) fn exchange_p(first: &[f64], second: &[f64], random: &mut Random) -> 
                     .sum::<f64>()
                     .abs(),
             );
-            // Gosper's hack: the next number with as many bits set.
+            // Gosper's hack: the next number with the same number of set bits.
             let lowest = chosen & chosen.wrapping_neg();
             let ripple = chosen + lowest;
             chosen = (((ripple ^ chosen) >> 2) / lowest) | ripple;
@@ -110,7 +110,7 @@ pub(super) fn smallest_exchange_p(m: usize, n: usize) -> f64 {
     extremes / arrangements(m, n) as f64
 }
 
-/// The observed statistic, less what rounding may take from an equal one.
+/// The observed statistic, less a tolerance for rounding in an equal one.
 fn at_least(observed: f64, values: &[f64]) -> f64 {
     observed - 1e-12 * values.iter().map(|value| value.abs()).sum::<f64>()
 }
@@ -145,9 +145,8 @@ pub fn cliffs_delta(treatment: &[f64], baseline: &[f64]) -> Option<f64> {
     (pairs > 0).then(|| balance as f64 / pairs as f64)
 }
 
-/// Adjusts p-values of one family of comparisons so that calling those below 0.05 keeps the
-/// expected share of false calls at 5 %, and the chance of any false call at 5 % when nothing
-/// differs (Benjamini and Hochberg 1995).
+/// Adjusts the p-values of one family of comparisons (Benjamini and Hochberg 1995). With a threshold of 0.05, the
+/// expected share of false calls is at most 5 %, and so is the chance of any false call when nothing differs.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| {

@@ -1,16 +1,16 @@
-//! How many repetitions would show an effect, by the scatter that was observed.
+//! Number of repetitions needed to show an effect, from the observed scatter.
 
 use super::distribution::student_quantile;
 
-/// Level of the two-sided test whose power this is.
+/// Confidence level of the two-sided test with this power.
 const CONFIDENCE: f64 = 0.95;
 /// Confidence of the two-sided quantile that leaves 20 % above it: the power is 80 %.
 const POWER: f64 = 0.6;
-/// Above this many repetitions there is no answer that helps.
+/// Largest useful number of repetitions.
 const MOST: usize = 100_000;
 
-/// How many pairs of trials show a ratio of 1 + `effect` with a chance of 80 %, where the logarithms of
-/// pairs' ratios scatter by `sd`; `None` above 100,000, or where there is nothing to show.
+/// Number of pairs of trials that show a ratio of 1 + `effect` with a chance of 80 %, where the logarithms of pairs'
+/// ratios have the standard deviation `sd`; `None` above 100,000, or without an effect.
 ///
 /// The approximation n = ((t(0.975) + t(0.8)) · sd / δ)² with Student's quantiles (Guenther 1981).
 pub fn pairs_to_show(effect: f64, sd: f64) -> Option<usize> {
@@ -23,7 +23,7 @@ pub fn pairs_to_show(effect: f64, sd: f64) -> Option<usize> {
         let both = student_quantile(CONFIDENCE, degrees) + student_quantile(POWER, degrees);
         (both * scatter).powi(2) <= n as f64
     };
-    // Doubled first: quantiles of many degrees of freedom take long.
+    // Doubling first: quantiles with many degrees of freedom are slow.
     let (mut few, mut many) = (super::tax::FEWEST_PAIRS, super::tax::FEWEST_PAIRS);
     while !is_enough(many) {
         if many == MOST {
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn more_scatter_or_a_smaller_effect_needs_more_pairs() {
-        // Of six pairs (2.571 + 0.920)² · 0.550 = 6.7 are needed, of seven (2.447 + 0.906)² · 0.550 = 6.2.
+        // For six pairs (2.571 + 0.920)² · 0.550 = 6.7 are needed, for seven (2.447 + 0.906)² · 0.550 = 6.2.
         assert_eq!(pairs_to_show(0.1, 0.0707), Some(7));
         assert_eq!(pairs_to_show(0.1, 0.0), Some(4));
         let needed = |effect, sd| pairs_to_show(effect, sd).unwrap();

@@ -1,16 +1,16 @@
-//! A random generator with a published algorithm for estimates that draw millions of numbers, and its seeds.
+//! A pseudorandom generator with a published algorithm, for estimates from millions of numbers, and its seeds.
 
 use vtax_core::SplitMix64;
 
-/// xoshiro256++ (Blackman and Vigna 2021, "Scrambled linear pseudorandom number generators"),
-/// seeded by [`SplitMix64`] as its authors advise.
+/// xoshiro256++ (Blackman and Vigna 2021, "Scrambled linear pseudorandom number generators"), seeded by [`SplitMix64`]
+/// as its authors recommend.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: [u64; 4],
 }
 
 impl Random {
-    /// The generator of `seed`.
+    /// Creates the generator of `seed`.
     pub fn new(seed: u64) -> Self {
         let mut seeds = SplitMix64::new(seed);
         Self {
@@ -40,8 +40,8 @@ impl Random {
     }
 }
 
-/// A seed that depends on names alone (FNV-1a), so that an estimate does not change when other
-/// treatments or metrics are added.
+/// A seed derived from names alone (FNV-1a), so that an estimate does not change when other treatments or metrics are
+/// added.
 pub fn seed_of(names: &[&str]) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     names.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {

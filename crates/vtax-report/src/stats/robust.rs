@@ -1,12 +1,12 @@
-//! Outliers, and a centre that they do not move.
+//! Outliers, and an estimate of the centre that is robust against them.
 
 use super::describe::{median, quantile};
 
-/// Fewer values than this have no quartiles worth the name.
+/// Fewest values for quartiles.
 const FEWEST: usize = 5;
 
-/// Positions of the values beyond Tukey's fences, 1.5 interquartile ranges outside of the quartiles
-/// (Tukey 1977); none of fewer than five values.
+/// Positions of the values beyond Tukey's fences, 1.5 interquartile ranges outside of the quartiles (Tukey 1977); empty
+/// for fewer than five values.
 pub fn outliers(values: &[f64]) -> Vec<usize> {
     let quartiles = quantile(values, 0.25).zip(quantile(values, 0.75));
     let Some((low, high)) = quartiles.filter(|_| values.len() >= FEWEST) else {
@@ -20,8 +20,8 @@ pub fn outliers(values: &[f64]) -> Vec<usize> {
         .collect()
 }
 
-/// The median of the means of all pairs of values, each with itself too (Hodges and Lehmann 1963); `None` of
-/// nothing. The time grows with the square of their number.
+/// The median of the means of all pairs of values, including each value with itself (Hodges and Lehmann 1963); `None`
+/// without values. The time grows with the square of their number.
 pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
     let pairs = values.iter().enumerate().flat_map(|(at, one)| {
         let others = values.iter().skip(at);

@@ -1,5 +1,5 @@
-//! Whether a trial ran steadily, after Barrett, Bolz-Tereick, Killick, Mount and Tratt (2017,
-//! "Virtual machine warmup blows hot and cold"): find changepoints, then compare the segments.
+//! Classifies whether a trial ran steadily, after Barrett, Bolz-Tereick, Killick, Mount and Tratt (2017, "Virtual
+//! machine warmup blows hot and cold"): find changepoints, then compare the segments.
 
 use super::describe::{mean, median, quantile};
 use super::trend::trend;
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use vtax_core::{Nanoseconds, SeriesKind};
 
-/// How one series behaved.
+/// Steadiness class of one series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SteadyState {
     /// One level throughout.
     Flat,
-    /// It ends at its best level.
+    /// The last level is the best one.
     WarmUp,
-    /// It was better earlier than at its end.
+    /// An earlier level was better than the last one.
     Slowdown,
-    /// It still changes in its last quarter, or, where it is short, all the time.
+    /// The level changes in the last quarter or, in a short series, throughout.
     NoSteadyState,
-    /// Trials of one treatment disagree (never the class of a single series).
+    /// Trials of one treatment have different classes (never the class of a single series).
     Inconsistent,
-    /// Fewer than [`SHORTEST`] seconds: nothing can be said.
+    /// Fewer than [`SHORTEST`] seconds: no class.
     TooShort,
 }
 
@@ -42,12 +42,12 @@ impl fmt::Display for SteadyState {
 /// The shortest series that is classified, in points.
 pub const SHORTEST: usize = 8;
 
-/// Below this many points no changepoint is found in a straight line, however steep: cutting it in the
-/// middle gains n ln 4, and the penalty is 15 ln n. A test of trend decides there.
+/// Below this many points no changepoint is found in a straight line, however steep: a cut in the middle gains n ln 4,
+/// and the penalty is 15 ln n. A trend test decides there.
 const SHORTEST_WITH_CHANGEPOINTS: usize = 45;
-/// Level of that test.
+/// Significance level of the trend test.
 const TREND: f64 = 0.01;
-/// Levels that differ by less than this share are one.
+/// Relative difference below which two levels are the same.
 const ONE_LEVEL: f64 = 0.03;
 
 /// A class with the evidence for it.
@@ -55,19 +55,18 @@ const ONE_LEVEL: f64 = 0.03;
 pub struct Steadiness {
     /// The class.
     pub class: SteadyState,
-    /// The segments: where each begins, and its mean.
+    /// The segments: start and mean of each.
     pub segments: Vec<(usize, f64)>,
 }
 
 /// Classifies a series of rates taken at even intervals.
 ///
-/// As in the paper: outliers are set aside, changepoints in mean and variance are found by PELT
-/// with a penalty of 15 log n, segments that do not differ from the last are joined to it, and
-/// the last quarter must be one level. Simpler than the paper: two segments are the same where
-/// their means differ by less than the larger of their standard deviations or 3 % of the last
-/// level (the paper has a variance and an absolute time there, which mean nothing for rates). A series of
-/// fewer than 45 points that would be flat by that has no steady state where it has a trend (Mann and
-/// Kendall, p < 0.01) of more than 3 %.
+/// As in the paper, outliers are replaced, changepoints in mean and variance are found by PELT with a penalty of 15 log
+/// n, segments that do not differ from the last are joined to it, and the last quarter must be one level. Simpler than
+/// the paper: two segments are the same where their means differ by less than the larger of their standard deviations
+/// or 3 % of the last level (the paper uses a variance and an absolute time, which have no meaning for rates). A series
+/// of fewer than 45 points that would be flat by these rules has no steady state with a trend (Mann and Kendall, p <
+/// 0.01) of more than 3 %.
 pub fn classify(rates: &[f64], better: Better) -> Steadiness {
     let finite: Vec<f64> = rates
         .iter()
@@ -141,7 +140,7 @@ pub fn classify(rates: &[f64], better: Better) -> Steadiness {
     }
 }
 
-/// Whether a series that is too short for changepoints moves all the time.
+/// Whether a series too short for changepoints has a trend.
 fn has_trend(series: &[f64]) -> bool {
     if series.len() >= SHORTEST_WITH_CHANGEPOINTS {
         return false;
@@ -172,8 +171,8 @@ impl Segment {
     }
 }
 
-/// Replaces each outlier by the median, which keeps the distances in time: beyond three times
-/// the 10-90 % range from the median, in a window of 200 points, as in the paper.
+/// Replaces each outlier by the median, which keeps the time axis. An outlier is further than three times the 10-90 %
+/// range from the median, in a window of 200 points, as in the paper.
 fn without_outliers(series: &[f64]) -> Vec<f64> {
     let mut kept = Vec::with_capacity(series.len());
     for window in series.chunks(200) {
@@ -199,7 +198,7 @@ fn without_outliers(series: &[f64]) -> Vec<f64> {
 fn changepoints(series: &[f64]) -> Vec<usize> {
     const SHORTEST_SEGMENT: usize = 3;
     let n = series.len();
-    // Centred and scaled, so that sums of squares lose no precision and the floor has a meaning.
+    // Centred and scaled, so that sums of squares keep their precision and the floor is relative.
     let centre = mean(series).unwrap_or(0.0);
     let scale = series
         .iter()
@@ -216,7 +215,7 @@ fn changepoints(series: &[f64]) -> Vec<usize> {
         running = (running.0 + value, running.1 + value * value);
         sums.push(running);
     }
-    // A run of equal values has no variance; below 1 % of the level differences are not news.
+    // Equal values have no variance; differences below 1 % of the level are ignored.
     let floor = (0.01 * (centre.abs() / scale).min(1.0)).powi(2).max(1e-6);
     let cost = |start: usize, end: usize| -> f64 {
         let (Some(from), Some(to)) = (sums.get(start), sums.get(end)) else {
@@ -264,8 +263,8 @@ fn changepoints(series: &[f64]) -> Vec<usize> {
     starts
 }
 
-/// Rates per `step` within `window`, from samples: a counter's increase per second, read off
-/// the straight line between samples; a gauge's mean. Whole steps only.
+/// Rates per `step` within `window`, from samples: a counter's increase per second, linearly interpolated between
+/// samples; a gauge's mean. Whole steps only.
 pub fn rates(
     points: &[(Nanoseconds, f64)],
     kind: SeriesKind,
@@ -300,7 +299,7 @@ pub fn rates(
                                     + (next - value)
                                         * ((edge - at.0) as f64 / (next_at.0 - at.0) as f64),
                             ),
-                            // Beyond the last sample nothing is known.
+                            // Values beyond the last sample are unknown.
                             _ => (at.0 == edge).then_some(*value),
                         });
                 if let (Some(before), Some(here)) = (before, here) {

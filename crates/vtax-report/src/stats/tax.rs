@@ -1,4 +1,4 @@
-//! The tax: a treatment's cost over its baseline's, as a ratio with an interval and a verdict.
+//! The tax: the ratio of a treatment's cost to its baseline's, with an interval and a verdict.
 
 use super::between::Groups;
 use super::bootstrap::{
@@ -13,40 +13,40 @@ use super::random::Random;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Level of every test and complement of every interval.
+/// Significance level of every test and complement of every interval's confidence level.
 pub(super) const ALPHA: f64 = 0.05;
 
 /// A ratio of treatment to baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Tax {
-    /// Geometric mean of the pairs' ratios; of unpaired trials, ratio of geometric means.
+    /// Geometric mean of the pairs' ratios; for unpaired trials, ratio of geometric means.
     pub ratio: f64,
     /// Its 95 % confidence interval; `None` for a single pair.
     pub interval: Option<Interval>,
     /// Whether trials of one block were compared with each other.
     pub paired: bool,
-    /// How many pairs; of unpaired trials, the smaller number of trials.
+    /// Number of pairs; for unpaired trials, the smaller number of trials.
     pub n: usize,
     /// Cliff's delta of the values, −1 to 1.
     pub effect: f64,
-    /// Two-sided permutation p; of four to six pairs, and of machines, Student's.
+    /// Two-sided permutation p; for four to six pairs, and for machines, Student's.
     pub p: f64,
-    /// Two-sided p of Student's t on log ratios. Unlike a permutation p of few trials it has no
-    /// smallest value, so it can be adjusted for many comparisons.
+    /// Two-sided p of Student's t on log ratios. Unlike a permutation p of few trials it has no smallest value, so it
+    /// can be adjusted for many comparisons.
     pub student_p: f64,
-    /// The smallest p that this many trials can give.
+    /// The smallest p that this number of trials can give.
     pub smallest_p: f64,
-    /// Standard deviation of the logarithm of a pair's ratio; unpaired, of that of a trial's ratio to
+    /// Standard deviation of the logarithm of a pair's ratio; for unpaired trials, of the ratio of one trial to
     /// another. `None` for a single pair.
     #[serde(default)]
     pub sd: Option<f64>,
 }
 
-/// Why there is no ratio.
+/// The reason for a missing ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoTax {
-    /// One side has no trial that counts.
+    /// One side has no counted trial.
     NoTrials,
     /// The baseline is zero in some trial.
     ZeroBaseline,
@@ -70,27 +70,27 @@ impl fmt::Display for NoTax {
     }
 }
 
-/// What may be said about a difference.
+/// Verdict on a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum; of an exact
-    /// ratio only the last.
+    /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum; for an exact ratio, only
+    /// the last condition applies.
     Different,
     /// Neither a difference nor equality is shown.
     NoDifferenceShown,
     /// The whole interval, or the exact ratio, is nearer to 1 than the plan's minimum effect.
     Same,
-    /// No outcome of so few trials could have been called a difference.
+    /// No outcome of so few trials could show a difference.
     TooFewTrials,
-    /// The trials are suspect, so nothing is claimed of them.
+    /// The trials are suspect, so nothing is claimed about them.
     Suspect,
     /// There is no ratio.
     NoRatio,
 }
 
 impl Verdict {
-    /// In words.
+    /// The verdict in words.
     pub fn words(self) -> &'static str {
         match self {
             Self::Different => "different",
@@ -124,17 +124,17 @@ fn logarithms(treatment: &[f64], baseline: &[f64]) -> Result<(Vec<f64>, Vec<f64>
     Ok((logs(treatment), logs(baseline)))
 }
 
-/// Fewer pairs than this are too few to call anything different.
+/// Fewest pairs that can show a difference.
 pub const FEWEST_PAIRS: usize = 4;
 
 /// The tax from pairs: `treatment[i]` and `baseline[i]` ran in the same block.
 ///
-/// The interval is Student's of the mean log ratio. p is from flipping signs within pairs. Of four to
-/// six pairs flips give hardly any p below 0.05, so p is Student's there. Both see differences within
-/// pairs only, so a drift of the host between blocks hides nothing.
+/// The interval is Student's of the mean log ratio. p comes from sign flips within pairs. With four to six pairs, flips
+/// rarely give p below 0.05, so p is Student's there. Both use differences within pairs only, so a drift of the host
+/// between blocks hides nothing.
 ///
 /// # Errors
-/// When there is no ratio, and why.
+/// The reason for a missing ratio.
 pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax, NoTax> {
     let n = treatment.len().min(baseline.len());
     let (treatment, baseline) = (
@@ -169,10 +169,9 @@ pub fn paired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax,
     })
 }
 
-/// The tax over machines: the groups are logarithms of the ratios of each machine's pairs. Each machine
-/// counts once, with Student's interval and p of that: pairs of one machine are not independent of each
-/// other, since all of them have what is particular to it. `None` of fewer than two machines. `effect` is
-/// Cliff's delta.
+/// The tax over machines: the groups are logarithms of the ratios of each machine's pairs. Each machine counts once,
+/// and the interval and p are Student's over machines, because pairs of one machine share its particularities and are
+/// not independent. `None` with fewer than two machines. `effect` is Cliff's delta.
 pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
     let means = machines.means();
     let centre = mean(means)?;
@@ -192,10 +191,10 @@ pub fn tax_over(machines: &Groups, effect: f64) -> Option<Tax> {
     finish(tax).ok()
 }
 
-/// The tax from trials that are not pairs: both samples are resampled on their own.
+/// The tax from unpaired trials: each sample is resampled separately.
 ///
 /// # Errors
-/// When there is no ratio, and why.
+/// The reason for a missing ratio.
 pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Tax, NoTax> {
     let (log_treatment, log_baseline) = logarithms(treatment, baseline)?;
     let n = treatment.len().min(baseline.len());
@@ -208,7 +207,7 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
         _ => {
             let above = resampled_means(&log_treatment, &mut random);
             let below = resampled_means(&log_baseline, &mut random);
-            // The smaller sample sets the correction: the cautious choice.
+            // The smaller sample sets the correction, which is conservative.
             expanded_percentiles(above.iter().zip(below).map(|(t, b)| t - b).collect(), n)
         }
     };
@@ -235,7 +234,7 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
 /// The ratio of two exact values.
 ///
 /// # Errors
-/// When there is none, and why.
+/// The reason for a missing ratio.
 pub fn exact_ratio(treatment: f64, baseline: f64) -> Result<f64, NoTax> {
     logarithms(&[treatment], &[baseline])?;
     let ratio = treatment / baseline;
@@ -246,18 +245,18 @@ pub fn exact_ratio(treatment: f64, baseline: f64) -> Result<f64, NoTax> {
     }
 }
 
-/// Values of one seed that are this close to each other, relative to the largest, are one value:
-/// `docs/testbed.md` says how far apart they were seen.
+/// Largest difference, relative to the largest value, between values of one seed that are the same value.
+/// `docs/testbed.md` has the observed differences.
 pub const REPEATS_WITHIN: f64 = 2e-4;
 
-/// Whether a ratio is as far from 1 as `minimum_effect`, upwards or, by the same factor, downwards:
-/// which of the two is the baseline must not matter.
+/// Whether a ratio is as far from 1 as `minimum_effect`, upwards or, by the same factor, downwards, so that the choice
+/// of the baseline does not matter.
 fn reaches(ratio: f64, minimum_effect: f64) -> bool {
-    // The inverse of 1.05 is to reach 0.05, whatever the rounding.
+    // The inverse of 1.05 must reach 0.05 in spite of rounding.
     ratio.ln().abs() >= minimum_effect.ln_1p() * (1.0 - 1e-12)
 }
 
-/// The verdict on an exact ratio. One that repetitions of the same could give is no difference.
+/// The verdict on an exact ratio. A ratio within the spread of repetitions is no difference.
 pub fn exact_verdict(ratio: f64, minimum_effect: f64) -> Verdict {
     if reaches(ratio, minimum_effect.max(REPEATS_WITHIN)) {
         Verdict::Different
@@ -266,8 +265,8 @@ pub fn exact_verdict(ratio: f64, minimum_effect: f64) -> Verdict {
     }
 }
 
-/// Student's interval of a difference of means whose variances may differ, with the smaller
-/// sample's degrees of freedom, which is the cautious end of Welch's.
+/// Student's interval of a difference of means with unequal variances, with the smaller sample's degrees of freedom,
+/// the conservative end of Welch's.
 fn welch_interval(treatment: &[f64], baseline: &[f64], centre: f64) -> Option<Interval> {
     let degrees =
         u32::try_from(treatment.len().min(baseline.len()).checked_sub(1)?).unwrap_or(u32::MAX);
@@ -292,7 +291,7 @@ pub(super) fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
     }
 }
 
-/// From logarithms back to ratios.
+/// Converts a tax of logarithms to one of ratios.
 fn finish(tax: Tax) -> Result<Tax, NoTax> {
     let ratio = tax.ratio.exp();
     if !ratio.is_finite() || ratio == 0.0 {
@@ -308,8 +307,8 @@ fn finish(tax: Tax) -> Result<Tax, NoTax> {
     })
 }
 
-/// Whether all of an interval is nearer to 1 than `minimum_effect`: two one-sided tests at 2.5 % each
-/// (Schuirmann 1987).
+/// Whether the whole interval is nearer to 1 than `minimum_effect`: two one-sided tests at 2.5 % each (Schuirmann
+/// 1987).
 fn is_within(interval: Interval, minimum_effect: f64) -> bool {
     let most = 1.0 + minimum_effect;
     minimum_effect > 0.0 && interval.low >= 1.0 / most && interval.high <= most

@@ -1,19 +1,19 @@
-//! Trends and correlations: what a sequence of values shows beside their scatter.
+//! Trends and correlations in a sequence of values.
 
 use super::describe::{mean, median};
 use super::distribution::{normal_below, student_beyond};
 
-/// How a sequence of values moves.
+/// The trend of a sequence of values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trend {
     /// Two-sided p of "no trend" (Mann 1945, Kendall 1975).
     pub p: f64,
-    /// From the first value to the last, along the median slope of all pairs (Sen 1968).
+    /// Change from the first value to the last, along the median slope of all pairs (Sen 1968).
     pub change: f64,
 }
 
-/// The trend of values at even distances; `None` of fewer than three, or where one is not finite.
-/// The time grows with the square of their number.
+/// The trend of values at even distances; `None` with fewer than three, or with one that is not finite. The time grows
+/// with the square of their number.
 pub fn trend(values: &[f64]) -> Option<Trend> {
     if values.len() < 3 || values.iter().any(|value| !value.is_finite()) {
         return None;
@@ -28,7 +28,7 @@ pub fn trend(values: &[f64]) -> Option<Trend> {
             slopes.push(rise / f64::from(distance));
         }
     }
-    // Ties take from the variance of the score.
+    // Ties reduce the variance of the score.
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let spread = |size: f64| size * (size - 1.0) * (2.0 * size + 5.0);
@@ -37,7 +37,7 @@ pub fn trend(values: &[f64]) -> Option<Trend> {
         .map(|equal| spread(equal.len() as f64))
         .sum();
     let variance = (spread(n) - ties) / 18.0;
-    // The score moves in steps of two: half a step is taken off.
+    // Continuity correction by half a step, since the score moves in steps of two.
     let z = (f64::abs(score) - 1.0).max(0.0) / variance.sqrt();
     Some(Trend {
         p: if variance > 0.0 {
@@ -49,8 +49,8 @@ pub fn trend(values: &[f64]) -> Option<Trend> {
     })
 }
 
-/// Pearson's correlation of two lists of one length, with the two-sided p of "none"; `None` of fewer than
-/// four values, or where one list does not vary.
+/// Pearson's correlation of two lists of one length, with the two-sided p of "none"; `None` with fewer than four
+/// values, or where one list does not vary.
 pub fn correlation(first: &[f64], second: &[f64]) -> Option<(f64, f64)> {
     let n = first.len();
     if n < 4 || n != second.len() {

@@ -187,8 +187,7 @@ impl PlatformStudy {
     }
 
     /// Share of a guest's I/O time (traced, alone, beside its own threads and processes) that its processes do not show
-    /// when
-    /// both guests run: that time is on another guest or the host.
+    /// when both guests run: that time is on another guest or the host.
     pub fn missed_by_processes(&self, load: &str) -> Option<f64> {
         let truth = mean(&self.compare(load, Method::Traced).alone)?;
         let shown = mean(&self.compare(load, Method::Processes).together)?;
@@ -214,8 +213,7 @@ impl PlatformStudy {
     }
 
     /// Weights by least squares over the loads outside the pair: the cost of a received and a sent packet in soft
-    /// interrupts
-    /// or, where block requests outnumber packets, of a block request. `None` with too few loads.
+    /// interrupts or, where block requests outnumber packets, of a block request. `None` with too few loads.
     pub fn fitted(&self) -> Option<Weights> {
         let between = || {
             let measured = self.measurements.iter();
@@ -295,8 +293,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     /// A guest with `work` units a second. Each packet costs 1,000 ns of the guest's own time and 3,000 ns of soft
-    /// interrupts,
-    /// half of which the kernel books on the guest.
+    /// interrupts, half of which the kernel books on the guest.
     fn guest(load: &str, work: Option<f64>, packets: u64) -> GuestCharge {
         let stages = |softirq: u64| {
             BTreeMap::from([

@@ -1,6 +1,5 @@
 //! A study of charge-back: the charges of each measurement, taken from the trials of a results directory. All other
-//! numbers
-//! are computed from it, so different weights need no other run.
+//! numbers are computed from it, so different weights need no other run.
 
 use super::{CHARGE, METHODS, NEIGHBOURS, NOT_TRACED};
 use crate::results::{Metric, ResultsDir, ResultsError, Stage, Treatment, Trial, TrialOutcome};
@@ -219,8 +218,7 @@ impl Study {
 }
 
 /// The trials that count: those that are not suspect; for a treatment with none, all complete ones. Warnings about them
-/// are
-/// added to `notes`.
+/// are added to `notes`.
 fn counted(results: &ResultsDir, notes: &mut Vec<String>) -> Result<Vec<Trial>, ResultsError> {
     let mut trials: Vec<Trial> = results.trials().collect::<Result<_, _>>()?;
     let planned = results.run().schedule.len();
