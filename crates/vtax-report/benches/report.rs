@@ -1,4 +1,4 @@
-//! How long a report over a million samples takes, and how fast samples are written and read.
+//! Measures the time of a report over a million samples, and of writing and reading samples.
 
 #![allow(
     clippy::expect_used,

@@ -1,7 +1,6 @@
-//! What it takes to read the results of many machines as a stream:
-//! `cargo bench -p vtax-report --bench survey -- RESULTS 10000` makes so many directories of one real one
-//! beside it, each another machine's with links to its trials' records, and reads them, without and with
-//! a data set. Without arguments: 100 of an invented run.
+//! Measures the cost of reading the results of many machines as a stream. `cargo bench -p vtax-report --bench survey --
+//! RESULTS 10000` creates this many directories from a real one, beside it, each of another machine with links to its
+//! trials' records, and reads them with and without a data set. Without arguments: 100 directories of a generated run.
 
 #![allow(
     clippy::expect_used,
@@ -24,7 +23,7 @@ fn main() {
     let machines: usize = words
         .next()
         .map_or(100, |word| word.parse().expect("a number"));
-    // Links do not leave a file system.
+    // Hard links need the same file system.
     let beside = given.as_deref().and_then(Path::parent).map(Path::to_owned);
     let beside = beside.filter(|path| !path.as_os_str().is_empty());
     let folder = tempfile::tempdir_in(beside.unwrap_or_else(std::env::temp_dir));
@@ -66,7 +65,7 @@ fn main() {
     }
 }
 
-/// The same run as another machine's.
+/// Copies a run as one of another machine.
 fn copy(one: &ResultsDir, to: &Path, machine: usize) {
     let mut host = one.host().expect("host.json");
     host["boot_id"] = Value::from(format!("boot-{machine}"));
@@ -95,7 +94,7 @@ fn timed(what: &str, work: impl FnOnce()) {
     );
 }
 
-/// Processor time of this process, in seconds.
+/// CPU time of this process, in seconds.
 fn cpu() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").expect("a stat");
     let fields = stat.rsplit(')').next().unwrap_or_default().split(' ');

@@ -1,4 +1,4 @@
-//! Results directories side by side: what changed between one run and others.
+//! Compares results directories: the differences between one run and others.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::words::most_frequent_reason;
@@ -13,47 +13,46 @@ use serde::Serialize;
 use std::collections::HashMap;
 use vtax_core::counted;
 
-/// Runs against the first of them.
+/// Comparison of runs with the first of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunComparison {
-    /// Where the run is that the others are compared against, its name and its start.
+    /// The reference run: directory, name and start.
     pub first: String,
-    /// The others, in the order given.
+    /// The other runs, in the order given.
     pub others: Vec<ComparedRun>,
-    /// What a reader must know before believing a difference.
+    /// Caveats for every difference.
     pub cautions: Vec<String>,
-    /// Smallest relative difference that is called one: the largest of the runs' own.
+    /// Smallest relative difference that counts as a difference: the largest of the runs' own.
     pub minimum_effect: f64,
 }
 
-/// One run against the first.
+/// Comparison of one run with the first.
 #[derive(Debug, Clone, Serialize)]
 pub struct ComparedRun {
-    /// Where it is, its name and its start.
+    /// The run: directory, name and start.
     pub run: String,
-    /// Treatments, by label, that only the first run has.
+    /// Labels of treatments that only the first run has.
     pub only_first: Vec<String>,
-    /// Treatments that only this one has.
+    /// Labels of treatments that only this run has.
     pub only_here: Vec<String>,
-    /// Every metric with a direction of every treatment that both have: this run over the first.
+    /// This run over the first, in every metric with a direction of every treatment that both have.
     pub comparisons: Vec<Comparison>,
 }
 
 impl ComparedRun {
-    /// Its comparisons by the treatment's label and the metric's name.
+    /// The comparisons by the treatment's label and the metric's name.
     pub fn by_key(&self) -> HashMap<(&str, &str), &Comparison> {
         by_key(&self.comparisons)
     }
 }
 
-/// Two runs of one plan may have begun in one second: only their directories tell them apart.
+/// The printed name of a run. It includes the directory, since two runs of one plan may start in the same second.
 fn named(run: &Analysis) -> String {
     format!("{} ({}, {})", run.path.display(), run.name, run.started)
 }
 
-/// Compares runs with the first. Trials of different runs never shared a block, so nothing is
-/// paired. All comparisons of all runs are one family. Nothing is claimed where the trials of either
-/// side are suspect.
+/// Compares runs with the first. Trials of different runs never share a block, so no trials are paired. All comparisons
+/// of all runs are one family. Nothing is claimed where the trials of either side are suspect.
 pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
     let mut all: Vec<Comparison> = Vec::new();
     let mut lengths = Vec::new();
@@ -179,7 +178,7 @@ fn cautions(first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String>
     cautions
 }
 
-/// Why nothing is claimed of a run; `None` where its trials are trusted.
+/// The reason to claim nothing about a run; `None` where its trials are not suspect.
 fn suspicion(letter: char, run: &Analysis) -> Option<String> {
     let what = match (&run.advice, run.provisional) {
         (Some(_), _) => "every trial is suspect",
@@ -195,14 +194,14 @@ fn suspicion(letter: char, run: &Analysis) -> Option<String> {
     ))
 }
 
-/// Comparisons of a run of which the table says what would show an effect.
+/// Most comparisons of a run with an estimate of the needed repetitions in the table.
 const NEEDED: usize = 3;
-/// Columns of one run, and of the metrics' names before them.
+/// Width of a run's column, and of the column of metric names before it.
 const COLUMN: usize = 23;
 const METRIC: usize = 22;
 
-/// The comparison as a table with a column for each run: every headline metric, and every other one
-/// that differs somewhere, marked by a star. Runs that do not fit beside each other follow below.
+/// Renders the comparison as a table with a column for each run: every headline metric, and every other one with a
+/// difference, marked by a star. Runs that do not fit side by side follow below.
 pub fn table(comparison: &RunComparison, width: usize) -> String {
     let width = width.clamp(72, 120);
     let mut lines = vec![format!("A  {}", clean(&comparison.first))];
@@ -267,7 +266,7 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     lines.join("\n")
 }
 
-/// The rows of runs that fit beside each other.
+/// The rows for runs that fit side by side.
 fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
     let mut header = format!("    {}", pad("metric", METRIC));
     for (letter, _) in runs {

@@ -1,5 +1,5 @@
-//! The data for other programs: one row per trial and metric, and every sample. Attempts that were
-//! set aside and run again are left out: each is a whole trial directory beside its replacement.
+//! Exports data for other programs: one row per trial and metric, and every sample. Attempts that were set aside and
+//! repeated are left out; each is a whole trial directory beside its replacement.
 
 use crate::results::{
     Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, power_model,
@@ -28,7 +28,7 @@ pub(crate) struct Row {
     value: f64,
 }
 
-/// Columns of text in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
+/// Names of the text columns in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
 const TEXTS: [&str; 20] = [
     "results",
     "plan",
@@ -51,14 +51,14 @@ const TEXTS: [&str; 20] = [
     "better",
     "model",
 ];
-/// Those of the run, which a CSV of one run leaves out.
+/// Number of run columns, which the CSV of a single run leaves out.
 const OF_RUN: usize = 7;
 
 /// Rows in a row group: some 40 MiB of buffers.
 const ROWS_PER_GROUP: usize = 1 << 16;
 
-/// One row per trial and metric of every readable trial, and what could not be read. Factors are
-/// one column, `name=level` joined by `;`, so that the columns do not depend on the plan.
+/// One row per trial and metric of every readable trial, and the errors of the others. Factors are one column,
+/// `name=level` joined by `;`, so that the columns do not depend on the plan.
 fn rows(results: &ResultsDir) -> Result<(Vec<Row>, Vec<ResultsError>), ResultsError> {
     let machines = results.machines()?;
     let mut rows = Vec::new();
@@ -72,7 +72,7 @@ fn rows(results: &ResultsDir) -> Result<(Vec<Row>, Vec<ResultsError>), ResultsEr
     Ok((rows, unreadable))
 }
 
-/// The rows of one trial, which a machine ran.
+/// The rows of one trial and its machine.
 pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &Trial) -> Vec<Row> {
     let (outcome, reason) = match &trial.outcome {
         TrialOutcome::Complete => ("complete", ""),
@@ -111,7 +111,7 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
         Row {
             trial: trial.index.into(),
             block: trial.block.into(),
-            // Those of the trial are shared by all of its rows.
+            // All rows of a trial share its texts.
             texts: std::array::from_fn(|at| match of_trial.get(at) {
                 Some(text) => text.clone(),
                 None => metric.next().unwrap_or_default(),
@@ -126,7 +126,7 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
     let power_model = trial.environment.get(power_model::MODEL);
     let power_name = trial.environment.get(power_model::NAME);
     let metrics = trial.metrics.iter().map(|(name, metric)| {
-        // Beside the flag, which may be a worse one than that of the model.
+        // The model is a column beside the source, which may be a worse one than `modelled`.
         let model = match &metric.model {
             Some(name) if Some(name) == power_name => power_model.unwrap_or(name),
             Some(name) => name,
@@ -150,10 +150,10 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
     metrics.collect()
 }
 
-/// Writes one row per trial and metric as CSV (RFC 4180). Returns what could not be read.
+/// Writes one row per trial and metric as CSV (RFC 4180). Returns the errors of unreadable trials.
 ///
 /// # Errors
-/// When `into` does not take it.
+/// When a write to `into` fails.
 pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
     let (rows, unreadable) = rows(results).map_err(io::Error::other)?;
     let names: Vec<&str> = TEXTS.into_iter().skip(OF_RUN).collect();
@@ -181,7 +181,7 @@ pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<Result
     Ok(unreadable)
 }
 
-/// Writes one row per trial and metric as Parquet. Returns what could not be read.
+/// Writes one row per trial and metric as Parquet. Returns the errors of unreadable trials.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -193,8 +193,7 @@ pub fn parquet(results: &ResultsDir, path: &Path) -> Result<Vec<ResultsError>, R
     Ok(unreadable)
 }
 
-/// A Parquet file of one row per trial and metric, of as many runs as one likes; `docs/fleet.md` has its
-/// columns.
+/// A Parquet file of one row per trial and metric, of any number of runs; `docs/fleet.md` describes its columns.
 pub struct Dataset {
     path: PathBuf,
     output: Output,
@@ -209,7 +208,7 @@ impl fmt::Debug for Dataset {
 }
 
 impl Dataset {
-    /// Starts the file, which takes its place once it is finished.
+    /// Starts the file, which replaces an existing one when it is finished.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -242,7 +241,7 @@ impl Dataset {
     /// Adds rows; the file grows once for each [`ROWS_PER_GROUP`].
     ///
     /// # Errors
-    /// When the disk does not take them.
+    /// When the file cannot be written.
     pub(crate) fn add(&mut self, rows: Vec<Row>) -> Result<(), ResultsError> {
         self.rows.extend(rows);
         match self.rows.len() < ROWS_PER_GROUP {
@@ -251,7 +250,7 @@ impl Dataset {
         }
     }
 
-    /// Writes what waits, and the footer.
+    /// Writes the buffered rows and the footer.
     ///
     /// # Errors
     /// As [`Dataset::add`].
@@ -291,11 +290,11 @@ impl Dataset {
     }
 }
 
-/// Writes every sample of every trial as CSV, trial by trial, series by series. Returns what
-/// could not be read.
+/// Writes every sample of every trial as CSV, trial by trial, series by series. Returns the errors of unreadable
+/// trials.
 ///
 /// # Errors
-/// When `into` does not take it.
+/// When a write to `into` fails.
 pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
     let mut unreadable = Vec::new();
     writeln!(into, "trial,t_ns,owner,metric,unit,kind,source,value")?;
@@ -330,7 +329,7 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
     Ok(unreadable)
 }
 
-/// A field of CSV, quoted where it must be.
+/// A CSV field, quoted where necessary.
 pub fn field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))

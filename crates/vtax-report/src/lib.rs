@@ -1,9 +1,8 @@
 //! From a results directory to statistics, figures and a report.
 //!
-//! [`results`] defines the directory's format and is the only module that knows its layout;
-//! [`stats`] are pure functions; [`analysis`] turns trials into estimates, comparisons and
-//! sentences; [`terminal`], [`html`], [`compare`] and [`export`] show them; [`survey`] reads
-//! those of a whole fleet, [`history`] those of one plan over time.
+//! [`results`] defines the directory's format and is the only module with its layout; [`stats`] are pure functions;
+//! [`analysis`] turns trials into estimates, comparisons and sentences; [`terminal`], [`html`], [`compare`] and
+//! [`export`] render them; [`survey`] reads the results of a whole fleet, [`history`] those of one plan over time.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

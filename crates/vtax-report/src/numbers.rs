@@ -1,9 +1,9 @@
-//! How estimates are printed: as many digits as their interval supports, one unit for the three.
+//! Formats estimates: as many digits as the interval supports, and one unit for the estimate and both ends.
 
 use crate::stats::Interval;
 use vtax_core::{Base, Quantity, Unit};
 
-/// An estimate in words and digits.
+/// A formatted estimate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
     /// The estimate.
@@ -15,7 +15,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// `0.62 [0.60–0.64] s/GB`, leaving out what is empty.
+    /// The estimate as one line, `0.62 [0.60–0.64] s/GB`, without empty parts.
     pub fn line(&self) -> String {
         [&self.value, &self.range, &self.unit]
             .into_iter()
@@ -26,7 +26,7 @@ impl Shown {
     }
 }
 
-/// The scale that suits the largest of `values`, so that one axis or column has one prefix.
+/// The scale for the largest of `values`, so that one axis or column has one prefix.
 pub fn common_scale(values: impl Iterator<Item = f64>, unit: Unit) -> (f64, String) {
     let largest = values
         .filter(|value| value.is_finite())
@@ -35,7 +35,7 @@ pub fn common_scale(values: impl Iterator<Item = f64>, unit: Unit) -> (f64, Stri
     (scale, unit_name(unit, prefix))
 }
 
-/// A unit as people write it: `ms/GB`, `/s`, or nothing for a bare number.
+/// The printed form of a unit: `ms/GB`, `/s`, or empty for a bare number.
 pub fn unit_name(unit: Unit, prefix: &str) -> String {
     match (unit.base, unit.per) {
         (Base::One, None) => prefix.to_owned(),
@@ -44,17 +44,17 @@ pub fn unit_name(unit: Unit, prefix: &str) -> String {
     }
 }
 
-/// A mean with its interval, in the unit's best prefix.
+/// Formats a mean with its interval, in the unit's best prefix.
 pub fn estimate(mean: f64, interval: Option<Interval>, unit: Unit) -> Shown {
     let (scale, unit) = common_scale(std::iter::once(mean), unit);
     scaled(mean, interval, scale, unit)
 }
 
-/// Beyond this factor from the estimate itself a bound says only that nothing is known.
+/// Factor between estimate and bound above which the bound carries no information.
 const VAGUE: f64 = 1000.0;
 
-/// A mean with its interval, divided by `scale`. An interval so wide that it says nothing (two
-/// trials give such) is shown as that, not by its digits.
+/// Formats a mean with its interval, divided by `scale`. An interval too wide to carry information, such as one of two
+/// trials, is marked as such instead of printed.
 pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -> Shown {
     let vague = interval.is_some_and(|interval| {
         let Interval { low, high } = interval;
@@ -81,8 +81,8 @@ pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -
     }
 }
 
-/// A ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. What is not 1 is never printed as 1: its side
-/// decides whether a difference is shown.
+/// Formats a ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. A value other than 1 is never printed as 1, because
+/// its side of 1 decides whether a difference is shown.
 pub fn ratio(value: f64, interval: Option<Interval>) -> Shown {
     let shown = scaled(value, interval, 1.0, String::new());
     let digits = decimals(&shown.value);
@@ -97,14 +97,14 @@ pub fn ratio(value: f64, interval: Option<Interval>) -> Shown {
     }
 }
 
-/// How many digits a printed number has after its point.
+/// Number of digits after the decimal point of a printed number.
 fn decimals(text: &str) -> usize {
     text.split_once('.').map_or(0, |(_, digits)| digits.len())
 }
 
-/// A ratio with this many digits after the point, or as many more as keep it apart from 1.
+/// Formats a ratio with this many digits after the decimal point, or as many more as distinguish it from 1.
 fn sided(value: f64, digits: usize) -> String {
-    // An f64 beside 1 differs in the sixteenth digit.
+    // An f64 next to 1 differs in the sixteenth digit.
     let mut texts = (digits..=17).map(|digits| number(value, digits));
     let is_one = |text: &String| text.parse() == Ok(1.0);
     texts
@@ -112,15 +112,15 @@ fn sided(value: f64, digits: usize) -> String {
         .unwrap_or_else(|| number(value, digits))
 }
 
-/// A value without interval, three significant digits, with its unit.
+/// Formats a value without interval, with three significant digits and its unit.
 pub fn plain(value: f64, unit: Unit) -> String {
     estimate(value, None, unit).line()
 }
 
-/// Digits after the point: down to the first significant digit of the half width, to the second where
+/// Number of digits after the decimal point: down to the first significant digit of the half width, to the second where
 /// the first is 1, and at least two significant digits of the value.
 fn digits(value: f64, half: f64) -> usize {
-    // A logarithm of an f64 lies within ±400.
+    // The decimal logarithm of an f64 lies within ±400.
     let place = |number: f64| number.abs().log10().floor() as i32;
     let of_value = if value == 0.0 || !value.is_finite() {
         0
@@ -128,7 +128,7 @@ fn digits(value: f64, half: f64) -> usize {
         1 - place(value)
     };
     let wanted = if half > 0.0 && half.is_finite() {
-        // A first digit of 1 alone would round to half as much again.
+        // A single first digit of 1 could be rounded by half of its value.
         let first = -place(half);
         let leads_with_one = half * 10_f64.powi(first) < 1.95;
         (first + i32::from(leads_with_one)).max(of_value.min(2))
@@ -147,7 +147,7 @@ fn number(value: f64, digits: usize) -> String {
         return format!("{value:.2e}");
     }
     let text = format!("{value:.digits$}");
-    // "-0.0" says nothing that "0.0" does not.
+    // "-0.0" is printed as "0.0".
     if text
         .trim_start_matches('-')
         .chars()
@@ -159,13 +159,13 @@ fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// A share as `2.5 %`, with two significant digits at least.
+/// Formats a share as `2.5 %`, with at least two significant digits.
 pub fn percent(share: f64) -> String {
     let scale = if share.abs() < 0.001 { 100.0 } else { 10.0 };
     format!("{} %", (share * 100.0 * scale).round() / scale)
 }
 
-/// `2026-11-20 14:03:00 +01:00` from RFC 3339.
+/// Formats an RFC 3339 time as `2026-11-20 14:03:00 +01:00`.
 pub fn when(rfc3339: &str) -> String {
     match rfc3339.split_once('T') {
         Some((date, time)) => {

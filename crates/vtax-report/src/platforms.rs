@@ -1,5 +1,4 @@
-//! What platforms are called and how they are drawn, in every report. A kind that is not known here is
-//! called as the plan calls it, and is drawn with a mark that no other has.
+//! Names and marks of platforms in every report. An unknown kind has the name in the plan, and a mark of its own.
 
 use crate::results::Treatment;
 use std::collections::{BTreeMap, HashSet};
@@ -7,8 +6,8 @@ use std::collections::{BTreeMap, HashSet};
 /// A colour and a symbol.
 pub type Mark = (&'static str, &'static str);
 
-/// The marks of kinds, of Okabe and Ito's palette, which readers with any colour vision can tell apart:
-/// each kind looks the same in every report.
+/// The marks of kinds, from the palette of Okabe and Ito, which is safe for all types of colour vision: each kind has
+/// the same mark in every report.
 const KINDS: [(&str, Mark); 10] = [
     ("native", ("#0072B2", "circle")),
     ("container", ("#009E73", "square")),
@@ -16,14 +15,14 @@ const KINDS: [(&str, Mark); 10] = [
     ("xen", ("#CC79A7", "diamond")),
     ("firecracker", ("#8C6BB1", "triangle-right")),
     ("cloud-hypervisor", ("#7F7F7F", "triangle-left")),
-    // Of the scalability test, which has no native treatments and no domains.
+    // Platforms of the scalability test, which has no native treatments and no domains.
     ("mvm-parked", ("#0072B2", "circle")),
     ("mvm-live", ("#56B4E9", "diamond")),
     ("process", ("#E69F00", "cross")),
     ("thread", ("#CC79A7", "triangle-down")),
 ];
 
-/// For other kinds, and for what is the second of a kind.
+/// Marks for other kinds, and for the second and further platforms of a kind.
 const OTHERS: [Mark; 10] = [
     ("#E69F00", "triangle-down"),
     ("#56B4E9", "cross"),
@@ -37,7 +36,7 @@ const OTHERS: [Mark; 10] = [
     ("#5F9EA0", "triangle-down"),
 ];
 
-/// For what has no mark of its own.
+/// The default mark.
 pub const PLAIN: Mark = ("#7F7F7F", "circle");
 
 fn of_kind(kind: &str) -> Option<Mark> {
@@ -45,8 +44,8 @@ fn of_kind(kind: &str) -> Option<Mark> {
     known.map(|(_, mark)| *mark)
 }
 
-/// A mark for each of what is drawn together, by its kind. The first of a kind looks like the kind. Two
-/// have one colour only where there are more of them than colours.
+/// A mark for each platform of one figure, by its kind. The first of a kind has the mark of the kind. Two platforms
+/// share a colour only where there are more platforms than colours.
 pub fn marks(kinds: &[&str]) -> Vec<Mark> {
     let mut met = HashSet::new();
     let own: Vec<Option<Mark>> = (kinds.iter())
@@ -54,21 +53,21 @@ pub fn marks(kinds: &[&str]) -> Vec<Mark> {
         .collect();
     let used: HashSet<&str> = own.iter().flatten().map(|(color, _)| *color).collect();
     let spare = |mark: &&Mark| !used.contains(mark.0);
-    // Where every colour is used they are used again.
+    // Colours repeat when all are used.
     let mut others = (OTHERS.iter().filter(spare)).chain(OTHERS.iter().cycle());
     (own.into_iter())
         .map(|own| own.or_else(|| others.next().copied()).unwrap_or(PLAIN))
         .collect()
 }
 
-/// Marks for curves that are not told apart by their platforms alone.
+/// The mark of the curve at this place, for curves that the platform alone does not distinguish.
 pub fn mark_of_curve(place: usize) -> Mark {
     let first = KINDS.iter().take(4).map(|(_, mark)| *mark);
     let mut marks = first.chain(OTHERS).cycle();
     marks.nth(place % (4 + OTHERS.len())).unwrap_or(PLAIN)
 }
 
-/// What a platform is called in a sentence, from its kind and its trials' environment.
+/// The noun for a platform, from its kind and its trials' environment.
 pub fn noun(treatment: &Treatment, environment: &BTreeMap<String, String>) -> String {
     let fact = |key: &str| environment.get(key).map(String::as_str);
     match treatment.kind() {

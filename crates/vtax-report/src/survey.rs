@@ -1,9 +1,8 @@
-//! Many results at once: a fleet's, read as a stream. Of each directory only `run.json`, `host.json` and
-//! the trials' records are read, never the samples. What is kept of them are five numbers for each machine,
-//! treatment and metric.
+//! Statistics over the results of a fleet, read as a stream. Each directory is read without its samples: `run.json`,
+//! `host.json` and the trials' records. Five numbers are kept for each machine, treatment and metric.
 //!
-//! Each machine counts once, however many runs it has; a machine is one boot of it, as within a run. Nothing is averaged over machines of different kinds
-//! or over different plans.
+//! Each machine counts once, however many runs it has; a machine is one boot of it, as within a run. Nothing is
+//! averaged over machines of different kinds or over different plans.
 
 use crate::export::{Dataset, Row, rows_of};
 use crate::numbers::{Shown, percent, plain, ratio};
@@ -21,40 +20,40 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 use vtax_core::{Source, Unit, counted};
 
-/// Directories that readers may be ahead of who collects.
+/// Most directories that the readers may be ahead of the collector.
 const AHEAD: usize = 16;
-/// Causes that are kept of what could not be read.
+/// Most causes of unreadable results that are kept.
 const CAUSES: usize = 20;
 
-/// What many results say together.
+/// The combined results.
 #[derive(Debug, Default, Serialize)]
 pub struct Survey {
-    /// Directories that were read.
+    /// Number of directories read.
     pub results: usize,
-    /// Directories that held a run that another one held already; they are left out.
+    /// Number of directories left out because another directory held the same run.
     pub twice: usize,
-    /// Trials that were read.
+    /// Number of trials read.
     pub trials: usize,
-    /// Of those, trials that count.
+    /// Number of those trials that count.
     pub counted: usize,
-    /// Machines, of all kinds.
+    /// Number of machines, of all kinds.
     pub machines: usize,
-    /// By kind of machine.
+    /// Kinds of machines.
     pub kinds: Vec<Kind>,
-    /// Directories and trials that could not be read.
+    /// Number of unreadable directories and trials.
     pub unreadable: usize,
-    /// Why; of many, the first.
+    /// Their causes; the first ones of many.
     pub causes: Vec<String>,
 }
 
 /// The machines of one kind.
 #[derive(Debug, Default, Serialize)]
 pub struct Kind {
-    /// What they are.
+    /// Facts of the kind.
     pub kind: BTreeMap<&'static str, String>,
-    /// How many.
+    /// Number of machines.
     pub machines: usize,
-    /// What they found.
+    /// Findings over these machines.
     pub findings: Vec<Finding>,
 }
 
@@ -63,25 +62,25 @@ pub struct Kind {
 pub struct Finding {
     /// The plan's name.
     pub plan: String,
-    /// Its digest.
+    /// SHA-256 of the plan.
     pub plan_sha256: String,
     /// The treatment's label.
     pub treatment: String,
     /// The metric's name.
     pub metric: String,
-    /// What it is.
+    /// Description of the metric.
     #[serde(flatten)]
     pub about: About,
-    /// Over one mean of each machine.
+    /// Statistics over one mean per machine.
     #[serde(flatten)]
     pub values: Description,
-    /// The ratio to its baseline, where it has one and two machines or more ran it.
+    /// The ratio to the baseline; `None` without a baseline or with fewer than two machines.
     pub ratio: Option<Ratio>,
-    /// Why there is no ratio though there are pairs.
+    /// Reason for a missing ratio although pairs exist.
     pub note: Option<String>,
 }
 
-/// A metric, as all machines have it.
+/// The description of a metric on all machines.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct About {
     /// Unit of the values.
@@ -90,33 +89,33 @@ pub struct About {
     pub better: Better,
     /// Whether a summary leads with it.
     pub headline: bool,
-    /// The worst flag.
+    /// The worst source of any value.
     pub source: Source,
 }
 
 /// A ratio over machines.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Ratio {
-    /// Machines, each of which counts once.
+    /// Number of machines, each of which counts once.
     pub n: usize,
     /// Geometric mean.
     pub ratio: f64,
     /// Its 95 % interval.
     pub interval: Interval,
-    /// Two machines differ by about this factor: the standard deviation between them, without the
-    /// scatter of their pairs.
+    /// Typical factor between two machines: the standard deviation between machines, without the scatter of their
+    /// pairs.
     pub factor: Option<f64>,
-    /// What may be said, p adjusted for the headline metrics, or for the others, of all machines of the kind.
+    /// The verdict, with p adjusted for the headline metrics, or for the others, of all machines of the kind.
     pub verdict: Verdict,
-    /// Smallest relative difference that is called one.
+    /// Smallest relative difference that counts as a difference.
     pub minimum_effect: f64,
     #[serde(skip)]
     tax: Tax,
 }
 
-/// What one directory says.
+/// The summary of one directory.
 struct Digest {
-    /// Plan, seed, start and machines: what no two runs share.
+    /// Plan, seed, start and machines: the identity of a run.
     identity: String,
     plan: String,
     plan_sha256: String,
@@ -128,13 +127,13 @@ struct Digest {
     causes: Vec<ResultsError>,
 }
 
-/// What one machine of it says.
+/// The summary of one machine in a directory.
 struct Part {
     machine: Machine,
     values: Vec<Value>,
 }
 
-/// One metric of one treatment.
+/// One metric of one treatment on one machine.
 struct Value {
     treatment: String,
     metric: String,
@@ -142,14 +141,14 @@ struct Value {
     own: Own,
 }
 
-/// What one machine has of one metric.
+/// The values of one metric on one machine.
 #[derive(Debug, Default)]
 struct Own {
-    /// Of the value of each block.
+    /// Moments of the value of each block.
     values: Moments,
-    /// Of the logarithms of the ratios of its pairs.
+    /// Moments of the logarithms of the pairs' ratios.
     pairs: Moments,
-    /// Why a pair has no ratio.
+    /// The reason why a pair has no ratio.
     refused: Option<NoTax>,
 }
 
@@ -187,10 +186,10 @@ pub fn directories(path: &Path) -> Result<Vec<PathBuf>, ResultsError> {
     Ok(found)
 }
 
-/// Reads all of `paths`, on all processors, and writes their trials into `dataset` where there is one.
+/// Reads all of `paths`, on all processors, and writes their trials to `dataset`, if given.
 ///
 /// # Errors
-/// When the data set cannot be written. A directory that cannot be read is counted.
+/// When the data set cannot be written. Unreadable directories are counted instead.
 pub fn survey(
     paths: &[PathBuf],
     mut dataset: Option<&mut Dataset>,
@@ -207,7 +206,7 @@ pub fn survey(
                 loop {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
                     let Some(path) = next else { return };
-                    // Who collects has gone where the data set's disk is full.
+                    // The receiver is dropped after a failed write of the data set.
                     if sender.send(digest(path, wants_rows)).is_err() {
                         return;
                     }
@@ -287,7 +286,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
     Ok(digest)
 }
 
-/// Treatment → metric → what it is, and its value in each block.
+/// Treatment → metric → description, and value by block.
 type Table = BTreeMap<String, BTreeMap<String, (About, BTreeMap<u32, f64>)>>;
 
 fn enter(table: &mut Table, trial: Trial) {
@@ -344,20 +343,20 @@ fn counts(trial: &Trial) -> bool {
     trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty()
 }
 
-/// What the directories so far say.
+/// The running totals over the directories read.
 #[derive(Default)]
 struct Gathered {
     survey: Survey,
     known: BTreeSet<String>,
-    /// By the facts of the kind.
+    /// Machines of one kind, by the facts of the kind.
     kinds: BTreeMap<BTreeMap<&'static str, String>, Pool>,
 }
 
 #[derive(Default)]
 struct Pool {
-    /// Each machine's number.
+    /// Number of each machine, by its name.
     machines: BTreeMap<String, usize>,
-    /// By plan, its digest, treatment and metric.
+    /// Metrics by plan name, plan digest, treatment and metric.
     metrics: BTreeMap<[String; 4], Over>,
 }
 
@@ -365,7 +364,7 @@ struct Pool {
 struct Over {
     about: About,
     minimum_effect: f64,
-    /// By the machine's number, in order.
+    /// Machine numbers in ascending order, with the values of each.
     machines: Vec<(usize, Own)>,
 }
 
@@ -380,14 +379,14 @@ impl Over {
                     known.add(own);
                 }
             }
-            // Machines come in the order of their numbers, but for those of several plans.
+            // Machine numbers mostly arrive in ascending order; machines with several plans are the exception.
             Err(at) => self.machines.insert(at, (machine, own)),
         }
     }
 }
 
 impl Gathered {
-    /// Whether it is new.
+    /// Adds a directory's summary. Returns whether its run is new.
     fn add(&mut self, digest: Digest) -> bool {
         if !self.known.insert(digest.identity) {
             self.survey.twice += 1;
@@ -415,7 +414,8 @@ impl Gathered {
                     minimum_effect: digest.minimum_effect,
                     machines: Vec::new(),
                 });
-                // One plan's metric has one unit; another is another vtax's and no part of this mean.
+                // A metric of one plan has one unit; another unit is from another version of vtax and is left out of
+                // this mean.
                 if over.about.unit == value.about.unit {
                     over.about.source = over.about.source.max(value.about.source);
                     over.add(machine, value.own);
@@ -448,7 +448,7 @@ impl Gathered {
     }
 }
 
-/// Gives the verdicts, p adjusted within each family: the headlines, and the rest.
+/// Sets the verdicts, with p adjusted within each family: the headlines, and the rest.
 fn judge(findings: &mut [Finding]) {
     for headline in [true, false] {
         let family = findings
@@ -467,7 +467,7 @@ fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) 
     let machines = || over.machines.iter().map(|(_, own)| own);
     let refused = machines().find_map(|own| own.refused);
     let mut pairs = Groups::default();
-    // A mean over the other pairs would be one of those that fared well.
+    // With any pair without a ratio, a mean over the other pairs would be biased.
     for own in machines().filter(|_| refused.is_none()) {
         pairs.add(own.pairs);
     }
@@ -496,11 +496,11 @@ fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) 
     })
 }
 
-/// Columns of a metric's name, of its mean over machines, and of its ratio.
+/// Widths of the columns: metric name, and mean over machines.
 const NAME: usize = 24;
 const MEAN: usize = 26;
 
-/// The headline metrics as a table.
+/// Renders the headline metrics as a table.
 pub fn table(survey: &Survey, width: usize) -> String {
     let width = width.clamp(72, 120);
     let mut lines = vec![format!(

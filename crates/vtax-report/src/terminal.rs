@@ -1,4 +1,4 @@
-//! The table that a run ends with.
+//! Renders the table at the end of a run.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
@@ -10,7 +10,7 @@ use crate::stats::Verdict;
 use std::collections::HashMap;
 use vtax_core::{Source, counted, metric};
 
-/// The analysis as a table of at most `width` columns (72 at least), with ANSI colours if asked.
+/// Renders the analysis as a table of at most `width` columns (72 at least), optionally with ANSI colours.
 pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
     let mut page = Page {
         text: String::new(),
@@ -20,7 +20,7 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
     page.heading(analysis);
     page.provisional(analysis);
     page.findings(analysis);
-    // Where nothing counts, numbers would only mislead; the reasons and what helps are below.
+    // Without counted trials the numbers would mislead; the reasons and the remedy follow below.
     if analysis.advice.is_none() {
         let compared = analysis.compared();
         for (workload, treatments) in analysis.by_workload() {
@@ -59,7 +59,7 @@ impl Page {
         }
     }
 
-    /// A paragraph wrapped to the width, each line indented.
+    /// Writes a paragraph wrapped to the width, with each line indented.
     fn paragraph(&mut self, style: &str, indent: &str, text: &str) {
         let room = self.width - indent.len();
         let mut line = String::new();
@@ -111,7 +111,7 @@ impl Page {
         }
     }
 
-    /// What was found, in words: the first number of each treatment.
+    /// Writes the findings in words: the first number of each treatment.
     fn findings(&mut self, analysis: &Analysis) {
         let first = |sentence: &&Sentence| {
             [metric::KNEE, metric::CPU_PER_WORK]
@@ -194,7 +194,7 @@ impl Page {
         let header = self.paint(DIM, &header);
         self.line(&header);
         for summary in treatments {
-            // What is varied stands at a name's end: one that does not fit has a line of its own.
+            // The varied levels are at the end of a name, so a name that does not fit has a line of its own.
             let mut label = clean(&summary.short);
             if columns(&label) > label_width {
                 self.line(&cut(&format!("  {label}"), self.width));
@@ -292,7 +292,7 @@ impl Page {
 }
 
 impl Page {
-    /// What the columns are, as far as they are there.
+    /// Writes the legend of the columns that are present.
     fn legend(&mut self, analysis: &Analysis) {
         let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
         let shown = metrics.filter(|of| of.headline).map(|of| of.certainty);
@@ -336,14 +336,14 @@ fn letter(source: Source) -> &'static str {
     }
 }
 
-/// Text without control characters, so that no label can steer the terminal.
+/// Text without control characters, so that no label can send terminal escapes.
 pub(crate) fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()
 }
 
-/// Columns that a text takes; the alphabets of tables have one column a character.
+/// Display width of a text; the alphabets of tables have one column per character.
 fn columns(text: &str) -> usize {
     text.chars().count()
 }

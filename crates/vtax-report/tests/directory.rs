@@ -1,4 +1,4 @@
-//! The results directory: nothing lost, nothing half-written, damage named.
+//! Tests of the results directory: no lost data, no partial files, and a clear error for each kind of damage.
 
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -75,7 +75,7 @@ fn an_unfinished_trial_is_invisible_and_removed_by_resume_but_not_by_reading() {
     let mut samples = writer.samples().unwrap();
     let id = samples.register(&series("target", "cpu.total_ns"));
     samples.push(id, Nanoseconds(1), 1.0).unwrap();
-    // As after kill -9: no destructor runs.
+    // Like kill -9: no destructor runs.
     std::mem::forget(samples);
     std::mem::forget(writer);
     let reader = ResultsDir::open(results.path()).unwrap();
@@ -155,7 +155,7 @@ fn a_damaged_trial_is_named_with_a_remedy_and_the_others_load() {
             "{message}"
         );
     }
-    // Damage is for a person to judge: only moving the directory away makes the trial pending.
+    // A damaged trial is not pending; it becomes so when its directory is moved away.
     assert!(results.pending().is_empty());
     fs::rename(results.trial_path(2), folder.path().join("away")).unwrap();
     assert_eq!(results.pending(), [2]);
@@ -215,7 +215,7 @@ fn a_newer_format_is_refused_by_name() {
         ResultsDir::open(results.path()),
         Err(ResultsError::NewerFormat { found: 7, .. })
     ));
-    // What a newer vtax wrote is not damaged.
+    // A trial in a newer format is not damaged.
     assert!(results.damaged().is_empty());
 }
 
@@ -420,7 +420,7 @@ fn samples_survive_many_row_groups_and_series_are_selected() {
     assert!(reader.load(|_, _| false).unwrap().is_empty());
 }
 
-/// A file with the columns of samples, of `rows` rows with this owner, encoded otherwise than vtax does.
+/// Writes a file with the columns of samples: `rows` rows with this owner, in an encoding that vtax does not use.
 fn write_strangely(path: &Path, rows: usize, owner: &str, of_owner: WriterPropertiesBuilder) {
     let schema = "message samples { required int64 t_ns; required binary owner (UTF8); required binary metric (UTF8); required binary unit (UTF8); required binary kind (UTF8); required binary source (UTF8); required double value; }";
     let properties = of_owner

@@ -1,4 +1,4 @@
-//! Runs of one plan over time: since which run a number is another.
+//! Tests of histories: the first run with a changed number, over runs of one plan.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -10,7 +10,7 @@ use vtax_report::results::ResultsDir;
 use vtax_report::stats::Random;
 use vtax_testkit::results::Fake;
 
-/// The run of one day, on which a VM costs `factor` more than usual.
+/// The run of one day, on which a VM's cost is multiplied by `factor`.
 fn run(folder: &Path, day: u32, kernel: &str, factor: f64) -> Analysis {
     let path = folder.join(format!("day-{day:02}"));
     let fake = Fake {
@@ -54,7 +54,7 @@ fn twelve_days(folder: &Path) -> Vec<Analysis> {
             run(folder, day, kernel, level * noise)
         })
         .collect();
-    // The order in which directories are given is not that of time.
+    // The order of the directories is not chronological.
     runs.reverse();
     runs
 }

@@ -1,5 +1,5 @@
-//! Results of more treatments and metrics than anybody has: the time grows with their number, not with its
-//! square, and beyond a limit they are refused.
+//! Results with more treatments and metrics than a real run: the time grows with their number, not with its square, and
+//! results beyond a limit are refused.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use vtax_report::results::{ResultsDir, ResultsError, RunInfo, Scheduled, Treatme
 use vtax_report::{compare, terminal};
 use vtax_testkit::results::Fake;
 
-/// A run of one block with this many treatments, each of a workload, a platform and a level of its own,
-/// against the first; of them `run` have a trial.
+/// A run of one block with `count` treatments, each of a workload, a platform and a level of its own, against the
+/// first; `run` of them have a trial.
 fn treatments(folder: &Path, count: usize, run: usize) -> ResultsDir {
     let fake = Fake::default();
     let results = fake.write(&folder.join("pattern"));
@@ -52,7 +52,7 @@ fn treatments(folder: &Path, count: usize, run: usize) -> ResultsDir {
     results
 }
 
-/// A run of one trial with this many headline metrics.
+/// A run of one trial with `count` headline metrics.
 fn metrics(folder: &Path, count: usize) -> ResultsDir {
     let results = treatments(folder, 2, 2);
     for index in [0, 1] {
@@ -70,7 +70,7 @@ fn metrics(folder: &Path, count: usize) -> ResultsDir {
     results
 }
 
-/// Written without the care that a finished trial is given: a test may lose it.
+/// Writes a trial without the syncs of a finished trial, which a test does not need.
 fn put(results: &Path, trial: &Trial) {
     let folder = results.join(format!("trials/{:04}", trial.index));
     fs::create_dir_all(&folder).unwrap();
@@ -78,14 +78,14 @@ fn put(results: &Path, trial: &Trial) {
     fs::write(folder.join("trial.json"), text).unwrap();
 }
 
-/// The time that the calling thread has run for, in nanoseconds: what else the machine does is not in it.
+/// CPU time of the calling thread in nanoseconds, which excludes the rest of the machine's work.
 fn processor_time() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     let first = text.split_whitespace().next().unwrap();
     first.parse().unwrap()
 }
 
-/// Analysis, table, page and comparison of a run: the least of three turns.
+/// CPU time of analysis, table, page and comparison of a run: the least of three measurements.
 fn cost(results: &ResultsDir) -> u64 {
     let turn = || {
         let before = processor_time();
@@ -100,7 +100,8 @@ fn cost(results: &ResultsDir) -> u64 {
     turn().min(turn()).min(turn())
 }
 
-/// Ten times as much may cost ten times as much, and three times that for caches of a busy machine; its square is 100.
+/// Largest growth for ten times the input: ten, and three times that for caches of a busy machine. The square would be
+/// 100.
 const GROWTH: u64 = 30;
 
 #[test]

@@ -1,4 +1,4 @@
-//! Results of several machines: told apart, put together, refused.
+//! Tests of results of several machines: identity, merge, and refusal.
 
 use serde_json::json;
 use std::fs;
@@ -10,7 +10,7 @@ use vtax_testkit::results::Fake;
 
 const KERNEL: &str = "6.1.0";
 
-/// A directory of the blocks that `holds` says, as a machine of that boot and kernel left it.
+/// A results directory with the blocks for which `holds` is true, of a machine with this boot and kernel.
 fn shard(
     fake: &Fake,
     path: &Path,
@@ -67,7 +67,7 @@ fn shards_of_four_machines_become_one_directory_that_says_the_same() {
     let said = merged.fleet.sentences(&merged.comparisons).join("\n");
     assert!(said.contains("4 machines of one kind"), "{said}");
     assert!(alone.comparisons.iter().all(|of| of.machines.is_none()));
-    // Again, with one of them given twice: nothing comes double and nothing goes.
+    // A second merge with one source given twice adds no duplicates and removes nothing.
     let twice = [
         shards,
         vec![ResultsDir::open(&folder.path().join("shard2")).unwrap()],
@@ -92,7 +92,7 @@ fn a_block_that_two_machines_ran_is_one_machines_and_the_fuller_one() {
     let died = shard(&fake, &folder.path().join("died"), "a", KERNEL, |block| {
         block < 6
     });
-    // Killed in the middle of block 5.
+    // A run killed in the middle of block 5.
     let last = *died.trial_indexes().last().unwrap();
     fs::remove_dir_all(died.trial_path(last)).unwrap();
     let into = folder.path().join("merged");
@@ -112,7 +112,7 @@ fn a_block_that_two_machines_ran_is_one_machines_and_the_fuller_one() {
     let machines = merged.machines().unwrap();
     assert_eq!(machines.of(4).unwrap().name(), "a");
     assert_eq!(machines.of(5).unwrap().name(), "b");
-    // What the other had of it is kept.
+    // The other machine's trials of that block are kept.
     assert!(!merged.attempts().is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! Text of a results directory is text in its report, whatever it is.
+//! Tests of escaping: text from a results directory remains text in its report.
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -10,10 +10,10 @@ use vtax_report::results::ResultsDir;
 use vtax_testkit::markup::{FRAGMENTS, skeleton, text_of};
 use vtax_testkit::results::{Fake, ramp};
 
-/// Keys whose values are words of the format. All others have free text.
+/// Keys with values from the format's vocabulary. All other values are free text.
 const FORMAT: [&str; 5] = ["better", "outcome", "role", "source", "unit"];
 
-/// Appends to every free text, and to the names of facts and factors.
+/// Appends `words` to every free text, and to the names of facts and factors.
 fn append(value: &mut Value, words: &str) {
     match value {
         Value::String(text) => text.push_str(words),
@@ -35,7 +35,7 @@ fn append(value: &mut Value, words: &str) {
     }
 }
 
-/// The files of a results directory that hold text, as they were made.
+/// The text files of a results directory, as created.
 struct Texts {
     path: PathBuf,
     files: Vec<(PathBuf, Value)>,
@@ -59,7 +59,7 @@ impl Texts {
         }
     }
 
-    /// The report of the directory with these words in every text.
+    /// The report of the directory after `words` are appended to every text.
     fn report(&self, words: &str) -> String {
         for (file, original) in &self.files {
             let mut value = original.clone();
@@ -93,7 +93,7 @@ fn directories(folder: &Path) -> [Texts; 2] {
     ]
 }
 
-/// Text with parts of markup. It begins with a word, since a name without an addition may be one that is known.
+/// Text with parts of markup. It begins with a word, since a name without an addition may be a known one.
 fn words() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         prop::sample::select(&FRAGMENTS[..]).prop_map(str::to_owned),

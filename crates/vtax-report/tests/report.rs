@@ -1,4 +1,4 @@
-//! From a results directory to every form of report.
+//! Tests of every form of report, from a results directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +24,7 @@ fn page(results: &ResultsDir, analysis: &Analysis) -> String {
     render(analysis, &Provenance::of(results))
 }
 
-/// Leaves a report to look at in the build's temporary directory.
+/// Writes a report for inspection to the build's temporary directory.
 fn keep(fake: &Fake, name: &str) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&path);
@@ -210,7 +210,7 @@ fn the_report_is_one_file_that_asks_for_nothing_else() {
         "<iframe",
         "<img",
     ] {
-        // The inlined libraries speak of such things; the page itself must not.
+        // Only the page itself is checked; the inlined libraries may contain these words.
         let page = html.split("<script>").next().unwrap();
         assert!(!page.contains(request), "the page contains {request}");
     }
@@ -363,7 +363,7 @@ fn a_slow_start_of_every_trial_is_seen() {
     };
     assert_eq!(steady("native"), SteadyState::Flat);
     assert_eq!(steady("qemu"), SteadyState::WarmUp);
-    // The words are the target's; the series are its host's, which sends what the target receives.
+    // The words describe the target; the series are its host's, which sends the bytes that the target receives.
     let receives = analysis
         .treatments
         .iter()
@@ -588,7 +588,7 @@ fn exports_hold_every_trial_and_metric() {
     );
 }
 
-/// An emulated guest's flag is worse than a model's, and both are facts about its joules.
+/// The source of an emulated guest's joules is worse than `modelled`, and both facts are shown.
 #[test]
 fn modelled_joules_of_an_emulated_guest_show_both_flags_and_the_model() {
     let words = "mine, of 2026-03-01, fitted to wall (off by 0.8 W typically, 2.1 W at worst)";
@@ -676,7 +676,7 @@ fn words_and_colours_follow_the_kind_of_a_platform_and_not_its_name() {
         trouble: false,
         ..Fake::default()
     });
-    // The plan calls them otherwise, and has two of one kind.
+    // The plan has other names, and two platforms of one kind.
     for index in results.trial_indexes() {
         let mut trial = results.trial(index).unwrap();
         let treatment = &mut trial.treatment;
@@ -943,7 +943,7 @@ fn distributions_add_up_over_trials_and_are_compared_where_all_kept_the_objectiv
         at.unwrap()["value"].as_f64().unwrap()
     };
     assert!(p99("neighbours = disk+net") > p99("neighbours = none"));
-    // A damaged file costs its distributions and is named.
+    // A damaged file loses its distributions and is named.
     fs::write(results.trial_path(0).join("latencies.hlog"), "not a log\n").unwrap();
     let damaged = analyse(&results).unwrap();
     assert_eq!(damaged.counts.counted, 12);
@@ -995,7 +995,7 @@ fn what_was_run_again_is_shown_beside_its_replacement() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::default();
     let results = fake.write(&folder.path().join("run"));
-    // Trial 4 is suspect, 11 failed; the second attempt at 4 counts, that at 11 is not run yet.
+    // Trial 4 is suspect, trial 11 failed; the second attempt at 4 counts, that at 11 has not run yet.
     results.set_aside(4, Aside::Again).unwrap();
     results.set_aside(11, Aside::Failed).unwrap();
     let quiet = Fake {
@@ -1026,8 +1026,8 @@ fn what_was_run_again_is_shown_beside_its_replacement() {
     assert!(!text.contains("foreign load"), "attempts are left out");
 }
 
-/// A run in emulated hosts: every number depends on the treatment and the seed alone. `change` sees
-/// each trial with its seed in its facts, before its numbers are made.
+/// A run in emulated hosts: every number depends only on the treatment and the seed. `change` modifies each trial, with
+/// its seed among its facts, before its numbers are generated.
 fn emulated(blocks: u32, change: impl Fn(&mut Trial)) -> (tempfile::TempDir, ResultsDir, Analysis) {
     let fake = Fake {
         platforms: vec!["native", "qemu"],
@@ -1093,7 +1093,7 @@ fn repetitions_of_one_seed_are_exact() {
             page(&results, &analysis),
             terminal::table(&analysis, 100, false),
         ] {
-            // The script of the page is not ours.
+            // The script of the page is left out of the check.
             let shown = shown.split("<script>").next().unwrap();
             let rules = shown.find("How each number is made").unwrap_or(shown.len());
             let words: Vec<&str> = shown[..rules].split_whitespace().collect();
@@ -1163,7 +1163,7 @@ fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
     assert_eq!(analysis.counts.suspect, 3);
     let reason = analysis.trials.iter().find_map(|row| row.suspect.first());
     assert!(reason.unwrap().contains("seed 9"), "{reason:?}");
-    // With no other trial of its treatment it counts, as what it is: of another seed.
+    // With no other trial of its treatment it counts, with its own seed.
     let (_folder, _, analysis) = emulated(1, stuck(0));
     let vm = cpu(&analysis);
     assert_eq!(
@@ -1175,7 +1175,7 @@ fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
     assert!(analysis.sentences[0].text.contains("at least 4 seeds"));
 }
 
-/// A run of which all VM trials are suspect, or all trials.
+/// A run with suspect trials: those of the VM, or all.
 fn suspect(only_vms: bool) -> (tempfile::TempDir, Analysis) {
     let fake = Fake {
         blocks: 6,

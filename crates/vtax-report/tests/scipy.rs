@@ -1,4 +1,4 @@
-//! The statistics give what SciPy and statsmodels give on the same generated data sets.
+//! Compares the statistics with SciPy and statsmodels on the same generated data sets.
 
 use serde_json::{Value, json};
 use std::process::Command;
@@ -9,7 +9,7 @@ use vtax_report::stats::{
 use vtax_testkit::needs::python_modules;
 use vtax_testkit::results::normal;
 
-/// The same numbers by other hands. E-divisive's statistic is computed by its definition.
+/// The same statistics from SciPy and statsmodels. E-divisive's statistic is computed from its definition.
 const SCRIPT: &str = r#"
 import json, sys
 import numpy as np
@@ -62,7 +62,7 @@ print(json.dumps(out, default=float))
 "#;
 
 const SETS: u64 = 200;
-/// From here on the sign flips are a random selection.
+/// Number of pairs from which the sign flips are a random selection.
 const SAMPLED_FLIPS: usize = 15;
 
 fn close(what: &str, found: f64, expected: &Value) {
@@ -134,7 +134,7 @@ fn statistics_agree_with_scipy_and_statsmodels() {
             ..7 => close("p of few pairs", tax.p, &there["student_p"]),
             7..SAMPLED_FLIPS => close("p of flips", tax.p, &there["flip_p"]),
             _ => {
-                // Five standard errors of 10,000 draws.
+                // Five standard errors for 10,000 draws.
                 let error = 5.0 * (flips * (1.0 - flips) / 1e4).sqrt() + 2e-4;
                 assert!((tax.p - flips).abs() < error, "{} {flips}", tax.p);
             }

@@ -1,5 +1,5 @@
-//! What the statistics promise, by simulation: coverage, false calls and power under the noise, drift, differences
-//! between blocks, outliers and exponential tails of real hosts. `docs/method.md` has the tables that `--nocapture` prints.
+//! Tests of the statistics by simulation: coverage, false calls and power under the noise, drift, differences between
+//! blocks, outliers and exponential tails of real hosts. `--nocapture` prints the tables of `docs/method.md`.
 
 use vtax_report::results::Better;
 use vtax_report::stats::{
@@ -7,20 +7,20 @@ use vtax_report::stats::{
     paired_tax, pairs_to_show, seed_of, tax_over, verdict,
 };
 
-/// Data sets of each cell in `make test-all`: a share of 0.05 is known to a standard error of 0.005.
+/// Number of data sets per cell in `make test-all`: a share of 0.05 has a standard error of 0.005.
 const ALL_SETS: usize = 2000;
-/// In every other run.
+/// Number of data sets per cell in every other run.
 const SETS: usize = 400;
 
-/// How much wider than those of [`ALL_SETS`] the bounds of a share around 0.05 are for so few sets: three standard errors
-/// of each.
+/// Slack for fewer sets: the widening of the bounds of a share around 0.05 relative to [`ALL_SETS`], at three standard
+/// errors of each.
 fn slack(sets: usize) -> f64 {
     let error = |sets: usize| 3.0 * (0.05 * 0.95 / sets as f64).sqrt();
     error(sets) - error(ALL_SETS)
 }
 /// Numbers of pairs.
 const PAIRS: [usize; 8] = [3, 4, 5, 6, 7, 8, 10, 30];
-/// Scatter of a trial.
+/// Standard deviation of a trial's noise.
 const NOISE: f64 = 0.05;
 
 /// A standard normal number (Box and Muller 1958).
@@ -29,7 +29,7 @@ fn normal(random: &mut Random) -> f64 {
     radius * (2.0 * std::f64::consts::PI * random.uniform()).cos()
 }
 
-/// What happens beside lognormal noise.
+/// Effects in addition to lognormal noise.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum World {
     Noise,
@@ -80,7 +80,7 @@ impl World {
             .unzip()
     }
 
-    /// The shares of data sets of which each of `hold` is true.
+    /// The shares of data sets for which each predicate of `hold` is true.
     fn shares<const N: usize>(
         self,
         sets: usize,
@@ -144,7 +144,7 @@ fn coverage_and_false_calls(sets: usize) {
         );
         row(world, "coverage %", &coverage);
         row(world, "false \"different\" %", &called);
-        // Few values with outliers scatter so much that the interval is wider than it needs to be.
+        // Outliers among few values scatter so much that the interval is wider than necessary.
         let most = match world {
             World::Outliers | World::Busy => 0.99,
             World::Tails => 0.98,
@@ -158,14 +158,15 @@ fn coverage_and_false_calls(sets: usize) {
             );
         }
         for (n, share) in PAIRS.iter().zip(called) {
-            // 0.05 and three standard errors.
+            // 0.05 plus three standard errors.
             assert!(share <= 0.065 + slack, "{world:?}, n = {n}: {share}");
         }
     }
 }
 
-/// Reports of `size` headline comparisons with a shared baseline: the share of those that hold a false difference where
-/// nothing differs, and how many of the printed intervals cover the truth, where nothing and where half of it differs.
+/// Simulates reports of `size` headline comparisons with a shared baseline: the share of reports with a false
+/// difference where nothing differs, and the coverage of the printed intervals, where nothing and where half of it
+/// differs.
 fn reports(sets: usize, size: usize) {
     for n in [5, 8] {
         for (what, ratio) in [("nothing differs", 1.0), ("half differs by 1.10×", 1.1)] {
@@ -256,8 +257,8 @@ fn drift_and_blocks_hide_no_difference_of_10_percent() {
     }
 }
 
-/// What holds without and with the noise floor, over the same data sets: the share of intervals that contain the
-/// truth, and of those called different.
+/// Shares without and with the noise floor, over the same data sets: intervals that contain the truth, and verdicts of
+/// a difference.
 fn without_and_with_the_floor(world: World, n: usize, ratio: f64) -> [[f64; 2]; 2] {
     let mut random = Random::new(seed_of(&["floor", &format!("{world:?}")]) + n as u64);
     let mut held = [[0u32; 2]; 2];
@@ -298,7 +299,7 @@ fn the_noise_floor_makes_no_interval_cover_less_and_no_false_difference_more_fre
                 "{world:?}, n = {n}: {calls}"
             );
         }
-        // The floor rules: at some number of pairs it withholds a false difference.
+        // The floor has an effect: at some number of pairs it withholds a false difference.
         assert!(
             shares
                 .iter()
@@ -366,7 +367,7 @@ fn no_difference_is_claimed_against_its_interval_or_its_p() {
 fn the_same_is_said_where_the_interval_lies_within_the_minimum_effect_and_seldom_falsely() {
     let same = |tax: &Tax| verdict(tax, tax.student_p, 0.05) == Verdict::Same;
     for world in WORLDS {
-        // At the edge of what counts as the same, it is said in 2.5 % at most.
+        // At the limit of equality, the expected share of its verdict is at most 2.5 %.
         for n in [4, 6, 10, 12] {
             let share = world.share(n, 1.05, same);
             assert!(share <= 0.05, "{world:?}, n = {n}: {share}");
@@ -390,8 +391,8 @@ fn so_many_pairs_as_are_asked_for_show_the_effect_in_four_of_five_runs() {
     }
 }
 
-/// Fleets of so many machines and blocks, whose ratios have a standard deviation between machines of
-/// `between` times that of the blocks: how often the interval covers the truth.
+/// Simulates fleets of `machines` machines with `blocks` blocks, whose ratios have a standard deviation between
+/// machines of `between` times that of the blocks. Returns the coverage of the interval.
 fn fleets(machines: usize, blocks: usize, between: f64) -> f64 {
     let mut random = Random::new(seed_of(&["fleet"]) + (machines * 100 + blocks) as u64);
     let covered = (0..SETS).filter(|_| {
@@ -423,7 +424,7 @@ fn the_interval_over_machines_covers_the_truth_however_much_they_scatter() {
     }
 }
 
-/// The share of series of that length whose class is `Flat`.
+/// The share of series of this length with the class `Flat`.
 fn flat(length: usize, noise: f64, shape: impl Fn(f64) -> f64) -> f64 {
     let mut random = Random::new(seed_of(&["flat"]) + length as u64);
     let rounds = 200;

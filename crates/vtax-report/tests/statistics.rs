@@ -1,4 +1,4 @@
-//! The statistics hold what they promise: coverage, false calls, invariances, edge cases.
+//! Tests of the statistics' properties: coverage, false calls, invariances, edge cases.
 
 use proptest::prelude::*;
 use vtax_core::{Nanoseconds, SeriesKind};

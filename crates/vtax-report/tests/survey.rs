@@ -1,4 +1,4 @@
-//! Results of many machines, read as a stream, and their data set.
+//! Tests of surveys: results of many machines, read as a stream, and their data set.
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
@@ -14,7 +14,7 @@ use vtax_report::results::ResultsDir;
 use vtax_report::survey::{Survey, directories, survey, table};
 use vtax_testkit::results::Fake;
 
-/// A run of one machine, on which a VM costs more by a factor.
+/// A run of one machine, on which a VM's cost is multiplied by `factor`.
 fn run(path: &Path, boot: &str, kernel: &str, factor: f64) -> ResultsDir {
     let fake = Fake {
         blocks: 3,
@@ -100,7 +100,7 @@ fn machines_count_once_each_and_kinds_are_never_mixed() {
     assert!(text.contains("run.json is corrupted"), "{text}");
 }
 
-/// The finding of a VM's CPU in the only kind of machines.
+/// The finding about a VM's CPU in the only kind of machines.
 fn vms_cpu(found: &Survey) -> &vtax_report::survey::Finding {
     let mut findings = found.kinds[0].findings.iter();
     let wanted = "qemu · http-rate";
@@ -109,7 +109,7 @@ fn vms_cpu(found: &Survey) -> &vtax_report::survey::Finding {
         .unwrap()
 }
 
-/// A run that began at another moment than the others.
+/// Sets another start, so that the run differs from the others.
 fn started(results: &ResultsDir, at: u32) {
     let file = results.path().join("run.json");
     let text = fs::read_to_string(&file).unwrap();
@@ -225,7 +225,7 @@ fn the_data_set_holds_every_trial_and_metric_once() {
     assert!(rows > 1000);
 }
 
-/// What docs/fleet.md asks of a data set, and how many rows there are.
+/// The query of a data set in docs/fleet.md, with the number of rows.
 const QUERY: &str = "
 import duckdb, sys
 file = sys.argv[1]
@@ -264,7 +264,7 @@ fn duckdb_reads_the_data_set_as_the_documentation_says() {
         };
         medians.insert((machine, treatment), median.parse::<f64>().unwrap());
     }
-    // Machine b's VM costs a fifth more than a's, whose trials are the same but for that.
+    // Machine b's VM costs a fifth more than a's; their trials are equal otherwise.
     let of = |machine, treatment| medians[&(machine, treatment)];
     let vm = medians
         .keys()

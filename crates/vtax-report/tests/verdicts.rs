@@ -1,5 +1,5 @@
-//! What a report, a comparison of runs and a survey claim of runs whose numbers are made up: differences under drift,
-//! equality, what would show more, outliers, machines, and the checks on the design.
+//! Tests of the verdicts in reports, comparisons of runs and surveys of generated runs: differences under drift,
+//! equality, needed repetitions, outliers, machines, and the checks on the design.
 
 use serde_json::json;
 use std::fs;
@@ -23,7 +23,7 @@ fn fake(blocks: u32) -> Fake {
     }
 }
 
-/// A run in which a trial of the workload `iperf3-receive` costs what `cost` says.
+/// A run in which a trial of the workload `iperf3-receive` has the cost that `cost` returns.
 fn write(path: &Path, blocks: u32, cost: impl Fn(&Trial) -> f64) -> ResultsDir {
     let results = fake(blocks).write(path);
     set(&results, cost);
@@ -52,7 +52,7 @@ fn is_vm(trial: &Trial) -> bool {
     trial.treatment.platform == "qemu"
 }
 
-/// A scatter of that size, which is a trial's own.
+/// Noise of this size, fixed for each trial.
 fn noise(trial: &Trial, size: f64) -> f64 {
     (size * normal(&mut Random::new(u64::from(trial.index) + 1))).exp()
 }
@@ -144,7 +144,7 @@ fn drift_order_and_correlation_are_one_line_each_and_a_quiet_run_has_none() {
         drift[0].contains("by +") && drift[0].contains("of one block"),
         "{drift:?}"
     );
-    // Six treatments a block: later ones cost more.
+    // Six treatments per block, with a cost that rises with the place in the block.
     let order = lines(&|trial| noise(trial, 0.01) * (1.0 + 0.05 * f64::from(trial.index % 6)));
     assert!(
         order.len() == 1 && order[0].starts_with("Order within a block: "),
@@ -159,7 +159,7 @@ fn drift_order_and_correlation_are_one_line_each_and_a_quiet_run_has_none() {
     );
 }
 
-/// Shards of that many machines, of four blocks each.
+/// Shards of `machines` machines, with four blocks each.
 fn fleet(folder: &Path, machines: u32, cost: impl Fn(u32, &Trial) -> f64) -> Vec<ResultsDir> {
     let fake = fake(4 * machines);
     let shards = (0..machines).map(|at| {
@@ -291,8 +291,8 @@ fn every_comparison_of_pairs_has_a_noise_floor_that_its_interval_holds() {
 
 #[test]
 fn a_difference_below_the_noise_floor_is_not_claimed_and_the_sentence_has_the_floor() {
-    // Both go up and down from block to block, the treatment a little more: successive ratios are as far apart as
-    // they can be, so their mean square exceeds their variance.
+    // Both rise and fall from block to block, the treatment a little more. Successive ratios are as far apart as
+    // possible, so their mean square exceeds their variance.
     let (_folder, analysis) = run(BLOCKS, |trial| {
         let up = trial.block % 2 == 1;
         match (is_vm(trial), up) {
@@ -321,7 +321,7 @@ fn disturbed_trials_count_and_the_sentence_the_table_and_the_record_say_so() {
     let old = "other programs used 3.20 s of CPU time, 41.0 % of the machine (limit 5.0 %)";
     for index in 0..u32::try_from(results.run().schedule.len()).unwrap() {
         let mut trial = results.trial(index).unwrap();
-        // As records had it that had no list of disturbances.
+        // The form of records without a list of disturbances.
         trial.suspect.push(old.to_owned());
         results.rewrite_trial(&trial).unwrap();
         let read = results.trial(index).unwrap();

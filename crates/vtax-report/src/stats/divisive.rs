@@ -12,7 +12,7 @@ const SHORTEST_SEGMENT: usize = 2;
 const ARRANGEMENTS: u32 = 1_999;
 /// Significance level of each test.
 const ALPHA: f64 = 0.05;
-/// Longest series that is tested, since the time of a test grows with the square of the length. The caller cuts a longer
+/// Longest series that is tested, since the time of a test grows with the square of the length. Callers cut a longer
 /// one to its last values.
 pub const LONGEST_SERIES: usize = 400;
 
