@@ -21,7 +21,7 @@ pub struct Fleet {
     pub blocks: Vec<usize>,
     /// Data left out of several machines' results, in sentences.
     pub notes: Vec<String>,
-    /// Machine of each completed block.
+    /// Machine of each block that was run; empty for emulated hosts, which do not differ.
     #[serde(skip)]
     of: BTreeMap<u32, usize>,
 }

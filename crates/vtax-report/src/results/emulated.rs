@@ -6,7 +6,7 @@ pub const SEED: &str = "testbed.seed";
 pub const INSTRUCTION_NS: &str = "testbed.instruction_ns";
 /// Number of times that the host got stuck and the trial was restarted with another seed.
 pub const STUCK: &str = "testbed.stuck";
-/// The emulator: version of QEMU.
+/// The QEMU that emulates the host.
 pub const QEMU: &str = "testbed.qemu";
 /// Speed of the processors by frequency.
 pub const FREQUENCY: &str = "testbed.frequency";

@@ -1,4 +1,4 @@
-//! Writes and reads `latencies.hlog`: the distributions of a trial as an HdrHistogram interval log.
+//! Writes and reads `latencies.hlog`: the distributions of a trial in the format of HdrHistogram's interval log.
 
 use super::ResultsError;
 use base64::Engine;

@@ -21,7 +21,7 @@ const ENCODINGS: [i64; 3] = [0, 2, 8];
 /// Refuses a file whose footer is longer than any that vtax writes.
 ///
 /// # Errors
-/// A message for the reader.
+/// The reason, as text for a message.
 pub(super) fn check_footer(file: &File) -> Result<(), String> {
     let length = file.metadata().map_err(|cause| cause.to_string())?.len();
     let mut end = [0; 8];
@@ -43,7 +43,7 @@ pub(super) fn check_footer(file: &File) -> Result<(), String> {
 /// Refuses row groups and pages that are larger than any that vtax writes, or encoded otherwise.
 ///
 /// # Errors
-/// A message for the reader.
+/// The reason, as text for a message.
 pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), String> {
     let mut pages = 0;
     for group in metadata.row_groups() {

@@ -31,7 +31,7 @@ pub struct Weights {
     pub other: f64,
 }
 
-/// Default weights of the charging itself: estimates.
+/// Default weights of the charging: estimates, for lack of measured ones.
 impl Default for Weights {
     fn default() -> Self {
         Self {
