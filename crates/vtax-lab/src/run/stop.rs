@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn one_trial_that_counts_is_not_enough() {
         assert!(!stops(|block| match block {
-            0 => (Some(50.0), TrialOutcome::Complete, Vec::new()),
+            1 => (Some(50.0), TrialOutcome::Complete, Vec::new()),
             _ => (
                 None,
                 TrialOutcome::Failed("no answer".to_owned()),
