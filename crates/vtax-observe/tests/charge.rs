@@ -18,7 +18,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use vtax_core::{Nanoseconds, counter};
-use vtax_observe::charge::{Charger, ChargerOptions, MethodChoice, Roster, Stage, instruments};
+use vtax_observe::charge::{
+    Charger, ChargerOptions, KeptPrograms, MethodChoice, Roster, Stage, instruments,
+};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::guests::{Guests, Hierarchy};
 use vtax_observe::{Readings, Roots, Snapshot};
@@ -109,7 +111,8 @@ fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
         charger.pass(&SystemClock).unwrap();
     }
     let before = programs();
-    let (mut instruments, absent) = instruments(&subjects, Some(&charger), &roots);
+    let (mut instruments, absent) =
+        instruments(&subjects, Some(&charger), &KeptPrograms::default(), &roots);
     assert_eq!(programs(), before, "none is attached twice: {absent:?}");
     let mut readings = Readings::default();
     let mut softirqs = || {
