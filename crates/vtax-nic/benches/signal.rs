@@ -1,4 +1,4 @@
-//! What a signal costs that cannot wait, beside a plain write: processor time of the thread.
+//! Compares the processor time of a signal that never blocks with that of a plain write to the event descriptor.
 //!
 //! `cargo bench -p vtax-nic --bench signal`
 

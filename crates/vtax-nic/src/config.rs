@@ -36,13 +36,13 @@ pub enum ConfigError {
     /// Two ports or taps with one name.
     #[error("two ports are called {0}: give them names")]
     SameName(String),
-    /// A network in which nobody can be reached.
+    /// A network with a single member.
     #[error("network {0:?} has one port only: add another port or a tap to it")]
     OnePort(String),
-    /// Two ports own an address.
+    /// Two ports with one address.
     #[error("ports {0} and {1} have the same address: it is one port's alone")]
     SameAddress(String, String),
-    /// No worker.
+    /// No worker threads.
     #[error("threads is at least 1")]
     NoThread,
 }

@@ -67,7 +67,7 @@ impl FrontEnd {
         }
     }
 
-    /// Listens on a path. A socket there on which nobody listens any more is replaced.
+    /// Listens on a path. A socket at that path without a listener is replaced.
     ///
     /// # Errors
     /// When it cannot listen there.

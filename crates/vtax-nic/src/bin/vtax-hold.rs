@@ -24,11 +24,11 @@ usage: vtax-hold INTERFACE [--hold-us N] [--lease-s N] [--once]   ask, and renew
   --lease-s N   for how long, in seconds (60); renewed at half of it
   --once        do not renew";
 
-/// Attempts at one answer, and how long each waits.
+/// The number of attempts to get an answer, and the timeout of each.
 const ATTEMPTS: u32 = 3;
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why no hold was asked for.
+/// Why the request for a hold failed.
 #[derive(Debug, thiserror::Error)]
 enum HoldError {
     #[error("{0} needs a number")]
@@ -143,7 +143,7 @@ fn run(arguments: &Arguments) -> Result<(), HoldError> {
         if arguments.once {
             return Ok(());
         }
-        // Half of what was granted, so that a lost answer does not lose the lease.
+        // A renewal after half of the granted lease: one lost answer does not end the lease.
         std::thread::sleep(Duration::from_secs((reply.lease_s / 2).max(1).into()));
     }
 }

@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// The ports and what is in force on them.
+    /// The ports and the hold in force on each.
     List {
         /// Only this one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ pub enum Request {
         #[serde(default = "one_second")]
         interval_ms: u32,
     },
-    /// Changes a port's policy or controller; what is not given stays.
+    /// Changes a port's policy or controller. Absent fields stay.
     Set {
         /// The port; all if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,7 +114,7 @@ impl Change {
 pub struct Response {
     /// Whether the request was carried out.
     pub ok: bool,
-    /// Why not.
+    /// The reason of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The time of the answer in ns on the monotonic clock, by which rates are computed from counters.
@@ -189,7 +189,7 @@ impl Job {
 
     /// Sends the reports. Must be called also if no port is concerned.
     pub fn answer(self, reports: Vec<Report>) {
-        // The receiver may have stopped to wait.
+        // The receiver may have stopped waiting.
         let _ = self.answer.send(reports);
     }
 }
@@ -226,7 +226,7 @@ pub struct MailboxSender {
 /// Makes a worker's mailbox and its sender.
 ///
 /// # Errors
-/// The kernel gives no eventfd.
+/// When the kernel cannot create an eventfd.
 pub fn mailbox() -> std::io::Result<(MailboxSender, Mailbox)> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let event = Arc::new(rustix::event::eventfd(0, flags)?);
@@ -324,7 +324,7 @@ impl Response {
         }
     }
 
-    /// As a line, with its end.
+    /// Returns the answer as a line, with its line feed.
     pub fn to_line(&self) -> Vec<u8> {
         let mut line = serde_json::to_vec(self).unwrap_or_else(|error| {
             format!(r#"{{"ok":false,"at_ns":0,"error":"cannot write the answer: {error}"}}"#).into()

@@ -9,8 +9,8 @@
 //! | 5 | 1 | operation: 1 ask, 2 release, 3 query; an answer has bit 7 set as well |
 //! | 6 | 1 | enable: 1 hold, 0 do not hold |
 //! | 7 | 1 | status, 0 in a request: see [`Status`] |
-//! | 8 | 4 | T_buf in µs; in an answer: what is in force |
-//! | 12 | 4 | lease in seconds; in an answer: what is left |
+//! | 8 | 4 | T_buf in µs; in an answer: the T_buf in force |
+//! | 12 | 4 | lease in seconds; in an answer: the remaining time |
 //! | 16 | 8 | nonce, returned in the answer |
 
 /// EtherType 0x88B5, IEEE Std 802 local experimental 1.

@@ -7,7 +7,7 @@ use super::frame::{FRAME_LEN, FrameError, Operation, Reply, Request, Status};
 use super::policy::Policy;
 use crate::hold::{Bound, Nanos};
 
-/// A guest may ask this often on average, and this many times in a burst.
+/// The mean interval between a guest's requests, and the number of requests in a burst.
 const REQUEST_INTERVAL: Nanos = Nanos::from_micros(100_000);
 const REQUEST_BURST: u64 = 8;
 
@@ -325,7 +325,7 @@ mod tests {
                 })
                 .count()
         };
-        // A million a second for a second: the burst, then ten a second.
+        // A million requests in a second: the burst passes, then ten a second.
         assert_eq!(answered(&mut leases, Nanos(0), US(1), 1_000_000), 8 + 9);
         assert_eq!(
             answered(&mut leases, Nanos::from_secs(10), US(100_000), 100),

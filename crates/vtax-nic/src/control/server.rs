@@ -24,7 +24,8 @@ const MOST_CLIENTS: usize = 64;
 /// Bytes of unread answers at which a client's further lines wait.
 const PAUSE_BACKLOG: usize = 256 << 10;
 
-/// Bytes of unread answers at which a client is disconnected. A subscription can add so many.
+/// Bytes of unread answers at which a client is disconnected. The answers of a subscription are not paused and can
+/// reach it.
 const DISCONNECT_BACKLOG: usize = 4 << 20;
 
 /// The shortest interval of a subscription.
@@ -109,7 +110,7 @@ fn metrics(request: &http::Request<'_>, workers: &Mutex<Vec<MailboxSender>>) -> 
 }
 
 /// The accepted connection, if there is one. Without free descriptors the connection stays in the queue and the
-/// listener stays readable, so that this waits a moment before the next attempt.
+/// listener stays readable, so that this function sleeps before the next attempt.
 fn accepted<T>(result: io::Result<T>) -> Option<T> {
     match result {
         Ok(connection) => Some(connection),
@@ -130,7 +131,7 @@ struct Client {
     /// Whether to disconnect once the output is written.
     closing: bool,
     closed: bool,
-    /// When it last sent something.
+    /// The time of the client's last input.
     last_input: Instant,
 }
 
@@ -528,7 +529,7 @@ mod tests {
             most = most.max(unread(&server));
         }
         assert!((1..2 * PAUSE_BACKLOG).contains(&most), "{most} bytes");
-        // Who reads gets all its answers.
+        // A client that reads gets all its answers.
         let reader = std::thread::spawn(move || {
             let lines = BufReader::new(greedy).lines().take(LINES);
             lines.map(|line| line.unwrap().len()).min()
@@ -590,7 +591,7 @@ mod tests {
     fn silent_clients_of_the_metrics_keep_neither_operators_nor_scrapes_out() {
         let served = RunningServer::new();
         let silent: Vec<_> = (0..80).map(|_| served.connect("metrics")).collect();
-        // Time for all of them to be let in.
+        // Time to accept all of the clients.
         std::thread::sleep(Duration::from_millis(300));
         let mut client = served.connect("api");
         assert!(ask(&mut client, r#"{"op":"list"}"#).ok);

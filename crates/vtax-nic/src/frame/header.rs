@@ -122,8 +122,8 @@ impl NetHeader {
         }
     }
 
-    /// Of a TCP frame to be cut into segments of `size` bytes of payload, whose headers are `header_len` bytes, TCP's
-    /// from `transport` on. `None` for sizes that no frame has.
+    /// The header of a TCP frame to be cut into segments of `size` bytes of payload, whose headers are `header_len`
+    /// bytes, with TCP's from `transport` on. `None` for sizes that no frame has.
     pub fn segments(
         kind: GsoKind,
         size: usize,

@@ -8,7 +8,7 @@ const IPV6: u16 = 0x86dd;
 pub(super) const IPV6_HEADER: usize = 40;
 /// TCP's number as a protocol.
 pub(super) const TCP: u8 = 6;
-/// UDP's.
+/// UDP's number as a protocol.
 pub(super) const UDP: u8 = 17;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum Version {
 }
 
 impl Version {
-    /// The segmentation of its TCP.
+    /// The kind of TCP segmentation over this IP version.
     pub(super) fn tcp(self) -> GsoKind {
         match self {
             Self::V4 => GsoKind::Tcp4,
@@ -36,7 +36,7 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Of a frame whose transport header is said to begin at `transport`.
+    /// The positions in a frame whose transport header is at `transport`, according to its virtio-net header.
     pub(super) fn of(frame: &[u8], transport: usize) -> Option<Self> {
         let (version, network, least) = Self::network(frame)?;
         let fits = match version {
@@ -50,7 +50,7 @@ impl Layers {
         })
     }
 
-    /// Of a frame in which TCP follows on IP without options or extensions.
+    /// The positions in a frame in which TCP follows IP without options or extensions.
     pub(super) fn of_tcp(frame: &[u8]) -> Option<Self> {
         let (version, network, least) = Self::network(frame)?;
         let (is_plain, protocol) = match version {
@@ -101,7 +101,7 @@ impl Layers {
     /// header's checksum.
     pub(super) fn set_len(&self, frame: &mut [u8], len: usize) {
         let at = self.network;
-        // Packets longer than 64 KiB were refused before.
+        // The caller refuses packets longer than 64 KiB.
         let number = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
         match self.version {
             Version::V4 => {

@@ -191,7 +191,7 @@ mod tests {
     use crate::frame::{GsoKind, HEADER_LEN};
     use proptest::prelude::*;
 
-    /// Frames merged as far as that goes, each with its header and how many it is.
+    /// Merges frames as far as possible. Returns each result with its header and its number of frames.
     fn merged(frames: &[(Vec<u8>, NetHeader)]) -> Vec<(Vec<u8>, NetHeader, u16)> {
         let mut out: Vec<(Vec<u8>, NetHeader, u16)> = Vec::new();
         let mut stream: Option<Stream> = None;
@@ -267,7 +267,7 @@ mod tests {
             let mut frames = cut(&frame, header, false);
             frames[5].0[at.min(if v4 { 53 } else { 73 })] ^= 1 << bit;
             let whole = merged(&frames);
-            // What it was part of may go on behind it, and nothing is lost, whatever was changed.
+            // The segments after the changed one may form another stream. No change loses a frame.
             prop_assert!(whole.len() > 1);
             let mut again = Vec::new();
             for (frame, header, count) in whole {
@@ -329,7 +329,7 @@ mod tests {
         let payload = vec![7; 65_000];
         let (frame, header) = large(&payload, 1000, true);
         let mut frames = cut(&frame, header, false);
-        // It goes on for as long again.
+        // A second stream of the same length continues the first.
         let mut next = frame;
         next[34 + 4..34 + 8].copy_from_slice(&(0xffff_fff0_u32.wrapping_add(65_000)).to_be_bytes());
         next[18..20].copy_from_slice(&(0xffff_u16.wrapping_add(65)).to_be_bytes());

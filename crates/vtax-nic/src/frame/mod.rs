@@ -1,4 +1,4 @@
-//! Ethernet frames and their virtio-net headers, and the work that a sender leaves and a receiver does not do.
+//! Ethernet frames and their virtio-net headers, and the offloads that a sender uses and a receiver does not support.
 
 mod checksum;
 mod header;

@@ -19,7 +19,7 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// A front end that sends any messages with any descriptors, from the start on or once all runs.
+/// A front end that sends arbitrary messages with arbitrary descriptors, before the handshake or with running rings.
 pub fn messages(data: &[u8]) {
     let mut input = Input(data);
     let running = input.u8() & 1 == 1;
@@ -64,7 +64,7 @@ pub fn messages(data: &[u8]) {
             }
         }
         if let Some(hostile) = &hostile {
-            // The guest behind it goes on as it was.
+            // The guest's driver keeps offering frames.
             let head = u16::from(step % 16);
             TX.offer(&hostile.driver, TX.used_index(&hostile.driver), head);
         }
@@ -97,8 +97,8 @@ fn files(step: u8) -> Vec<OwnedFd> {
     (0..count).map(|_| make()).collect()
 }
 
-/// A message with a correct header. Its payload is what an honest front end could send, changed
-/// bit by bit as the input says.
+/// A message with a correct header. Its payload is one that an honest front end could send, with bits changed by the
+/// input.
 fn well_formed(input: &mut Input) -> Vec<u8> {
     let code = u32::from(input.u8() % 48);
     let ring = Ring(u64::from(input.u8() % 2));
@@ -191,7 +191,7 @@ pub fn control_frame(data: &[u8]) {
     }
 }
 
-/// What an operator, or who got hold of its socket, sends: lines of JSON, or HTTP.
+/// Input from an operator, or from an attacker with access to the socket: lines of JSON, or HTTP.
 pub fn operator(data: &[u8]) {
     for line in data.split(|byte| *byte == b'\n') {
         let Ok(request) = api::parse(line) else {

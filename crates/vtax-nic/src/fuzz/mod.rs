@@ -20,13 +20,13 @@ use crate::network::{Batch, Network, Port};
 use crate::poller::{Poller, PortId};
 use crate::testing::{BUFFERS, MEMORY, Peer, linux, port};
 
-/// A time far enough from 0 that nothing is mistaken for never.
+/// The start time. It is far from 0, so that no earlier time counts as never.
 const NOW: Nanos = Nanos(1_000_000_000_000);
 
-/// Longer inputs find nothing that shorter ones do not, only later.
+/// The limit of steps in one input. Longer inputs find the same faults, later.
 const MOST_STEPS: usize = 200;
 
-/// Numbers off the front of an input; zeros past its end.
+/// A reader of numbers from the start of an input. Past the end it returns zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -88,7 +88,7 @@ impl<'a> Input<'a> {
     }
 
     fn features(&mut self) -> Features {
-        // VERSION_1 is what every front end accepts; the fields of the header depend on the others.
+        // Every front end accepts VERSION_1. The other features select the fields of the header.
         let kept = self.u64() | Features::VERSION_1.0 | Features::PROTOCOL.0;
         Features(linux().0 & kept)
     }
@@ -107,7 +107,7 @@ struct HostileSwitch {
 }
 
 impl HostileSwitch {
-    /// The hostile port's driver goes through its start with its features, or has no front end.
+    /// Sets up the hostile port: its driver completes the handshake with the given features, or it has no front end.
     fn new(hostile: Option<Features>, neighbours: Features) -> (Self, Option<Peer>) {
         let poller = Poller::new().unwrap();
         let mut zero = port(0, Mode::Adaptive);
@@ -118,7 +118,7 @@ impl HostileSwitch {
         )
     }
 
-    /// Likewise, with any port for the hostile one.
+    /// Sets up the switch with any port in place of the hostile one.
     fn beside(zero: Port, poller: Poller, neighbours: Features) -> Self {
         let [mut one, mut two] = [1, 2].map(|number| port(number, Mode::Adaptive));
         let peers = [&mut one, &mut two].map(|guest| Peer::start(guest, &poller, neighbours));
@@ -137,8 +137,8 @@ impl HostileSwitch {
         switch
     }
 
-    /// Works until there is nothing to do, or for 200 rounds: a driver whose rings overlap can feed
-    /// itself for ever. A round takes a microsecond, so that nothing is spun for without end.
+    /// Works until the queues are empty, or for 200 rounds: a driver whose rings overlap can supply itself with frames
+    /// without end. A round takes a microsecond, so that polling ends.
     fn run(&mut self, now: Nanos) {
         for round in 0..200 {
             let now = now + Nanos::from_micros(round);
@@ -154,7 +154,7 @@ impl HostileSwitch {
         self.run(now);
     }
 
-    /// Whatever the hostile port did, its neighbours reach each other.
+    /// Checks that the neighbours reach each other after the hostile port's actions.
     fn check(mut self, now: Nanos) {
         self.network.take_stopped();
         let now = now + Nanos::from_secs(10);
@@ -178,7 +178,7 @@ impl HostileSwitch {
     }
 }
 
-/// A segment lies in one region, and where that is mapped.
+/// Checks that a segment lies in one region, at the host address where the region is mapped.
 fn check_segment(memory: &GuestMemory, segment: &Segment) {
     let (host, len) = (segment.host.addr() as u64, u64::from(segment.len));
     let holds = |region: &MappedRegion| {
@@ -192,7 +192,7 @@ fn check_segment(memory: &GuestMemory, segment: &Segment) {
 mod tests {
     use std::path::Path;
 
-    /// Its name, and what runs an input.
+    /// The name of a fuzz target, and the function that runs one input.
     type Target = (&'static str, fn(&[u8]));
 
     const TARGETS: [Target; 11] = [

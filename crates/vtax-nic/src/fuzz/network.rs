@@ -14,7 +14,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
 use std::os::fd::OwnedFd;
 
-/// A driver that writes what it likes into its rings and buffers, while it is served.
+/// A driver that writes arbitrary bytes into its rings and buffers while the worker serves them.
 pub fn guest(data: &[u8]) {
     let mut input = Input(data);
     let (own, neighbours) = (input.features(), input.features());
@@ -23,7 +23,7 @@ pub fn guest(data: &[u8]) {
     for neighbour in &mut switch.neighbours {
         neighbour.refill();
     }
-    // After the port's two pairs, or after the only one that there is without MQ.
+    // The control queue follows the port's two pairs, or its only pair without MQ.
     let mut control = 4;
     if own.has(Features::CTRL_VQ)
         && let Some(guest) = switch.network.guest_mut(0)
@@ -102,7 +102,7 @@ fn packet(kind: u8, len: usize) -> Vec<u8> {
     }
     let protocol = if kind & 2 == 0 { 6 } else { 17 };
     let header = if protocol == 6 { 20 } else { 8 };
-    // Longer packets than 64 KiB are not sent.
+    // Packets longer than 64 KiB are not sent.
     let number = |len: usize| u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
     if kind & 1 == 0 {
         bytes.extend([8, 0, 0x45, 0]);
@@ -123,8 +123,8 @@ fn packet(kind: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Frames that a tap has for two guests, with any header and of any length, and theirs for it: what goes
-/// to the kernel is whole and its header true, and nobody is harmed by what comes.
+/// Frames between a tap and two guests, with arbitrary headers and lengths in both directions. Frames to the kernel are
+/// whole and their headers valid, and the guests still reach each other.
 pub fn taps(data: &[u8]) {
     let mut input = Input(data);
     let options = input.u8();
@@ -152,7 +152,7 @@ pub fn taps(data: &[u8]) {
                 let mut message = input.array::<HEADER_LEN>().to_vec();
                 message.extend(frame_of(&mut input));
                 message.truncate(message.len() - usize::from(step >> 6).min(2) * 13);
-                // A socket that is full loses it.
+                // A full socket loses the message.
                 let _ = rustix::net::send(&kernel, &message, SendFlags::DONTWAIT);
                 let id = PortId {
                     network: 0,
@@ -193,7 +193,8 @@ fn frame_of(input: &mut Input) -> Vec<u8> {
     bytes
 }
 
-/// Reads all that a tap gave its kernel; returns how many frames. Each is whole, and what its header says lies in it.
+/// Reads all frames that a tap gave its kernel and returns their number. Checks that each frame is whole and that its
+/// header refers to bytes inside it.
 fn taken_by_kernel(kernel: &OwnedFd) -> usize {
     let mut message = vec![0; HEADER_LEN + frame::MAX_FRAME];
     let mut count = 0;
@@ -205,7 +206,7 @@ fn taken_by_kernel(kernel: &OwnedFd) -> usize {
     count
 }
 
-/// A frame is one, and what its header wants done lies in it.
+/// Checks that a frame has an Ethernet header, and that its virtio-net header refers to bytes inside it.
 fn check_header(header: &[u8], frame: &[u8]) {
     assert!(frame.len() >= frame::ETHERNET, "{} bytes", frame.len());
     let header = NetHeader::from_bytes(header.try_into().unwrap());
@@ -215,7 +216,7 @@ fn check_header(header: &[u8], frame: &[u8]) {
     );
 }
 
-/// A guest that migrates: whatever we write into its memory, its page is in the dirty log.
+/// A guest that migrates: every page of its memory that this process writes is in the dirty log.
 pub fn logged(data: &[u8]) {
     const PAGES: usize = (MEMORY / LOG_PAGE) as usize;
     let mut input = Input(data);
@@ -256,7 +257,7 @@ pub fn logged(data: &[u8]) {
             2 => hostile.send([0; HEADER_LEN], &packet(step, usize::from(step))),
             _ => ring.set_used_event(&hostile.driver, input.u16()),
         }
-        // What the guest wrote is its own to know.
+        // The comparison excludes the guest's own writes.
         let before = hostile.driver.read(0, PAGES * LOG_PAGE as usize);
         rustix::io::pwrite(&log, &[0; PAGES / 8], 0).unwrap();
         now = now + Nanos::from_micros(50);

@@ -6,7 +6,7 @@ use crate::memory::{GuestMemory, RegionDescription, Segment};
 use crate::ring::{Direction, PackedRing, SplitRing, Virtqueue};
 use crate::testing::{BUFFERS, Driver, MEMORY, PackedDriver, Ring, SIZE, USER};
 
-/// Chains of a split ring, taken with no network around: every segment must be guest memory.
+/// Chains of a split ring without a network: every segment must be guest memory.
 pub fn chains(data: &[u8]) {
     const RING: Ring = Ring(0);
     let mut input = Input(data);
@@ -50,8 +50,8 @@ pub fn chains(data: &[u8]) {
     }
 }
 
-/// The same ring read by rust-vmm's `virtio-queue`: chains that we take have the descriptors that it sees, what it
-/// reads to a proper end we do not refuse, and both signal the driver at the same time.
+/// The same ring read by rust-vmm's `virtio-queue`. Chains that this crate takes have the same descriptors there,
+/// chains with a proper end there are not refused here, and both signal the driver at the same time.
 pub fn compared(data: &[u8]) {
     const RING: Ring = Ring(0);
     let mut input = Input(data);
@@ -71,7 +71,7 @@ pub fn compared(data: &[u8]) {
         match input.u8() & 7 {
             0 | 1 => {
                 let (index, (address, len, flags, next)) = (input.u8() % 16, input.descriptor());
-                // Tables of more entries than their links can name are refused by the other side only.
+                // Only `virtio-queue` refuses tables with more entries than a `next` field can name.
                 let len = match flags & crate::testing::INDIRECT {
                     0 => len,
                     _ => len & 0xf_ffff,
@@ -102,7 +102,7 @@ pub fn compared(data: &[u8]) {
 
 type Mapped = vm_memory::GuestMemoryMmap<()>;
 
-/// Somebody else's view of a ring.
+/// The view of a ring by `virtio-queue`.
 fn another(
     driver: &Driver,
     ring: Ring,
@@ -130,7 +130,7 @@ fn another(
     (mapped, queue)
 }
 
-/// Takes and returns all that waits, on both sides; returns whether the ring goes on.
+/// Takes and returns all offered chains on both sides. Returns whether the ring is still valid.
 fn take_both(
     ours: &mut SplitRing,
     memory: &GuestMemory,
@@ -186,7 +186,7 @@ fn take_both(
     if wanted {
         ours.signalled();
     }
-    // The same elements and the same index once more.
+    // `virtio-queue` writes the same elements and the same index again.
     for head in returned {
         theirs.add_used(mapped, head, 0).unwrap();
     }
@@ -196,8 +196,8 @@ fn take_both(
     true
 }
 
-/// Whether nothing is wrong with a chain: it ends, lies in memory, and what is written comes last. Where an indirect
-/// table may be, the other side is more lenient.
+/// Whether a chain is valid: it ends, lies in memory, and its writable descriptors come last. `virtio-queue` is more
+/// lenient about the place of an indirect table.
 fn is_proper(
     descriptors: &[virtio_queue::desc::split::Descriptor],
     fault: crate::ring::RingFault,
@@ -211,8 +211,8 @@ fn is_proper(
     ends && in_memory && in_order && fault != crate::ring::RingFault::IndirectPlace
 }
 
-/// Chains of a packed ring, likewise: its slots, its events, and our own note in it are all the
-/// driver's to write, and the back end may be killed and come back.
+/// Chains of a packed ring: every segment must be guest memory. The driver can write its slots, its events and the
+/// device's own note in it, and the back end may be killed and restarted.
 pub fn packed(data: &[u8]) {
     let mut input = Input(data);
     let driver = PackedDriver::new(1 + u16::from(input.u8() % 40));
@@ -240,7 +240,7 @@ pub fn packed(data: &[u8]) {
             0..=2 => {
                 let slot = u16::from(input.u8()) % driver.size;
                 let (address, len, flags, id) = input.descriptor();
-                // Mostly what is available in one lap or the other.
+                // The flags mostly mark a descriptor as available in one of the two laps.
                 let phase = match step >> 3 & 7 {
                     0..=2 => 1 << 7,
                     3..=5 => 1 << 15,
@@ -281,8 +281,8 @@ pub fn packed(data: &[u8]) {
     }
 }
 
-/// Takes and returns what a ring offers, at most a ring of chains at a time, as the data path does
-/// it, to be read or to be written as the step says. Every segment must be guest memory.
+/// Takes and returns the chains that a ring offers, at most as many as the ring has entries, as the data path does. The
+/// step selects the direction. Every segment must be guest memory.
 fn return_all(ring: &mut impl Virtqueue, memory: &GuestMemory, step: u8) {
     let direction = if step & 8 == 0 {
         Direction::Readable
@@ -309,11 +309,11 @@ fn return_all(ring: &mut impl Virtqueue, memory: &GuestMemory, step: u8) {
     }
 }
 
-/// Chains over several memory regions, which come and go: every segment must be of one region, where that is
-/// mapped.
+/// Chains over several memory regions that are added and removed: every segment must lie in one region, at the host
+/// address where the region is mapped.
 pub fn regions(data: &[u8]) {
     const RING: Ring = Ring(0);
-    // The ring's own, which stays.
+    // The end of the region that holds the ring and is never removed.
     const FIRST: u64 = 0x1_0000;
     let mut input = Input(data);
     let driver = Driver::new();
@@ -335,7 +335,7 @@ pub fn regions(data: &[u8]) {
             break;
         }
         let step = input.u8();
-        // A few places, so that regions meet and overlap, some at the end of all addresses.
+        // The number of places is small, so that regions touch and overlap. Some are at the end of the address space.
         let mut place = || {
             let number = u64::from(input.u16() % 64) * 0x400;
             match step >> 7 {
