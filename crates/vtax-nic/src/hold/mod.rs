@@ -116,7 +116,7 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// The name of no [`Mode`].
+/// A name that no [`Mode`] has.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no hold mode '{0}': use off, fixed, paper or adaptive")]
 pub struct UnknownMode(String);

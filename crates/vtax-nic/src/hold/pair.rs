@@ -56,7 +56,7 @@ pub struct DueHolds {
     pub drain: bool,
 }
 
-/// What begins the next drain of the TX ring.
+/// The event that begins the next drain of the TX ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum NextDrain {
@@ -534,7 +534,7 @@ mod tests {
             for step in steps {
                 match step {
                     Step::Wait(wait) => {
-                        // The worker keeps every deadline on the way.
+                        // The worker meets every deadline in between.
                         let end = now + Nanos(wait);
                         for _ in 0..10 {
                             let Some(due) = pair.deadline().filter(|due| *due <= end) else { break };

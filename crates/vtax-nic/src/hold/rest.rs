@@ -21,7 +21,7 @@ const LONGEST_REST: Nanos = Nanos::from_micros(1_000_000);
 /// second where they are further apart than a hold may last. An idle port has no timer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rest {
-    /// When the first packet of this watch came.
+    /// The time of the first packet of this watch.
     since: Option<Nanos>,
     packets: u32,
     notifications: u32,

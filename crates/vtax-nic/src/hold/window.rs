@@ -67,7 +67,7 @@ pub struct Window {
     free_cost: f64,
     /// Whether the guest sends more than it receives.
     sends: bool,
-    /// Packets that this was learnt from.
+    /// The number of packets behind these values.
     learnt_from: u32,
     failures: u32,
     /// Consecutive judgements at the widest width, and the number after which all is learnt again.

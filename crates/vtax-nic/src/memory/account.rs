@@ -183,7 +183,7 @@ mod tests {
             }
             account.front_end_left(now);
         }
-        // What there was, and what came back within the hour.
+        // The whole account, and the bytes that recover within the hour.
         assert!((190..=200).contains(&populated), "{populated}");
     }
 

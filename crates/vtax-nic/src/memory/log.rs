@@ -4,7 +4,7 @@ use super::{GuestMemory, LOG_PAGE, Mapping, MemoryError};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The longest log, in bytes: of 32 TiB, for guests have holes between what they share.
+/// The longest log, in bytes. It covers 32 TiB, because guest memory has holes between its regions.
 const LONGEST_LOG: u64 = 1 << 30;
 
 /// A dirty log that the front end shares and reads.
@@ -61,7 +61,7 @@ impl DirtyLog {
         Ok(())
     }
 
-    /// Where it is in this process.
+    /// The address of the log in this process.
     pub fn address(&self) -> u64 {
         self.bits.addr() as u64
     }
@@ -71,8 +71,8 @@ impl DirtyLog {
         self.mapping.is_truncated()
     }
 
-    /// Marks every page that `len` bytes at a guest-physical address touch. What lies past the log
-    /// is not recorded; [`DirtyLog::must_cover`] keeps that from happening.
+    /// Marks every page that `len` bytes at a guest-physical address touch. Pages past the log are not recorded;
+    /// [`DirtyLog::must_cover`] excludes them.
     pub fn mark(&self, guest: u64, len: u64) {
         if len == 0 {
             return;
@@ -84,8 +84,8 @@ impl DirtyLog {
                 return;
             }
             let byte = self.bits.wrapping_add((page / 8) as usize);
-            // SAFETY: inside the mapping, as just compared, and the mapping lives as long as we.
-            // Release: who finds the bit finds what was written to the page before.
+            // SAFETY: inside the mapping, as just compared, and the mapping lives as long as this value.
+            // Release: a reader that finds the bit also finds the earlier writes to the page.
             unsafe { &*byte }.fetch_or(1 << (page % 8), Ordering::Release);
         }
     }

@@ -8,25 +8,25 @@ use std::sync::Arc;
 const HUGETLBFS: u64 = 0x9584_58f6;
 const TMPFS: u64 = 0x0102_1994;
 
-/// tmpfs, hugetlbfs, ext4 and xfs. On others (FUSE, NFS) whoever serves the file decides when a
-/// touch of a page ends, and a worker would wait for it.
+/// Magic numbers of tmpfs, hugetlbfs, ext4 and xfs. On others (FUSE, NFS) the file's server determines when a page
+/// fault ends, and a worker would wait for it.
 const FILE_SYSTEMS: [u64; 4] = [TMPFS, HUGETLBFS, 0xef53, 0x5846_5342];
 
 /// Why memory of a front end was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The description cannot be right.
+    /// An invalid description.
     #[error(
         "memory region at guest address {:#x}, {:#x} bytes: {why}",
         description.guest, description.size
     )]
     Region {
-        /// What the front end claimed.
+        /// The description from the front end.
         description: RegionDescription,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         why: &'static str,
     },
-    /// The file is shorter than what is to be mapped.
+    /// The file is shorter than the mapping.
     #[error("{what}: {wanted:#x} bytes were announced and the file has {have:#x}")]
     Short {
         /// The purpose of the mapping.
@@ -36,33 +36,33 @@ pub enum MemoryError {
         /// Bytes there are.
         have: u64,
     },
-    /// It would leave too little of the address space for other ports.
+    /// The mapping would leave too little of the address space for other ports.
     #[error("{what}: {len:#x} bytes in all are more than the {most:#x} that a port may share")]
     TooMuch {
-        /// What it was to be.
+        /// The purpose of the mapping.
         what: &'static str,
         /// Bytes announced.
         len: u64,
-        /// Bytes that may be.
+        /// The limit in bytes.
         most: u64,
     },
     /// The kernel refused.
     #[error("{what}: cannot map {len:#x} bytes: {cause}")]
     Map {
-        /// What it was to be.
+        /// The purpose of the mapping.
         what: &'static str,
         /// Bytes.
         len: u64,
         /// The kernel's reason.
         cause: rustix::io::Errno,
     },
-    /// A file whose pages someone else can withhold.
+    /// A file on a file system whose server can withhold pages.
     #[error(
         "{what}: its file is on a file system of type {kind:#x}; memory is shared on tmpfs \
          (memfd), hugetlbfs, ext4 or xfs"
     )]
     FileSystem {
-        /// What it was to be.
+        /// The purpose of the mapping.
         what: &'static str,
         /// The file system's magic number (`linux/magic.h`).
         kind: u64,
@@ -70,7 +70,7 @@ pub enum MemoryError {
     /// A dirty log that does not cover the guest's memory.
     #[error("dirty log of {have:#x} bytes: {need:#x} are needed for memory up to {end:#x}")]
     Log {
-        /// Bytes there are.
+        /// Bytes of the log.
         have: u64,
         /// Bytes needed.
         need: u64,
@@ -170,7 +170,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The host address of `len` bytes at `offset` of what was to be mapped, if all are.
+    /// The host address of `len` bytes at `offset` of the mapping, if it has all of them.
     pub fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         let start = usize::try_from(offset).ok()?;
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_file_whose_pages_others_serve_is_refused() {
-        // Says that it has a page, and belongs to nobody's file system for memory.
+        // A file of sysfs. It is not empty, and sysfs is none of the accepted file systems.
         let path = "/sys/kernel/mm/transparent_hugepage/enabled";
         let file = match std::fs::File::open(path) {
             Ok(file) => OwnedFd::from(file),

@@ -73,7 +73,7 @@ struct Region {
 /// The memory of one guest.
 #[derive(Debug)]
 pub struct GuestMemory {
-    /// The largest first: nearly every address is in it.
+    /// The regions, the largest first: it contains nearly every address.
     regions: Vec<Region>,
     /// The most bytes of all regions.
     most: u64,
@@ -201,7 +201,7 @@ impl GuestMemory {
         self.regions.is_empty()
     }
 
-    /// The end of the highest region, as a guest-physical address: what a dirty log must reach.
+    /// The end of the highest region, as a guest-physical address. A dirty log must reach it.
     pub fn end(&self) -> u64 {
         self.regions
             .iter()
@@ -334,7 +334,7 @@ mod tests {
         assert!(memory.is_empty());
     }
 
-    /// Huge pages, of which this host may have none: what is touched raises SIGBUS then as well.
+    /// A file of huge pages. The host may have none free: an access then raises SIGBUS as well.
     fn huge(name: &str, size: u64) -> Option<OwnedFd> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         let file = memfd_create(name, flags)
@@ -381,7 +381,7 @@ mod tests {
         let more = region(1 << 50, half + LOG_PAGE, 1 << 50, 0);
         let refused = memory.add(more, file(2 * half)).unwrap_err();
         assert!(refused.to_string().contains("may share"), "{refused}");
-        // A part of a large file counts as what it is.
+        // A mapped part of a large file counts by the length of the part.
         let part = region(1 << 50, LOG_PAGE, 1 << 50, 60 << 40);
         memory.add(part, file(61 << 40)).unwrap();
     }
@@ -412,7 +412,7 @@ mod tests {
         let account = Arc::new(Account::of(2 * LOG_PAGE));
         let mut memory = GuestMemory::default().on_account(Some(account.clone()));
         let file = file(8 * LOG_PAGE);
-        // What its owner touched costs nothing.
+        // A page that the file's owner touched first takes nothing off the account.
         rustix::io::pwrite(&file, &[7], 0).unwrap();
         memory
             .add(region(0, 8 * LOG_PAGE, 0, 0), file.try_clone().unwrap())
@@ -422,7 +422,7 @@ mod tests {
         let touch = |number| unsafe { page(number).read_volatile() };
         assert_eq!([touch(0), touch(0), touch(1), touch(1)], [7, 7, 0, 0]);
         let (_reader, pipe) = rustix::pipe::pipe().unwrap();
-        // SAFETY: one byte of a mapping that lives, which nobody writes.
+        // SAFETY: one byte of a mapping that lives and that no other code writes.
         let byte = unsafe { std::slice::from_raw_parts(page(2), 1) };
         let by_kernel = rustix::io::write(&pipe, byte);
         if !pager_sees_kernel() {

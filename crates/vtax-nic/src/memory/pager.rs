@@ -1,9 +1,9 @@
 //! Populates untouched pages that front ends share, within their port's account.
 //!
-//! The kernel charges a page of shared memory to the program that touches it first, whoever shares it. So mappings of
-//! such memory are registered with userfaultfd(2): whoever touches a page of them that does not exist, a worker or the
-//! kernel on its behalf, waits until the thread of the pager has made it, or has put memory of no file in the place of
-//! the whole mapping, whose port is then disconnected (see [`sigbus`](super::sigbus)).
+//! The kernel charges a page of shared memory to the program that touches it first, not to the program that shares it.
+//! So mappings of such memory are registered with userfaultfd(2). A worker, or the kernel on its behalf, that touches a
+//! page that does not exist waits until the pager's thread has created the page, or has replaced the whole mapping with
+//! anonymous memory. The port of a replaced mapping is then disconnected (see [`sigbus`](super::sigbus)).
 
 use super::account::Account;
 use super::sigbus;
@@ -105,7 +105,8 @@ pub fn open_pager() -> io::Result<()> {
     Ok(())
 }
 
-/// The device's file mode decides who may have the kernel's own faults reported, a capability otherwise.
+/// Opens a userfaultfd. Returns whether it reports the kernel's own faults, which needs access to the device file or a
+/// capability.
 fn descriptor() -> io::Result<(OwnedFd, bool)> {
     let flags = UserfaultfdFlags::CLOEXEC;
     let device = open(
@@ -117,7 +118,7 @@ fn descriptor() -> io::Result<(OwnedFd, bool)> {
         // SAFETY: the request takes flags and gives a descriptor.
         let fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW as _, flags.bits()) };
         if fd >= 0 {
-            // SAFETY: the kernel has just made it for us.
+            // SAFETY: the kernel has just created the descriptor, and nothing else owns it.
             return Ok((unsafe { OwnedFd::from_raw_fd(fd) }, true));
         }
     }
@@ -131,7 +132,7 @@ fn descriptor() -> io::Result<(OwnedFd, bool)> {
     Ok((faults, false))
 }
 
-/// Starts the thread that answers, where [`open_pager`] has succeeded.
+/// Starts the thread that resolves missing pages, where [`open_pager`] has succeeded.
 ///
 /// # Errors
 /// When there are no more threads.
@@ -224,7 +225,8 @@ impl Pager {
         {
             sigbus::replace(address);
         }
-        // Who waits tries again; without a mapping, somewhere else is mapped there by now, or nothing.
+        // Wakes the thread that waits, which repeats its access. Without a mapping here, the access finds another
+        // mapping or none.
         let _ = ask(&self.faults, WAKE, &mut { range });
     }
 
@@ -242,7 +244,7 @@ impl Pager {
             return true;
         };
         account.give_back(range.len, now());
-        // Another thread was faster, the memory of the process is about to change, or the file was truncated.
+        // Another thread created the page, the memory of the process is about to change, or the file was truncated.
         matches!(
             cause,
             Errno::EXIST | Errno::AGAIN | Errno::FAULT | Errno::NOENT

@@ -1,6 +1,6 @@
 //! Segments of memory that a guest may write at any time, and copies of them.
 
-/// Bytes that move together between caches.
+/// Bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
@@ -24,7 +24,7 @@ pub struct Segment {
 unsafe impl Send for Segment {}
 
 impl Segment {
-    /// A segment of nothing.
+    /// An empty segment.
     pub const EMPTY: Self = Self {
         host: std::ptr::null_mut(),
         len: 0,
@@ -99,7 +99,7 @@ impl Segment {
 #[inline]
 pub fn own(bytes: &[u8]) -> Segment {
     Segment {
-        // Only ever read through.
+        // Only read.
         host: bytes.as_ptr().cast_mut(),
         len: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
         guest: 0,
@@ -133,7 +133,7 @@ pub fn peek_from(segments: &[Segment], skipped: u32, buffer: &mut [u8]) -> usize
 /// Copies `header` and then all of `from` into the start of `to`, as far as that has room.
 #[inline]
 pub fn copy(header: &[u8], from: &[Segment], to: &[Segment]) {
-    // Small frames, nearly always: one segment each.
+    // The common case of small frames: one segment each.
     if let ([source], [target]) = (from, to)
         && (target.len as usize).saturating_sub(header.len()) >= source.len as usize
         && target.len as usize >= header.len()
@@ -160,7 +160,7 @@ unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     const STEP: usize = size_of::<Block>();
     type Block = [u64; 4];
     if !(STEP..=SMALL).contains(&len) {
-        // SAFETY: the caller's. Guests' buffers may overlap, hence not the other copy.
+        // SAFETY: the caller's promise. Guests' buffers may overlap, hence not `copy_nonoverlapping`.
         return unsafe { std::ptr::copy(from, to, len) };
     }
     let last = len - STEP;

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// 64 ports with 32 regions and a dirty log each would be 2,112.
+/// Enough for 64 ports with 32 regions and a dirty log each, which need 2,112.
 const MAX_WATCHES: usize = 2304;
 
 /// One watched range of addresses. `start` is 0 when the slot is free and 1 while it is filled.
@@ -81,7 +81,7 @@ pub fn install() -> std::io::Result<()> {
     }
 }
 
-/// Async-signal-safe: [`replace`] and `signal` only.
+/// The handler of SIGBUS. It is async-signal-safe: it calls [`replace`] and `signal` only.
 extern "C" fn on_sigbus(
     _signal: libc::c_int,
     info: *mut libc::siginfo_t,

@@ -1,29 +1,29 @@
-//! Every layout of up to three regions over a small grid of addresses and lengths, at both ends of the address space,
-//! asked for every range near: what is found lies in one region and nowhere else.
+//! Checks every layout of up to three regions over a small grid of addresses and lengths, at both ends of the address
+//! space: every range nearby is translated by the one region that holds it, or not at all.
 //!
-//! A grid suffices: translation compares addresses and lengths and never looks at their size, so that only
-//! the order of ends matters, and whether a sum passes the end of 64 bits. Three regions are one more than the
-//! comparison of any pair needs; a range is looked for in each alone.
+//! A grid suffices: translation compares addresses and lengths without regard to their magnitude, so that only the
+//! order of ends matters, and whether a sum exceeds 64 bits. Three regions are one more than the comparison of any pair
+//! needs; each region is searched for a range on its own.
 
 use super::*;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 const LENGTHS: [u64; 3] = [1, 2, 5];
 
-/// Where regions begin.
+/// The starts of regions.
 const STARTS: [u64; 6] = [0, 1, 4, u64::MAX - 5, u64::MAX - 2, u64::MAX];
 
-/// Where ranges begin: there, and all around.
+/// The starts of ranges: those of the regions, and the addresses around them.
 fn probes() -> impl Iterator<Item = u64> {
     (0..10).chain(u64::MAX - 10..=u64::MAX)
 }
 
-/// The front end's address of a guest's: the other end first, so that the two differ in order.
+/// The front end's address of a guest address. It counts from the other end, so that the two differ in order.
 fn user(guest: u64, size: u64) -> u64 {
     u64::MAX.wrapping_sub(guest).wrapping_sub(size)
 }
 
-/// Whether `len` addresses from `start` on are among `of` from `from` on, in numbers that never wrap.
+/// Whether the `len` addresses from `start` on are among the `of` addresses from `from` on, without overflow.
 fn inside(start: u64, len: u64, from: u64, of: u64) -> bool {
     let [start, len, from, of] = [start, len, from, of].map(u128::from);
     start >= from && start + len <= from + of
@@ -34,7 +34,7 @@ fn overlap(a: (u64, u64), b: (u64, u64)) -> bool {
     u128::from(a.0) < end(b) && u128::from(b.0) < end(a)
 }
 
-/// What [`GuestMemory::add`] should say.
+/// Whether [`GuestMemory::add`] should accept a region.
 fn may_be_added(region: RegionDescription, others: &[RegionDescription]) -> bool {
     let fits = |start: u64| u128::from(start) + u128::from(region.size) <= u128::from(u64::MAX);
     let clashes = |other: &RegionDescription| {
@@ -81,7 +81,7 @@ fn check(memory: &GuestMemory, regions: &[RegionDescription]) {
     }
 }
 
-/// Adds every region of the grid to `memory`, and up to `more` others after it. How many layouts there are.
+/// Adds every region of the grid to `memory`, and up to `more` others after it. Returns the number of layouts.
 fn explore(regions: &mut Vec<RegionDescription>, file: &OwnedFd, more: usize) -> usize {
     let mut layouts = 0;
     for (guest, size) in STARTS

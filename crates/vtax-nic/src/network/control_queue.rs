@@ -74,7 +74,7 @@ impl Guest {
         if to_write.iter().any(|segment| !segment.writable) {
             return Err(RingFault::Direction);
         }
-        // One byte more than fits shows that it is too long.
+        // One byte more than the longest command shows that a command is too long.
         let mut request = [0; LONGEST_COMMAND + 1];
         let len = memory::peek(to_read, &mut request);
         let (status, result) = if len > LONGEST_COMMAND {
@@ -105,7 +105,7 @@ impl Guest {
         {
             super::transfer::mark(log, to_write, answer.len());
         }
-        // At most nine.
+        // At most nine bytes.
         Ok(u32::try_from(answer.len()).unwrap_or(0))
     }
 

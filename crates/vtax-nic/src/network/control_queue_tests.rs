@@ -41,7 +41,7 @@ fn a_guest_coalesces_by_the_standards_commands_within_the_operators_cap() {
         bench.peers[0].command(1, &set(50_000), 1);
         bench.kick(0, queue, NOW);
         assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 1_000);
-        // What is in force is the result of a question about one queue.
+        // A query for one queue returns the parameters in force.
         for (position, asked, packets, micros) in [(2, 0, 64, 1_000), (3, 1, u32::MAX, 200)] {
             bench.peers[0].command(position, &[6, 3, asked, 0, 0, 0], 9);
             bench.kick(0, queue, NOW);
@@ -61,7 +61,7 @@ fn a_guest_coalesces_by_the_standards_commands_within_the_operators_cap() {
             assert_eq!(answer(&bench, position), [0]);
         }
         assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 400);
-        // It holds until the guest goes, with no deadline of its own.
+        // The parameters hold until the guest disconnects, without a deadline.
         assert_eq!(bench.network.deadline(), None);
         assert_eq!(bench.guest(0).counters.totals.control_frames, 6);
     }
@@ -96,7 +96,7 @@ fn frames_of_a_guest_that_set_max_packets_are_sent_as_soon_as_that_many_wait() {
         assert_eq!(bench.peers[1].received().len(), 4);
         asks_for(&bench, 4);
         bench.peers[1].refill();
-        // The same in the hold that follows a drain at the deadline.
+        // The same applies to the hold that follows a drain at the deadline.
         send(&mut bench, 1);
         bench.kick(0, 1, NOW);
         asks_for(&bench, 7);
@@ -163,7 +163,7 @@ fn a_bad_control_queue_stops_alone() {
     let (mut bench, queue) = with_control(linux());
     bench.peers[1].offer_buffers(8, 0x800);
     let driver = &bench.peers[0].driver;
-    // What is to be read comes after what is to be written.
+    // The readable part of the command follows the writable one.
     CONTROL.describe(driver, 0, (ANSWER, 1, NEXT | WRITE, 1));
     CONTROL.describe(driver, 1, (ANSWER, 2, 0, 0));
     CONTROL.offer(driver, 0, 0);

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Opens the socket. The frames still go where the tap leads; no bridge relays them.
+/// Opens the socket. The frames also continue to the tap's network, where no bridge relays them.
 ///
 /// # Errors
 /// When the kernel refuses: this needs CAP_NET_RAW.
@@ -21,7 +21,7 @@ pub(super) fn open(interface: &str) -> io::Result<OwnedFd> {
     address.sll_family = libc::AF_PACKET as libc::c_ushort;
     address.sll_protocol = ETHER_TYPE.to_be();
     address.sll_ifindex = libc::c_int::try_from(index).unwrap_or(0);
-    // SAFETY: the address lives and is as long as is said.
+    // SAFETY: the address lives and is as long as the given length.
     let result = unsafe {
         libc::bind(
             socket.as_raw_fd(),
@@ -43,7 +43,7 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::io::{read, write};
 
-    /// Frames as a guest's that went through the kernel.
+    /// A frame of a guest that went through the kernel.
     fn frame(kind: u16) -> Vec<u8> {
         let mut frame = vec![0; HEADER_LEN];
         frame.extend([0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 1]);
@@ -60,7 +60,7 @@ mod tests {
         poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&limit)) == Ok(1)
     }
 
-    /// In a network namespace of its own thread.
+    /// Exchanges frames in a network namespace of this thread.
     fn exchange() -> Result<(), String> {
         // SAFETY: takes this thread, which ends with the test, into a namespace of its own.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } < 0 {
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(bytes[..60], frame(ETHER_TYPE)[HEADER_LEN..]);
         bytes[40] = 9;
         write(&control, &bytes[..60]).unwrap();
-        // The interface speaks of itself as well.
+        // The interface also sends frames of its own.
         loop {
             assert!(wait(guest), "no answer");
             let mut came = [0; 2_000];

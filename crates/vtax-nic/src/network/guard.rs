@@ -142,7 +142,7 @@ impl Bucket {
         u128::from(units) * PICOSECONDS / u128::from(self.rate.rate.get())
     }
 
-    /// When the next may pass, if that is not now.
+    /// When the next unit may pass, if that is not now.
     fn waits_until(&self, now: Nanos) -> Option<Nanos> {
         // One unit of the burst is the one that passes.
         let ahead = self.time_of(self.rate.burst.get() - 1);
@@ -378,8 +378,8 @@ mod tests {
     }
 
     proptest! {
-        /// Never more than the burst and what the rate allows in the time; and never much less, where a sender comes
-        /// when it may.
+        /// A sender never passes more than the burst and the rate allow in the time, and hardly less if it sends
+        /// whenever it may.
         #[test]
         fn no_sender_exceeds_its_rate(
             rate in 1u64..1_000_000,

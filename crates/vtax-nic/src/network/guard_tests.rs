@@ -1,4 +1,4 @@
-//! Ports with limits, and neighbours that have nothing to suffer from them.
+//! Ports with limits, and neighbours that the limited ports do not disturb.
 
 use super::tests::{Bench, NOW, PLAIN, frame};
 use super::*;
@@ -14,7 +14,7 @@ fn limits(text: &str) -> Limits {
     toml::from_str(text).unwrap()
 }
 
-/// A switch of three, with buffers, whose first ports have these limits.
+/// A switch of three ports with receive buffers, whose first ports have these limits.
 fn switch(of: &[&str]) -> Bench {
     let limits: Vec<Limits> = of.iter().map(|text| limits(text)).collect();
     let mut bench = Bench::with(Mode::Off, &[linux(); 3], &limits);
@@ -38,7 +38,7 @@ impl Bench {
         self.kick(port, 1, now);
     }
 
-    /// How many frames each port got since last asked.
+    /// The number of frames that each port received since the last call.
     fn arrived(&mut self) -> Vec<usize> {
         self.peers
             .iter_mut()
@@ -63,7 +63,7 @@ fn no_port_sends_from_another_address_than_its_own() {
 #[test]
 fn no_port_takes_the_traffic_of_an_address_that_is_anothers() {
     let mut bench = switch(&["addresses = '02:00:00:00:00:00'"]);
-    // Port 2 has no limits, and says that it is port 0's guest.
+    // Port 2 has no limits, and sends from the address of port 0's guest.
     bench.send(2, 1, 0, NOW);
     assert_eq!(bench.arrived(), [0, 0, 0]);
     assert_eq!(bench.drops(2).foreign_address, 1);
@@ -80,8 +80,8 @@ fn an_address_that_was_learnt_is_the_only_one_and_nobody_elses() {
     let mut bench = switch(&[learn, learn]);
     bench.flood(0, 0, NOW);
     assert_eq!(bench.arrived(), [0, 1, 1]);
-    // The second cannot learn what is the first's, and learns its own then. Until it has, its front
-    // end may announce whom it brings.
+    // The second port cannot learn the first port's address, and then learns its own. Before that, its front end may
+    // announce a migrated guest.
     bench.network.announce(1, [2, 0, 0, 0, 0, 1], NOW);
     assert_eq!(bench.arrived(), [1, 0, 1]);
     bench.flood(1, 0, NOW);
@@ -90,7 +90,7 @@ fn an_address_that_was_learnt_is_the_only_one_and_nobody_elses() {
     assert_eq!(bench.arrived(), [1, 0, 1]);
     bench.flood(0, 5, NOW);
     assert_eq!(bench.arrived(), [0, 0, 0]);
-    // Another front end comes to the port: the address stays.
+    // A new front end connects to the port: the address stays.
     bench.network.port_left(0);
     bench.flood(0, 5, NOW);
     bench.flood(2, 0, NOW);
@@ -146,7 +146,7 @@ fn no_port_of_a_link_sends_more_than_its_bytes_a_second() {
     }
     bench.kick(0, 1, NOW);
     let mut arrived = bench.peers[1].received().len();
-    // 60 bytes, and 60 more a millisecond.
+    // The first 60 bytes pass, then 60 more a millisecond.
     assert_eq!(arrived, 1);
     for ms in 1..=2 {
         bench.run(NOW + Nanos::from_micros(ms * 1000));
@@ -161,7 +161,7 @@ fn a_frame_that_waits_for_buffers_is_counted_once() {
     let mut bench = Bench::with(Mode::Off, &[linux(); 2], &[rate]);
     bench.peers[0].send(PLAIN, &frame(1, 0, 60));
     bench.kick(0, 1, NOW);
-    // Nothing to receive it with, and looked at again and again.
+    // The receiver has no buffers, and the queue is checked repeatedly.
     for us in 1..=9 {
         bench.kick(1, 0, NOW + Nanos::from_micros(us));
     }
@@ -177,7 +177,7 @@ fn no_port_floods_more_than_its_rate_of_floods() {
     bench.arrived();
     for _ in 0..3 {
         bench.flood(0, 0, NOW);
-        // To an address that nobody has.
+        // The destination is an unknown address.
         bench.send(0, 200, 0, NOW);
     }
     assert_eq!(bench.arrived(), [0, 1, 1]);

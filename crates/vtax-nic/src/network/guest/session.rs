@@ -29,7 +29,7 @@ impl Guest {
         now: Nanos,
     ) -> Result<(Reply, Outcome), ProtocolError> {
         let mut outcome = Outcome::default();
-        // A new log concerns the kernel as well: it writes to where the old one is mapped.
+        // A new log concerns the kernel as well, because the kernel writes to the mapping of the old one.
         let stops = self.is_in_kernel()
             && (request.changes_rings() || matches!(request, Request::SetLogBase { .. }));
         if stops {
@@ -41,7 +41,7 @@ impl Guest {
         }
         self.count_running();
         if self.control.ring_mut().is_some() {
-            // It may hold commands that were not kicked for, and asks for kicks only once empty.
+            // The queue may hold commands without a kick, and asks for kicks only once empty.
             self.control_due = Some(now);
         }
         Ok((result?, outcome))
@@ -98,8 +98,8 @@ impl Guest {
                 self.resolve()?;
             }
             Request::SetVringBase { queue, base } => {
-                // The upper half is where a packed ring's used descriptors go on: for us, who keep
-                // none back, at the same place, and some front ends leave it empty.
+                // The upper half is the position of a packed ring's used descriptors. It equals the lower half here,
+                // because no chains are kept back, and some front ends leave it empty.
                 let packed = self.features.has(Features::RING_PACKED);
                 let base = u16::try_from(if packed { base & 0xffff } else { base })
                     .map_err(|_| ProtocolError::Refused("a ring's base is below 65,536"))?;
@@ -150,7 +150,7 @@ impl Guest {
                 }
                 self.protocol = features;
             }
-            // Front ends that count pairs are content with twice as many; Cloud Hypervisor counts rings.
+            // Front ends that count pairs accept twice as many; Cloud Hypervisor counts rings.
             Request::GetQueueNum => reply = Reply::Number(self.data_queues() as u64 + 1),
             Request::SetVringEnable { queue, enable } => {
                 if !enable {
@@ -158,7 +158,7 @@ impl Guest {
                     self.flush(queue, now);
                 }
                 self.queue(queue)?.enable(enable);
-                // A guest that waits for frames kicks no transmit ring, and no frames come without.
+                // A guest that waits for frames kicks no transmit ring, and receives no frames without this start.
                 if enable && self.calls_in_band() {
                     self.start_in_band(queue, poller)?;
                 }
@@ -283,8 +283,7 @@ impl Guest {
     }
 
     pub(in crate::network) fn count_running(&mut self) {
-        // A guest with a control queue sets on it how many pairs it uses, one to begin with. Others
-        // enable rings.
+        // A guest with a control queue sets the number of its pairs there, initially one. Other guests enable rings.
         let most = if self.control.ring_mut().is_some() {
             self.asked_pairs
         } else {
@@ -330,7 +329,7 @@ impl Guest {
         self.control.resolve(&self.memory, self.features)
     }
 
-    /// Stops a ring that the kernel serves, or all, after the holds of its pair.
+    /// Stops a ring that the kernel serves, or all of them, after it ends the holds of its pair.
     fn pause(&mut self, ring: Option<u32>, now: Nanos) {
         if !self.is_in_kernel() {
             return;
@@ -342,7 +341,7 @@ impl Guest {
                 pair.rx.call();
             }
         }
-        // Nothing is held, so that everything is listened to when it goes on.
+        // Nothing is held, so that all events are watched after the pause.
         self.update_passthrough();
         let ActiveDatapath::Kernel(kernel) = &self.path else {
             return;
