@@ -90,7 +90,7 @@ impl Token {
     }
 }
 
-/// An epoll instance. A copy is the same one.
+/// An epoll instance. A clone shares it.
 #[derive(Debug, Clone)]
 pub struct Poller {
     epoll: Arc<OwnedFd>,

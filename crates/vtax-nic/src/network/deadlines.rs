@@ -56,7 +56,7 @@ impl Deadlines {
         }
     }
 
-    /// The earliest.
+    /// The earliest deadline.
     #[inline]
     pub(super) fn first(&self) -> Option<Nanos> {
         self.order.first().map(|(deadline, _)| *deadline)

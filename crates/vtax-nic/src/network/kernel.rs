@@ -56,7 +56,7 @@ pub struct Kernel {
 #[derive(Debug)]
 pub(super) struct KernelPath {
     tap: TapHandles,
-    /// The poller of kicks and calls.
+    /// The registration of kicks and calls with the poller.
     watch: Watch,
 }
 
@@ -82,7 +82,7 @@ impl Kernel {
 }
 
 impl KernelPath {
-    /// Why the guest's control frames are not answered, if they are not.
+    /// The reason why the guest's control frames are not answered, if they are not.
     pub(super) fn control_error(&self) -> Option<&io::Error> {
         self.tap.control.as_ref().err()
     }
@@ -106,7 +106,7 @@ impl KernelPath {
 
     // Beside the rings.
 
-    /// The next control frame of the guest, as far as `bytes` has room.
+    /// The next control frame of the guest, cut to the length of `bytes`.
     pub(super) fn control_frame<'a>(&self, bytes: &'a mut [u8]) -> Option<&'a [u8]> {
         let control = self.tap.control.as_ref().ok()?;
         let (len, _) = recv(control, &mut *bytes, RecvFlags::DONTWAIT).ok()?;

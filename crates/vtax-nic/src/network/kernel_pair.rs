@@ -54,8 +54,8 @@ pub(super) struct KernelPair {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) running: Option<ActiveRing>,
-    /// Whether the kernel has the guest's own event descriptor, so that nothing is held: its call for the receive
-    /// ring, its kick for the transmit ring.
+    /// Whether the kernel has the guest's own event descriptor, so that nothing is held: the call descriptor for the
+    /// receive ring, the kick descriptor for the transmit ring.
     pub(super) through: bool,
     /// Whether this process ignores its own event descriptor.
     pub(super) muted: bool,

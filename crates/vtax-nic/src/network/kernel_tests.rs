@@ -1,4 +1,4 @@
-//! The kernel's data path, with a device that remembers what it was told and refuses what the kernel
+//! The kernel's data path, with a fake device that records its settings and refuses the requests that the kernel
 //! refuses.
 
 use super::*;
@@ -28,9 +28,9 @@ struct DeviceLog {
     rings: BTreeMap<u32, (u16, u16, RingAddresses)>,
     events: BTreeMap<(u32, u8), OwnedFd>,
     running: [bool; 2],
-    /// How often rings were stopped.
+    /// The number of times that a ring was stopped.
     stops: u32,
-    /// What every request is refused with.
+    /// Whether every request is refused.
     refuses: bool,
 }
 
@@ -43,7 +43,7 @@ impl Fake {
         self.0.lock().unwrap()
     }
 
-    /// As most requests are: refused unless this process owns the device.
+    /// The check that most requests share: the device refuses them unless this process owns it.
     fn owned(&self) -> Result<MutexGuard<'_, DeviceLog>, VhostError> {
         let told = self.told();
         if !told.owned || told.refuses {
@@ -52,14 +52,14 @@ impl Fake {
         Ok(told)
     }
 
-    /// Signals as the kernel, or who kicks it, does.
+    /// Signals an event as the kernel does for a call, and the guest for a kick.
     fn signal(&self, half: Half, event: Event) {
         let told = self.told();
         let file = &told.events[&(half.index(), event as u8)];
         rustix::io::write(file, &1_u64.to_ne_bytes()).unwrap();
     }
 
-    /// How often it was signalled.
+    /// The number of signals since the last call.
     fn kicks(&self) -> u64 {
         let told = self.told();
         testing::drain(&told.events[&(Half::Tx.index(), Event::Kick as u8)])
@@ -163,7 +163,7 @@ struct Bench {
     peer: Peer,
     poller: Poller,
     device: Fake,
-    /// That of the second pair.
+    /// The device of the second pair.
     second: Fake,
     /// The other side of the tap.
     host: OwnedFd,
@@ -185,7 +185,7 @@ fn in_kernel(mode: Mode) -> (Guest, [Fake; 2], OwnedFd) {
     )
 }
 
-/// In the place of a tap: the fake does not look. And where its control frames come from.
+/// A stand-in for a tap, which the fake device does not use, and the peer of its control socket.
 fn tap() -> (TapHandles, OwnedFd) {
     let (control, host) = rustix::net::socketpair(
         rustix::net::AddressFamily::UNIX,
@@ -239,7 +239,7 @@ impl Bench {
         Ok(reply)
     }
 
-    /// What the worker does with what happened by `now`. Returns how much that was.
+    /// Handles the events up to `now` as the worker does. Returns their number.
     fn work(&mut self, now: Nanos) -> usize {
         let mut tokens = Vec::new();
         self.poller.wait(Some(Nanos::ZERO), &mut tokens).unwrap();
@@ -299,13 +299,13 @@ fn a_held_call_reaches_the_guest_once_when_the_budget_is_over() {
     bench.work(Nanos(NOW.0 + 1));
     assert_eq!(bench.peer.calls(0), 0);
     assert_eq!(bench.network.deadline(), Some(NOW + BUDGET));
-    // Published without another call: the guest did not ask for one.
+    // The kernel publishes frames without another call, because the guest did not ask for one.
     bench.delivered += 3;
     let used = bench.delivered.to_le_bytes();
     bench.peer.driver.write(RX.used() + 2, &used);
     bench.work(NOW + BUDGET);
     assert_eq!(bench.peer.calls(0), 1);
-    // The next hold has begun ahead of its first frame; none comes, and nobody is called.
+    // The next hold has begun ahead of its first frame. No frame comes, and the guest is not called.
     RX.set_used_event(&bench.peer.driver, bench.delivered);
     bench.work(NOW + BUDGET + BUDGET);
     assert_eq!(bench.peer.calls(0), 0);
@@ -328,7 +328,7 @@ fn a_guest_that_found_the_frames_by_itself_is_not_called() {
     bench.work(NOW + BUDGET);
     assert_eq!(bench.peer.calls(0), 0);
     assert_eq!(bench.guest().counters.totals.rx_calls, 0);
-    // And is called for the next one.
+    // The guest is called for the next frame.
     bench.deliver(1);
     bench.work(NOW + BUDGET);
     bench.work(NOW + BUDGET + BUDGET);
@@ -356,11 +356,11 @@ fn held_kicks_reach_the_kernel_once_a_budget_and_none_is_lost() {
     assert_eq!(bench.device.kicks(), 0);
     bench.work(NOW + BUDGET);
     assert_eq!(bench.device.kicks(), 1);
-    // Offered after the drain: another budget later it goes as well, kicked for or not.
+    // The drain offers no more. A frame offered after it is drained one budget later, with or without a kick.
     bench.peer.send([0; 12], &[0; 60]);
     bench.work(NOW + BUDGET + BUDGET);
     assert_eq!(bench.device.kicks(), 1);
-    // A look that finds nothing ends the timer, and the next kick counts again.
+    // A drain that finds no frames ends the timer, and the next kick is handled again.
     bench.work(Nanos(NOW.0 + 3 * BUDGET.0));
     assert_eq!(bench.device.kicks(), 0);
     assert_eq!(bench.network.deadline(), None);
@@ -394,7 +394,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
 
     bench.guest().change_policy(&set(Mode::Fixed), NOW);
     bench.peer.calls(0);
-    // A kick from before is seen again rather than lost.
+    // An earlier kick is reported again rather than lost.
     bench.work(NOW);
     bench.work(NOW + BUDGET);
     bench.device.kicks();
@@ -459,7 +459,7 @@ fn a_ring_that_stops_tells_where_the_kernel_was_and_goes_on_from_there() {
 fn new_memory_is_told_while_no_ring_runs() {
     let mut bench = Bench::new(Mode::Off);
     let before = bench.device.told().regions.clone();
-    // The same guest memory, mapped anew.
+    // The same guest memory in a new mapping.
     let file = bench.peer.driver.file.try_clone().unwrap();
     bench
         .ask(Request::SetMemTable(vec![(description(), file)]))
@@ -469,7 +469,7 @@ fn new_memory_is_told_while_no_ring_runs() {
         assert_eq!((told.stops, told.running), (2, [true; 2]));
         assert_eq!((told.regions.len(), before.len()), (1, 1));
     }
-    // A table in which the rings are not: none runs, and the front end is sent away.
+    // A table without the memory of the rings: none runs, and the front end is disconnected.
     let elsewhere = crate::memory::RegionDescription {
         user: 0x10_0000_0000,
         ..description()
@@ -504,7 +504,7 @@ fn migration_logs_into_the_front_ends_log() {
         [Some(RX.used()), Some(TX.used())]
     );
     drop(told);
-    // Another log: the kernel writes to the old one no more.
+    // With another log, the kernel no longer writes to the first one.
     let (file, _) = testing::log();
     let before = bench.device.told().stops;
     let offset = 0;
@@ -629,7 +629,7 @@ fn a_guests_control_frames_are_answered_though_the_kernel_moves_its_frames() {
 
 #[test]
 fn the_devices_numbers_are_those_of_linux() {
-    // As `linux/vhost.h` makes them on most processors.
+    // The numbers in `linux/vhost.h` on most processors.
     let expected = [
         0x4008_af00,
         0xaf01,
@@ -667,7 +667,7 @@ fn while_a_call_is_held_nobody_is_woken_for_others() {
 fn a_controller_that_holds_nothing_looks_away_and_looks_again() {
     let mut bench = Bench::new(Mode::Adaptive);
     bench.peer.offer_buffers(16, 0x800);
-    // Too far apart to be merged: 1 ms and a budget of 200 µs.
+    // The frames are too far apart to be merged: 1 ms, with a budget of 200 µs.
     let mut now = NOW;
     for _ in 0..200 {
         now = now + Nanos::from_micros(1_000);
@@ -728,7 +728,7 @@ fn a_guest_that_was_reset_begins_anew_and_is_called() {
     }
     assert_eq!(bench.device.told().running, [false; 2]);
     assert_eq!(bench.network.deadline(), None, "nothing is held any more");
-    // The guest starts with empty rings elsewhere in its life: indexes from 0.
+    // The guest restarts with empty rings, whose indexes are 0.
     bench.delivered = 0;
     RX.set_available(&bench.peer.driver, 0);
     bench.peer.driver.write(RX.used() + 2, &[0; 2]);
@@ -755,7 +755,7 @@ fn features_that_change_reach_the_kernel_while_no_ring_runs_and_change_who_is_ca
         assert_eq!((told.stops, told.running), (2, [true; 2]));
     }
     bench.peer.calls(0);
-    // Without event indexes the driver says by a flag that it wants no call.
+    // Without event indexes, a flag of the driver asks for no calls.
     bench.peer.driver.write(RX.available(), &[1, 0]);
     bench.deliver(1);
     bench.work(NOW);

@@ -122,7 +122,7 @@ pub struct Network {
     limited: Vec<(u16, Limit)>,
 }
 
-/// The result for a frame of a batch.
+/// The result for one frame of a batch.
 enum Step {
     Done,
     Refused(DropReason),

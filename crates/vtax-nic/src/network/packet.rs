@@ -20,7 +20,7 @@ pub struct Packet {
     pub header: NetHeader,
     /// Its first segment in the batch.
     pub first: u32,
-    /// How many segments.
+    /// The number of its segments.
     pub count: u32,
     /// Bytes.
     pub len: u32,
@@ -45,7 +45,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty one with room for common batches.
+    /// An empty batch with room for common batches.
     pub fn new() -> Self {
         Self {
             packets: Vec::with_capacity(BATCH),

@@ -141,7 +141,7 @@ impl QueuePair {
         if self.hold.deadline().is_none_or(|due| due > now) {
             return;
         }
-        // Later frames share the signal, unless the guest has processed all.
+        // Later frames share the signal, unless the guest has already processed all of them.
         let looked = if self.hold.holds_call() {
             self.look_at_received(now)
         } else {

@@ -130,7 +130,7 @@ impl Queue {
 
     // For the kernel's data path.
 
-    /// Whether it is to run.
+    /// Whether it should run.
     pub(super) fn is_to_run(&self) -> bool {
         self.enabled && self.has_kicks && self.fault.is_none()
     }

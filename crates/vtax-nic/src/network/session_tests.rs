@@ -16,7 +16,7 @@ fn a_back_end_that_comes_again_goes_on_where_the_rings_are() {
         bench.peers[0].send(PLAIN, &frame(1, number, 60));
     }
     bench.kick(0, 1, NOW);
-    // Two more are offered, and nobody is there to take them.
+    // Two more frames are offered while no back end runs.
     for number in 3..5 {
         bench.peers[0].send(PLAIN, &frame(1, number, 60));
     }
@@ -262,7 +262,7 @@ fn a_ring_started_before_its_memory_is_refused() {
 fn a_call_descriptor_with_a_full_counter_blocks_nobody() {
     let mut bench = Bench::link();
     bench.peers[1].offer_buffers(8, 0x800);
-    // In blocking mode, and as full as it gets.
+    // An event descriptor in blocking mode, with a full counter.
     let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     let poller = &bench.poller;
@@ -287,7 +287,7 @@ fn memory_that_is_cut_under_a_running_ring_is_survived() {
     bench.kick(0, 1, NOW);
     assert!(bench.guest(1).lost_memory().is_some());
     assert!(bench.guest(0).lost_memory().is_none());
-    // The worker disconnects it; until then it is a guest without buffers.
+    // The worker would disconnect it. Until then it counts as a guest without buffers.
     bench.run(NOW + BUFFER_TIMEOUT);
     assert_eq!(TX.used_index(&bench.peers[0].driver), 1);
 }
@@ -307,7 +307,7 @@ fn memory_can_come_and_go_region_by_region() {
         .unwrap();
     guest.handle(Request::RemMemReg(more), poller, NOW).unwrap();
     assert_eq!(guest.running_pairs(), 1);
-    // Without the memory of its rings nothing runs.
+    // No pair runs without the memory of its rings.
     assert!(
         guest
             .handle(Request::RemMemReg(description()), poller, NOW)

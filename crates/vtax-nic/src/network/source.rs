@@ -41,7 +41,7 @@ impl Source {
     fn new(port: u16, pair: usize) -> Self {
         Self {
             port,
-            // Fewer than 256 pairs, as the ports' own limits say.
+            // The limits of ports keep this number below 256.
             pair: u8::try_from(pair).unwrap_or(u8::MAX),
             state: State::Asleep,
             queued: false,
@@ -88,7 +88,7 @@ impl Source {
 /// All sources of a network.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// In the order of ports and their pairs.
+    /// The sources in the order of ports and their pairs.
     list: Vec<Source>,
     /// The index of each port's first source.
     starts: Vec<usize>,
@@ -277,7 +277,7 @@ mod tests {
                 let mut turns: Vec<usize> = (0..count).filter_map(|_| sources.next()).collect();
                 turns.sort_unstable();
                 prop_assert_eq!(&turns, &scan.collect::<Vec<_>>());
-                // Who had its turn says how it goes on.
+                // A source stays in its state after a turn until the state is set.
                 for index in turns {
                     sources.set(index, State::Active);
                 }

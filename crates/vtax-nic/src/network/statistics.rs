@@ -10,7 +10,7 @@ use std::path::Path;
 /// The directory of interfaces.
 pub(super) const LISTED: &str = "/sys/class/net";
 
-/// The counters of an interface since this was made.
+/// The counters of an interface, counted from the creation of this value.
 #[derive(Debug)]
 pub struct Statistics([Counter; 6]);
 

@@ -228,15 +228,15 @@ struct TapQueue {
     vectors: Vec<libc::iovec>,
     /// The index of each outgoing frame's first vector.
     outgoing: Vec<usize>,
-    /// Room for frames of TCP segments that are merged, as many as there may be outgoing frames.
+    /// Buffers for merged frames of TCP segments, as many as there may be outgoing frames.
     rooms: Vec<Box<[u8]>>,
-    /// The number of them in use.
+    /// The number of these buffers in use.
     taken: usize,
-    /// The segments in the last of them, which is the last outgoing frame, and its bytes.
+    /// The segments in the last of these buffers, which is the last outgoing frame, and its length in bytes.
     stream: Option<(Stream, usize)>,
 }
 
-// SAFETY: the vectors are only used, and only point to anything, within one call of `forward`.
+// SAFETY: the vectors are used, and point to memory, only within one call of `forward`.
 unsafe impl Send for TapQueue {}
 
 impl std::fmt::Debug for TapQueue {
@@ -531,8 +531,7 @@ fn read_batch(
             .rw_flags(libc::RWF_NOWAIT)
             .build()
             .user_data(index as u64);
-        // SAFETY: the buffer lives and nobody touches it until the read has ended, for which
-        // `finish` waits.
+        // SAFETY: the buffer lives and nothing accesses it until the read has ended, for which `finish` waits.
         pushed += usize::from(unsafe { ring.submission().push(&entry) }.is_ok());
     }
     let mut read = 0;
@@ -560,7 +559,7 @@ fn finish(ring: &mut IoUring, pushed: usize, mut completed: impl FnMut(u64, i32)
                     cause.raw_os_error(),
                     Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
                 ) => {}
-            // The ring itself is wrong, which no input can make it.
+            // The ring itself is broken, which no input can cause.
             Err(_) => return,
         }
         for entry in ring.completion() {
@@ -599,7 +598,7 @@ fn write_batch<'a>(
         let entry = opcode::Writev::new(file, frame.as_ptr(), len)
             .rw_flags(libc::RWF_NOWAIT)
             .build();
-        // SAFETY: vectors and what they point at live until the write has ended, for which `finish`
+        // SAFETY: the vectors and the memory that they point to live until the write has ended, for which `finish`
         // waits.
         match unsafe { ring.submission().push(&entry) } {
             Ok(()) => pushed += 1,
@@ -614,7 +613,7 @@ fn write_one_by_one<'a>(file: &OwnedFd, frames: impl Iterator<Item = &'a [libc::
     let mut failed = 0;
     for frame in frames {
         let len = libc::c_int::try_from(frame.len()).unwrap_or(0);
-        // SAFETY: vectors and what they point at live until the call returns.
+        // SAFETY: the vectors and the memory that they point to live until the call returns.
         let written = unsafe { libc::writev(file.as_raw_fd(), frame.as_ptr(), len) };
         failed += u64::from(written < 0);
     }
@@ -628,9 +627,9 @@ mod tests {
     use crate::frame::{GsoKind, segment as segment_into};
     use io_uring::squeue::Entry;
 
-    /// What the kernel says to one operation.
+    /// The kernel's result of one operation.
     fn result(ring: &mut IoUring, entry: &Entry) -> i32 {
-        // SAFETY: all that the test's entries point at outlives the ring.
+        // SAFETY: the memory that the test's entries point to outlives the ring.
         unsafe { ring.submission().push(entry) }.unwrap();
         let mut told = 0;
         finish(ring, 1, |_, result| told = result);
@@ -651,7 +650,7 @@ mod tests {
 
     fn sent(tap: &mut Tap, frames: &[(Vec<u8>, NetHeader)], kernel: &OwnedFd) -> Vec<Vec<u8>> {
         for (bytes, header) in frames {
-            // As a guest may have it: the headers in one piece, the rest in another.
+            // A guest may place the headers in one segment and the rest in another.
             let (head, rest) = bytes.split_at(40);
             let frame = Frame {
                 header: *header,
@@ -681,7 +680,7 @@ mod tests {
             .unwrap();
             let mut tap = Tap::over(own, by_ring);
             let frames = segments_of(20_000);
-            // Twice the same: as many as go into one, and again from the first room.
+            // The stream is sent twice: its segments fill one frame, and the second pass uses the first buffer again.
             for _ in 0..2 {
                 let came = sent(&mut tap, &frames, &kernel);
                 let (header, frame) = came[0].split_at(HEADER_LEN);
@@ -695,7 +694,7 @@ mod tests {
                 assert_eq!(again, frames);
                 assert_eq!(came.len(), 1);
             }
-            // What is none of a stream is as it came, and in its place.
+            // A frame outside the stream is sent unchanged and in order.
             let mut mixed = frames[..3].to_vec();
             mixed[1].0[60] ^= 1;
             let came = sent(&mut tap, &mixed, &kernel);

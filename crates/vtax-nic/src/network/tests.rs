@@ -7,10 +7,10 @@ use crate::hold::Mode;
 use crate::poller::Poller;
 use crate::testing::{BUFFERS, INDIRECT, NEXT, Peer, RX, TX, WRITE, encode, linux, port};
 
-/// Where an indirect table lies, beyond all else.
+/// The address of an indirect table, apart from rings and buffers.
 const TABLE: u64 = 0x8_0000;
 
-/// A time far enough from 0 that nothing is mistaken for never.
+/// The start time. It is far from 0, so that no earlier time counts as never.
 pub(super) const NOW: Nanos = Nanos(1_000_000_000_000);
 
 pub(super) struct Bench {
@@ -25,7 +25,7 @@ impl Bench {
         Self::with(mode, features, &[])
     }
 
-    /// Limits of the first ports; the others have none.
+    /// A bench with limits for the first ports. The others have none.
     pub(super) fn with(mode: Mode, features: &[Features], limits: &[Limits]) -> Self {
         let poller = Poller::new().unwrap();
         let mut ports = Vec::new();
@@ -57,7 +57,7 @@ impl Bench {
         Self::new(Mode::Off, &[linux(), linux()])
     }
 
-    /// Works until there is nothing to do at `now`.
+    /// Works until there are no more frames to move at `now`.
     pub(super) fn run(&mut self, now: Nanos) {
         while self.network.poll(now, &mut self.batch) {}
     }
@@ -293,11 +293,12 @@ fn frames_that_cannot_be_are_dropped_and_returned() {
     let mut bench = Bench::link();
     bench.peers[1].offer_buffers(8, 0x1000);
     let driver = &bench.peers[0].driver;
-    // Shorter than the header (CVE-2022-2132), shorter than Ethernet's, empty.
+    // Three invalid frames: shorter than the virtio-net header (CVE-2022-2132), shorter than an Ethernet header, and
+    // empty.
     TX.describe(driver, 0, (BUFFERS, 5, 0, 0));
     TX.describe(driver, 1, (BUFFERS, 12 + 13, 0, 0));
     TX.describe(driver, 2, (BUFFERS, 0, 0, 0));
-    // A header in twelve descriptors of a byte, and its frame in the thirteenth: all right.
+    // A valid frame: its header in twelve descriptors of one byte, its bytes in the thirteenth.
     for index in 3..15 {
         TX.describe(driver, index, (BUFFERS + 0x8000, 1, NEXT, index + 1));
     }
@@ -333,12 +334,12 @@ fn a_bad_queue_stops_alone_and_starts_again_when_asked() {
         1,
         "what came before went out"
     );
-    // The others go on, and do not send to it.
+    // The other ports continue, and send nothing to the stopped one.
     bench.peers[1].send(PLAIN, &frame(9, 1, 60));
     bench.kick(1, 1, NOW);
     assert_eq!(bench.peers[2].received().len(), 2);
     assert_eq!(bench.drops(0).not_running, 1);
-    // More kicks change nothing.
+    // More kicks have no effect.
     bench.kick(0, 1, NOW);
     assert_eq!(bench.network.take_stopped().count(), 0);
 }

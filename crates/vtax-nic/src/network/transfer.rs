@@ -1,4 +1,4 @@
-//! Frames from and into a guest's rings: the work for each packet.
+//! Moves frames from and into a guest's rings: the work for each packet.
 
 use super::packet::{BATCH, Batch, Frame};
 use crate::frame::{NetHeader, Offloads};

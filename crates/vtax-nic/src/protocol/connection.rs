@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 const HEADER: usize = 12;
 
-/// Longer than any message of a network device: a memory table of 8 regions has 264 bytes.
+/// The most bytes of payload. It exceeds every message of a network device: a memory table of 8 regions has 264 bytes.
 const MAX_PAYLOAD: usize = 1024;
 
-/// A message has at most 8 descriptors; one more shows that there are too many.
+/// The most descriptors that are received. A message has at most 8; one more shows that there are too many.
 const MAX_DESCRIPTORS: usize = 9;
 
 const VERSION: u32 = 1;

@@ -14,13 +14,13 @@ pub use request::{Message, Reply, Request, VringAddress};
 /// Why a front end is disconnected.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
-    /// It closed the connection between two messages, which is no fault.
+    /// The front end closed the connection between two messages, which is no fault.
     #[error("the front end closed the connection")]
     Closed,
-    /// It closed the connection in the middle of a message.
+    /// The front end closed the connection in the middle of a message.
     #[error("the front end closed the connection after {have} of {want} bytes of a message")]
     Truncated {
-        /// Bytes that came.
+        /// Bytes received.
         have: usize,
         /// Bytes announced.
         want: usize,
@@ -49,7 +49,7 @@ pub enum ProtocolError {
     Size {
         /// The request's code.
         code: u32,
-        /// Bytes that came.
+        /// Bytes received.
         size: usize,
     },
     /// More or fewer file descriptors than the request needs (as in CVE-2022-0669).
@@ -57,9 +57,9 @@ pub enum ProtocolError {
     Descriptors {
         /// The request's code.
         code: u32,
-        /// How many came.
+        /// The number received.
         have: usize,
-        /// How many it needs.
+        /// The number needed.
         want: usize,
     },
     /// An unknown request, or one of a feature that is not offered.
@@ -71,7 +71,7 @@ pub enum ProtocolError {
     /// A request that is invalid at present or with these values.
     #[error("{0}")]
     Refused(&'static str),
-    /// Too much of its memory would have to be populated by this program.
+    /// This program would have to populate too much of the front end's memory.
     #[error(
         "memory that it shares and nobody had touched was to be populated beyond {0} bytes: preallocate it \
          (prealloc=on), or raise limits.populate"

@@ -105,7 +105,7 @@ pub enum Reply {
     Number(u64),
     /// The state of a ring.
     VringState {
-        /// Which ring.
+        /// The ring's number.
         queue: u32,
         /// The available index to go on from.
         base: u32,

@@ -1,4 +1,4 @@
-//! Messages as they come over a socket, whole, cut and wrong.
+//! Messages over a socket: whole, in parts and invalid.
 
 use super::*;
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ fn every_request_gets_its_payload_and_descriptors_or_is_refused() {
     let region = words(&[0, 0x1000, 0x7000, 0]);
     let table = [words(&[1]), region.clone()].concat();
     let slot = [words(&[0]), region].concat();
-    // Code, payload, how many descriptors it needs.
+    // Each request's code, payload and number of descriptors.
     let requests = [
         (1, vec![], 0),
         (2, words(&[1]), 0),
@@ -170,7 +170,7 @@ fn descriptors_of_refused_messages_are_closed() {
     try_some();
     let before = count();
     try_some();
-    // Other tests open and close a few meanwhile.
+    // Other tests open and close a few descriptors at the same time.
     assert!(count() < before + 100);
 }
 

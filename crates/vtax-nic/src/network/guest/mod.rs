@@ -52,7 +52,7 @@ pub struct Outcome {
 /// What moves the frames of a port.
 #[derive(Debug)]
 enum ActiveDatapath {
-    /// The worker; and why not the kernel, where that was asked.
+    /// The worker, with the reason if the kernel was configured and does not move the frames.
     User(Option<DatapathError>),
     /// vhost-net, with a device for each pair.
     Kernel(KernelPath),
@@ -256,7 +256,7 @@ impl Guest {
         })
     }
 
-    /// A warning that half of what may be populated for it is used, once.
+    /// A warning that half of the memory that may be populated for it is used. It is returned once.
     pub fn memory_warning(&self) -> Option<AccountWarning> {
         self.memory.account()?.take_warning()
     }
@@ -339,13 +339,13 @@ impl Guest {
         if next == NextDrain::AtDeadline {
             return match ring.arm_at(pair.hold.most_to_hold(), log) {
                 Ok(false) => DrainOutcome::Held,
-                // A fault is found by the next look.
+                // The next read of the ring finds a fault.
                 Ok(true) | Err(_) => DrainOutcome::NotEmpty,
             };
         }
         match ring.arm(log) {
             Ok(false) => DrainOutcome::AwaitsKick,
-            // A fault is found by the next look.
+            // The next read of the ring finds a fault.
             Ok(true) | Err(_) => {
                 ring.disarm(log);
                 DrainOutcome::NotEmpty
@@ -379,7 +379,7 @@ impl Guest {
         };
         let most = pair.hold.most_to_hold();
         let log = self.log.as_ref().filter(|_| logs);
-        // A fault is found by the next look.
+        // The next read of the ring finds a fault.
         pair.tx_ring()
             .is_some_and(|ring| ring.arm_at(most, log) != Ok(false))
     }
@@ -430,7 +430,7 @@ impl Guest {
         packets
     }
 
-    /// Shows the guest `packets` frames and signals it, now or when the hold ends.
+    /// Publishes `packets` frames to the guest and signals it, now or when the hold ends.
     pub fn publish(&mut self, pair: usize, packets: u32, now: Nanos) {
         let logs = self.features.has(Features::LOG_ALL);
         let Some(pair) = self.pairs.get_mut(pair) else {
@@ -471,7 +471,7 @@ impl Guest {
         }
     }
 
-    /// Since when a receive queue lacks buffers: since now, if it did not before.
+    /// The time since which a receive queue lacks buffers: `now`, if it did not lack any before.
     pub fn lacks_buffers_since(&mut self, pair: usize, now: Nanos) -> Nanos {
         match self.pairs.get_mut(pair) {
             Some(pair) => *pair.lacks_buffers_since.get_or_insert(now),
