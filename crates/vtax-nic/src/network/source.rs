@@ -277,7 +277,7 @@ mod tests {
                 let mut turns: Vec<usize> = (0..count).filter_map(|_| sources.next()).collect();
                 turns.sort_unstable();
                 prop_assert_eq!(&turns, &scan.collect::<Vec<_>>());
-                // A source stays in its state after a turn until the state is set.
+                // After a turn, the caller sets the source's next state.
                 for index in turns {
                     sources.set(index, State::Active);
                 }

@@ -1,7 +1,7 @@
-//! Every index of small rings: what is read and what comes of it, beside a model that follows the standard's words.
+//! Every index of small rings: reads and publications are compared with a model that follows the standard's text.
 //! Chains are walked in `walk_tests.rs`.
 //!
-//! Small rings suffice: an index is only ever added to, subtracted and masked, modulo 65,536, so that a larger ring
+//! Small rings suffice: an index is only added to, subtracted from and masked, modulo 65,536, so that a larger ring
 //! differs in its mask alone.
 
 use super::*;
@@ -15,7 +15,7 @@ fn an_event_is_passed_only_by_who_stepped_over_it() {
         let steps = new.wrapping_sub(old);
         event.wrapping_sub(old) < steps
     };
-    // All events for some steps, and all steps' starts for the events near them.
+    // All events at one start for each number of steps, and all starts for the events near them.
     for steps in 0..=17 {
         for event in 0..=u16::MAX {
             let (old, new) = (65_530, 65_530_u16.wrapping_add(steps));

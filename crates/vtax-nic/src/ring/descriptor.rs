@@ -1,4 +1,4 @@
-//! Descriptors, which both kinds of ring have, and the segments that they stand for.
+//! Descriptors, which both kinds of ring have, and the segments to which they point.
 
 use super::{Direction, MAX_SEGMENTS, RingFault};
 use crate::memory::{GuestMemory, Segment};
@@ -43,7 +43,7 @@ impl Descriptor {
         }
     }
 
-    /// What it points at, if that is one piece of memory for this direction and all of its chain.
+    /// Its buffer, if that is one segment for this direction and the only descriptor of its chain.
     #[inline]
     pub fn single(self, memory: &GuestMemory, direction: Direction) -> Option<Segment> {
         let wanted = match direction {
@@ -85,14 +85,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Bytes so far.
+    /// Bytes of the segments appended so far.
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Appends what a descriptor points at, in as many segments as regions make it. One of no bytes
-    /// is a segment too: it took as long to read, and a table may claim 2^28 of them.
+    /// Appends a descriptor's buffer, as one segment for each region that it touches. A buffer of no bytes is a segment
+    /// too: it takes as long to read, and a table may claim 2^28 of them.
     #[inline]
     pub fn append(&mut self, descriptor: Descriptor) -> Result<(), RingFault> {
         let writable = descriptor.flags & WRITE != 0;
@@ -184,7 +184,7 @@ fn read(host: *const u8) -> (u64, u64) {
         // may write them meanwhile: volatile reads take whatever is there, once.
         return unsafe { (words.read_volatile(), words.wrapping_add(1).read_volatile()) };
     }
-    // SAFETY: the same, of bytes.
+    // SAFETY: as above, for bytes, which need no alignment.
     let bytes = unsafe { host.cast::<[u8; 16]>().read_volatile() };
     let number = u128::from_ne_bytes(bytes);
     #[expect(clippy::cast_possible_truncation, reason = "takes the halves")]

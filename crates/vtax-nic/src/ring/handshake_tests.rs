@@ -1,9 +1,9 @@
-//! The notification handshake, in every order of its steps: our real rings, a driver as Linux has it
-//! (`virtqueue_enable_cb`, `virtqueue_kick_prepare`, of split and of packed rings), and vhost-net's `vhost_notify`. Whatever the order, nobody
-//! sleeps while the other has left something to be found.
+//! The notification handshake in every order of its steps, between this crate's rings, a driver as in Linux
+//! (`virtqueue_enable_cb` and `virtqueue_kick_prepare`, of split and of packed rings) and vhost-net's `vhost_notify`.
+//! In no order does a side sleep while buffers of the other side wait for it.
 //!
-//! A step is one access to what is shared, and steps follow each other: that a store is seen before the load
-//! after it is what the fences at these places are for, which no order of whole steps can show.
+//! A step is one access to shared memory, and steps follow each other. The order between a store and the load after it
+//! is the purpose of the fences, which `order_tests` checks.
 
 use super::*;
 use crate::testing::{BUFFERS, Driver, PackedDriver, Ring, SIZE, encode};
@@ -12,23 +12,23 @@ use std::fmt::Debug;
 
 const RING: Ring = Ring(0);
 
-/// How many frames come.
+/// The number of frames.
 const FRAMES: u16 = 3;
 
-/// All that the sides know, and the memory that they share.
+/// The state of all sides, and the memory that they share.
 trait World: Clone + Debug {
-    /// Puts the shared memory where our rings look.
+    /// Writes the shared memory to the addresses that the rings read.
     fn load(&self, driver: &Driver);
-    /// Takes it from there.
+    /// Reads the shared memory from there.
     fn save(&mut self, driver: &Driver);
-    /// Whether all may sleep.
+    /// Whether all sides may sleep.
     fn rests(&self) -> bool;
 }
 
-/// One step of one side, if it has anything to do.
+/// One step of one side. Returns whether it had a step to take.
 type Actor<W> = fn(&mut W, &Driver) -> bool;
 
-/// Takes every step of every actor in every state that can be reached. How many states there are.
+/// Takes every step of every actor in every reachable state. Returns the number of states.
 fn explore<W: World>(first: W, actors: &[Actor<W>], driver: &Driver) -> usize {
     let mut seen = HashSet::from([format!("{first:?}")]);
     let mut waiting = vec![first];
@@ -51,7 +51,7 @@ fn explore<W: World>(first: W, actors: &[Actor<W>], driver: &Driver) -> usize {
     seen.len()
 }
 
-/// A guest's NAPI: woken, it takes all, asks for the next signal, and looks once more.
+/// A guest's NAPI: after a wake-up it takes all buffers, asks for the next signal, and checks the ring once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Poll {
     Sleeps,
@@ -60,7 +60,7 @@ enum Poll {
     LooksAgain,
 }
 
-/// What a receive ring's three sides know.
+/// The state of the three sides of a receive ring.
 #[derive(Debug, Clone)]
 struct Receive<R> {
     ring: R,
@@ -70,11 +70,12 @@ struct Receive<R> {
     interrupt: bool,
     guest: Poll,
     seen: u16,
-    /// Frames that are still to come.
+    /// Frames that have not arrived yet.
     left: u16,
-    /// The kernel's, where it returns buffers: what it has signalled, whether it is about to, and that it did.
+    /// The kernel's state, where it returns buffers: the used index at its last check, whether a check is due, and
+    /// whether it has signalled.
     kernel: (u16, bool, bool),
-    /// Ours: which step of a release is next.
+    /// This crate's state: the next step of a release.
     release: u8,
 }
 
@@ -132,7 +133,7 @@ impl<R: Clone + Debug> World for Receive<R> {
 }
 
 impl Receive<RingView> {
-    /// One step of vhost-net: it returns a buffer, then looks whether a signal is wanted.
+    /// One step of vhost-net: it returns a buffer, then checks whether a signal is wanted.
     fn vhost(&mut self, driver: &Driver) -> bool {
         let (signalled, looks, _) = self.kernel;
         if looks {
@@ -150,7 +151,7 @@ impl Receive<RingView> {
         true
     }
 
-    /// One step of ours, between vhost-net and the guest: see `Guest::release`.
+    /// One step of this crate, between vhost-net and the guest: see `Guest::release`.
     fn pass_on(&mut self, _driver: &Driver) -> bool {
         self.release = match self.release {
             0 if self.kernel.2 => {
@@ -173,7 +174,7 @@ impl Receive<RingView> {
 }
 
 impl Receive<SplitRing> {
-    /// One step of ours where we move the frames.
+    /// One step of this crate where it moves the frames.
     fn serve(&mut self, _driver: &Driver) -> bool {
         self.release = match self.release {
             0 if self.left > 0 => {
@@ -223,24 +224,24 @@ fn no_order_loses_a_call_of_ours() {
     assert!(states > 50, "{states}");
 }
 
-/// What a transmit ring's two sides know.
+/// The state of the two sides of a transmit ring.
 #[derive(Debug, Clone)]
 struct Transmit {
     ring: SplitRing,
-    /// Shared memory: the available index, and our event.
+    /// Shared memory: the available index, and the device's event.
     available: u16,
     event: u16,
     kick: bool,
-    /// The driver's: frames to send, and whether it is about to look whether a kick is wanted.
+    /// The driver's state: frames to send, and whether a check for a kick is due.
     left: u16,
     looks: bool,
-    /// Ours.
+    /// The worker's state.
     worker: Poll,
     taken: u16,
 }
 
 impl Transmit {
-    /// One step of the guest: it offers a frame, then looks whether a kick is wanted.
+    /// One step of the guest: it offers a frame, then checks whether a kick is wanted.
     fn send(&mut self, _driver: &Driver) -> bool {
         if self.looks {
             self.looks = false;
@@ -255,7 +256,7 @@ impl Transmit {
         true
     }
 
-    /// One step of ours.
+    /// One step of the worker.
     fn drain(&mut self, driver: &Driver) -> bool {
         self.worker = match self.worker {
             Poll::Sleeps if self.kick => {
@@ -274,7 +275,7 @@ impl Transmit {
                 }
                 Poll::Arms
             }
-            // The two halves of `arm`: a store, and the load behind it.
+            // The two halves of `arm`: a store, and the load after it.
             Poll::Arms => {
                 self.ring.ask(None);
                 Poll::LooksAgain
@@ -327,33 +328,33 @@ fn no_order_loses_a_kick() {
 const AVAILABLE: u16 = 1 << 7;
 const USED: u16 = 1 << 15;
 
-/// Flags of a packed ring's event suppression: whether signals are wanted, and that only past an event.
+/// Flags of a packed ring's event suppression: signals are wanted, not wanted, or wanted only past an event.
 const ENABLE: u16 = 0;
 const DISABLE: u16 = 1;
 const AT_DESCRIPTOR: u16 = 2;
 
-/// A packed ring's shared memory, and how the driver moves in it.
+/// A packed ring's shared memory, and the driver's position in it.
 #[derive(Debug, Clone)]
 struct Packed {
     size: u16,
     /// Flags of each slot.
     slots: Vec<u16>,
-    /// Position and flags: the driver's event, and ours.
+    /// Position and flags: the driver's event, and the device's.
     driver_event: (u16, u16),
     device_event: (u16, u16),
-    /// The driver's, counted from the first slot of lap 0, whose wrap counter is 1: what it offered, and what
-    /// it found returned.
+    /// The driver's counts from the first slot of lap 0, whose wrap counter is 1: the buffers that it offered, and
+    /// those that it found returned.
     offered: u16,
     seen: u16,
 }
 
 impl Packed {
-    /// Begins at a slot of the first lap, with nothing offered.
+    /// Starts at a slot of the first lap, with no buffer offered.
     fn new(size: u16, slot: u16) -> Self {
         let base = slot | 1 << 15;
         Self {
             size,
-            // What is before it was returned.
+            // The slots before it were returned.
             slots: (0..size)
                 .map(|before| if before < slot { AVAILABLE | USED } else { 0 })
                 .collect(),
@@ -380,7 +381,7 @@ impl Packed {
         (usize::from(count % self.size), wrap)
     }
 
-    /// The same, as an event has it.
+    /// The same position in the encoding of an event.
     fn position(&self, count: u16) -> u16 {
         let (slot, wrap) = self.at(count);
         slot as u16 | u16::from(wrap) << 15
@@ -407,7 +408,7 @@ impl Packed {
                 .all(|bit| (flags & bit != 0) == wrap)
     }
 
-    /// The driver sees all that was returned. How much that was.
+    /// The driver takes back all returned buffers. Returns their number.
     fn reclaim(&mut self) -> u16 {
         let before = self.seen;
         while self.is_returned() {
@@ -445,7 +446,7 @@ impl Packed {
         }
     }
 
-    /// Takes what a device writes.
+    /// Reads the device's writes.
     fn save(&mut self, driver: &Driver) {
         for (slot, flags) in (0_u64..).zip(&mut self.slots) {
             *flags = driver.u16_at(PackedDriver::RING + slot * 16 + 14) & (AVAILABLE | USED);
@@ -455,7 +456,7 @@ impl Packed {
     }
 }
 
-/// What both sides of a packed receive ring know.
+/// The state of both sides of a packed receive ring.
 #[derive(Debug, Clone)]
 struct PackedReceive {
     ring: PackedRing,
@@ -470,8 +471,8 @@ struct PackedReceive {
 }
 
 impl PackedReceive {
-    /// One step of the guest's NAPI: no more signals, take all, offer anew, ask for a signal (the event's place,
-    /// then its flags), look once more.
+    /// One step of the guest's NAPI: it disables signals, takes all buffers, offers new ones, asks for a signal (first
+    /// the event's position, then its flags), and checks the ring once more.
     fn poll(&mut self, driver: &Driver) -> bool {
         self.guest = match self.guest {
             0 if self.interrupt => {
@@ -511,7 +512,7 @@ impl PackedReceive {
         true
     }
 
-    /// One step of ours.
+    /// One step of the worker.
     fn serve(&mut self, driver: &Driver) -> bool {
         self.release = match self.release {
             0 if self.left > 0 => {
@@ -556,7 +557,8 @@ impl World for PackedReceive {
     }
 }
 
-/// Sizes of packed rings and where they begin: every slot, so that every step comes at the end of a lap too.
+/// Sizes of packed rings and their first slots. Every slot is a start, so that every step also occurs at the end of a
+/// lap.
 fn packed_starts() -> impl Iterator<Item = (u16, u16, bool)> {
     [1, 2, 3, 4].into_iter().flat_map(|size| {
         (0..size).flat_map(move |slot| [false, true].map(|event_idx| (size, slot, event_idx)))
@@ -594,7 +596,7 @@ fn no_order_loses_a_call_of_ours_on_a_packed_ring() {
     }
 }
 
-/// What both sides of a packed transmit ring know.
+/// The state of both sides of a packed transmit ring.
 #[derive(Debug, Clone)]
 struct PackedTransmit {
     ring: PackedRing,
@@ -602,13 +604,13 @@ struct PackedTransmit {
     kick: bool,
     left: u16,
     looks: bool,
-    /// Ours: 0 sleeps; then takes, publishes, arms.
+    /// The worker's state: 0 sleeps; then it takes, publishes and arms.
     worker: u8,
     taken: u16,
 }
 
 impl PackedTransmit {
-    /// One step of the guest: it offers a frame where there is room, then looks whether a kick is wanted.
+    /// One step of the guest: it offers a frame where there is room, then checks whether a kick is wanted.
     fn send(&mut self, driver: &Driver) -> bool {
         if self.looks {
             self.looks = false;
@@ -627,7 +629,7 @@ impl PackedTransmit {
         true
     }
 
-    /// One step of ours.
+    /// One step of the worker.
     fn drain(&mut self, driver: &Driver) -> bool {
         self.worker = match self.worker {
             0 if self.kick => {

@@ -31,7 +31,7 @@ pub const MAX_SIZE: u16 = 32768;
 /// The most segments of one chain: with one more for the header, the most that `writev` accepts.
 pub const MAX_SEGMENTS: usize = 1023;
 
-/// What makes a guest's ring invalid. Only its queue stops.
+/// The faults that make a guest's ring invalid. Only its queue stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RingFault {
     /// More chains than the ring has entries.
@@ -114,7 +114,7 @@ pub struct Chain {
     pub len: u32,
     /// Its first segment in the list.
     pub first: u32,
-    /// How many segments.
+    /// The number of its segments.
     pub count: u32,
 }
 
@@ -213,8 +213,8 @@ pub trait Virtqueue {
     /// When the driver offers more than the ring holds.
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault>;
 
-    /// Asks the driver for one kick: when `chains` chains wait. Returns whether so many do by now, for which there may be
-    /// no kick. A driver with a packed ring, or without event indexes, is asked for none.
+    /// Asks the driver for one kick, when `chains` chains wait. Returns whether so many wait already, for which there
+    /// may be no kick. A driver with a packed ring, or without event indexes, is asked for none.
     ///
     /// # Errors
     /// When the driver offers more than the ring holds.
@@ -246,9 +246,8 @@ macro_rules! for_ring {
 pub(crate) use for_ring;
 
 impl Ring {
-    /// The kind that was negotiated, with its addresses resolved in `memory`. `base` is what the
-    /// front end said with SET_VRING_BASE. `None` when some part is not all in one region or not
-    /// aligned, or the size cannot be.
+    /// The negotiated kind of ring, with its addresses resolved in `memory`. `base` is the value from SET_VRING_BASE.
+    /// `None` when a part is not all in one region or not aligned, or the size is invalid.
     pub fn new(
         memory: &GuestMemory,
         addresses: &RingAddresses,
@@ -274,7 +273,7 @@ impl Ring {
             && (size.is_power_of_two() || features.has(Features::RING_PACKED))
     }
 
-    /// What GET_VRING_BASE asks for.
+    /// The base for GET_VRING_BASE.
     pub fn base(&self) -> u16 {
         for_ring!(self, ring => ring.base())
     }

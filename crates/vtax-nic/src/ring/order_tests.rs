@@ -1,7 +1,7 @@
-//! The notification handshake where stores are seen late: our real rings and a driver as Linux has it, in every
-//! order of their accesses that the memory model of C11 allows, as far as loom knows it (three switches from a side
-//! that could go on, at most). `handshake_tests` leaves this to the fences; here each of ours is taken away in turn,
-//! and both sides are found asleep.
+//! The notification handshake where stores become visible late, between this crate's rings and a driver as in Linux, in
+//! every order of their accesses that the memory model of C11 allows, as far as loom explores it (at most three
+//! switches away from a side that could continue). `handshake_tests` takes the fences for granted. Here each fence of
+//! the rings is removed in turn, and both sides are then found asleep.
 
 use super::*;
 use crate::testing::{Driver, PackedDriver, Ring, SIZE, USER};
@@ -10,20 +10,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A word that both sides use: where it is, and its bytes.
+/// A word that both sides use: its address, and its length in bytes.
 type Shared = (u64, usize);
 
-/// Two sides of one handshake. Each returns whether it goes on: it has found something, or wakes the other.
+/// Two sides of one handshake. Each returns whether it continues: it has found a buffer, or it signals the other side.
 struct Sides {
     driver: Driver,
     memory: GuestMemory,
     ours: Box<dyn FnOnce() -> bool>,
-    /// Our word and theirs.
+    /// The word that the device writes and the one that the driver writes.
     shared: [Shared; 2],
     theirs: fn([Rc<AtomicU64>; 2]) -> bool,
 }
 
-/// Whether there is an order in which both sides sleep, with our fence or without.
+/// Whether there is an order in which both sides sleep, with the fence of the rings or without it.
 fn may_sleep(sides: fn() -> Sides, fenced: bool) -> bool {
     let slept = Arc::new(AtomicBool::new(false));
     let found = Arc::clone(&slept);
@@ -62,7 +62,7 @@ fn may_sleep(sides: fn() -> Sides, fenced: bool) -> bool {
 
 const RING: Ring = Ring(0);
 
-/// An event that nothing passes yet.
+/// An event that no index passes.
 const FAR: u16 = u16::MAX;
 
 fn index_offered() -> Shared {
@@ -73,26 +73,26 @@ fn index_used() -> Shared {
     (RING.used() + 2, 2)
 }
 
-/// Where the driver says whether it wants signals.
+/// The word in which the driver asks for signals.
 fn driver_wants(events: bool) -> Shared {
     let event = RING.available() + 4 + u64::from(SIZE) * 2;
     (if events { event } else { RING.available() }, 2)
 }
 
-/// Where we say whether we want kicks.
+/// The word in which the device asks for kicks.
 fn device_wants(events: bool) -> Shared {
     let event = RING.used() + 4 + u64::from(SIZE) * 8;
     (if events { event } else { RING.used() }, 2)
 }
 
-/// Nobody wants anything yet.
+/// Sets the initial state: neither side wants notifications.
 fn silent(driver: &Driver, events: bool) {
     for (at, _) in [driver_wants(events), device_wants(events)] {
         driver.write(at, &if events { FAR } else { 1 }.to_le_bytes());
     }
 }
 
-/// We ask for a kick and look; the driver offers a buffer and looks whether we do.
+/// The device asks for a kick and checks the ring; the driver offers a buffer and checks whether a kick is wanted.
 fn split_kick(events: bool) -> Sides {
     let driver = Driver::new();
     let memory = driver.device_memory();
@@ -120,15 +120,15 @@ fn split_kick(events: bool) -> Sides {
     }
 }
 
-/// What a driver does that wants a signal for the first buffer to come back: it says so, and looks.
+/// The driver asks for a signal at the first returned buffer, then checks the ring.
 fn asks_for_a_signal([wants, used]: [Rc<AtomicU64>; 2]) -> bool {
-    // The event is 0, and so are flags that want signals.
+    // The event is 0, and 0 is also the value of the flags that ask for signals.
     wants.store(0, Ordering::Release);
     fence(Ordering::SeqCst);
     used.load(Ordering::Acquire) == 1
 }
 
-/// We return a buffer and look whether a signal is wanted.
+/// The device returns a buffer and checks whether a signal is wanted.
 fn split_call(events: bool) -> Sides {
     let driver = Driver::new();
     let memory = driver.device_memory();
@@ -147,7 +147,7 @@ fn split_call(events: bool) -> Sides {
     }
 }
 
-/// The kernel returns a buffer and wakes us; we look whether a signal is wanted.
+/// The kernel returns a buffer and wakes the worker, which checks whether a signal is wanted.
 fn kernels_call(events: bool) -> Sides {
     let driver = Driver::new();
     let memory = driver.device_memory();
@@ -159,7 +159,7 @@ fn kernels_call(events: bool) -> Sides {
         driver,
         memory,
         ours: Box::new(move || {
-            // SAFETY: the memory is there until both sides are done, and `at_user` found two bytes, aligned.
+            // SAFETY: the memory lives until both sides are done, and `at_user` found two bytes, aligned.
             let used = unsafe { &*used.cast_const().cast::<shared::AtomicU16>() };
             used.store(1, Ordering::Release);
             view.wants_signal()
@@ -204,13 +204,13 @@ fn packed_kick(events: bool) -> Sides {
         theirs: |[event, slot]| {
             slot.store(AVAILABLE << 48, Ordering::Release);
             fence(Ordering::SeqCst);
-            // At this very slot, where events are in use.
+            // At this slot, where events are in use.
             event.load(Ordering::Relaxed) >> 16 != DISABLE
         },
     }
 }
 
-/// The driver asks for a signal, and looks whether the first slot came back.
+/// The driver asks for a signal, then checks whether the first slot was returned.
 fn asks_for_the_slot(wanted: u64, [event, slot]: [Rc<AtomicU64>; 2]) -> bool {
     event.store(wanted, Ordering::Release);
     fence(Ordering::SeqCst);
@@ -238,7 +238,7 @@ fn packed_call(events: bool) -> Sides {
     }
 }
 
-/// One of them: its name, and how it begins.
+/// A handshake: its name, and its initial state.
 type Handshake = (&'static str, fn() -> Sides);
 
 const HANDSHAKES: [Handshake; 10] = [

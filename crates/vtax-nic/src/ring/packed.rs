@@ -150,9 +150,9 @@ pub struct PackedRing {
 unsafe impl Send for PackedRing {}
 
 impl PackedRing {
-    /// Resolves the addresses in `memory`. `base` is where to begin, in the encoding of
-    /// SET_VRING_BASE, if the ring itself does not tell. `None` when some part is not all in one
-    /// region, is not aligned, or the size or the base cannot be.
+    /// Resolves the addresses in `memory`. `base` is the start, in the encoding of SET_VRING_BASE, unless the ring
+    /// itself has a valid position. `None` when a part is not all in one region or is not aligned, or the size or the
+    /// base is invalid.
     pub fn new(
         memory: &GuestMemory,
         addresses: &RingAddresses,
@@ -198,15 +198,15 @@ impl PackedRing {
         self.published = position;
     }
 
-    /// Where to go on: at the position noted in the ring if that can be right, else at `base`. It
-    /// lags behind when a back end was killed between a publication and its note.
+    /// The position from which to continue: the one noted in the ring if it is valid, else `base`. The note lags behind
+    /// when a back end was killed between a publication and its note.
     fn resume(&self, base: Position) -> Position {
         #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
         let noted = u32::from_le(self.device_event().load(Ordering::Acquire)) as u16;
         let Some(mut position) = Position::from_bits(noted, self.size) else {
             return base;
         };
-        // Whatever is before it was offered, or the note is older than the ring.
+        // The slot before a valid position was offered. Otherwise the note is older than the ring.
         let before = Position {
             slot: position.slot.checked_sub(1).unwrap_or(self.size - 1),
             wrap: position.wrap == (position.slot > 0),
@@ -214,8 +214,8 @@ impl PackedRing {
         if self.mark(before) == Mark::Untouched {
             return base;
         }
-        // Later descriptors were returned already. Descriptors of another lap are behind us too if the driver has
-        // offered the whole ring anew; else they are left over from the last lap.
+        // Later descriptors were already returned. Descriptors of another lap also count as returned if the driver has
+        // offered the whole ring again; else they are remains of the last lap.
         let mut end = position;
         for _ in 0..=self.size {
             match self.mark(position) {
@@ -229,7 +229,7 @@ impl PackedRing {
         end
     }
 
-    /// The position up to which chains were returned: what GET_VRING_BASE asks for.
+    /// The position up to which chains were returned: the base for GET_VRING_BASE.
     pub fn base(&self) -> u16 {
         self.published.bits()
     }
@@ -264,8 +264,7 @@ impl PackedRing {
         unsafe { &*self.device_event }
     }
 
-    /// Length, identifier and flags of a slot, read once. Acquire: whatever these flags cover is
-    /// read after them.
+    /// Length, identifier and flags of a slot, read once. Acquire: the data that these flags cover is read after them.
     #[inline]
     fn rest(&self, at: Position) -> u64 {
         self.words(at.slot).1.load(Ordering::Acquire)
@@ -321,8 +320,7 @@ impl PackedRing {
         }
     }
 
-    /// Appends a chain from `rest`, its first descriptor's second word, on. Gives identifier and
-    /// slots.
+    /// Appends a chain from `rest` on, the second word of its first descriptor. Returns identifier and slots.
     #[inline]
     fn walk(&self, mut rest: u64, walk: &mut Walk<'_>) -> Result<(u16, u16), RingFault> {
         let mut at = self.taken;
@@ -345,8 +343,8 @@ impl PackedRing {
         Err(RingFault::Loop)
     }
 
-    /// The slots of the chain that begins at an available descriptor; all of the ring if it loops,
-    /// which is found when it is taken.
+    /// The slots of the chain that begins at an available descriptor. A loop counts as the whole ring; taking the chain
+    /// reports it.
     fn chain_slots(&self, at: Position) -> u16 {
         let mut end = at;
         for slots in 1..self.size {
@@ -380,10 +378,10 @@ impl PackedRing {
         Ok(self.look()? != before)
     }
 
-    /// Writes our event suppression structure: whether to be kicked, and where we are.
+    /// Writes the device's event suppression structure: whether to be kicked, and the position.
     fn note(&mut self, flags: u16, log: Option<&DirtyLog>) {
         let word = u32::from(self.published.bits()) | u32::from(flags) << 16;
-        // Release: a note never says more than the ring.
+        // Release: a note never runs ahead of the ring.
         self.device_event().store(word.to_le(), Ordering::Release);
         self.armed = flags != DISABLE;
         if let (Some(log), Some((_, event))) = (log, self.log) {
@@ -438,7 +436,7 @@ impl Virtqueue for PackedRing {
     }
 
     fn look(&mut self) -> Result<u16, RingFault> {
-        // What was seen is not looked at again: in all, each descriptor once.
+        // Known descriptors are not read again, so that each is read once.
         let mut ahead = self.seen.since(self.taken, self.size);
         while ahead < u32::from(self.size) {
             let flags = flags(self.rest(self.seen));
@@ -485,8 +483,8 @@ impl Virtqueue for PackedRing {
         Ok(Some(Chain::new(place, len, first, segments.len())))
     }
 
-    // Always: a result that goes through memory is written in parts and read whole, which waits until
-    // all that was copied before is out of the store buffer.
+    // Always: a result that goes through memory is written in parts and read whole, and the read waits until all
+    // earlier copies have left the store buffer.
     #[inline(always)]
     fn take_single(
         &mut self,
@@ -540,8 +538,8 @@ impl Virtqueue for PackedRing {
         let Some((slot, rest)) = self.staged.take() else {
             return;
         };
-        // Release: the other descriptors and what was copied come before the first descriptor,
-        // without which the driver looks at none of them.
+        // Release: the other descriptors and all copies come before the first descriptor, without which the driver
+        // reads none of them.
         self.words(slot).1.store(rest, Ordering::Release);
         if let (Some(log), Some((ring, _))) = (log, self.log) {
             self.mark_returned(log, ring);
@@ -549,7 +547,7 @@ impl Virtqueue for PackedRing {
         let slots = self.given.since(self.published, self.size);
         self.published = self.given;
         self.unsignalled = (self.unsignalled + slots).min(2 * u32::from(self.size));
-        // Whoever is armed stays so: what was offered since the last note has brought its kick.
+        // An armed ring stays armed: chains offered since the last note have caused a kick.
         self.note(if self.armed { self.kick() } else { DISABLE }, log);
     }
 
@@ -558,7 +556,7 @@ impl Virtqueue for PackedRing {
         if self.unsignalled == 0 {
             return false;
         }
-        // The driver writes its event and then reads our descriptors; we the other way round.
+        // The driver writes its event and then reads descriptors; the device does the reverse.
         fence(Ordering::SeqCst);
         let event = u32::from_le(self.driver_event().load(Ordering::Relaxed));
         #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
@@ -586,13 +584,13 @@ impl Virtqueue for PackedRing {
 
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
         self.ask(log);
-        // The driver writes its descriptors and then reads our event; we the other way round.
+        // The driver writes its descriptors and then reads the device's event; the device does the reverse.
         fence(Ordering::SeqCst);
         self.finds_more()
     }
 
     fn arm_at(&mut self, _chains: u32, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
-        // Its events are of descriptors, and a chain has any number of them.
+        // Its events refer to descriptors, and a chain has any number of them.
         self.disarm(log);
         Ok(false)
     }

@@ -1,4 +1,4 @@
-//! What a hostile driver writes into a packed ring, and what a friendly one sees.
+//! A packed ring with hostile drivers, and its effects that a valid driver sees.
 
 use super::*;
 use crate::testing::{BUFFERS, INDIRECT, MEMORY, NEXT, PackedDriver, SIZE, WRITE};
@@ -9,7 +9,7 @@ const FEATURES: Features = Features::RING_PACKED
     .with(Features::INDIRECT)
     .with(Features::EVENT_IDX);
 
-/// What a front end says of a ring that is new: slot 0, wrap counter 1.
+/// The base of a new ring: slot 0, wrap counter 1.
 const START: u16 = 1 << 15;
 
 fn start(driver: &PackedDriver, base: u16, features: Features) -> (GuestMemory, PackedRing) {
@@ -60,7 +60,7 @@ fn whatever_is_wrong_with_a_chain_is_its_queues_fault() {
         ),
         (vec![(MEMORY - 8, 16, INDIRECT)], RingFault::Address),
         (vec![(u64::MAX - 7, 16, INDIRECT)], RingFault::Address),
-        // The last one has NEXT too: round and round.
+        // The last descriptor has NEXT too, so that the chain is a loop.
         (vec![(BUFFERS, 0, NEXT); usize::from(SIZE)], RingFault::Loop),
     ] {
         assert_eq!(take_first(&descriptors), Err(fault), "{descriptors:?}");
@@ -120,7 +120,7 @@ fn a_ring_that_is_not_all_in_memory_or_has_a_wrong_size_or_base_is_refused() {
 fn no_event_of_another_back_end_moves_a_packed_ring() {
     for size in 1..=5_u16 {
         let driver = PackedDriver::new(size);
-        // How many were returned in all, how many are offered beyond, and how far behind the event is.
+        // The number of returned descriptors, the number offered beyond them, and the lag of the event.
         for returned in size..4 * size {
             let position =
                 |count: u16| (count % size) | u16::from((count / size).is_multiple_of(2)) << 15;
@@ -277,7 +277,7 @@ fn every_write_to_the_ring_is_logged() {
     );
 }
 
-/// A receiver that runs out of buffers asks for more before it shows the driver what it has filled.
+/// A receiver that runs out of buffers asks for more before it publishes the filled ones.
 #[test]
 fn whoever_asks_for_a_kick_with_chains_still_staged_gets_one() {
     let mut driver = PackedDriver::new(SIZE);
@@ -290,8 +290,8 @@ fn whoever_asks_for_a_kick_with_chains_still_staged_gets_one() {
     assert!(driver.offer(1, &[(BUFFERS, 64, WRITE)]));
 }
 
-/// A chain of some length, or a look of the driver, or a batch of the device, after which it may
-/// ask for a kick, or its death.
+/// A step: the driver offers a chain of some length or takes back chains, or the device moves a batch, after which it
+/// may ask for a kick, or is killed.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Offer(u16),
@@ -310,8 +310,7 @@ fn step(longest: u16) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs steps; every chain must come back exactly once, in order, and every kick that was asked for
-/// must come.
+/// Runs steps. Every chain must be returned exactly once, in order, and every kick that was asked for must come.
 fn run(size: u16, steps: &[Step], features: Features) -> Result<(), TestCaseError> {
     let mut driver = PackedDriver::new(size);
     let (memory, mut ring) = start(&driver, START, features);
@@ -368,7 +367,7 @@ fn run(size: u16, steps: &[Step], features: Features) -> Result<(), TestCaseErro
                 }
                 ring.publish(None);
             }
-            // The front end knows the position only if it could ask.
+            // The front end has the position only if the back end reported it.
             Step::Die { base } => {
                 let base = if base { ring.base() } else { START };
                 let noted = ring.base();
@@ -405,8 +404,7 @@ proptest! {
         run(size, &lives, features)?;
     }
 
-    /// A back end that is killed anywhere in a batch: the first descriptor is not returned yet, some
-    /// that follow are.
+    /// A back end that is killed anywhere in a batch: the first descriptor is not returned yet, some later ones are.
     #[test]
     fn a_batch_that_was_cut_short_is_returned_whole(
         lap in 0..70_u16, batch in 1..16_u16, visible in 0..16_u16, noted: bool, reaped: bool,
@@ -445,12 +443,12 @@ proptest! {
         }
         seen.extend(std::iter::from_fn(|| driver.take_used()).map(|(id, _)| id));
         prop_assert_eq!(seen, (0..batch).collect::<Vec<_>>());
-        // And goes on.
+        // The ring still works.
         driver.offer(1, &[(BUFFERS, 9, 0)]);
         prop_assert!(take(&mut ring, &memory, Direction::Readable).unwrap().is_some());
     }
 
-    /// Whatever is in memory: no panic, no endless loop, and segments that are all inside of it.
+    /// Any content of memory: no panic, no endless loop, and segments that are all inside of it.
     #[test]
     fn any_memory_is_survived(
         size in prop_oneof![1..40_u16, Just(64), Just(1000)],

@@ -14,11 +14,11 @@ pub mod modelled {
     use std::rc::Rc;
     use std::sync::atomic::{self, Ordering};
 
-    /// What a model has in the place of memory.
+    /// A model's replacement of memory.
     pub struct Model {
-        /// By their addresses.
+        /// Words by their addresses.
         pub words: HashMap<usize, Rc<modelled::AtomicU64>>,
-        /// Whether our fences are there.
+        /// Whether the fences of the rings take effect.
         pub fenced: bool,
     }
 

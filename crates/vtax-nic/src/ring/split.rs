@@ -1,7 +1,7 @@
 //! The split virtqueue (virtio 1.2, 2.7), over validated host pointers.
 //!
-//! Chains are taken in order and returned in order, so that the number of chains taken is always
-//! the used index once a batch is published: a front end that reconnects starts again from there.
+//! Chains are taken in order and returned in order, so that the number of chains taken equals the used index once a
+//! batch is published: a front end that reconnects continues from there.
 
 use super::descriptor::{Descriptor, INDIRECT, NEXT, Walk};
 use super::shared::{AtomicU16, AtomicU32, AtomicU64, fence};
@@ -24,8 +24,8 @@ pub struct SplitRing {
     available: *const AtomicU16,
     used: *mut u8,
     size: u16,
-    /// From an index to its slot. A word of its own: a load of `size` that reaches into its neighbour
-    /// waits for the store to that.
+    /// The mask from an index to its slot. It is a word of its own: a load of `size` that spans its neighbour waits for
+    /// the store to that.
     mask: usize,
     indirect: bool,
     event_idx: bool,
@@ -48,9 +48,9 @@ pub struct SplitRing {
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {
-    /// Resolves the addresses in `memory`. `base` is the available index to begin with; the used
-    /// index is taken from the ring. `None` when some part is not all in one region, is not
-    /// aligned, or the size is not a power of two up to [`MAX_SIZE`].
+    /// Resolves the addresses in `memory`. `base` is the first available index; the used index is read from the ring.
+    /// `None` when a part is not all in one region or is not aligned, or the size is not a power of two up to
+    /// [`MAX_SIZE`].
     pub fn new(
         memory: &GuestMemory,
         addresses: &RingAddresses,
@@ -96,7 +96,7 @@ impl SplitRing {
         Self { in_order, ..self }
     }
 
-    /// The available index up to which chains were taken: what GET_VRING_BASE asks for.
+    /// The available index up to which chains were taken: the base for GET_VRING_BASE.
     pub fn base(&self) -> u16 {
         self.taken
     }
@@ -270,8 +270,8 @@ impl Virtqueue for SplitRing {
         Ok(Some(Chain::new(place, len, first, segments.len())))
     }
 
-    // Always: a result that goes through memory is written in parts and read whole, which waits until
-    // all that was copied before is out of the store buffer.
+    // Always: a result that goes through memory is written in parts and read whole, and the read waits until all
+    // earlier copies have left the store buffer.
     #[inline(always)]
     fn take_single(
         &mut self,
@@ -319,7 +319,7 @@ impl Virtqueue for SplitRing {
                 index = index.wrapping_add(1);
             }
         }
-        // Release: the elements and what was copied come before the index that covers them.
+        // Release: the elements and all copies come before the index that covers them.
         self.used_u16(2)
             .store(self.staged.to_le(), Ordering::Release);
         self.published = self.staged;
@@ -331,7 +331,7 @@ impl Virtqueue for SplitRing {
         if self.published == self.signalled {
             return false;
         }
-        // The driver writes its event and then reads our index; we the other way round.
+        // The driver writes its event and then reads the used index; the device does the reverse.
         fence(Ordering::SeqCst);
         let wants = if self.event_idx {
             let event = self.available_u16(2 + usize::from(self.size));
@@ -352,7 +352,7 @@ impl Virtqueue for SplitRing {
 
     fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingFault> {
         self.ask(log);
-        // The driver writes its index and then reads our event; we the other way round.
+        // The driver writes its index and then reads the device's event; the device does the reverse.
         fence(Ordering::SeqCst);
         self.finds_more()
     }
@@ -370,8 +370,8 @@ impl Virtqueue for SplitRing {
     }
 
     fn disarm(&mut self, log: Option<&DirtyLog>) {
-        // With event indexes nothing is written: the old event is behind, and stays behind for
-        // 65,536 chains; or it is that of `arm_at`, which leads to one kick.
+        // With event indexes nothing is written: the old event was passed, and is not reached again for 65,536 chains;
+        // or it is that of `arm_at`, which leads to one kick.
         if !self.event_idx {
             self.used_u16(0).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
             self.mark(log, 0);

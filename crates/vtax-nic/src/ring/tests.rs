@@ -1,4 +1,4 @@
-//! What a hostile driver writes into a split ring, and what a friendly one sees.
+//! A split ring with hostile drivers, and its effects that a valid driver sees.
 
 use super::*;
 use crate::testing::{BUFFERS, Driver, INDIRECT, MEMORY, NEXT, Ring, SIZE, WRITE, encode};
@@ -91,7 +91,7 @@ fn an_indirect_table_is_held_to_the_same_rules() {
         Err(RingFault::IndirectPlace)
     );
     assert_eq!(take(&[(0, 5, WRITE, 0)], 16), Err(RingFault::Direction));
-    // A table of more entries than writev takes vectors.
+    // A table of more entries than the vectors that `writev` accepts.
     let many: Vec<_> = (1..=1100).map(|next| (0, 1, NEXT, next)).collect();
     assert_eq!(take(&many, 1100 * 16), Err(RingFault::TooManySegments));
 }
@@ -216,7 +216,7 @@ fn a_signal_is_wanted_only_past_the_drivers_event() {
     publish(&mut ring, 1);
     assert!(ring.wants_signal(), "entry 2 is there");
     assert!(ring.wants_signal(), "and stays unsignalled");
-    // The driver polled meanwhile and waits for the next entry.
+    // The driver has polled and waits for the next entry.
     RING.set_used_event(&driver, 3);
     assert!(!ring.wants_signal());
     publish(&mut ring, 1);
@@ -256,7 +256,7 @@ fn a_kick_is_asked_for_at_the_chain_with_which_enough_wait() {
     assert_eq!(ring.arm_at(3, None), Ok(false));
     assert_eq!(RING.available_event(&driver), 3);
     assert_eq!(ring.arm_at(2, None), Ok(true), "two wait already");
-    // More than the ring holds never wait.
+    // More chains than the ring holds never wait.
     let most = u32::from(SIZE);
     for chains in [0, most + 1, u32::MAX] {
         assert_eq!(ring.arm_at(chains, None), Ok(false));
@@ -267,7 +267,7 @@ fn a_kick_is_asked_for_at_the_chain_with_which_enough_wait() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever is in memory: no panic, and segments that are all inside of it.
+    /// Any content of memory: no panic, and segments that are all inside of it.
     #[test]
     fn any_memory_is_survived(
         descriptors in proptest::collection::vec(

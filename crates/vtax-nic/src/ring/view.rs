@@ -91,12 +91,12 @@ impl RingView {
         u16::from_le(field.load(Ordering::Acquire))
     }
 
-    /// Whether the driver wants a signal for what was returned since the last. If it does not, that
-    /// is settled.
+    /// Whether the driver wants a signal for the buffers returned since the last one. If not, these buffers need no
+    /// later signal.
     pub fn wants_signal(&mut self) -> bool {
         let used = self.used();
         self.asked = used;
-        // Against the driver's order, which writes its event and then reads the index.
+        // The driver writes its event and then reads the index; this side does the reverse.
         fence(Ordering::SeqCst);
         let wants = if used == self.signalled {
             false
@@ -112,13 +112,13 @@ impl RingView {
         wants
     }
 
-    /// Notes that the driver was signalled for what had been returned when it was last asked for. What the kernel
-    /// returned since may have missed that signal: the driver may have looked, and wait again.
+    /// Notes that the driver was signalled for the buffers returned up to the last `wants_signal`. Buffers
+    /// returned since then may have missed that signal: the driver may have checked the ring before, and wait again.
     pub fn signalled(&mut self) {
         self.signalled = self.asked;
     }
 
-    /// Notes that others signal the driver for all that is returned.
+    /// Notes that the kernel signals the driver for all returned buffers.
     pub fn leave_to_others(&mut self) {
         self.signalled = self.used();
     }
@@ -139,7 +139,7 @@ mod tests {
         let returned = |index: u16| driver.write(RING.used() + 2, &index.to_le_bytes());
         returned(1);
         assert!(view.wants_signal());
-        // The signal is out: the driver has looked already, and waits for the next.
+        // The signal was sent: the driver has checked the ring already, and waits for the next signal.
         RING.set_used_event(&driver, 1);
         returned(2);
         view.signalled();

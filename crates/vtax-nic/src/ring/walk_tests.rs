@@ -1,15 +1,15 @@
-//! Every chain over tables of up to four descriptors in memory of several regions, in split and in packed rings, beside
-//! a model that is as plain as the specification: the same segments or the same fault, all of them in memory, and no more
-//! than the tables have entries. `bounded_tests.rs` has the indexes.
+//! Every chain over tables of up to four descriptors in memory of several regions, in split and in packed rings,
+//! compared with a model that follows the specification: the result is the same segments or the same fault, all
+//! segments are in memory, and there are no more than the tables have entries. `bounded_tests.rs` covers the indexes.
 //!
-//! Why this is enough: a walk compares an index with the table's size, counts to that size, and looks at three flags;
-//! an address goes to [`GuestMemory::at`], which has its own walk through every layout. Nothing depends on how large the
-//! size is. Four entries have every way in which the next one can lie: none, itself, one that was there, a new one, one
-//! past the end; and every way to go to an indirect table: at once, after others, with more after it. Buffers are of
-//! every kind that an address can be to memory: of no bytes, inside, across two regions, at the very end, past it,
-//! around the end of all addresses, and longer than any.
+//! These sizes suffice: a walk compares an index with the table's size, counts to that size, and reads three flags; an
+//! address goes to [`GuestMemory::at`], whose tests walk every layout. Nothing depends on the magnitude of the size.
+//! Four entries have every place of the next one: none, itself, an earlier one, a new one, one past the end; and every
+//! way to an indirect table: at once, after others, with more after it. Buffers are of every kind of place in memory:
+//! of no bytes, inside, across two regions, at the very end, past it, around the end of the address space, and longer
+//! than all memory.
 //!
-//! Only what a walk reads is varied: descriptors that no walk comes to cannot change it.
+//! Only entries that a walk reads are varied, because others cannot change its result.
 
 use super::*;
 use crate::memory::RegionDescription;
@@ -20,13 +20,13 @@ const ENTRIES: u16 = 4;
 
 const RING: crate::testing::Ring = crate::testing::Ring(0);
 
-/// Where one region ends and the next begins.
+/// The end of one region and the start of the next.
 const BORDER: u64 = BUFFERS;
 
-/// An indirect table that is all in one region.
+/// The address of an indirect table that is all in one region.
 const TABLE: u64 = 0x8_0000;
 
-/// What a descriptor may point at. The first four may have others after them.
+/// The buffers of descriptors. The first four may have descriptors after them.
 const BUFFER: [(u64, u32); 7] = [
     (u64::MAX, 0),
     (TABLE + 0x100, 8),
@@ -37,7 +37,7 @@ const BUFFER: [(u64, u32); 7] = [
     (BORDER, u32::MAX),
 ];
 
-/// What an indirect descriptor may point at.
+/// The tables of indirect descriptors.
 const TABLES: [(u64, u32); 9] = [
     (TABLE, 16),
     (TABLE, 32),
@@ -53,17 +53,17 @@ const TABLES: [(u64, u32); 9] = [
 /// Address, length, flags, next.
 type Entry = (u64, u32, u16, u16);
 
-/// Entries of which those that were not read yet are not decided.
+/// Entries of a table. Those that no walk has read yet are undecided.
 type Table = [Option<Entry>; ENTRIES as usize];
 
-/// Guest address and length of a segment, and whether the guest gave it to be written.
+/// Guest address and length of a segment, and whether the guest marked it as writable.
 type Piece = (u64, u32, bool);
 
-/// What the model says of a chain.
+/// The model's result for a chain.
 enum WalkResult {
-    /// It would read an entry that is not decided: of the ring, or of the indirect table.
+    /// The walk would read an undecided entry: whether it is of the indirect table, and its index.
     Asks(bool, usize),
-    /// The segments, or what is wrong.
+    /// The segments, or the fault.
     Is(Result<Vec<Piece>, RingFault>),
 }
 
@@ -153,7 +153,7 @@ impl Model {
             if room.is_none_or(|room| room < 16) {
                 return WalkResult::Is(Err(RingFault::Address));
             }
-            // Elsewhere memory is zeros.
+            // The memory outside of the table is zero.
             let decided = if address == TABLE {
                 table[at as usize]
             } else {
@@ -182,7 +182,7 @@ impl Model {
     }
 }
 
-/// All that an entry may be, in the ring or in an indirect table. In packed rings the next one is the one behind.
+/// All values of an entry, in the ring or in an indirect table. In packed rings the next entry is the following one.
 fn entries(inside: bool, packed: bool) -> Vec<Entry> {
     let mut all = Vec::new();
     let nexts = if packed { 0..=0 } else { 0..=ENTRIES };
@@ -206,7 +206,7 @@ fn entries(inside: bool, packed: bool) -> Vec<Entry> {
     all
 }
 
-/// Memory of two regions that follow each other for the guest and nowhere else.
+/// Memory of two regions that are adjacent for the guest only.
 fn memory(driver: &Driver) -> GuestMemory {
     let mut memory = GuestMemory::default();
     for (guest, size) in [(0, BORDER), (BORDER, MEMORY - BORDER)] {
@@ -223,7 +223,7 @@ fn memory(driver: &Driver) -> GuestMemory {
     memory
 }
 
-/// The ring's kind, where it begins, and what goes through it.
+/// The walks through one kind of ring: its start, and the counts of its chains.
 struct Walks<'a> {
     driver: &'a PackedDriver,
     memory: &'a GuestMemory,
@@ -236,7 +236,7 @@ struct Walks<'a> {
 }
 
 impl Walks<'_> {
-    /// Goes through every chain that begins with what is decided.
+    /// Walks every chain that begins with the decided entries.
     fn explore(&mut self, ring: Table, indirect: Table) {
         let first = self.packed.map_or(0, |(slot, _)| slot);
         let model = Model {
@@ -269,7 +269,7 @@ impl Walks<'_> {
             Some(start) => self.packed(start, ring, &mut segments),
             None => self.split(ring, &mut segments),
         };
-        // Two segments for each entry across the border.
+        // Two segments for each entry, if it crosses the border.
         let most = 2 * (ring.iter().flatten().count() + indirect.iter().flatten().count()).max(4);
         assert!(segments.len() <= most, "{ring:?} {indirect:?}");
         let pieces: Vec<Piece> = segments
@@ -307,7 +307,7 @@ impl Walks<'_> {
         self.good += u64::from(said.is_ok());
     }
 
-    /// A packed ring has its last two fields the other way round.
+    /// Encodes an entry. A packed ring has its last two fields in reverse order.
     fn encode(&self, (address, len, flags, next): Entry) -> [u8; 16] {
         match self.packed {
             Some(_) => encode((address, len, next, flags)),
@@ -359,8 +359,8 @@ impl Walks<'_> {
     }
 }
 
-/// All chains of one kind of ring: those that end in the ring or in a table that is the same for all, and those
-/// through every table, at once or after another descriptor. Those of the longest are enough to be many.
+/// Checks all chains of one kind of ring: those that end in the ring or in a fixed table, and those through every
+/// table, directly or after another descriptor. The longest rings must have many of them.
 fn all(size: u16, packed: Option<(u16, bool)>, direction: Direction) {
     let driver = PackedDriver::new(size);
     let memory = memory(&driver.memory);
@@ -420,7 +420,8 @@ fn no_chain_of_a_packed_ring_leaves_memory_or_its_table() {
         for start in (0..size).flat_map(|slot| [(slot, false), (slot, true)]) {
             all(size, Some(start), Direction::Readable);
         }
-        // Where a ring begins has nothing to do with what its buffers may be: both ways at once only at the end of a lap.
+        // The start of a ring and the kinds of its buffers are independent: both vary together only at the end of a
+        // lap.
         for direction in [Direction::Writable, Direction::Request] {
             all(size, Some((size - 1, true)), direction);
         }
