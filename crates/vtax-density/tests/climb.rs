@@ -178,7 +178,7 @@ fn half_works(platform: &str, work: &str, maximum: u32) -> Climb {
     climb
 }
 
-#[test(needs = [root()])]
+#[test(needs = [test_all("takes 18 s"), root()])]
 fn some_processes_work_and_the_others_answer() {
     let asleep = half_works("process", "none", 20).idle.unwrap();
     let computing = half_works("process", "cpu", 20).idle.unwrap();
@@ -215,7 +215,7 @@ fn written_bytes() -> f64 {
     sectors.sum::<f64>() * 512.0
 }
 
-#[test(needs = [root()])]
+#[test(needs = [test_all("takes 24 s"), root()])]
 fn some_containers_and_vms_work_and_the_others_answer() {
     for work in ["cpu", "disk", "network"] {
         let working = half_works("container", work, 4).idle.unwrap();
@@ -235,7 +235,7 @@ fn some_containers_and_vms_work_and_the_others_answer() {
     }
 }
 
-#[test(needs = [root()])]
+#[test(needs = [test_all("takes 25 s"), root()])]
 fn guests_come_and_go_and_those_that_are_there_answer() {
     let cloudy = "cloud_seconds = 4\ncloud_life_seconds = 1\ncloud_load_percent = 150";
     for (platform, places) in [
@@ -324,7 +324,7 @@ fn needs_linux_guests() {
     }
 }
 
-#[test(needs = [root(), kvm(), program("qemu-system-x86_64")])]
+#[test(needs = [test_all("takes 14 s"), root(), kvm(), program("qemu-system-x86_64")])]
 fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
     needs_linux_guests();
     for name in ["firecracker", "cloud-hypervisor"] {
@@ -578,7 +578,7 @@ fn supervisor_in(groups: &[PathBuf]) -> Option<rustix::process::Pid> {
     rustix::process::Pid::from_raw(supervisor)
 }
 
-#[test(needs = [root()])]
+#[test(needs = [test_all("takes 5 s"), root()])]
 fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 60");
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");

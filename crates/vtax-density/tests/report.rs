@@ -199,7 +199,7 @@ fn report_of(words: &str) -> String {
     fs::read_to_string(page).unwrap()
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn text_of_a_results_directory_never_becomes_markup() {
     let plain = skeleton(&report_of(" plain"));
     proptest!(ProptestConfig::with_cases(24), |(words in words())| {

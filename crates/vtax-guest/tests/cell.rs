@@ -421,7 +421,7 @@ fn a_tap_with_an_impossible_name_is_refused() {
     cell.destroy().unwrap();
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn a_capped_guest_uses_no_more_and_its_client_as_much_as_it_likes() {
     let mut bench = Bench::new();
     let share = [

@@ -47,7 +47,7 @@ fn serve_iperf(vm: &mut Box<dyn Target>) {
     assert_eq!(listening.code, 0);
 }
 
-#[test(needs = [program("qemu-system-x86_64")])]
+#[test(needs = [test_all("takes 7 s"), program("qemu-system-x86_64")])]
 fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     let guest = image();
     let folder = tempfile::tempdir().unwrap();
@@ -209,7 +209,7 @@ fn a_link_without_offloads_has_none_in_the_guest() {
     cell.destroy().unwrap();
 }
 
-#[test(needs = [program("qemu-system-x86_64")])]
+#[test(needs = [test_all("takes 4 s"), program("qemu-system-x86_64")])]
 fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
     let guest = image();
     let folder = tempfile::tempdir().unwrap();
@@ -259,7 +259,7 @@ fn without_a_switch_the_tap_of_a_vm_is_its_clients_device() {
     }
 }
 
-#[test(needs = [program("qemu-system-x86_64")])]
+#[test(needs = [test_all("takes 12 s"), program("qemu-system-x86_64")])]
 fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
     let guest = image();
     let folder = tempfile::tempdir().unwrap();

@@ -296,7 +296,7 @@ fn a_destroyed_cell_of_several_guests_leaves_nothing() {
     });
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn a_cell_has_as_many_seats_as_addresses_and_says_so() {
     let mut bench = Bench::new();
     let config = seated("crowd", link::MOST_SEATS + 1);

@@ -29,7 +29,7 @@ fn settings(vmm: Vmm, programs: &Path) -> Settings {
     .collect()
 }
 
-#[test(needs = [program("qemu-system-x86_64"), kvm()])]
+#[test(needs = [test_all("takes 20 s"), program("qemu-system-x86_64"), kvm()])]
 fn a_guest_in_a_cell_is_as_its_link_and_its_settings_say() {
     let guest = image();
     let image_before = fs::metadata(&guest.image).unwrap().modified().unwrap();
@@ -153,7 +153,7 @@ fn a_vmm_that_ends_is_quoted_and_kvm_named() {
     }
 }
 
-#[test(needs = [program("qemu-system-x86_64"), kvm()])]
+#[test(needs = [test_all("takes 12 s"), program("qemu-system-x86_64"), kvm()])]
 fn a_kernel_that_panics_and_an_init_that_gives_up_are_told_by_their_console() {
     let guest = image();
     let folder = tempfile::tempdir().unwrap();

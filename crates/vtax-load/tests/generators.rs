@@ -137,7 +137,7 @@ fn a_saturated_server_shows_as_unanswered_requests_and_growing_latency() {
     assert!(unreached.contains("saturated"), "{unreached}");
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn a_ramp_gives_each_rate_a_window_and_keeps_their_backlogs_apart() {
     // Four connections at 20 ms each can answer 200 a second; the middle rate is ten times that.
     let address = server(|_, socket| {

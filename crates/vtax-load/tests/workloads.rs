@@ -38,7 +38,7 @@ fn iperf3_send_holds_a_fixed_rate_over_several_streams() {
     assert!(throughput > 0.0 && throughput < 80e6, "{throughput}");
 }
 
-#[test(needs = [root(), program("iperf3")])]
+#[test(needs = [test_all("takes 4 s"), root(), program("iperf3")])]
 fn iperf3_udp_measures_jitter_and_loss_both_ways() {
     for direction in ["receive", "send"] {
         let settings = settings([
@@ -188,7 +188,7 @@ fn memcached_answers_every_request_that_was_due_and_misses_none() {
     assert!((3000.0..5000.0).contains(&each), "{each}");
 }
 
-#[test(needs = [root(), program("nuttcp")])]
+#[test(needs = [test_all("takes 5 s"), root(), program("nuttcp")])]
 fn nuttcp_sends_either_way_after_a_warm_up() {
     for direction in ["receive", "send"] {
         let settings = settings([("load.direction", Level::Text(direction.to_owned()))]);

@@ -368,7 +368,7 @@ fn observe(host: &Host, image: &Image, pieces: &[(u32, Vec<u8>)], parked: &[bool
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
-    #[test(needs = [micro_vms()])]
+    #[test(needs = [test_all("takes 10 s"), micro_vms()])]
     fn a_random_guest_cannot_tell_that_it_was_parked(
         body in prop::collection::vec(instruction(), 1..60),
         pieces in pieces(),
@@ -384,7 +384,7 @@ proptest! {
         }
     }
 
-    #[test(needs = [micro_vms()])]
+    #[test(needs = [test_all("takes 6 s"), micro_vms()])]
     fn a_random_guest_that_is_interrupted_anywhere_cannot_tell_that_it_was_parked(
         body in prop::collection::vec(instruction(), 1..60),
         pieces in pieces(),

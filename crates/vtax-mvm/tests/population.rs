@@ -229,7 +229,7 @@ fn serial(path: &Path, guest: u32) -> UnixStream {
     stream
 }
 
-#[test(needs = [micro_vms()])]
+#[test(needs = [test_all("takes 5 s"), micro_vms()])]
 fn guests_that_burn_processor_time_get_equal_shares_and_the_others_still_answer() {
     let source = include_str!("guests/burner.asm");
     let image = vtax_mvm::image::assemble_source("burner.asm", source)
@@ -320,7 +320,7 @@ fn a_client_that_sends_much_at_once_gets_every_answer() {
     running.stop();
 }
 
-#[test(needs = [micro_vms()])]
+#[test(needs = [test_all("takes 6 s"), micro_vms()])]
 fn a_client_that_reads_nothing_does_not_fill_memory_and_its_answers_wait_for_it() {
     const REQUEST: &[u8] = b"GET /elsewhere HTTP/1.1\r\n\r\n";
     // More than all buffers of the kernel hold.
@@ -436,7 +436,7 @@ fn a_guest_that_floods_the_serial_port_is_cut_off_and_memory_stays_capped() {
     running.stop();
 }
 
-#[test(needs = [micro_vms()])]
+#[test(needs = [test_all("takes 4 s"), micro_vms()])]
 fn a_guest_that_answers_with_4_gib_is_cut_off_and_its_neighbours_answer() {
     // Guests answer a line with an empty one, and a 4 with 65,536 times all of their memory.
     let code = [

@@ -72,7 +72,7 @@ fn connect(qemus: &Qemus) -> Option<UnixStream> {
     Some(stream)
 }
 
-#[test(needs = [micro_vms(), qemu()])]
+#[test(needs = [test_all("takes 8 s"), micro_vms(), qemu()])]
 fn web_answers_in_qemu_under_kvm() {
     let Some(took) = boots_anything() else {
         skip!("QEMU under this KVM boots no boot sector at all, one of 10 bytes neither");
@@ -103,7 +103,7 @@ fn boots_anything() -> Option<Duration> {
     (!letters.is_empty()).then(|| began.elapsed())
 }
 
-#[test(needs = [qemu()])]
+#[test(needs = [test_all("takes 13 s"), qemu()])]
 fn web_answers_by_path_in_qemu() {
     let qemus = start(&Image::shipped("web").unwrap());
     talk(&qemus, b"/hi\n", b"200 hello from micro VM\r\n");
@@ -168,7 +168,7 @@ fn once(mut holds: impl FnMut() -> Result<(), String>) {
     panic!("{last}");
 }
 
-#[test(needs = [qemu()])]
+#[test(needs = [test_all("takes 9 s"), qemu()])]
 fn idle_guests_sleep_and_spin_spins_in_qemu() {
     let image = |name| Image::shipped(name).unwrap();
     once(|| {
@@ -182,7 +182,7 @@ fn idle_guests_sleep_and_spin_spins_in_qemu() {
     });
 }
 
-#[test(needs = [qemu()])]
+#[test(needs = [test_all("takes 7 s"), qemu()])]
 fn a_duty_profile_is_busier_than_idle_and_less_than_spin_in_qemu() {
     let profile = Profile::parse("half", "profile = 'duty'\nshare = 0.5\nperiod_ms = 100").unwrap();
     let image =

@@ -97,7 +97,7 @@ fn frames_cross_unchanged_in_every_layout_mode_and_ring() {
     }
 }
 
-#[test]
+#[test(needs = [test_all("takes 6 s")])]
 fn a_stream_arrives_complete_and_in_order_in_every_mode_and_ring() {
     let rings = [Options::default().features, packed()];
     for (mode, features) in Mode::ALL

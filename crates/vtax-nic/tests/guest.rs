@@ -92,7 +92,7 @@ fn usual() -> Machine {
     Machine::new(std::path::PathBuf::new())
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [test_all("takes 11 s"), guests()])]
 fn traffic_passes_with_offloads() {
     let image = image();
     try_machine(&image, &usual(), "adaptive");
@@ -170,7 +170,7 @@ fn a_connection_survives_the_back_ends_death() {
 }
 
 /// Here nobody but the ring itself knows where to go on.
-#[test(needs = [guests()])]
+#[test(needs = [test_all("takes 23 s"), guests()])]
 fn a_connection_over_packed_rings_survives_the_back_ends_death() {
     survive(true);
 }
@@ -245,7 +245,7 @@ fn port(api: &Path) -> PortInfo {
     answer.ports.remove(0)
 }
 
-#[test(needs = [guests()])]
+#[test(needs = [test_all("takes 24 s"), guests()])]
 fn a_guest_asks_for_holds_by_frame_is_answered_and_renews_its_lease() {
     let image = image();
     let directory = tempfile::tempdir().unwrap();

@@ -95,7 +95,7 @@ fn programs() -> usize {
     files.flatten().filter(is_program).count()
 }
 
-#[test]
+#[test(needs = [test_all("takes 10 s")])]
 fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
     let setting = Setting::new(1);
     let roots = Roots::host();
@@ -364,7 +364,7 @@ fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go_or_said_
     assert!(as_said, "{charged:?} ns of both and of the host, {unseen}");
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
     let (charged, unseen) = charged_where_redirected("redirect_frame");
     assert!(
@@ -373,7 +373,7 @@ fn frames_that_xdp_redirects_are_charged_to_whom_they_go() {
     );
 }
 
-#[test]
+#[test(needs = [test_all("takes 9 s")])]
 fn nobody_pays_for_a_namespace_that_got_the_number_of_its_own() {
     let mut setting = Setting::new(1);
     let mut charger = charger(MethodChoice::Traced);

@@ -177,7 +177,7 @@ fn frames_are_fourteen_characters_as_the_multimeter_sends_them() {
     assert_eq!(&frame("OH", "O.L", "MOhm"), b"OH    O.LMOhm\r");
 }
 
-#[test]
+#[test(needs = [test_all("takes 6 s")])]
 fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
     let directory = TempDir::new().unwrap();
     let program = sigrok(directory.path());

@@ -64,7 +64,7 @@ fn of<'a>(history: &'a History, metric: &str) -> &'a Series {
     series.find(|one| one.metric == metric).unwrap()
 }
 
-#[test]
+#[test(needs = [test_all("takes 10 s")])]
 fn a_change_is_named_by_its_first_run_with_its_size_and_what_changed_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let history = history(&twelve_days(folder.path()), Of::Tax, &[]);
@@ -86,7 +86,7 @@ fn a_change_is_named_by_its_first_run_with_its_size_and_what_changed_with_it() {
     assert!(text.contains("kernel: 6.1 → 6.12"), "{text}");
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn what_does_not_change_is_listed_and_a_suspect_run_is_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = Random::new(6);
@@ -114,7 +114,7 @@ fn few_runs_show_no_change_and_the_text_says_how_many_are_needed() {
     assert!(table(&history, 80).contains("at least two runs before it and two after it"));
 }
 
-#[test]
+#[test(needs = [test_all("takes 8 s")])]
 fn the_page_has_a_plot_of_each_series_and_names_the_change() {
     let folder = tempfile::tempdir().unwrap();
     let history = history(&twelve_days(folder.path()), Of::Tax, &[]);

@@ -104,7 +104,7 @@ fn cost(results: &ResultsDir) -> u64 {
 /// 100.
 const GROWTH: u64 = 30;
 
-#[test]
+#[test(needs = [test_all("takes 9 s")])]
 fn the_time_grows_with_the_number_of_treatments_not_with_its_square() {
     let folder = tempfile::tempdir().unwrap();
     let run = |count: usize, run: usize| {
@@ -120,7 +120,7 @@ fn the_time_grows_with_the_number_of_treatments_not_with_its_square() {
     assert!(many < GROWTH * few, "with trials: {few} ns, {many} ns");
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn the_time_grows_with_the_number_of_headlines_not_with_its_square() {
     let folder = tempfile::tempdir().unwrap();
     let run = |count: usize| {

@@ -285,7 +285,7 @@ fn hostile_text_is_shown_and_never_run() {
     assert!(!table.contains('\x1b') && !table.contains('\u{0}'));
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn factors_become_the_axis_of_figures_and_conditions_of_sentences() {
     let fake = Fake {
         mtu: vec![1500, 4000, 9000],

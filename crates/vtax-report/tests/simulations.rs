@@ -118,7 +118,7 @@ fn row(world: World, what: &str, shares: &[f64]) {
     eprintln!("| {world:?} | {what} | {} |", shares.join(" | "));
 }
 
-#[test]
+#[test(needs = [test_all("takes 7 s")])]
 fn from_3_to_30_pairs_the_interval_covers_the_truth_and_few_equal_treatments_are_called_different()
 {
     coverage_and_false_calls(SETS);
@@ -275,7 +275,7 @@ fn without_and_with_the_floor(world: World, n: usize, ratio: f64) -> [[f64; 2]; 
     held.map(|of| of.map(|held| f64::from(held) / ALL_SETS as f64))
 }
 
-#[test]
+#[test(needs = [test_all("takes 16 s")])]
 fn the_noise_floor_makes_no_interval_cover_less_and_no_false_difference_more_frequent() {
     for world in WORLDS {
         let shares = PAIRS.map(|n| without_and_with_the_floor(world, n, 1.0));
@@ -309,7 +309,7 @@ fn the_noise_floor_makes_no_interval_cover_less_and_no_false_difference_more_fre
     }
 }
 
-#[test]
+#[test(needs = [test_all("takes 12 s")])]
 fn the_noise_floor_hides_no_difference_of_10_percent_behind_drift_or_blocks() {
     for world in [World::Noise, World::Drift, World::Blocks, World::Busy] {
         let pairs = [4, 6, 8, 10, 30];

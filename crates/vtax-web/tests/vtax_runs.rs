@@ -117,7 +117,7 @@ fn sampled(run: &Value) {
     assert_eq!(carried["unit"], "B/s");
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn what_is_sampled_is_seen_of_every_run_that_tells_it() {
     let page = Page::open();
     fake::pace(page.path(), LONG);

@@ -373,7 +373,7 @@ fn silent_connections_keep_nobody_out_and_the_server_ends_with_watchers() {
     drop(silent);
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
     let live = Arc::new(Live::default());
     let app = AppState::new(
@@ -568,7 +568,7 @@ fn runs_are_compared_as_the_command_compares_them() {
     }
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn a_run_is_followed_from_its_directory_while_it_goes_on() {
     let folder = folder();
     let fake = small();

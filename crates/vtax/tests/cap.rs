@@ -154,7 +154,7 @@ impl Two {
     }
 }
 
-#[test]
+#[test(needs = [test_all("takes 24 s")])]
 fn of_two_guests_of_equal_shares_neither_gets_more_for_what_others_send_it() {
     let two = Two::new();
     let state = tempfile::tempdir().unwrap();

@@ -110,7 +110,7 @@ fn stolen() -> f64 {
     ticks.parse::<f64>().unwrap() / 100.0
 }
 
-#[test]
+#[test(needs = [test_all("takes 5 s")])]
 fn records_add_up_to_what_was_measured() {
     let name = unique("billed");
     let _guest = Guest::start(&name);

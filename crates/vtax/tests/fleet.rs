@@ -431,7 +431,7 @@ esac
 exec sh -c "$*"
 "#;
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 10 s"), can_run_trials()])]
 fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
     let _host = the_host();
     let work = prepared(&PLAN.replace("repetitions = 8", "repetitions = 4"));

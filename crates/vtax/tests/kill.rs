@@ -101,7 +101,7 @@ fn huge_pages() -> Option<String> {
     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 38 s"), can_run_trials()])]
 fn killed_twice_a_run_loses_nothing_and_leaves_nothing() {
     killed_a_run_loses_nothing(&[1100, 4100]);
 }

@@ -68,7 +68,7 @@ fn a_finished_run_says_so_and_changes_nothing() {
     before.assert_nothing_new("after the run");
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 14 s"), can_run_trials()])]
 fn another_plan_is_refused_in_the_same_directory() {
     let (work, _host) = prepared(PLAN);
     let results = work.path().join("results");
@@ -84,7 +84,7 @@ fn another_plan_is_refused_in_the_same_directory() {
     );
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 7 s"), can_run_trials()])]
 fn shards_fill_their_own_directories_and_are_reported_together() {
     let (work, _host) = prepared(PLAN);
     let state = work.path().join("state");
@@ -112,7 +112,7 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
     }
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 7 s"), can_run_trials()])]
 fn the_same_plan_runs_on_another_host_through_ssh() {
     let (work, _host) = prepared(PLAN);
     // An ssh that reaches this host: it drops its options and the host, and runs the line.
@@ -137,7 +137,7 @@ fn the_same_plan_runs_on_another_host_through_ssh() {
     assert!(results.join("report.html").exists());
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 4 s"), can_run_trials()])]
 fn two_labs_at_once_are_refused_and_an_interrupt_restores_the_host() {
     let (work, _host) = prepared(&PLAN.replace("\"300ms\"", "\"20s\""));
     let state = work.path().join("state");
@@ -348,7 +348,7 @@ fn a_directory_with_something_else_in_it_is_never_touched() {
     assert_eq!(fs::read_dir(&precious).unwrap().count(), 1);
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 21 s"), can_run_trials()])]
 fn a_vm_behind_our_own_nic_passes_traffic_and_its_notifications_are_counted() {
     let plan = r#"
 name = "nic"
@@ -425,7 +425,7 @@ real=$(command -v iperf3) && mount -t tmpfs tmpfs /mnt && cp "$real" /mnt/iperf3
 mount --bind "$1" "$real" && shift && exec "$@"
 "#;
 
-#[test(needs = [can_run_trials(), program("iperf3")])]
+#[test(needs = [test_all("takes 14 s"), can_run_trials(), program("iperf3")])]
 fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect() {
     let (work, _host) = prepared(CARRIED);
     let at = |name: &str| work.path().join(name);

@@ -97,7 +97,7 @@ pub fn speak(random: &mut Random, address: &str, held: &mut Vec<TcpStream>) {
 /// How long a process pretends to be a guest: it is in two intervals at least.
 const PRETENDED: Duration = Duration::from_millis(1200);
 
-#[test]
+#[test(needs = [test_all("takes 21 s")])]
 fn a_thousand_misdeeds_keep_no_scrape_out() {
     let name = guest::unique("misdeeds");
     let _guest = Guest::start(&name);

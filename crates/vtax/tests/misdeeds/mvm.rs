@@ -41,7 +41,7 @@ fn serial(socket: &Path, guest: usize) -> std::io::Result<UnixStream> {
     Ok(stream)
 }
 
-#[test(needs = [Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))])]
+#[test(needs = [test_all("takes 14 s"), Need::from(Host::open().map(drop).map_err(|reason| reason.to_string()))])]
 fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
     let source = include_str!("stranger.asm");
     if let Err(reason) = assemble_source("stranger.asm", source) {

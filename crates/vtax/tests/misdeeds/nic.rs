@@ -128,7 +128,7 @@ fn speak(random: &mut Random, socket: &Path) {
     }
 }
 
-#[test]
+#[test(needs = [test_all("takes 9 s")])]
 fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("vtax-nic");
