@@ -121,7 +121,7 @@ mod tests {
         assert!(find_user(passwd, "0").is_none());
     }
 
-    /// Runs in a thread of its own, for which alone the sandbox is.
+    /// Runs `run` in a thread of its own, because the sandbox applies to the thread.
     fn in_a_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(move || {
             set_no_new_privs(true).unwrap();

@@ -49,7 +49,7 @@ pub enum ServeError {
     Kernel {
         /// The port.
         port: String,
-        /// Why not.
+        /// The reason.
         why: DatapathError,
     },
     /// Anything else of the kernel.
@@ -125,8 +125,8 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
     // Timers as exact as the kernel can make them; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     sandbox::drop_privileges(config.user.as_deref())?;
-    // The first reading of the clock maps the vDSO, which the sandbox forbids: later each reading would be a system
-    // call.
+    // The first reading of the clock maps the vDSO, which the sandbox forbids. Without it every later reading would be
+    // a system call.
     let _ = poller::now();
     if !config.no_sandbox {
         sandbox::enter(&client_sockets(config), in_kernel)?;
@@ -265,8 +265,8 @@ fn given(fd: i32) -> Option<OwnedFd> {
     if fd < 3 || unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
         return None;
     }
-    // SAFETY: it is open, is none of the standard streams, and the command line gives it to this
-    // port, before anything else was opened that could have the number.
+    // SAFETY: the number is open, is none of the standard streams, and the command line gives it to this port before
+    // the program opens another descriptor that could have the number.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     let _ = rustix::io::fcntl_setfd(&owned, rustix::io::FdFlags::CLOEXEC);
     rustix::net::sockopt::socket_type(&owned)

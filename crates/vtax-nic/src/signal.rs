@@ -1,10 +1,10 @@
 //! Signals through event descriptors, which never wait for the receiver.
 //!
-//! A front end shares the open file of its call descriptor with us. It can put it into blocking mode at any time and
-//! fill its counter: a write would then wait for as long as the front end likes, and all other ports would wait too. A
-//! check before the write does not help, because the mode can change in between. The kernel itself never waits: it
-//! signals an event descriptor when an asynchronous read has ended (`IOCB_FLAG_RESFD`, `io_submit(2)`), whatever the
-//! descriptor's mode, and a full counter stays full. So a signal is a read of no bytes from an empty file.
+//! A front end shares the open file of its call descriptor with this process. It can put it into blocking mode at any
+//! time and fill its counter: a write would then wait for as long as the front end likes, and all other ports would
+//! wait too. A check before the write does not help, because the mode can change in between. The kernel itself never
+//! waits: it signals an event descriptor when an asynchronous read has ended (`IOCB_FLAG_RESFD`, `io_submit(2)`),
+//! whatever the descriptor's mode, and a full counter stays full. So a signal is a read of no bytes from an empty file.
 
 use rustix::fs::{MemfdFlags, fstatfs, memfd_create};
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ struct Iocb {
     event: u32,
 }
 
-/// `struct io_event`: four words of which none is of interest.
+/// `struct io_event`: four words, which are not read.
 type IoEvent = [u64; 4];
 
 /// Attempts at a signal while other threads use up the reaped entries.
@@ -53,7 +53,7 @@ struct Reads {
     unreadable: OwnedFd,
 }
 
-/// One for the process: the kernel locks it for a few instructions at most.
+/// The context of the process. The kernel locks it for a few instructions at most.
 static READS: OnceLock<Option<Reads>> = OnceLock::new();
 
 /// Makes the context, which the sandbox forbids later. Returns whether signals never wait; without asynchronous I/O in
@@ -82,8 +82,8 @@ pub fn raise(event: &OwnedFd) -> bool {
 /// instance's lock.
 pub fn is_event(file: &OwnedFd) -> bool {
     match reads() {
-        // The kernel asks for the event before it looks whether the other file can be read, and
-        // signals none for what did not begin.
+        // The kernel looks up the event before it checks whether the other file can be read, and does not signal it for
+        // a read that did not begin.
         Some(reads) => reads.submit(&reads.unreadable, file) == Err(Errno::BADF),
         None => fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(ANON_INODE)),
     }

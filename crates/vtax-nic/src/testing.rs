@@ -1,4 +1,4 @@
-//! A driver for unit tests: guest memory, rings in it, and every way to write them wrongly.
+//! A driver for unit tests: guest memory, rings in it, and valid and invalid writes to them.
 
 use crate::features::Features;
 use crate::frame::HEADER_LEN;
@@ -21,7 +21,7 @@ pub const MEMORY: u64 = 0x20_0000;
 /// The front end's address of guest address 0.
 pub const USER: u64 = 0x7f00_0000_0000;
 
-/// Where frames to send and buffers to receive lie.
+/// The address of frames to send and of receive buffers.
 pub const BUFFERS: u64 = 0x10_0000;
 
 /// Bytes of a descriptor, and its flags.
@@ -121,7 +121,7 @@ impl Ring {
         driver.write(at, &encode(descriptor));
     }
 
-    /// Offers a head, as number `position` since the ring began.
+    /// Offers a head at `position`, counted from the ring's start.
     pub fn offer(self, driver: &Driver, position: u16, head: u16) {
         let entry = self.available() + 4 + u64::from(position % SIZE) * 2;
         driver.write(entry, &head.to_le_bytes());
@@ -175,7 +175,7 @@ pub const RX: Ring = Ring(0);
 pub const TX: Ring = Ring(1);
 pub const CONTROL: Ring = Ring(2);
 
-/// What the control queue's device writes into, in a descriptor of a command.
+/// The address of the control queue's answers.
 pub const ANSWER: u64 = BUFFERS + 0xf_0000;
 
 /// Features of a modern Linux guest with split rings.
@@ -209,7 +209,7 @@ pub fn port(number: u16, mode: Mode) -> Guest {
 }
 
 impl Peer {
-    /// Goes through the front end's whole start with a port.
+    /// Completes the front end's handshake with a port.
     pub fn start(guest: &mut Guest, poller: &Poller, features: Features) -> Self {
         let peer = Self {
             driver: Driver::new(),
@@ -223,7 +223,7 @@ impl Peer {
         peer
     }
 
-    /// Goes through it again, as after a back end's death: used indexes say where to go on.
+    /// Repeats the handshake, as after a restart of the back end: the used indexes are the rings' bases.
     pub fn connect(&self, guest: &mut Guest, poller: &Poller, features: Features) {
         let mut ask = |request| guest.handle(request, poller, Nanos(1)).unwrap();
         ask(Request::SetOwner);
@@ -265,7 +265,7 @@ impl Peer {
         }
     }
 
-    /// Starts a control queue as number `queue`. It is kicked by hand.
+    /// Starts a control queue as number `queue`. Tests kick it themselves.
     pub fn start_control(&self, guest: &mut Guest, poller: &Poller, queue: u32) {
         let mut ask = |request| guest.handle(request, poller, Nanos(1)).unwrap();
         ask(Request::SetVringNum {
@@ -334,7 +334,7 @@ impl Peer {
         self.sent = self.sent.wrapping_add(1);
     }
 
-    /// The frames that came since last asked, joined where they span buffers, with their headers.
+    /// The frames received since the last call, with their headers. A frame that spans buffers is joined.
     pub fn received(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut frames = Vec::new();
         while self.received != RX.used_index(&self.driver) {
@@ -355,13 +355,13 @@ impl Peer {
             .read(BUFFERS + u64::from(head) * 0x1000, len as usize)
     }
 
-    /// How often it was called for a ring since last asked.
+    /// The number of calls for a ring since the last call of this function.
     pub fn calls(&self, ring: usize) -> u64 {
         drain(&self.calls[ring])
     }
 }
 
-/// Reads an event descriptor: how often it was signalled since last asked.
+/// Reads an event descriptor. Returns the number of signals since the last reading.
 pub fn drain(event: &OwnedFd) -> u64 {
     let mut bytes = [0; 8];
     match rustix::io::read(event, &mut bytes) {
@@ -376,7 +376,7 @@ pub struct PackedDriver {
     pub size: u16,
     next: (u16, bool),
     seen: (u16, bool),
-    /// Identifiers on their way, with their slots, in order.
+    /// Identifiers of offered chains that were not returned, with their slots, in order.
     open: std::collections::VecDeque<(u16, u16)>,
 }
 
@@ -412,13 +412,13 @@ impl PackedDriver {
         }
     }
 
-    /// Slots that are the driver's.
+    /// The number of free slots.
     pub fn free(&self) -> u16 {
         self.size - self.open.iter().map(|(_, slots)| slots).sum::<u16>()
     }
 
     pub fn write_slot(&self, slot: u64, (address, len, id, flags): (u64, u32, u16, u16)) {
-        // Identifier and flags are where a split ring has flags and next.
+        // Identifier and flags are in the place of a split ring's flags and next.
         self.memory
             .write(Self::RING + slot * 16, &encode((address, len, id, flags)));
     }
@@ -443,7 +443,7 @@ impl PackedDriver {
             slots.push((slot, (*address, *len, id, flags | more | phase)));
             self.next = self.after(self.next, 1);
         }
-        // The head last.
+        // The head is written last.
         for (slot, words) in slots.into_iter().rev() {
             self.write_slot(slot.into(), words);
         }
@@ -473,14 +473,14 @@ impl PackedDriver {
         Some(id)
     }
 
-    /// The next chain that came back, and the bytes written.
+    /// The next returned chain, and the number of bytes written into it.
     pub fn take_used(&mut self) -> Option<(u16, u32)> {
         let (id, len) = self.used()?;
         assert_eq!(self.reap(), Some(id), "chains come back in order");
         Some((id, len))
     }
 
-    /// The chains of the next batch, which its last one stands for.
+    /// The chains of the next batch, for which only the last one was returned.
     pub fn take_used_in_order(&mut self) -> Vec<u16> {
         let Some((last, _)) = self.used() else {
             return Vec::new();
@@ -543,7 +543,7 @@ pub fn log() -> (OwnedFd, crate::memory::DirtyLog) {
     (file, log)
 }
 
-/// The pages that a log says are dirty.
+/// The pages that a log marks as dirty.
 pub fn dirty_pages(file: &OwnedFd) -> Vec<u64> {
     let mut bytes = vec![0; usize::try_from(MEMORY / 4096 / 8).unwrap()];
     rustix::io::pread(file, &mut bytes, 0).unwrap();

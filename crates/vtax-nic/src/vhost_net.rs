@@ -167,7 +167,7 @@ impl VhostNet {
             .map_err(|cause| VhostError::new("open /dev/vhost-net", cause.into()))
     }
 
-    /// What it offers.
+    /// The features that the device offers.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -408,8 +408,8 @@ mod tests {
         (worker, id, front)
     }
 
-    /// What User-mode Linux 6.1 sends first: each message, and the answer that it waits for. It wants the message that
-    /// negotiates acknowledgements acknowledged.
+    /// The first messages of User-mode Linux 6.1, each with the answer for which it waits. The message that negotiates
+    /// acknowledgements is itself acknowledged.
     #[test]
     fn the_message_that_negotiates_acknowledgements_is_acknowledged() {
         const ASKS: u32 = 9;
@@ -419,12 +419,12 @@ mod tests {
         for (code, flags, payload, answer) in [
             (3, 1, None, None),
             (15, 1, None, Some(offered)),
-            // Nobody has negotiated it yet: what the flag asks for is not given.
+            // Acknowledgements are not negotiated yet, so that the flag has no effect.
             (3, ASKS, None, None),
             (16, ASKS, Some(REPLY_ACK), Some(0)),
             (2, ASKS, Some(Features::PROTOCOL.0), Some(0)),
             (16, 1, Some(REPLY_ACK), None),
-            // Who asks in the message that gives it up may wait as well.
+            // A front end that asks for an acknowledgement in the message that disables them may wait for it.
             (16, ASKS, Some(0), Some(0)),
             (16, ASKS, Some(0), None),
             (16, ASKS, Some(1 << 63), None),

@@ -1,6 +1,6 @@
-//! DPDK's virtio-user driver against the real program: two linked ports, each sends back whatever
-//! comes, or what a file holds goes from one to the other. It shows that a driver of others works with every kind of
-//! ring, not how fast.
+//! DPDK's virtio-user driver against the real program. Two linked ports send back all frames, or the frames of a file
+//! go from one port to the other. The tests show that a driver of another project works with every kind of ring, not
+//! how fast.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,20 +12,20 @@ use vtax_nic_driver::backend::Backend;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// Frames that are under way on each port, from the first on.
+/// Frames in flight on each port from the start.
 const BURST: u64 = 32;
 
-/// How long a driver may take to start on a busy machine.
+/// The longest start of a driver on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The driver of a port of the backend's.
+/// The argument for a driver at a port of the back end.
 fn device(number: u8, directory: &Path, port: &str, ring: &str) -> String {
     let path = directory.join(port);
     let path = path.display();
     format!("--vdev=net_virtio_user{number},path={path},queue_size=256,{ring}")
 }
 
-/// DPDK's forwarder, which hands on what comes between the first and the second device, and the third and the fourth.
+/// DPDK's forwarder, which passes frames between the first and the second device, and between the third and the fourth.
 fn testpmd(devices: &[String], more: &[&str]) -> Child {
     Command::new("dpdk-testpmd")
         .args([
@@ -54,7 +54,7 @@ fn testpmd(devices: &[String], more: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Lets the forwarder end, and sees that it ends well.
+/// Waits for the forwarder to end, and checks its exit status.
 fn finish(testpmd: Child, ring: &str) {
     let output = testpmd.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -62,8 +62,8 @@ fn finish(testpmd: Child, ring: &str) {
     assert!(output.status.success(), "{ring}: {text}{errors}");
 }
 
-/// Drives both ports with frames of 64, 512 and 1,518 bytes, one size after the other, and sees
-/// that they go round.
+/// Sends frames of 64, 512 and 1,518 bytes through both ports, one size after the other, and checks that they
+/// circulate.
 fn drive(backend: &Backend, directory: &Path, ring: &str) {
     let devices = [
         device(0, directory, "a0", ring),
@@ -75,8 +75,8 @@ fn drive(backend: &Backend, directory: &Path, ring: &str) {
     for size in [64, 512, 1_518] {
         writeln!(input, "set txpkts {size}\nstart tx_first 1").unwrap();
         let start = Instant::now();
-        // More than were put in: they came back and went again. Frames of the last size go round
-        // until the driver has stopped, many on a busy machine; new ones outweigh them in the end.
+        // More frames than were injected: they returned and were sent again. Frames of the last size circulate until
+        // the driver has stopped, many on a busy machine; new ones outweigh them in the end.
         before = loop {
             let now = backend.stats("b0").unwrap().totals;
             let packets = now.rx_packets - before.rx_packets;
@@ -108,7 +108,7 @@ fn try_rings(kind: &str) {
             for port in ["a0", "b0"] {
                 let totals = backend.stats(port).unwrap().totals;
                 let drops: u64 = totals.drops.named().iter().map(|(_, count)| count).sum();
-                // What is under way at the end may find a driver that has stopped.
+                // Frames in flight at the end may reach a driver that has stopped.
                 assert!(drops <= 6 * BURST, "{ring}: {:?}", totals.drops);
                 assert_eq!(totals.faults, 0, "{ring}");
             }
@@ -126,10 +126,11 @@ fn dpdk_speaks_over_packed_rings() {
     try_rings("packed_vq=1,");
 }
 
-/// Frames that fit into a ring of 256 at once, each with its header apart: none needs to be dropped.
+/// The number of frames. All fit into a ring of 256 at once, each with a separate header, so that none needs to be
+/// dropped.
 const FRAMES: u8 = 100;
 
-/// Frames of all lengths, each with bytes of its own.
+/// Frames of various lengths, each with different bytes.
 fn frames() -> Vec<Vec<u8>> {
     let mut state = 1_u64;
     let mut random = move || {
@@ -141,7 +142,7 @@ fn frames() -> Vec<Vec<u8>> {
     let frame = |number: u8| {
         let length = 60 + random() % (1_514 - 60 + 1);
         let mut frame: Vec<u8> = (0..length).map(|_| random().to_le_bytes()[0]).collect();
-        // From and to stations, without a VLAN's tag.
+        // Unicast addresses, and no VLAN tag.
         frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x90, 0]);
         frame[14] = number;
         frame
@@ -149,10 +150,10 @@ fn frames() -> Vec<Vec<u8>> {
     (0..FRAMES).map(frame).collect()
 }
 
-/// A capture file as libpcap has it.
+/// A capture file in the format of libpcap.
 fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
-    // The format's number, version 2.4, no zone, and Ethernet.
+    // The format's number, version 2.4, no time zone, and Ethernet.
     let mut file = words(&[0xa1b2_c3d4, 2 | 4 << 16, 0, 0, 65_535, 1]);
     for frame in frames {
         let length = u32::try_from(frame.len()).unwrap();
@@ -162,7 +163,7 @@ fn capture(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// The frames of one.
+/// The frames of a capture file.
 fn captured(file: &[u8]) -> Vec<Vec<u8>> {
     let mut rest = file.get(24..).unwrap_or_default();
     let mut frames = Vec::new();
@@ -198,7 +199,7 @@ fn dpdk_gets_the_very_frames_that_it_sent_in_their_order() {
             device(1, path, "b0", ring),
             file(1, "", &came),
         ];
-        // What a file holds is there before the start, and would be thrown away.
+        // The frames of the file exist before the start, when the forwarder would discard them.
         let mut testpmd = testpmd(&devices, &["--no-flush-rx"]);
         let mut input = testpmd.stdin.take().unwrap();
         writeln!(input, "start").unwrap();
@@ -213,7 +214,7 @@ fn dpdk_gets_the_very_frames_that_it_sent_in_their_order() {
             assert!(!late, "{ring}: {now:?}, {state:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
-        // What is in the guest's ring is handed on before the ports stop.
+        // The forwarder passes on the frames in the guest's ring before the ports stop.
         std::thread::sleep(Duration::from_millis(200));
         writeln!(input, "stop\nquit").unwrap();
         drop(input);

@@ -35,7 +35,7 @@ fn link(mode: Mode, options: Options) -> Link {
     }
 }
 
-/// Packed rings with all that goes with them.
+/// Packed rings with all optional features of rings.
 fn packed() -> Features {
     Features::RING_PACKED
         .with(Features::EVENT_IDX)
@@ -43,7 +43,7 @@ fn packed() -> Features {
         .with(Features::MRG_RXBUF)
 }
 
-/// Receives at least `count` frames, or as many as come within two seconds.
+/// Receives at least `count` frames, or those that arrive within two seconds.
 fn receive(nic: &mut Nic, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for _ in 0..200 {
@@ -119,7 +119,7 @@ fn a_stream_arrives_complete_and_in_order_in_every_mode_and_ring() {
         let (senders, receivers) = (std::slice::from_mut(&mut a), std::slice::from_mut(&mut b));
         let seen = stream(senders, receivers, &arrivals, (64, half), (0, 1));
         assert!(seen.due > 100);
-        // A ring that a stalled machine left full refuses frames; what was sent must arrive.
+        // A ring that is full after a stall of the machine refuses frames. All sent frames must arrive.
         assert_eq!(seen.received, seen.due - seen.refused, "{mode}");
         assert_eq!((seen.lost, seen.disordered), (0, 0), "{mode}");
         let stats = backend.stats("b0").unwrap();
@@ -193,12 +193,12 @@ fn the_ports_together_pay_for_the_workers_processor_time() {
     let (after, used_after) = paid();
     let [sender, receiver] = [0, 1].map(|port| after[port] - before[port]);
     let used = u64::try_from((used_after - used_before).as_nanos()).unwrap();
-    // Each moved the same frames.
+    // Each port moved the same frames.
     assert!(
         sender > used / 4 && receiver > used / 4,
         "{sender} {receiver} {used}"
     );
-    // Between the readings of ports and process the worker answers two questions.
+    // The worker answers two requests between the readings of ports and process.
     let off = used.abs_diff(sender + receiver);
     assert!(
         off < used / 20 + 2_000_000,
@@ -307,7 +307,7 @@ fn an_operator_changes_the_mode_of_a_running_port() {
         })
         .unwrap();
     assert_eq!(set.ports[0].settings.mode, Mode::Fixed);
-    // A guest that polls needs no call, hence no hold: this one sleeps.
+    // A guest that polls needs no call, hence no hold. This one sleeps.
     assert!(!b.wait(0, Duration::ZERO));
     assert!(a.send(0, &frame_of(64, 1)));
     while backend.stats("b0").unwrap().hold_ns.count == 0 {

@@ -1,4 +1,5 @@
-//! A stock Debian guest in QEMU behind the back end. Emulated: it shows that it works, not how fast.
+//! A stock Debian guest in QEMU behind the back end. QEMU emulates the processor, so that the tests do not measure
+//! speed.
 
 use crate::support;
 use crate::support::{
@@ -13,7 +14,7 @@ use vtax_testkit::needs::{Need, test_all};
 /// Bytes of the files whose checksums are compared.
 const FILE: u32 = 24 << 20;
 
-/// Listens once on a port and prints the checksum of what comes.
+/// Listens once on a port and prints the checksum of the received bytes.
 fn listen(port: u16) -> String {
     receive(port, "sha256sum")
 }
@@ -36,7 +37,7 @@ fn exchange(guest: &Guest, namespace: &Namespace, host: &str, me: &str) {
     assert_eq!(received, sender.output(), "host to guest, {me}");
 }
 
-/// Features by bit, as the guest's driver has negotiated them.
+/// Whether the guest's driver has negotiated a feature.
 fn negotiated(guest: &Guest, bit: usize) -> bool {
     let bits = guest.run("cat /sys/class/net/eth0/device/features");
     bits.as_bytes().get(bit) == Some(&b'1')
@@ -82,7 +83,7 @@ fn try_machine(image: &Image, settings: &Machine, mode: &str) {
     exchange(&guest, &namespace, "fd91::1", "fd91::2");
 }
 
-/// What differs from a test that `make test` runs in one setting.
+/// The need of a variant: `make test` runs the same test in one setting only.
 fn variant() -> Need {
     test_all("a quarter of a minute: another variant boots")
 }
@@ -169,7 +170,7 @@ fn a_connection_survives_the_back_ends_death() {
     survive(false);
 }
 
-/// Here nobody but the ring itself knows where to go on.
+/// Only the ring itself has the position from which to continue.
 #[test(needs = [test_all("takes 23 s"), guests()])]
 fn a_connection_over_packed_rings_survives_the_back_ends_death() {
     survive(true);
@@ -192,7 +193,7 @@ fn survive(packed: bool) {
     die_three_times(&guest, &namespace, first, &arguments);
 }
 
-/// Kills the back end in one long transfer and starts it again. Gives the last one.
+/// Kills the back end during a long transfer and restarts it, three times. Returns the last one.
 fn die_three_times(
     guest: &Guest,
     namespace: &Namespace,
@@ -228,7 +229,7 @@ fn a_back_end_that_connects_meets_its_guest_again_whichever_of_them_dies() {
         listens: true,
         ..Machine::new(socket.clone())
     };
-    // It may be there first.
+    // The back end may start first.
     let first = back_end(&namespace, &arguments);
     let guest = Guest::boot(&image, directory.path(), &machine("guest"));
     let mut last = die_three_times(&guest, &namespace, first, &arguments);
@@ -238,7 +239,7 @@ fn a_back_end_that_connects_meets_its_guest_again_whichever_of_them_dies() {
     assert!(last.is_running());
 }
 
-/// What is in force on the only port.
+/// The state of the only port.
 fn port(api: &Path) -> PortInfo {
     let request = Request::List { port: None };
     let mut answer = Client::connect(api).unwrap().ask(&request).unwrap();

@@ -1,5 +1,5 @@
-//! Drivers and front ends that misbehave on purpose, against the real program: each may lose its own
-//! port, and nothing else.
+//! Drivers and front ends that misbehave on purpose, against the real program: each may lose its own port, and has no
+//! other effect.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -20,7 +20,7 @@ use vtax_nic_driver::session::{Session, message, request};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// A back end with a link for hostile drivers, `a0` to `b0`, and one of well-behaved ones.
+/// A back end with a link for hostile drivers, `a0` to `b0`, and one for well-behaved drivers.
 struct Bench {
     backend: Backend,
     friends: (Nic, Nic),
@@ -47,7 +47,7 @@ impl Bench {
         }
     }
 
-    /// Connects as `port`; a back end that is still letting go of the one before is waited for.
+    /// Connects as `port`, and retries while the back end still disconnects the previous front end.
     fn connect(&self, port: &str, options: Options) -> Nic {
         let start = Instant::now();
         loop {
@@ -59,7 +59,7 @@ impl Bench {
         }
     }
 
-    /// The process lives, and the other link carries frames both ways.
+    /// Checks that the process lives, and that the other link carries frames both ways.
     fn check(&mut self, after: &str) {
         assert!(self.backend.is_running(), "{after} ended the process");
         let (a, b) = &mut self.friends;
@@ -96,16 +96,16 @@ fn pass(from: &mut Nic, to: &mut Nic, after: &str) {
     }
 }
 
-/// What a fault comes to for who commits it.
+/// The consequence of a fault for the port that commits it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cost {
     /// Its queue or port is stopped.
     Queue,
     /// The frame is dropped as malformed, and the queue goes on.
     Frame,
-    /// Nothing: odd, and allowed.
+    /// The behaviour is unusual and allowed.
     Nothing,
-    /// Depends on what is read first.
+    /// The consequence depends on the order of reads.
     Chance,
 }
 
@@ -136,7 +136,7 @@ fn every_misdeed_of_a_running_driver_stays_with_its_port() {
         pass(&mut hostile, &mut peer, &name);
         let before = bench.backend.stats("a0").unwrap().totals;
         fault.inject(&mut hostile);
-        // What is wrong with receive buffers shows when a frame comes.
+        // A fault of receive buffers shows when a frame arrives.
         let start = Instant::now();
         loop {
             let now = bench.backend.stats("a0").unwrap().totals;
@@ -164,7 +164,7 @@ fn every_misdeed_of_a_running_driver_stays_with_its_port() {
         }
         bench.check(&name);
         drop((hostile, peer));
-        // Its port takes the next front end.
+        // The port accepts the next front end.
         let mut peer = bench.connect("b0", Options::default());
         let mut next = bench.connect("a0", Options::default());
         pass(&mut peer, &mut next, &name);
@@ -179,7 +179,7 @@ fn every_message_that_cannot_be_loses_its_sender_its_port_and_nothing_else() {
         let name = format!("{bad:?}");
         let nic = bench.connect("a0", Options::default());
         if bad == BadMessage::RingAddressesBeforeMemory {
-            // On a session that has set up nothing: the files and addresses are another's.
+            // The message goes to a session without any setup; its files and addresses belong to another session.
             let directory = bench.directory.path().join("b0");
             let session = Session::connect(&directory).unwrap();
             bad.send_on(&session, &nic).unwrap();
@@ -188,7 +188,7 @@ fn every_message_that_cannot_be_loses_its_sender_its_port_and_nothing_else() {
         }
         bad.send(&nic).unwrap();
         if bad == BadMessage::Truncated {
-            // It may still come.
+            // The rest of the message may still arrive.
             bench.check(&name);
             continue;
         }
@@ -216,7 +216,7 @@ fn a_call_descriptor_that_blocks_after_it_was_handed_over_stops_nobody() {
             )
             .unwrap();
     }
-    // The back end holds the same open file: now it is in blocking mode, and full.
+    // The back end holds the same open file, which is put into blocking mode and filled.
     let mut count = [0; 8];
     let _ = rustix::io::read(&call, &mut count);
     let flags = rustix::fs::fcntl_getfl(&call).unwrap();
@@ -247,7 +247,7 @@ fn memory_that_is_replaced_under_traffic_costs_no_one_else_anything() {
     }
     pass(&mut hostile, &mut peer, "new memory tables");
     bench.check("new memory tables");
-    // A table without the rings' memory, while frames are on their way.
+    // A table without the rings' memory, while frames are in flight.
     let elsewhere = [1_u64, 1 << 40, 4096, 1 << 41, 0];
     let table: Vec<u8> = elsewhere
         .iter()
@@ -270,12 +270,13 @@ fn memory_that_shrinks_under_traffic_costs_its_owner_its_port() {
         pass(&mut peer, &mut hostile, cut);
         let pair = &mut hostile.pairs[0];
         let kept = match cut {
-            // The rings of the transmit queue go too: they come after.
+            // The rings of the transmit queue lie behind it, and are cut off too.
             "receive buffers" => pair.rx.buffer(0),
             _ => pair.tx.buffer(0),
         };
         if cut == "transmit buffers" {
-            // Offered before, since nothing of it may be touched here afterwards.
+            // The descriptor is written before the truncation, because this process may not touch that memory
+            // afterwards.
             let buffer = Descriptor {
                 address: pair.tx.buffer(9),
                 len: 200,
@@ -335,7 +336,7 @@ fn who_uses_up_all_descriptors_stops_nobody() {
     };
     let hostile = bench.connect("a0", Options::default());
     let before = prlimit(Some(process), Resource::Nofile, limit(open() + 2)).unwrap();
-    // Nobody else can come in, and waiting for that costs next to nothing.
+    // No other front end can be accepted, and the wait for a descriptor costs hardly any wake-ups.
     let waiting: Vec<_> = (0..2)
         .map(|_| std::os::unix::net::UnixStream::connect(bench.directory.path().join("b0")))
         .collect();
@@ -343,7 +344,7 @@ fn who_uses_up_all_descriptors_stops_nobody() {
     std::thread::sleep(Duration::from_millis(600));
     let sleeps = bench.backend.usage().unwrap().sleeps - used.sleeps;
     assert!(sleeps < 100, "{sleeps} wake-ups to find no descriptor");
-    // More descriptors than are left: the message is not what it says.
+    // The message has more descriptors than the process may open, so that it is incomplete.
     let file = hostile.memory.as_fd();
     let sent = message(request::SET_MEM_TABLE, 1, &[0; 8]);
     hostile.session.send(&sent, &[file; 8]).unwrap();
@@ -359,7 +360,7 @@ fn who_uses_up_all_descriptors_stops_nobody() {
 fn limit(descriptors: u64) -> Rlimit {
     Rlimit {
         current: Some(descriptors),
-        // What the program inherited from us, and may not exceed.
+        // The limit that the program inherited from the test process and may not exceed.
         maximum: getrlimit(Resource::Nofile).maximum,
     }
 }
@@ -380,7 +381,7 @@ fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
     let mut nic = bench.connect("b0", options);
     pass(&mut peer, &mut nic, "the start of a control queue");
     let wait = Duration::from_secs(5);
-    // Promiscuous mode; then 64 frames or 300 µs; then what is in force; then far over the cap.
+    // Promiscuous mode; then 64 frames or 300 µs; then a query of the parameters; then far more than the cap.
     assert_eq!(nic.command(&[0, 0, 1], 0, wait).unwrap(), [0]);
     let set = |us: u32| [&[6, 1][..], &64_u32.to_le_bytes(), &us.to_le_bytes()].concat();
     assert_eq!(nic.command(&set(300), 0, wait).unwrap(), [0]);

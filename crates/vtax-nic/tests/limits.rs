@@ -1,4 +1,4 @@
-//! The running program with limits from its configuration, among strangers on a switch.
+//! The running program with configured limits, on a switch with other ports.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,7 +13,7 @@ use vtax_nic_driver::nic::{Nic, Options};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// A switch of three: what `a` sends is limited. It ends with the test.
+/// A switch of three ports, of which `a` has limits. The process ends with the test.
 struct Switch {
     process: Child,
     directory: tempfile::TempDir,
@@ -82,7 +82,7 @@ impl Switch {
         stats.pop().unwrap().totals
     }
 
-    /// Ends it; gives what it logged.
+    /// Ends the program. Returns its log.
     fn log(mut self) -> String {
         self.process.kill().unwrap();
         let mut said = String::new();
@@ -98,7 +98,7 @@ fn frame(to: u8, from: u8) -> Vec<u8> {
     frame
 }
 
-/// Sends `sent` again and again until it arrives.
+/// Sends `sent` repeatedly until it arrives.
 fn pass(from: &mut Nic, to: &mut Nic, sent: &[u8]) {
     let start = Instant::now();
     loop {
@@ -119,7 +119,7 @@ fn no_guest_of_the_running_program_takes_anothers_address() {
     let [mut a, mut b, mut c] = ["a", "b", "c"].map(|name| switch.connect(name));
     pass(&mut b, &mut a, &frame(1, 2));
     for _ in 0..20 {
-        // `a` says that it is `b`, and `c` that it is `a`.
+        // `a` uses the address of `b`, and `c` that of `a`.
         a.send(0, &frame(3, 2));
         c.send(0, &frame(2, 1));
     }
@@ -133,7 +133,7 @@ fn no_guest_of_the_running_program_takes_anothers_address() {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The traffic of both still finds them.
+    // Frames to both ports still arrive.
     pass(&mut a, &mut b, &frame(2, 1));
     pass(&mut b, &mut a, &frame(1, 2));
     pass(&mut c, &mut a, &frame(1, 3));
@@ -169,8 +169,8 @@ fn a_guest_that_sends_all_it_can_takes_its_rate_and_no_more_time_from_the_others
     assert!(switch.totals("a").throttled > 0);
 }
 
-/// Sends frames out of memory that nobody has touched, each out of another page, until the front end is disconnected or
-/// all pages were sent. How many the program took.
+/// Sends frames out of untouched memory, each from another page, until the front end is disconnected or all pages were
+/// sent. Returns the number of frames that the program took.
 fn send_untouched(nic: &mut Nic, pages: u64, mut meanwhile: impl FnMut()) -> u64 {
     let untouched = GUEST_BASE + nic.memory.size() - pages * 4096;
     let mut sent = 0;
@@ -228,9 +228,9 @@ fn a_front_end_whose_memory_nobody_touched_loses_its_port_and_the_program_stays_
         assert!(a.session.closed_within(Duration::from_secs(5)), "{round}");
         pass(&mut c, &mut b, &frame(2, 3));
         let more = switch.touched().saturating_sub(before);
-        // Receive buffers of the neighbours, which they had not touched either.
+        // This includes the receive buffers of the neighbours, which were untouched as well.
         assert!(more < 12 * MIB, "{more} bytes in round {round}");
-        // A new front end gets no new account: the used rings alone are too much now.
+        // The account stays with the port: for a new front end, the used rings alone exceed it.
         a = match Nic::connect(&switch.at("a"), options) {
             Ok(next) => next,
             Err(_) => break,

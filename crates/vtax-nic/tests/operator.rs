@@ -1,4 +1,4 @@
-//! The running program in its sandbox, as operators and Prometheus meet it.
+//! The running program in its sandbox, from the side of operators and Prometheus.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// Ends with the test.
+/// The program. It ends with the test.
 struct Nic(Child);
 
 impl Drop for Nic {
@@ -70,7 +70,7 @@ fn silent_clients_of_the_metrics_keep_neither_ctl_nor_scrapes_out() {
     let silent: Vec<_> = (0..80)
         .map(|_| TcpStream::connect(metrics).unwrap())
         .collect();
-    // Time for all of them to be let in.
+    // Time to accept all of the clients.
     std::thread::sleep(Duration::from_millis(300));
     let began = Instant::now();
     assert!(lists(directory.path()));
@@ -84,7 +84,7 @@ fn silent_clients_of_the_metrics_keep_neither_ctl_nor_scrapes_out() {
         "{:?}",
         began.elapsed()
     );
-    // Clients' threads too are in the sandbox.
+    // The threads of clients are in the sandbox too.
     let tasks = std::fs::read_dir(format!("/proc/{}/task", nic.0.id())).unwrap();
     let statuses: Vec<String> = tasks
         .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).ok())
@@ -127,7 +127,7 @@ fn files_in_the_places_of_sockets_survive_and_are_named() {
     }
 }
 
-/// Sends what is no message of the protocol; it is logged before the connection is closed.
+/// Sends an invalid message. The program logs it before it closes the connection.
 fn fail_as_front_end(directory: &Path) {
     let mut front_end = UnixStream::connect(directory.join("vm1.sock")).unwrap();
     front_end.write_all(&[0xff; 12]).unwrap();

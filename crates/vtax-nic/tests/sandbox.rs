@@ -1,5 +1,5 @@
-//! What the running program can still do, found out from outside: by what the kernel says of it, and
-//! by system calls made in its place.
+//! The limits of the running program, checked from outside: in the kernel's files about it, and by system calls in its
+//! threads.
 
 use std::path::Path;
 use vtax_nic::hold::Mode;
@@ -8,7 +8,7 @@ use vtax_testkit::skip;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// Starts the program and waits until it answers: its sockets are there before it shuts itself in.
+/// Starts the program and waits for an answer, because its sockets exist before it enters its sandbox.
 fn start(directory: &Path) -> Backend {
     let mode = (Mode::Adaptive, 1_000);
     let backend = Backend::start(Path::new(PROGRAM), directory, 2, mode, None).unwrap();
@@ -48,13 +48,13 @@ fn every_thread_runs_filtered_and_without_privileges() {
     }
 }
 
-/// Tries, in the place of each thread, every way out that a worker has no use for.
+/// Tries system calls that a worker does not need in each thread.
 #[cfg(target_arch = "x86_64")]
 fn finds_no_way_out(process: u32, threads: Vec<i32>) {
     use vtax_jail::taken_over::Thread;
     for id in threads {
         let thread = Thread::new(id);
-        // Calls are really made in its place.
+        // The thread makes the system calls itself.
         assert_eq!(thread.call(libc::SYS_getpid, [0; 4]), i64::from(process));
         let file = thread.string("/etc/passwd");
         let here = i64::from(libc::AT_FDCWD).cast_unsigned();
@@ -118,7 +118,7 @@ fn a_thread_that_is_taken_over_opens_nothing_and_starts_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let backend = start(directory.path());
     finds_no_way_out(backend.id(), threads(backend.id()));
-    // It goes on as if nothing had been.
+    // The program still serves.
     assert!(backend.stats("a0").is_ok());
 }
 
@@ -141,7 +141,7 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
     use vtax_nic::control::{api::Request, client::Client};
     let directory = tempfile::tempdir().unwrap();
     let said = directory.path().join("said");
-    // In a network of its own, so that no interface of this host changes.
+    // The program runs in a network namespace of its own, so that no interface of this host changes.
     let mut child = Command::new("unshare");
     child
         .arg("-n")
@@ -155,7 +155,7 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
         .stdout(Stdio::null())
         .stderr(std::fs::File::create(&said).unwrap());
     let mut child = Process(child.spawn().unwrap());
-    // Its socket takes connections before its threads run: it serves once it has answered.
+    // The socket accepts connections before the program's threads run. An answer shows that it serves.
     let serves = || {
         Client::connect(&directory.path().join("api"))
             .and_then(|mut client| client.ask(&Request::Stats { port: None }))

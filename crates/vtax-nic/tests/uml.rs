@@ -1,5 +1,5 @@
-//! A whole Linux whose vhost-user front end is the kernel's own (User-mode Linux), which needs no KVM, and a driver on
-//! the other side of the link.
+//! A whole Linux as guest whose vhost-user front end is the kernel's own (User-mode Linux), which needs no KVM, and a
+//! driver at the other end of the link.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use vtax_testkit::skip;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// What the guest runs.
+/// The guest's init.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 for module in failover net_failover virtio_net; do /bin/busybox insmod /$module.ko; done
@@ -22,7 +22,7 @@ for module in failover net_failover virtio_net; do /bin/busybox insmod /$module.
 /bin/busybox poweroff -f
 ";
 
-/// A process that ends with the test, and all that it started.
+/// A process. It ends with the test, with all processes that it started.
 struct Process(Child);
 
 impl Process {
@@ -40,7 +40,7 @@ impl Drop for Process {
     }
 }
 
-/// The kernel's modules, by name.
+/// Finds a kernel module by name.
 fn module(below: &Path, name: &str) -> Option<PathBuf> {
     let entries = std::fs::read_dir(below).ok()?;
     entries.flatten().find_map(|entry| {
@@ -52,7 +52,7 @@ fn module(below: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// The guest's files in one archive, or what is missing for it.
+/// Packs the guest's files into one archive. Fails with the name of a missing part.
 fn image(directory: &Path) -> Result<PathBuf, String> {
     let root = directory.join("root");
     for made in ["bin", "proc", "dev"] {
@@ -83,7 +83,7 @@ const GUEST: [u8; 4] = [10, 9, 0, 1];
 const OURS: [u8; 4] = [10, 9, 0, 2];
 const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// Asks who has the guest's address (RFC 826).
+/// An ARP request for the guest's address (RFC 826).
 fn question() -> Vec<u8> {
     let mut frame = [&[0xff; 6][..], &OUR_MAC, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
     frame.extend([&OUR_MAC[..], &OURS, &[0; 6], &GUEST].concat());

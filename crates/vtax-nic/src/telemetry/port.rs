@@ -14,15 +14,15 @@ pub enum DropReason {
     NotRunning,
     /// The packet or its header is malformed.
     Malformed,
-    /// Longer than the receiver takes.
+    /// The packet is longer than the receiver accepts.
     TooLong,
     /// A control frame that is not from the port's own guest.
     ForeignControl,
-    /// The tap refused it.
+    /// The tap refused the packet.
     Tap,
-    /// It comes from an address that is not the port's.
+    /// The packet comes from an address that is not the port's.
     ForeignAddress,
-    /// It is for all ports and exceeds the port's rate of such frames.
+    /// The packet is for all ports and exceeds the port's rate of such frames.
     Storm,
 }
 
@@ -98,22 +98,22 @@ pub struct Totals {
     pub rx_calls: u64,
     /// Call events sent for TX completions.
     pub tx_calls: u64,
-    /// Batches published without a call of their own, since the guest polled or a call was held.
+    /// Batches published without a call of their own, because the guest polled or a call was held.
     pub calls_suppressed: u64,
-    /// Holds that ended without a call, since the guest had found the packets by itself.
+    /// Holds that ended without a call, because the guest had found the packets by itself.
     pub calls_cancelled: u64,
     /// Packets dropped.
     pub drops: Drops,
     /// Times that frames of the guest had to wait for the port's rate.
     #[serde(default)]
     pub throttled: u64,
-    /// Control frames from the guest that were obeyed or answered.
+    /// Control frames from the guest that were applied or answered.
     pub control_frames: u64,
     /// Control frames that were malformed.
     pub control_malformed: u64,
     /// Control frames that came too fast.
     pub control_limited: u64,
-    /// Times that the port was stopped because of something its front end did.
+    /// Times that the port was stopped because of an action of its front end.
     pub faults: u64,
     /// Processor time that the worker spent on this port, in nanoseconds.
     pub cpu_ns: u64,
@@ -194,7 +194,7 @@ impl PortCounters {
         self.work() - self.charged
     }
 
-    /// The same, charged from now on.
+    /// The work that was not charged yet. It counts as charged from now on.
     pub fn take_work(&mut self) -> u64 {
         let work = self.uncharged();
         self.charged += work;
@@ -226,11 +226,11 @@ pub enum CountedBy {
     /// The kernel, which moves them: packets and bytes are those of the port's tap since the port was
     /// made, and what the tap dropped in either direction is the only reason of drops.
     Tap,
-    /// Nobody: the kernel moves them and does not show its counters.
+    /// No counter: the kernel moves the frames and does not expose its counters.
     Nobody,
 }
 
-/// A port's telemetry at one moment.
+/// A port's telemetry at one point in time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PortSnapshot {
     /// The port's name.
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!((shot.totals.rx_calls, shot.totals.kicks_suppressed), (4, 1));
         assert_eq!((shot.hold_ns.count, shot.rx_batch.quantiles.p50), (4, 8));
         assert_eq!((shot.tx_batch.count, shot.tx_batch.quantiles.max), (2, 5));
-        // 1, 2, 5 … 1000 hold the unheld one; 2000 also 1.5 µs; the last all.
+        // The buckets of 1, 2, 5 … 1000 hold the unheld signal; 2000 also that of 1.5 µs; the last holds all.
         assert_eq!((shot.hold_ns.buckets[9], shot.hold_ns.buckets[10]), (1, 2));
         assert_eq!(shot.hold_ns.buckets.last(), Some(&4));
         assert!((shot.hold_ns.sum / 941_501.0 - 1.0).abs() < 0.01);

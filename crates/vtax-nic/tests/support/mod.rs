@@ -1,4 +1,4 @@
-//! A network namespace, a back end, and Debian guests in QEMU, for tests with real parts.
+//! A network namespace, a back end, and Debian guests in QEMU, for the tests with guests.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use vtax_testkit::needs::{Need, program, root};
 use vtax_testkit::skip;
 
-/// How long anything may take under emulation on a busy machine.
+/// The timeout of every wait, for emulation on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What the tests boot.
+/// The image that the guests boot.
 #[derive(Debug, Clone)]
 pub struct Image {
     directory: PathBuf,
@@ -25,7 +25,7 @@ impl Image {
     }
 }
 
-/// What tests with guests need.
+/// The needs of tests with guests.
 pub fn guests() -> Need {
     let programs = [
         "qemu-system-x86_64",
@@ -44,7 +44,7 @@ pub fn image() -> Image {
     let images = std::fs::read_dir(cache.join("images"))
         .into_iter()
         .flatten();
-    // Other images beside it are of emulated hosts, which nobody can talk to.
+    // Other images in the directory are of emulated hosts, which have no agent.
     let has_agent = |directory: &PathBuf| {
         std::fs::read_to_string(directory.join("recipe.toml"))
             .is_ok_and(|recipe| recipe.contains("\"qemu-guest-agent\""))
@@ -77,7 +77,7 @@ impl Process {
         self.0.id()
     }
 
-    /// As `kill -9` does it.
+    /// Ends the process as `kill -9` does.
     pub fn kill(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -94,7 +94,7 @@ impl Drop for Process {
     }
 }
 
-/// A network namespace of our own, with a tap in it.
+/// A network namespace with a tap in it.
 #[derive(Debug)]
 pub struct Namespace {
     holder: Process,
@@ -120,7 +120,7 @@ impl Namespace {
         namespace
     }
 
-    /// A program inside.
+    /// A program in the namespace.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         let id = self.holder.id().to_string();
@@ -129,7 +129,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a shell line inside; gives what it prints.
+    /// Runs a shell line in the namespace. Returns its output.
     pub fn run(&self, line: &str) -> String {
         let output = self.command("sh").args(["-c", line]).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -145,7 +145,7 @@ impl Namespace {
     }
 }
 
-/// A shell line under way.
+/// A running shell line.
 #[derive(Debug)]
 pub struct Running(Child);
 
@@ -165,7 +165,7 @@ pub fn back_end(namespace: &Namespace, arguments: &[&str]) -> Process {
     Process::start(command.args(arguments))
 }
 
-/// Waits for a socket to be there.
+/// Waits until a socket exists.
 pub fn wait_for_socket(path: &Path) {
     wait_for("a socket", || path.exists());
 }
@@ -188,7 +188,7 @@ pub struct Machine {
     pub offloads: bool,
     /// Whether QEMU listens and the back end connects.
     pub listens: bool,
-    /// Packed rings, if QEMU and the guest have them.
+    /// Whether rings are packed, if QEMU and the guest support it.
     pub packed: bool,
     pub incoming: Option<PathBuf>,
     /// The disk, when two guests share it.
@@ -353,7 +353,7 @@ impl Guest {
         BufReader::new(stream)
     }
 
-    /// Asks QEMU's monitor.
+    /// Sends a command to QEMU's monitor. Returns the answer.
     pub fn monitor(&self, execute: &str, arguments: Value) -> Value {
         let mut stream = self.connect("qmp");
         let mut greeting = String::new();
@@ -362,7 +362,7 @@ impl Guest {
         ask(&mut stream, execute, arguments)
     }
 
-    /// Copies a program of the host, with its libraries, which may be newer than the guest's; gives
+    /// Copies a program of the host into the guest, with its libraries, which may be newer than the guest's. Returns
     /// the line that starts it there.
     pub fn install(&self, namespace: &Namespace, program: &Path) -> String {
         let here = self.directory.join("program").display().to_string();
@@ -381,7 +381,7 @@ impl Guest {
         format!("{loader} --library-path /tmp/program /tmp/program/program")
     }
 
-    /// Runs a shell line in the guest, by its agent; gives what it prints.
+    /// Runs a shell line in the guest through its agent. Returns its output.
     pub fn run(&self, line: &str) -> String {
         let mut stream = self.connect("agent");
         let _ = ask(&mut stream, "guest-sync", json!({ "id": 1 }));
@@ -407,8 +407,8 @@ impl Guest {
     }
 }
 
-/// Listens once on a port and gives what comes to a command. The end of its own input would make
-/// `nc` end its peer's transfer early, hence the pipe that never ends.
+/// The shell line that listens once on a port and passes the received bytes to a command. At the end of its own input,
+/// `nc` would end its peer's transfer early, hence the pipe that never ends.
 pub fn receive(port: u16, command: &str) -> String {
     format!(
         "pipe=$(mktemp -u) && mkfifo $pipe && busybox nc -l -p {port} <> $pipe | {command}; rm $pipe"
@@ -426,14 +426,14 @@ fn ask(stream: &mut BufReader<UnixStream>, execute: &str, arguments: Value) -> V
         );
         let answer: Value = serde_json::from_str(&line).unwrap();
         assert!(answer.get("error").is_none(), "{execute}: {answer}");
-        // Events come between.
+        // Events may come before the answer.
         if let Some(value) = answer.get("return") {
             return value.clone();
         }
     }
 }
 
-/// Base 64, as the agent writes it.
+/// Decodes Base 64, as the agent writes it.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::new();
     let (mut bits, mut count) = (0_u32, 0);
