@@ -5,9 +5,10 @@ use base64::Engine;
 use flate2::read::ZlibDecoder;
 use hdrhistogram::Histogram;
 use hdrhistogram::serialization::interval_log::{
-    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry, Tag,
+    IntervalLogIterator, IntervalLogWriterBuilder, IntervalLogWriterError, LogEntry,
+    LogIteratorError, Tag,
 };
-use hdrhistogram::serialization::{Deserializer, V2DeflateSerializer};
+use hdrhistogram::serialization::{DeserializeError, Deserializer, V2DeflateSerializer};
 use std::io::{self, Read};
 use std::path::Path;
 use std::time::Duration;
@@ -110,17 +111,49 @@ pub(super) fn read(directory: &Dir, below: &Path) -> Result<Vec<HistogramRecord>
     };
     // The decoder relies on the counts in the file, so a panic on a damaged one is caught here.
     std::panic::catch_unwind(|| parse(&bytes))
-        .unwrap_or_else(|_| Err("a histogram contradicts its own description".to_owned()))
+        .unwrap_or(Err(LogError::Contradiction))
         .map_err(|why| ResultsError::Corrupted {
             path: directory.path().join(below),
-            why,
+            why: why.to_string(),
             remedy:
                 "The trial's metrics are still in its trial.json; only its distributions are lost"
                     .to_owned(),
         })
 }
 
-fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
+/// A log that cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum LogError {
+    #[error("a histogram contradicts its own description")]
+    Contradiction,
+    #[error("it is no interval log: {0:?}")]
+    Log(LogIteratorError),
+    #[error("the tag `{0}` is not ACTOR.METRIC")]
+    Tag(String),
+    #[error("{name}: {error}")]
+    Histogram { name: String, error: HistogramError },
+    #[error("its histograms take more than {} MiB", MOST_COUNTERS >> 20)]
+    TooMany,
+}
+
+/// A histogram that cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+enum HistogramError {
+    #[error("it ends too early")]
+    Short,
+    #[error("its length is not what it says")]
+    Length,
+    #[error("it has more than {MOST_DIGITS} significant digits")]
+    Digits,
+    #[error(transparent)]
+    Base64(#[from] base64::DecodeError),
+    #[error(transparent)]
+    Zlib(#[from] io::Error),
+    #[error(transparent)]
+    Decode(#[from] DeserializeError),
+}
+
+fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, LogError> {
     let mut records = Vec::new();
     let mut deserializer = Deserializer::new();
     let mut counters = 0;
@@ -128,25 +161,25 @@ fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
         let interval = match entry {
             Ok(LogEntry::Interval(interval)) => interval,
             Ok(_) => continue,
-            Err(error) => return Err(format!("it is no interval log: {error:?}")),
+            Err(error) => return Err(LogError::Log(error)),
         };
         let name = interval.tag().map_or("", |tag| tag.as_str());
         let (actor, metric) = name
             .rsplit_once('.')
-            .ok_or_else(|| format!("the tag `{name}` is not ACTOR.METRIC"))?;
-        let encoded = base64::engine::general_purpose::STANDARD
-            .decode(interval.encoded_histogram())
-            .map_err(|error| format!("{name}: {error}"))?;
-        let plain = unfold(&encoded).map_err(|error| format!("{name}: {error}"))?;
-        let histogram: Histogram<u64> = deserializer
-            .deserialize(&mut plain.as_slice())
-            .map_err(|error| format!("{name}: {error}"))?;
+            .ok_or_else(|| LogError::Tag(name.to_owned()))?;
+        let mut decode = || -> Result<Histogram<u64>, HistogramError> {
+            let encoded =
+                base64::engine::general_purpose::STANDARD.decode(interval.encoded_histogram())?;
+            let plain = unfold(&encoded)?;
+            Ok(deserializer.deserialize(&mut plain.as_slice())?)
+        };
+        let histogram = decode().map_err(|error| LogError::Histogram {
+            name: name.to_owned(),
+            error,
+        })?;
         counters += histogram.distinct_values() * size_of::<u64>();
         if counters > MOST_COUNTERS {
-            return Err(format!(
-                "its histograms take more than {} MiB",
-                MOST_COUNTERS >> 20
-            ));
+            return Err(LogError::TooMany);
         }
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let start = nanoseconds(interval.start_timestamp());
@@ -165,13 +198,12 @@ fn parse(bytes: &[u8]) -> Result<Vec<HistogramRecord>, String> {
 
 /// Decompresses a histogram after a check of its stated size against its real size and the limit: the decoder allocates
 /// the stated memory before it reads the data.
-fn unfold(encoded: &[u8]) -> Result<Vec<u8>, String> {
-    let compressed = encoded.get(OUTER..).ok_or("it ends too early")?;
+fn unfold(encoded: &[u8]) -> Result<Vec<u8>, HistogramError> {
+    let compressed = encoded.get(OUTER..).ok_or(HistogramError::Short)?;
     let mut plain = Vec::new();
     ZlibDecoder::new(compressed)
         .take(MOST_PAYLOAD + 1)
-        .read_to_end(&mut plain)
-        .map_err(|error| error.to_string())?;
+        .read_to_end(&mut plain)?;
     let number = |at: usize| {
         let bytes = plain.get(at..)?.first_chunk()?;
         Some(u32::from_be_bytes(*bytes))
@@ -179,10 +211,10 @@ fn unfold(encoded: &[u8]) -> Result<Vec<u8>, String> {
     let stated = number(4).and_then(|length| usize::try_from(length).ok());
     let there = plain.len().checked_sub(HEAD);
     if there.is_none() || stated != there {
-        return Err("its length is not what it says".to_owned());
+        return Err(HistogramError::Length);
     }
     if number(12).is_none_or(|digits| digits > MOST_DIGITS) {
-        return Err(format!("it has more than {MOST_DIGITS} significant digits"));
+        return Err(HistogramError::Digits);
     }
     Ok(plain)
 }

@@ -3,6 +3,7 @@
 
 use parquet::file::metadata::ParquetMetaData;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Most rows of a row group; vtax writes 32,768.
@@ -18,24 +19,42 @@ const MOST_PAGES: usize = 1 << 20;
 /// PLAIN, `PLAIN_DICTIONARY` and `RLE_DICTIONARY`: each value is in the page, or in a dictionary.
 const ENCODINGS: [i64; 3] = [0, 2, 8];
 
+/// A file with parts that vtax does not write, and that could exhaust memory.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PageError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("it is too short for a Parquet file")]
+    Short,
+    #[error("its footer of {0} bytes is longer than any that vtax writes")]
+    Footer(u64),
+    #[error("it has a row group of {0} rows")]
+    Rows(i64),
+    #[error("a column begins nowhere")]
+    Column,
+    #[error("it has more than {MOST_PAGES} pages")]
+    Pages,
+    #[error("the head of a page is damaged")]
+    Head,
+    #[error("it has a page of {0} bytes, more than vtax writes")]
+    Page(i64),
+    #[error("a page is encoded in a way that vtax does not write")]
+    Encoding,
+}
+
 /// Refuses a file whose footer is longer than any that vtax writes.
 ///
 /// # Errors
-/// The reason, as text for a message.
-pub(super) fn check_footer(file: &File) -> Result<(), String> {
-    let length = file.metadata().map_err(|cause| cause.to_string())?.len();
+/// The reason.
+pub(super) fn check_footer(file: &File) -> Result<(), PageError> {
+    let length = file.metadata()?.len();
     let mut end = [0; 8];
-    let at = length
-        .checked_sub(8)
-        .ok_or("it is too short for a Parquet file")?;
-    file.read_exact_at(&mut end, at)
-        .map_err(|cause| cause.to_string())?;
+    let at = length.checked_sub(8).ok_or(PageError::Short)?;
+    file.read_exact_at(&mut end, at)?;
     let [a, b, c, d, ..] = end;
     let footer = u64::from(u32::from_le_bytes([a, b, c, d]));
     if footer > LONGEST_FOOTER {
-        return Err(format!(
-            "its footer of {footer} bytes is longer than any that vtax writes"
-        ));
+        return Err(PageError::Footer(footer));
     }
     Ok(())
 }
@@ -43,12 +62,12 @@ pub(super) fn check_footer(file: &File) -> Result<(), String> {
 /// Refuses row groups and pages that are larger than any that vtax writes, or encoded otherwise.
 ///
 /// # Errors
-/// The reason, as text for a message.
-pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), String> {
+/// The reason.
+pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), PageError> {
     let mut pages = 0;
     for group in metadata.row_groups() {
         if !(0..=MOST_ROWS).contains(&group.num_rows()) {
-            return Err(format!("it has a row group of {} rows", group.num_rows()));
+            return Err(PageError::Rows(group.num_rows()));
         }
         for column in group.columns() {
             let first = column
@@ -56,13 +75,13 @@ pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), Strin
                 .unwrap_or_else(|| column.data_page_offset())
                 .min(column.data_page_offset());
             let length = u64::try_from(column.compressed_size()).unwrap_or(0);
-            let mut at = u64::try_from(first).map_err(|_| "a column begins nowhere")?;
+            let mut at = u64::try_from(first).map_err(|_| PageError::Column)?;
             let end = at.saturating_add(length);
             while at < end {
                 at = at.saturating_add(page(file, at)?);
                 pages += 1;
                 if pages > MOST_PAGES {
-                    return Err(format!("it has more than {MOST_PAGES} pages"));
+                    return Err(PageError::Pages);
                 }
             }
         }
@@ -71,11 +90,9 @@ pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), Strin
 }
 
 /// Checks the page at offset `at`. Returns its length in the file.
-fn page(file: &File, at: u64) -> Result<u64, String> {
+fn page(file: &File, at: u64) -> Result<u64, PageError> {
     let mut bytes = vec![0; LONGEST_HEAD];
-    let read = file
-        .read_at(&mut bytes, at)
-        .map_err(|cause| cause.to_string())?;
+    let read = file.read_at(&mut bytes, at)?;
     bytes.truncate(read);
     let mut head = Head::default();
     let mut left = bytes.as_slice();
@@ -88,19 +105,16 @@ fn page(file: &File, at: u64) -> Result<u64, String> {
             _ => {}
         }
     })
-    .ok_or("the head of a page is damaged")?;
+    .ok_or(PageError::Head)?;
     if !(0..=MOST_BYTES).contains(&head.decoded) || !(0..=MOST_BYTES).contains(&head.stored) {
-        return Err(format!(
-            "it has a page of {} bytes, more than vtax writes",
-            head.decoded.max(head.stored)
-        ));
+        return Err(PageError::Page(head.decoded.max(head.stored)));
     }
     if !ENCODINGS.contains(&head.encoding) {
-        return Err("a page is encoded in a way that vtax does not write".to_owned());
+        return Err(PageError::Encoding);
     }
     let length = bytes.len() - left.len();
     let length = i64::try_from(length).unwrap_or(i64::MAX);
-    u64::try_from(length.saturating_add(head.stored)).map_err(|cause| cause.to_string())
+    u64::try_from(length.saturating_add(head.stored)).map_err(|_| PageError::Head)
 }
 
 /// The checked fields of a page header.
@@ -202,7 +216,7 @@ mod tests {
     fn looked_at(bytes: &[u8]) -> Result<u64, String> {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        page(&file, 0)
+        page(&file, 0).map_err(|why| why.to_string())
     }
 
     /// Page type, decoded and stored length, and a data page's count and encoding.

@@ -1,6 +1,7 @@
 //! Writes and reads `samples.parquet`: every sample of a trial, in row groups so that memory stays bounded.
 
-use super::{ResultsError, pages};
+use super::ResultsError;
+use super::pages::{self, PageError};
 use parquet::basic::Compression;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -258,8 +259,8 @@ impl SampleReader {
     /// exhaust the memory of this process.
     pub(super) fn of(file: File, path: &Path) -> Result<Self, ResultsError> {
         let corrupted = corrupted(path);
-        let too_much = |why: String| corrupted(ParquetError::General(why));
-        pages::check_footer(&file).map_err(too_much)?;
+        let too_much = |why: PageError| ParquetError::General(why.to_string());
+        pages::check_footer(&file).map_err(|why| corrupted(too_much(why)))?;
         let again = file.try_clone().map_err(ResultsError::io("open", path))?;
         let file = guarded(|| SerializedFileReader::new(file)).map_err(&corrupted)?;
         let columns = file.metadata().file_metadata().schema_descr();
@@ -273,8 +274,7 @@ impl SampleReader {
                 "its columns are {found:?}"
             ))));
         }
-        guarded(|| pages::check(&again, file.metadata()).map_err(ParquetError::General))
-            .map_err(&corrupted)?;
+        guarded(|| pages::check(&again, file.metadata()).map_err(too_much)).map_err(&corrupted)?;
         Ok(Self {
             path: path.to_owned(),
             file,
