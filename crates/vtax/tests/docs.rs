@@ -91,7 +91,9 @@ fn read(block: &Block, file: &Path) -> Result<(), String> {
         "nic" => Config::read(file)
             .map(drop)
             .map_err(|wrong| wrong.to_string()),
-        "power-model" => Model::parse(&block.text).map(drop),
+        "power-model" => Model::parse(&block.text)
+            .map(drop)
+            .map_err(|wrong| wrong.to_string()),
         other => Err(format!("no reader is called `{other}`")),
     }
 }

@@ -40,17 +40,20 @@ pub enum MethodChoice {
     Both,
 }
 
+/// A text that names no method.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no method: give auto, traced, counted or both")]
+pub struct MethodError(String);
+
 impl FromStr for MethodChoice {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = MethodError;
+    fn from_str(text: &str) -> Result<Self, MethodError> {
         match text {
             "auto" => Ok(Self::Auto),
             "traced" => Ok(Self::Traced),
             "counted" => Ok(Self::Counted),
             "both" => Ok(Self::Both),
-            _ => Err(format!(
-                "`{text}` is no method: give auto, traced, counted or both"
-            )),
+            _ => Err(MethodError(text.to_owned())),
         }
     }
 }

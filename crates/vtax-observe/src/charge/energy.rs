@@ -29,15 +29,18 @@ impl IdleRule {
     }
 }
 
+/// A text that names no rule.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no rule for idle energy: give host, equal or reservation")]
+pub struct IdleRuleError(String);
+
 impl FromStr for IdleRule {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = IdleRuleError;
+    fn from_str(text: &str) -> Result<Self, IdleRuleError> {
         [Self::Host, Self::Equal, Self::Reservation]
             .into_iter()
             .find(|rule| rule.name() == text)
-            .ok_or_else(|| {
-                format!("`{text}` is no rule for idle energy: give host, equal or reservation")
-            })
+            .ok_or_else(|| IdleRuleError(text.to_owned()))
     }
 }
 

@@ -20,16 +20,18 @@ mod trial;
 mod usage;
 mod weights;
 
-pub use charger::{Charger, ChargerOptions, GuestTotals, MethodChoice, Pass, Roster, Totals};
+pub use charger::{
+    Charger, ChargerOptions, GuestTotals, MethodChoice, MethodError, Pass, Roster, Totals,
+};
 pub use counted::Counted;
-pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule};
+pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule, IdleRuleError};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use irq_accounting::IrqAccounting;
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};
 pub use subjects::KeptPrograms;
 pub use traced::Traced;
 pub use trial::instruments;
-pub use weights::Weights;
+pub use weights::{Weights, WeightsError};
 
 use crate::ObserveError;
 use crate::guests::Guests;

@@ -38,11 +38,25 @@ impl Default for Weights {
     }
 }
 
+/// A text that is no weight.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WeightsError {
+    /// Not one of the kinds with a number.
+    #[error(
+        "`{0}` is no weight: give received, sent, kibibyte, block-request or other, \
+         each as NAME=NUMBER, with commas between"
+    )]
+    Unknown(String),
+    /// A number that no weight can have.
+    #[error("`{0}`: a weight is a number from 0 on")]
+    Range(String),
+}
+
 /// Parses `received=4,sent=1,kibibyte=0,block-request=2,other=0.3`: kinds that are not named are 0.
 impl FromStr for Weights {
-    type Err = String;
+    type Err = WeightsError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, WeightsError> {
         let mut weights = Self {
             received: 0.0,
             sent: 0.0,
@@ -51,16 +65,11 @@ impl FromStr for Weights {
             other: 0.0,
         };
         for part in text.split(',') {
-            let wrong = || {
-                format!(
-                    "`{part}` is no weight: give received, sent, kibibyte, block-request or other, \
-                     each as NAME=NUMBER, with commas between"
-                )
-            };
+            let wrong = || WeightsError::Unknown(part.to_owned());
             let (name, value) = part.split_once('=').ok_or_else(wrong)?;
             let value: f64 = value.trim().parse().map_err(|_| wrong())?;
             if !value.is_finite() || value < 0.0 {
-                return Err(format!("`{part}`: a weight is a number from 0 on"));
+                return Err(WeightsError::Range(part.to_owned()));
             }
             *match name.trim() {
                 "received" => &mut weights.received,
@@ -105,7 +114,7 @@ mod tests {
         assert_eq!((weights.received, weights.sent), (4.0, 1.0));
         assert_eq!((weights.block_request, weights.kibibyte), (2.5, 0.0));
         for wrong in ["", "sent", "sent=x", "sent=-1", "sent=inf", "bytes=1"] {
-            let message = wrong.parse::<Weights>().unwrap_err();
+            let message = wrong.parse::<Weights>().unwrap_err().to_string();
             assert!(message.contains(wrong), "{message}");
         }
     }

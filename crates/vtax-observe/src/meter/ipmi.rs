@@ -51,7 +51,7 @@ impl IpmiConfig {
         let said = run(&mut command, self.limit, stop)?;
         parse(&said).map_err(|detail| ObserveError::Program {
             command: command_line(&command),
-            detail,
+            detail: detail.to_string(),
         })
     }
 }
@@ -156,8 +156,21 @@ impl Shared {
     }
 }
 
-/// Parses the watts in the output of `ipmitool dcmi power reading`; the error describes the fault.
-fn parse(said: &str) -> Result<Watts, String> {
+/// A response of the BMC without a power.
+#[derive(Debug, thiserror::Error)]
+enum ResponseError {
+    #[error("the BMC's power measurement is `{0}`")]
+    State(String),
+    #[error("the answer has no power reading: {0}")]
+    Lacks(String),
+    #[error("the BMC shows 0 W, so it does not measure")]
+    Zero,
+    #[error("`{0}` is no power")]
+    NoPower(String),
+}
+
+/// Parses the watts in the output of `ipmitool dcmi power reading`.
+fn parse(said: &str) -> Result<Watts, ResponseError> {
     let field = |name: &str| {
         said.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
@@ -167,18 +180,18 @@ fn parse(said: &str) -> Result<Watts, String> {
     if let Some(state) = field("Power reading state is")
         && !state.eq_ignore_ascii_case("activated")
     {
-        return Err(format!("the BMC's power measurement is `{state}`"));
+        return Err(ResponseError::State(state.to_owned()));
     }
-    let value = field("Instantaneous power reading")
-        .ok_or_else(|| format!("the answer has no power reading: {}", ending(said)))?;
+    let value =
+        field("Instantaneous power reading").ok_or_else(|| ResponseError::Lacks(ending(said)))?;
     let mut words = value.split_whitespace();
     match (
         words.next().and_then(|number| number.parse::<f64>().ok()),
         words.next(),
     ) {
         (Some(watts), Some("Watts")) if watts > 0.0 => Ok(Watts(watts)),
-        (Some(_), Some("Watts")) => Err("the BMC shows 0 W, so it does not measure".to_owned()),
-        _ => Err(format!("`{value}` is no power")),
+        (Some(_), Some("Watts")) => Err(ResponseError::Zero),
+        _ => Err(ResponseError::NoPower(value.to_owned())),
     }
 }
 

@@ -35,7 +35,7 @@ pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral};
 pub use hwmon::Hwmon;
 pub use ipmi::{Ipmi, IpmiConfig};
 pub use load::{BusyLoad, Load};
-pub use model::{DEFAULT_MODEL, Model, ModelMeter, POINTS};
+pub use model::{DEFAULT_MODEL, Model, ModelError, ModelMeter, POINTS};
 pub use nvml::NvmlMeter;
 pub use perf_power::{PerfPower, PowerEvent, ReadCount, open_event};
 pub use power_model::{Fit, PowerModel};

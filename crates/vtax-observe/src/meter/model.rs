@@ -38,38 +38,55 @@ pub struct Model {
     pub calibration: Option<Fit>,
 }
 
+/// A model that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// Not TOML, or other keys.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// A machine without processors.
+    #[error("`cpus` must be at least 1")]
+    Cpus,
+    /// A power out of range.
+    #[error("`watts` holds {0}, which is no power of one machine")]
+    Power(f64),
+    /// A curve that falls after this step.
+    #[error(
+        "`watts` falls from {} % to {} % load; a machine that works more never draws less",
+        .0 * 10, (.0 + 1) * 10
+    )]
+    Falls(usize),
+    /// No power at full load.
+    #[error("`watts` at full load must be above 0")]
+    NoPower,
+}
+
 impl Model {
     /// Reads a model from TOML.
     ///
     /// # Errors
     /// A description of the first fault, in one sentence.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let model: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+    pub fn parse(text: &str) -> Result<Self, ModelError> {
+        let model: Self = toml::from_str(text)?;
         if model.cpus == 0 {
-            return Err("`cpus` must be at least 1".to_owned());
+            return Err(ModelError::Cpus);
         }
         if let Some(watts) = model
             .watts
             .iter()
             .find(|watts| !(0.0..=1e6).contains(*watts))
         {
-            return Err(format!(
-                "`watts` holds {watts}, which is no power of one machine"
-            ));
+            return Err(ModelError::Power(*watts));
         }
         let fall = model
             .watts
             .windows(2)
             .position(|pair| matches!(pair, [low, high] if low > high));
         if let Some(step) = fall {
-            return Err(format!(
-                "`watts` falls from {} % to {} % load; a machine that works more never draws less",
-                step * 10,
-                (step + 1) * 10
-            ));
+            return Err(ModelError::Falls(step));
         }
         if model.watts.last().is_none_or(|full| *full <= 0.0) {
-            return Err("`watts` at full load must be above 0".to_owned());
+            return Err(ModelError::NoPower);
         }
         Ok(model)
     }
@@ -468,7 +485,7 @@ mod tests {
             (curve(rising) + "wats = 3\n", "wats"),
             ("garbage".to_owned(), "line 1"),
         ] {
-            let problem = Model::parse(&text).unwrap_err();
+            let problem = Model::parse(&text).unwrap_err().to_string();
             assert!(problem.contains(expected), "{text}: {problem}");
         }
     }

@@ -94,7 +94,7 @@ struct State {
     interpreter: Interpreter,
     readings: u64,
     failures: u64,
-    failure: Option<String>,
+    failure: Option<ReadingError>,
     said: String,
     ended: bool,
 }
@@ -168,7 +168,7 @@ impl WallMeter {
             watts: MeterSeries::watts(NAME, DOMAIN, Source::Measured),
         };
         meter.caveats = meter.first_reading(config.stands).map_err(|reason| {
-            absent(reason).remedy(
+            absent(reason.to_string()).remedy(
                 "check the cable, that the instrument sends data and is set to current or power, \
                  that this user may open the port (group dialout), and the voltage in the settings",
             )
@@ -177,7 +177,7 @@ impl WallMeter {
     }
 
     /// Waits for the first usable reading and returns the caveats that come with its kind.
-    fn first_reading(&self, limit: Duration) -> Result<Vec<String>, String> {
+    fn first_reading(&self, limit: Duration) -> Result<Vec<String>, ReadingError> {
         let deadline = Instant::now() + limit;
         let mut state = self.shared.lock();
         loop {
@@ -185,14 +185,12 @@ impl WallMeter {
                 return Ok(state.interpreter.caveats());
             }
             if state.ended {
-                return Err(ending(&state.said));
+                return Err(ReadingError::Ended(ending(&state.said)));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || state.failures >= ENOUGH_FAILURES {
-                return Err(state
-                    .failure
-                    .take()
-                    .unwrap_or_else(|| format!("no reading in {} s", limit.as_secs_f64())));
+                let failure = state.failure.take();
+                return Err(failure.unwrap_or(ReadingError::Silent(limit)));
             }
             let waited = self.shared.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -223,6 +221,23 @@ fn read_lines(output: PipeReader, shared: &Shared, clock: &dyn Clock) {
     }
 }
 
+/// A wall meter that gives no power.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+enum ReadingError {
+    #[error(
+        "the instrument shows current only, and power needs a voltage too: configure it \
+         (230 V in Europe, 120 V in North America; better: measure it)"
+    )]
+    NoVoltage,
+    #[error("`{0}` is no power of one machine (overload?)")]
+    Overload(String),
+    #[error("no reading in {} s", .0.as_secs_f64())]
+    Silent(Duration),
+    /// The program has ended, with this output.
+    #[error("{0}")]
+    Ended(String),
+}
+
 impl State {
     fn take(&mut self, at: Nanoseconds, line: &str) {
         let Some(sample) = parse(line) else {
@@ -238,7 +253,7 @@ impl State {
             Ok(None) => return,
             Ok(Some(watts)) => match self.integral.reading(at, watts) {
                 Ok(()) => None,
-                Err(_) => Some(format!("`{line}` is no power of one machine (overload?)")),
+                Err(_) => Some(ReadingError::Overload(line.to_owned())),
             },
             Err(problem) => Some(problem),
         };
@@ -320,7 +335,7 @@ impl Interpreter {
     }
 
     /// The power that a reading completes, if any. Reversed leads only change the sign, so the absolute value is used.
-    fn watts(&mut self, sample: &Sample) -> Result<Option<Watts>, String> {
+    fn watts(&mut self, sample: &Sample) -> Result<Option<Watts>, ReadingError> {
         let size = sample.value.abs();
         match sample.quantity {
             Quantity::Watts => {
@@ -334,10 +349,8 @@ impl Interpreter {
             }
             Quantity::Amperes => {
                 self.alternating = sample.alternating;
-                let volts = self.volts.or(self.configured).ok_or(
-                    "the instrument shows current only, and power needs a voltage too: configure it \
-                     (230 V in Europe, 120 V in North America; better: measure it)",
-                )?;
+                let volts = self.volts.or(self.configured);
+                let volts = volts.ok_or(ReadingError::NoVoltage)?;
                 Ok(Some(Watts(size * volts.0 * self.power_factor)))
             }
         }
@@ -389,7 +402,7 @@ impl Instrument for WallMeter {
         }
         let problem = match (state.ended, state.failure.take(), standing) {
             (true, _, _) => format!("sigrok-cli ended: {}", ending(&state.said)),
-            (false, Some(failure), _) => failure,
+            (false, Some(failure), _) => failure.to_string(),
             (false, None, None) => "no reading for too long; no joules are counted".to_owned(),
             (false, None, Some(_)) => return Ok(()),
         };
@@ -471,6 +484,7 @@ mod tests {
             alone
                 .watts(&amperes(0.5))
                 .unwrap_err()
+                .to_string()
                 .contains("needs a voltage")
         );
         let mut configured = Interpreter::new(Some(Volts(230.0)), 1.0);
