@@ -31,9 +31,14 @@ impl fmt::Display for Engine {
     }
 }
 
+/// A text that names no engine.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no engine: write `slurm`, `slurm:PARTITION`, `ssh:HOSTS.txt` or `kubernetes`")]
+pub struct EngineError(String);
+
 impl FromStr for Engine {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = EngineError;
+    fn from_str(text: &str) -> Result<Self, EngineError> {
         let plain = |name: &str| {
             let ok = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
             !name.is_empty() && !name.starts_with('-') && name.chars().all(ok)
@@ -45,9 +50,7 @@ impl FromStr for Engine {
                 partition: Some(partition.to_owned()),
             }),
             Some(("ssh", file)) if !file.is_empty() => Ok(Self::Ssh(PathBuf::from(file))),
-            _ => Err(format!(
-                "`{text}` is no engine: write `slurm`, `slurm:PARTITION`, `ssh:HOSTS.txt` or `kubernetes`"
-            )),
+            _ => Err(EngineError(text.to_owned())),
         }
     }
 }

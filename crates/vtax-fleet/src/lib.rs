@@ -25,8 +25,8 @@ mod ssh;
 mod workdir;
 
 pub use collect::{Collected, collect, gather};
-pub use engine::Engine;
-pub use ssh::hosts;
+pub use engine::{Engine, EngineError};
+pub use ssh::{HostListError, hosts};
 pub use workdir::{WorkDir, boot};
 
 use std::path::{Path, PathBuf};

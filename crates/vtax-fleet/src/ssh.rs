@@ -24,11 +24,22 @@ const STRIKES: u32 = 2;
 /// Time between two checks for work.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// A list of machines that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HostListError {
+    /// Lines that are no destination, or repeat one: a message for each.
+    #[error("{}", .0.join("\n"))]
+    Lines(Vec<String>),
+    /// No line names a machine.
+    #[error("it names no machine: write one a line")]
+    Empty,
+}
+
 /// The machines of a file: one a line, as an ssh destination; `#` starts a comment.
 ///
 /// # Errors
 /// When a line is no destination or is repeated, with all such lines, or the file has none.
-pub fn hosts(text: &str) -> Result<Vec<String>, String> {
+pub fn hosts(text: &str) -> Result<Vec<String>, HostListError> {
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut hosts, mut wrong) = (Vec::new(), Vec::new());
     for (number, line) in (1..).zip(text.lines()) {
@@ -50,13 +61,10 @@ pub fn hosts(text: &str) -> Result<Vec<String>, String> {
             hosts.push(name.to_owned());
         }
     }
-    if hosts.is_empty() && wrong.is_empty() {
-        wrong.push("it names no machine: write one a line".to_owned());
-    }
-    if wrong.is_empty() {
-        Ok(hosts)
-    } else {
-        Err(wrong.join("\n"))
+    match (wrong.is_empty(), hosts.is_empty()) {
+        (false, _) => Err(HostListError::Lines(wrong)),
+        (true, true) => Err(HostListError::Empty),
+        (true, false) => Ok(hosts),
     }
 }
 
@@ -91,7 +99,7 @@ pub fn run(
     let text = fs::read_to_string(file).map_err(HostError::file("read", file))?;
     let hosts = hosts(&text).map_err(|problem| HostError::Invalid {
         what: file.display().to_string(),
-        problem,
+        problem: problem.to_string(),
     })?;
     let work = Work {
         run,
@@ -236,7 +244,9 @@ mod tests {
     fn a_file_of_hosts_is_read_and_nonsense_is_told_line_by_line() {
         let good = "# rack 1\nn1\nroot@n2 # fast\n\nn3.example:22\n";
         assert_eq!(hosts(good).unwrap(), ["n1", "root@n2", "n3.example:22"]);
-        let wrong = hosts("n1\n-oProxyCommand=x\nn 2\nn1\n\u{1}\n").unwrap_err();
+        let wrong = hosts("n1\n-oProxyCommand=x\nn 2\nn1\n\u{1}\n")
+            .unwrap_err()
+            .to_string();
         for part in [
             "line 2: `-oProxyCommand",
             "line 3: `n 2`",
@@ -245,6 +255,6 @@ mod tests {
         ] {
             assert!(wrong.contains(part), "{part}: {wrong}");
         }
-        assert!(hosts("# none\n").unwrap_err().contains("names no machine"));
+        assert!(matches!(hosts("# none\n"), Err(HostListError::Empty)));
     }
 }

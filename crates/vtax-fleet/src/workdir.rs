@@ -21,7 +21,7 @@ use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_host::untrusted::{end_of, shown};
 use vtax_lab::LabError;
-use vtax_lab::plan::Shard;
+use vtax_lab::plan::{Shard, ShardError};
 use vtax_report::results::ResultsDir;
 
 /// `fleet.json`.
@@ -261,9 +261,8 @@ impl WorkDir {
     }
 
     fn share(&self, shard: u32) -> Result<Shard, LabError> {
-        format!("{shard}/{}", self.fleet.shards)
-            .parse()
-            .map_err(|wrong: String| LabError::other(wrong))
+        let share = format!("{shard}/{}", self.fleet.shards).parse();
+        share.map_err(|wrong: ShardError| LabError::other(wrong.to_string()))
     }
 
     fn blocks(&self, shard: u32) -> Result<BTreeSet<u32>, LabError> {

@@ -31,7 +31,7 @@ mod watchdog;
 pub use host::{CachedHost, Host, available, build, cached, list, ready, remove};
 pub use hosts::{PlanRun, run_plan};
 pub use recipe::recipe;
-pub use settings::{Frequency, Settings};
+pub use settings::{Frequency, Settings, SettingsError};
 pub use shell::shell;
 pub use speed::Speed;
 pub use watchdog::watch;

@@ -78,6 +78,20 @@ impl Default for Settings {
     }
 }
 
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Not TOML, or unknown keys or values.
+    #[error(transparent)]
+    Toml(#[from] toml::de::Error),
+    /// The memory is out of range.
+    #[error("memory_mib = {0} is not within 1024 and 1048576")]
+    Memory(u32),
+    /// Half the frequency of a machine without a deterministic clock.
+    #[error("frequency = \"half\" needs deterministic = true: only then is there a clock to slow")]
+    NoClock,
+}
+
 impl Settings {
     /// Reads a settings file. A `cost_model` that is not the name of a shipped one is a path relative to the file.
     ///
@@ -99,8 +113,8 @@ impl Settings {
     ///
     /// # Errors
     /// When it is not TOML, has unknown keys, or values out of range.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let settings: Self = toml::from_str(text).map_err(|cause| cause.to_string())?;
+    pub fn parse(text: &str) -> Result<Self, SettingsError> {
+        let settings: Self = toml::from_str(text)?;
         settings.check().map(|()| settings)
     }
 
@@ -111,18 +125,12 @@ impl Settings {
 
     /// # Errors
     /// When a value is out of range or does not fit another one.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), SettingsError> {
         if !(1024..=1 << 20).contains(&self.memory_mib) {
-            return Err(format!(
-                "memory_mib = {} is not within 1024 and 1048576",
-                self.memory_mib
-            ));
+            return Err(SettingsError::Memory(self.memory_mib));
         }
         if !self.deterministic && self.frequency == Frequency::Half {
-            return Err(
-                "frequency = \"half\" needs deterministic = true: only then is there a clock to slow"
-                    .into(),
-            );
+            return Err(SettingsError::NoClock);
         }
         Ok(())
     }

@@ -57,7 +57,8 @@ impl Testbed {
             return Err(TestbedError::Jobs);
         }
         let wrong = |cause: &dyn std::fmt::Display| TestbedError::Settings(cause.to_string());
-        let settings = Settings::parse(&self.settings).map_err(|cause| wrong(&cause))?;
+        let settings =
+            Settings::parse(&self.settings).map_err(|cause| wrong(&cause.to_string()))?;
         let Some(model) = settings.cost_model else {
             return Ok(());
         };

@@ -7,7 +7,7 @@
 mod tls;
 mod updates;
 
-pub use updates::Updates;
+pub use updates::{Updates, UpdatesError};
 
 use crate::HostError;
 use serde::de::DeserializeOwned;
@@ -299,7 +299,7 @@ impl Pool {
         let text = self.read(host, response)?;
         Updates::parse(&text).map_err(|why| HostError::Protocol {
             peer: format!("/rrd_updates of {host}"),
-            detail: why,
+            detail: why.to_string(),
         })
     }
 

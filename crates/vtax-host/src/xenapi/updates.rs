@@ -12,31 +12,56 @@ pub struct Updates {
     pub rows: Vec<(u64, Vec<f64>)>,
 }
 
+/// Counters of a pool's host that cannot be used.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum UpdatesError {
+    /// The text has no such element.
+    #[error("there is no {0} in it")]
+    Lacks(&'static str),
+    /// A row has no time.
+    #[error("a row has no time")]
+    Timeless,
+    /// A value is no number.
+    #[error("{0:?} is no number")]
+    NotANumber(String),
+    /// A row has another number of values than there are columns.
+    #[error("a row has {values} values for {columns} columns")]
+    Row {
+        /// Values of the row.
+        values: usize,
+        /// Columns of the text.
+        columns: usize,
+    },
+    /// No column holds a processor of the VM, of Domain 0 or of the host.
+    #[error("they have no processor of {0}")]
+    NoProcessor(&'static str),
+}
+
 impl Updates {
     /// Reads the XML of rrdtool's `xport`.
     ///
     /// # Errors
     /// The defect of the text.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, UpdatesError> {
         let (meta, data) = text
             .split_once("<data")
-            .ok_or_else(|| "there is no <data> in it".to_owned())?;
+            .ok_or(UpdatesError::Lacks("<data>"))?;
         let step = of(meta, "step").next().and_then(|step| step.parse().ok());
         let step = step.filter(|step| (1..=86_400).contains(step));
-        let step = step.ok_or_else(|| "there is no <step> of seconds in it".to_owned())?;
+        let step = step.ok_or(UpdatesError::Lacks("<step> of seconds"))?;
         let legend: Vec<String> = of(meta, "entry").map(str::to_owned).collect();
         let mut rows = Vec::new();
         for row in of(data, "row") {
             let at = of(row, "t").next().and_then(|at| at.parse().ok());
-            let at: u64 = at.ok_or_else(|| "a row has no time".to_owned())?;
+            let at: u64 = at.ok_or(UpdatesError::Timeless)?;
             let value = |text: &str| {
                 let value = text.parse::<f64>();
-                value.map_err(|_| format!("{text:?} is no number"))
+                value.map_err(|_| UpdatesError::NotANumber(text.to_owned()))
             };
             let values: Vec<f64> = of(row, "v").map(value).collect::<Result<_, _>>()?;
             if values.len() != legend.len() {
                 let (values, columns) = (values.len(), legend.len());
-                return Err(format!("a row has {values} values for {columns} columns"));
+                return Err(UpdatesError::Row { values, columns });
             }
             rows.push((at, values));
         }
@@ -100,7 +125,9 @@ mod tests {
             ("1e3", "many", "many"),
             ("<data>", "", "<data>"),
         ] {
-            let wrong = Updates::parse(&SAID.replace(from, to)).unwrap_err();
+            let wrong = Updates::parse(&SAID.replace(from, to))
+                .unwrap_err()
+                .to_string();
             assert!(wrong.contains(said), "{to}: {wrong}");
         }
         assert!(Updates::parse("<html>Unauthorised</html>").is_err());

@@ -18,7 +18,7 @@ use vtax_host::HostError;
 use vtax_host::cell::{Seat, TARGET};
 use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
-use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, Vm};
+use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, UpdatesError, Vm};
 use vtax_observe::Subject;
 use vtax_observe::clock::{Clock, SystemClock};
 
@@ -407,7 +407,7 @@ impl HostStatistics {
     ///
     /// # Errors
     /// The columns that are missing.
-    pub fn counters(&self, updates: &Updates) -> Result<(Vec<Column>, usize), String> {
+    pub fn counters(&self, updates: &Updates) -> Result<(Vec<Column>, usize), UpdatesError> {
         counters(updates, &self.vm, &self.dom0, &self.host.uuid)
     }
 }
@@ -448,7 +448,7 @@ fn counters(
     vm: &str,
     dom0: &str,
     host: &str,
-) -> Result<(Vec<Column>, usize), String> {
+) -> Result<(Vec<Column>, usize), UpdatesError> {
     let processors = |of: (&str, &str)| -> Vec<usize> {
         let columns = updates.columns();
         let own =
@@ -463,7 +463,7 @@ fn counters(
         (&of_host, "the host"),
     ] {
         if columns.is_empty() {
-            return Err(format!("they have no processor of {whose}"));
+            return Err(UpdatesError::NoProcessor(whose));
         }
     }
     // Column, whether it is the target's, and its metric.
@@ -622,7 +622,7 @@ mod tests {
             ("web", "zero", "gone", "the host"),
         ] {
             let wrong = counters(&updates(&[(100, ROW)]), vm, dom0, host).unwrap_err();
-            assert!(wrong.contains(said), "{wrong}");
+            assert!(wrong.to_string().contains(said), "{wrong}");
         }
     }
 

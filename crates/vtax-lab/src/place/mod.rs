@@ -44,13 +44,24 @@ impl fmt::Display for Hypervisor {
     }
 }
 
+/// A text that names no place.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// No hypervisor of a testbed.
+    #[error("`{0}` is not a testbed: write `kvm` or `xen`")]
+    Hypervisor(String),
+    /// No place.
+    #[error("`{0}` is not a place: write `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`")]
+    Place(String),
+}
+
 impl FromStr for Hypervisor {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = PlaceError;
+    fn from_str(text: &str) -> Result<Self, PlaceError> {
         Self::ALL
             .into_iter()
             .find(|hypervisor| hypervisor.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is not a testbed: write `kvm` or `xen`"))
+            .ok_or_else(|| PlaceError::Hypervisor(text.to_owned()))
     }
 }
 
@@ -65,8 +76,8 @@ impl fmt::Display for Place {
 }
 
 impl FromStr for Place {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = PlaceError;
+    fn from_str(text: &str) -> Result<Self, PlaceError> {
         match text.split_once(':') {
             None if text == "local" => Ok(Self::Local),
             // A name that starts with a dash would be an option to ssh.
@@ -74,9 +85,7 @@ impl FromStr for Place {
                 Ok(Self::Ssh(host.to_owned()))
             }
             Some(("testbed", hypervisor)) => hypervisor.parse().map(Self::Testbed),
-            _ => Err(format!(
-                "`{text}` is not a place: write `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`"
-            )),
+            _ => Err(PlaceError::Place(text.to_owned())),
         }
     }
 }

@@ -15,8 +15,8 @@ mod treatments;
 
 pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use profile::{Objective, Profile, Step};
-pub use schedule::{Shard, load_seed, schedule};
+pub use profile::{Objective, ObjectiveError, Profile, Step};
+pub use schedule::{Shard, ShardError, load_seed, schedule};
 pub use study::charge_study;
 pub use treatments::{PlannedGuest, PlannedTreatment, combinations, treatments};
 

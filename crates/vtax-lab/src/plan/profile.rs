@@ -194,27 +194,59 @@ const SUFFIXES: [(&str, f64, Unit); 18] = [
     ("%", 1.0, Unit::of(Base::Percent)),
 ];
 
+/// An objective that cannot be read, or not be judged.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectiveError {
+    /// No relation between a metric and a limit.
+    #[error(
+        "`{0}` is no objective: write a metric, <= or >=, and a limit, such as \"latency.p99 <= 20ms\""
+    )]
+    Relation(String),
+    /// No name of a metric.
+    #[error("`{0}` is no metric's name, such as latency.p99, errors, rate, cpu.cores")]
+    Metric(String),
+    /// No limit.
+    #[error("`{0}` is no limit: write a number and a unit, such as 20ms, 0.1% or 90Mbit/s")]
+    Limit(String),
+    /// The trial lacks the metric.
+    #[error(
+        "the objective `{objective}` asks for {}, which this trial does not have; it has: {}",
+        objective.metric, names.join(", ")
+    )]
+    Lacks {
+        /// The objective.
+        objective: Objective,
+        /// The metrics of the trial.
+        names: Vec<String>,
+    },
+    /// The metric has another unit than the limit.
+    #[error(
+        "the objective `{objective}` has a limit in {}, but {} is in {found}",
+        objective.limit.unit, objective.metric
+    )]
+    Unit {
+        /// The objective.
+        objective: Objective,
+        /// The unit of the metric.
+        found: Unit,
+    },
+}
+
 impl Objective {
     /// Reads `METRIC <= LIMIT` or `METRIC >= LIMIT`.
     ///
     /// # Errors
     /// The fault, in a sentence.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, ObjectiveError> {
         let (metric, at_least, limit) = match (text.split_once("<="), text.split_once(">=")) {
             (Some((metric, limit)), None) => (metric, false, limit),
             (None, Some((metric, limit))) => (metric, true, limit),
-            _ => {
-                return Err(format!(
-                    "`{text}` is no objective: write a metric, <= or >=, and a limit, such as \"latency.p99 <= 20ms\""
-                ));
-            }
+            _ => return Err(ObjectiveError::Relation(text.to_owned())),
         };
         let (metric, limit) = (metric.trim(), limit.trim());
         let is_name = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
         if metric.is_empty() || !metric.chars().all(is_name) {
-            return Err(format!(
-                "`{metric}` is no metric's name, such as latency.p99, errors, rate, cpu.cores"
-            ));
+            return Err(ObjectiveError::Metric(metric.to_owned()));
         }
         let (number, scale, unit) = SUFFIXES
             .iter()
@@ -227,9 +259,7 @@ impl Objective {
             .parse()
             .ok()
             .filter(|value: &f64| value.is_finite())
-            .ok_or_else(|| {
-                format!("`{limit}` is no limit: write a number and a unit, such as 20ms, 0.1% or 90Mbit/s")
-            })?;
+            .ok_or_else(|| ObjectiveError::Limit(limit.to_owned()))?;
         Ok(Self {
             metric: metric.to_owned(),
             at_least,
@@ -242,21 +272,22 @@ impl Objective {
     ///
     /// # Errors
     /// When the workload has no such metric, or the metric has another unit.
-    pub fn judge(&self, metrics: &BTreeMap<String, Metric>) -> Result<(bool, Quantity), String> {
-        let Some(metric) = metrics.get(&self.metric) else {
-            let names: Vec<&str> = metrics.keys().map(String::as_str).collect();
-            return Err(format!(
-                "the objective `{self}` asks for {}, which this trial does not have; it has: {}",
-                self.metric,
-                names.join(", ")
-            ));
-        };
+    pub fn judge(
+        &self,
+        metrics: &BTreeMap<String, Metric>,
+    ) -> Result<(bool, Quantity), ObjectiveError> {
+        let metric = metrics
+            .get(&self.metric)
+            .ok_or_else(|| ObjectiveError::Lacks {
+                objective: self.clone(),
+                names: metrics.keys().cloned().collect(),
+            })?;
         let found = metric.quantity;
         if self.has_unit && found.unit != self.limit.unit {
-            return Err(format!(
-                "the objective `{self}` has a limit in {}, but {} is in {}",
-                self.limit.unit, self.metric, found.unit
-            ));
+            return Err(ObjectiveError::Unit {
+                objective: self.clone(),
+                found: found.unit,
+            });
         }
         let holds = if self.at_least {
             found.value >= self.limit.value
@@ -306,7 +337,10 @@ mod tests {
         let objective = Objective::parse("latency.p99 <= 20ms").unwrap();
         let holds = |seconds| objective.judge(&metric(seconds, Base::Second)).unwrap().0;
         assert!(holds(0.02) && !holds(0.0201));
-        let other = objective.judge(&metric(1.0, Base::Byte)).unwrap_err();
+        let other = objective
+            .judge(&metric(1.0, Base::Byte))
+            .unwrap_err()
+            .to_string();
         assert!(other.contains("limit in s"), "{other}");
         let at_least = Objective::parse("latency.p99>=5").unwrap();
         assert!(at_least.judge(&metric(5.0, Base::Byte)).unwrap().0);
@@ -333,7 +367,10 @@ mod tests {
     #[test]
     fn a_metric_that_is_not_there_is_an_error_that_lists_what_is() {
         let objective = Objective::parse("errors <= 0.1%").unwrap();
-        let message = objective.judge(&metric(1.0, Base::Second)).unwrap_err();
+        let message = objective
+            .judge(&metric(1.0, Base::Second))
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("latency.p99"), "{message}");
     }
 

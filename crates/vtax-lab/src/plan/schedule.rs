@@ -73,9 +73,14 @@ impl fmt::Display for Shard {
     }
 }
 
+/// A text that is no shard.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a shard: write I/N with 1 <= I <= N, such as 2/4")]
+pub struct ShardError(String);
+
 impl FromStr for Shard {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = ShardError;
+    fn from_str(text: &str) -> Result<Self, ShardError> {
         let parsed = text.split_once('/').and_then(|(index, rest)| {
             let (count, but) = match rest.split_once('-') {
                 Some((count, blocks)) => (count, blocks.split(',').map(str::parse).collect()),
@@ -89,9 +94,7 @@ impl FromStr for Shard {
         });
         match parsed {
             Some(shard) if shard.index >= 1 && shard.index <= shard.count => Ok(shard),
-            _ => Err(format!(
-                "`{text}` is not a shard: write I/N with 1 <= I <= N, such as 2/4"
-            )),
+            _ => Err(ShardError(text.to_owned())),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::super::clocks::Offset;
 use super::super::remote::Remote;
-use super::samples::MAX_VALUES;
+use super::samples::{MAX_VALUES, TooMuch};
 use super::{
     GuestQuery, GuestView, HEARTBEAT_INTERVAL, Hello, LONGEST_LINE, RemoteSamples, Reply, Request,
     VERSION,
@@ -100,13 +100,27 @@ struct State {
     lost: Option<String>,
 }
 
+/// A reply that breaks the protocol.
+#[derive(Debug, thiserror::Error)]
+enum ReplyError {
+    #[error("it answered what it was not asked")]
+    Unasked,
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
+    #[error("it said `{start}`, which is not understood: {cause}")]
+    Unknown {
+        /// The start of the line.
+        start: String,
+        cause: serde_json::Error,
+    },
+}
+
 impl State {
     /// Processes a message.
     ///
     /// # Errors
     /// The violation of the protocol.
-    fn take(&mut self, reply: Reply) -> Result<(), String> {
-        let unasked = || Err("it answered what it was not asked".to_owned());
+    fn take(&mut self, reply: Reply) -> Result<(), ReplyError> {
         match reply {
             Reply::Ended { job, finished } => {
                 // A killed command may have ended before.
@@ -114,7 +128,7 @@ impl State {
                     self.ended.insert(job, finished.into());
                 }
             }
-            _ if !self.is_due => return unasked(),
+            _ if !self.is_due => return Err(ReplyError::Unasked),
             Reply::Part(part) => self.gathered.append(part, self.most)?,
             Reply::Collected(last) => {
                 self.gathered.append(last, self.most)?;
@@ -145,13 +159,11 @@ impl Inbox {
             Err(cause) => {
                 let start: String = line.chars().take(200).collect();
                 let start = shown(&start);
-                Err(format!(
-                    "it said `{start}`, which is not understood: {cause}"
-                ))
+                Err(ReplyError::Unknown { start, cause })
             }
         };
         if let Err(why) = taken {
-            state.lost = Some(why);
+            state.lost = Some(why.to_string());
         }
         self.changed.notify_all();
     }

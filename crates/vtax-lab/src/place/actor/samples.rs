@@ -21,6 +21,11 @@ pub struct RemoteSamples {
     pub failures: Vec<(String, u64, String)>,
 }
 
+/// Samples beyond the limits.
+#[derive(Debug, thiserror::Error)]
+#[error("it sent more {0} than it can have sampled")]
+pub(super) struct TooMuch(&'static str);
+
 impl RemoteSamples {
     /// Returns the number of values.
     pub(super) fn count(&self) -> usize {
@@ -48,8 +53,8 @@ impl RemoteSamples {
     ///
     /// # Errors
     /// When the sum has more values than `most`, or too many series.
-    pub(super) fn append(&mut self, part: Self, most: usize) -> Result<(), String> {
-        let too_much = |what: &str| Err(format!("it sent more {what} than it can have sampled"));
+    pub(super) fn append(&mut self, part: Self, most: usize) -> Result<(), TooMuch> {
+        let too_much = |what| Err(TooMuch(what));
         if self.count().saturating_add(part.count()) > most {
             return too_much("values");
         }
@@ -218,7 +223,7 @@ mod tests {
         let mut whole = RemoteSamples::default();
         whole.append(part(), 20).unwrap();
         whole.append(part(), 20).unwrap();
-        let refused = whole.append(part(), 20).unwrap_err();
+        let refused = whole.append(part(), 20).unwrap_err().to_string();
         assert!(refused.contains("more values"), "{refused}");
     }
 

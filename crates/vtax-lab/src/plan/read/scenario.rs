@@ -232,7 +232,7 @@ impl Reader<'_, &Catalogue> {
             let text = self.text_of(value, "objective")?;
             Objective::parse(&text)
                 .map_err(|cause| {
-                    self.complain(value.span().start, cause);
+                    self.complain(value.span().start, cause.to_string());
                 })
                 .ok()
         });

@@ -7,7 +7,7 @@ use super::live::LiveSampler;
 use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
 use crate::LabError;
-use crate::plan::Profile;
+use crate::plan::{ObjectiveError, Profile};
 use crate::run::{Event, Log};
 use crate::suspect::{HostReading, HostWatch};
 use course::Course;
@@ -498,8 +498,8 @@ impl PhaseRunner<'_, '_, '_> {
         let is_first = self.measured.windows.is_empty();
         match self.level(level, course)? {
             Ok(verdict) => Ok(verdict),
-            Err(cause) if is_first => Err(LabError::Plan(cause)),
-            Err(cause) => Ok(Some((false, cause))),
+            Err(cause) if is_first => Err(LabError::Plan(cause.to_string())),
+            Err(cause) => Ok(Some((false, cause.to_string()))),
         }
     }
 
@@ -508,7 +508,7 @@ impl PhaseRunner<'_, '_, '_> {
         &mut self,
         level: f64,
         course: &Course,
-    ) -> Result<Result<Option<Verdict>, String>, LabError> {
+    ) -> Result<Result<Option<Verdict>, ObjectiveError>, LabError> {
         let is_first = self.measured.windows.is_empty();
         let settle = SETTLE_LIMIT.min(course.every / 4);
         let timing = Timing {
@@ -559,7 +559,8 @@ impl PhaseRunner<'_, '_, '_> {
         let Some(window) = self.measured.windows.first() else {
             return Ok(());
         };
-        let verdict = self.judge(window).map_err(LabError::Plan)?;
+        let verdict = self.judge(window);
+        let verdict = verdict.map_err(|cause| LabError::Plan(cause.to_string()))?;
         let kept = verdict.as_ref().map(|(kept, _)| *kept);
         self.measured.objective = Some(ObjectiveOutcome {
             text: objective.to_string(),
@@ -574,7 +575,7 @@ impl PhaseRunner<'_, '_, '_> {
     }
 
     /// Returns the verdict on a window; `None` without an objective.
-    fn judge(&self, window: &MeasuredWindow) -> Result<Option<Verdict>, String> {
+    fn judge(&self, window: &MeasuredWindow) -> Result<Option<Verdict>, ObjectiveError> {
         let Some(objective) = &self.trial.planned.objective else {
             return Ok(None);
         };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use vtax_core::{Nanoseconds, Source};
 use vtax_host::HostError;
 use vtax_host::cell::TARGET;
-use vtax_host::xenapi::Updates;
+use vtax_host::xenapi::{Updates, UpdatesError};
 
 /// The time from the first requested row to the first mark, in seconds.
 const LEAD_SECONDS: u64 = 15;
@@ -80,9 +80,9 @@ impl RemoteCounters for PoolCounters {
         };
         let updates = self.rows(&clocks, ending)?;
         let host = self.statistics.host();
-        let unusable = |why: String| HostError::Protocol {
+        let unusable = |why: UpdatesError| HostError::Protocol {
             peer: format!("/rrd_updates of {host}"),
-            detail: why,
+            detail: why.to_string(),
         };
         let (columns, processors) = self.statistics.counters(&updates).map_err(unusable)?;
         let samples = RemoteSamples {
