@@ -90,6 +90,17 @@ pub struct Ours {
     pub origins: BTreeMap<String, Origin>,
 }
 
+/// Stored numbers that cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum StoredError {
+    #[error("its columns are not those of this vtax")]
+    Columns,
+    #[error("a row of another length: {0}")]
+    Length(String),
+    #[error("{0} is none in: {1}")]
+    Field(&'static str, String),
+}
+
 impl Ours {
     /// Reads the stored numbers of this program.
     ///
@@ -98,7 +109,8 @@ impl Ours {
     pub fn kept() -> Result<Self, AtlasError> {
         let mut all = Self::default();
         for (paper, text) in KEPT {
-            let wrong = |why| AtlasError::Catalogue(format!("papers/ours/{paper}.csv: {why}"));
+            let wrong =
+                |why: StoredError| AtlasError::Catalogue(format!("papers/ours/{paper}.csv: {why}"));
             all.take(Self::of_csv(text).map_err(wrong)?);
         }
         Ok(all)
@@ -211,17 +223,17 @@ impl Ours {
     }
 
     /// Parses the output of [`Ours::csv`].
-    fn of_csv(text: &str) -> Result<Self, String> {
+    fn of_csv(text: &str) -> Result<Self, StoredError> {
         let mut ours = Self::default();
         let mut lines = text.lines();
         if lines.next() != Some(&COLUMNS.join(",")) {
-            return Err("its columns are not those of this vtax".to_owned());
+            return Err(StoredError::Columns);
         }
         for line in lines {
             let fields = fields(line);
             let row: [String; COLUMNS.len()] = fields
                 .try_into()
-                .map_err(|_| format!("a row of another length: {line}"))?;
+                .map_err(|_| StoredError::Length(line.to_owned()))?;
             let [
                 plan,
                 treatment,
@@ -240,7 +252,7 @@ impl Ours {
                 profile,
                 plan_sha256,
             ] = row;
-            let wrong = |what: &str| format!("{what} is none in: {line}");
+            let wrong = |what| StoredError::Field(what, line.to_owned());
             let number = |text: &str| text.parse::<f64>().map_err(|_| wrong("a number"));
             let interval = match (low.as_str(), high.as_str()) {
                 ("", "") => None,
