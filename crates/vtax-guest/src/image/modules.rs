@@ -12,18 +12,21 @@ pub(super) fn in_load_order(directory: &Path, names: &[String]) -> Result<Vec<Pa
         let path = directory.join(file);
         fs::read_to_string(&path).map_err(HostError::file("read", path))
     };
-    let order =
-        resolve(&read("modules.dep")?, &read("modules.builtin")?, names).map_err(|name| {
-            HostError::Missing {
-                what: format!("the module {name} of the kernel in {}", directory.display()),
-                remedy: "use a kernel that has it".to_owned(),
-            }
-        })?;
+    let order = resolve(&read("modules.dep")?, &read("modules.builtin")?, names).map_err(
+        |NoModule(name)| HostError::Missing {
+            what: format!("the module {name} of the kernel in {}", directory.display()),
+            remedy: "use a kernel that has it".to_owned(),
+        },
+    )?;
     Ok(order.into_iter().map(|path| directory.join(path)).collect())
 }
 
-/// The relative paths in load order. Fails with the name that is neither a module nor built in.
-fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<String>, String> {
+/// The name of a module that the kernel neither has nor has built in.
+#[derive(Debug, PartialEq)]
+struct NoModule(String);
+
+/// The relative paths in load order.
+fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<String>, NoModule> {
     // A line lists all dependencies of a module, direct or not, the deepest last (depmod, modules.dep(5)).
     let lines: BTreeMap<String, (&str, Vec<&str>)> = dependencies
         .lines()
@@ -43,7 +46,7 @@ fn resolve(dependencies: &str, builtin: &str, names: &[String]) -> Result<Vec<St
             if builtin.contains(&wanted) {
                 continue;
             }
-            return Err(name.clone());
+            return Err(NoModule(name.clone()));
         };
         for file in needs.iter().rev().chain([path]) {
             if !order.iter().any(|present| present == file) {
@@ -106,7 +109,7 @@ kernel/drivers/net/virtio-net.ko: kernel/drivers/net/net_failover.ko kernel/net/
     fn a_module_that_does_not_exist_is_named() {
         assert_eq!(
             resolve(DEPENDENCIES, "", &names(&["virtio_moon"])),
-            Err("virtio_moon".into())
+            Err(NoModule("virtio_moon".into()))
         );
     }
 }

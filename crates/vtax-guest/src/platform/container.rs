@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::Attached;
@@ -107,14 +107,15 @@ impl Runtime {
     /// # Errors
     /// When it is not installed or fails, with its output.
     pub fn check(self) -> Result<(), HostError> {
-        static KNOWN: Mutex<BTreeMap<Runtime, Result<(), String>>> = Mutex::new(BTreeMap::new());
+        static KNOWN: Mutex<BTreeMap<Runtime, Result<(), Arc<HostError>>>> =
+            Mutex::new(BTreeMap::new());
         // A poisoned lock still holds valid results, since each is inserted at once.
         let mut known = KNOWN
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let known = known
             .entry(self)
-            .or_insert_with(|| self.probe().map_err(|error| error.to_string()));
+            .or_insert_with(|| self.probe().map_err(Arc::new));
         known.clone().map_err(|why| HostError::Missing {
             what: format!("a {} that works on this host ({why})", self.name()),
             remedy: format!(

@@ -5,7 +5,7 @@ use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{CommandLine, GuestFiles, Means, Platform, Target};
 use std::fs;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
@@ -70,10 +70,10 @@ impl Platform for Nspawn {
 
 /// Checks that it works on this host by running `true` in a container, once in each process.
 fn works() -> Result<(), HostError> {
-    static KNOWN: Mutex<Option<Result<(), String>>> = Mutex::new(None);
+    static KNOWN: Mutex<Option<Result<(), Arc<HostError>>>> = Mutex::new(None);
     // A poisoned lock holds a complete result or none.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_with(|| probe().map_err(|error| error.to_string()));
+    let known = known.get_or_insert_with(|| probe().map_err(Arc::new));
     known.clone().map_err(|why| HostError::Missing {
         what: format!("a {PROGRAM} that works on this host ({why})"),
         remedy: "install the Debian package systemd-container; where vtax itself is in a container, that one \
