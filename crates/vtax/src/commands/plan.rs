@@ -11,6 +11,7 @@ use std::fs;
 use std::path::Path;
 use vtax_core::counted;
 use vtax_density::plan as density;
+use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, treatments};
 use vtax_testbed::guard::Counts;
@@ -30,8 +31,8 @@ pub fn read(
     Ok((if quick { plan.quick() } else { plan }, text))
 }
 
-fn text_of(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map_err(|cause| format!("cannot read {}: {cause}", path.display()))
+fn text_of(path: &Path) -> Result<String, HostError> {
+    fs::read_to_string(path).map_err(HostError::file("read", path))
 }
 
 /// What a file is that lies beside plans and is read by another command, with that command.

@@ -185,12 +185,13 @@ pub fn narrowed(
     plan: &mut Plan,
     mut treatments: Vec<PlannedTreatment>,
     only: Option<usize>,
-) -> Result<Vec<PlannedTreatment>, String> {
+) -> Result<Vec<PlannedTreatment>, LabError> {
     let Some(number) = only else {
         return Ok(treatments);
     };
     if number >= treatments.len() {
-        return Err(format!("the plan has no treatment {number}"));
+        let none = format!("the plan has no treatment {number}");
+        return Err(LabError::Plan(none));
     }
     (plan.repetitions, plan.again) = (1, 0.0);
     Ok(vec![treatments.swap_remove(number)])
