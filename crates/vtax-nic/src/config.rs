@@ -27,7 +27,7 @@ pub enum ConfigError {
     /// More than [`MAX_PORTS`].
     #[error("there are {0} ports and at most {MAX_PORTS} fit into one process")]
     TooManyPorts(usize),
-    /// A port's settings contradict each other: its name, and what to change.
+    /// A port's settings contradict each other: its name, and the setting to change.
     #[error("port {0}: {1}")]
     Port(String, &'static str),
     /// More queues than [`MAX_PAIRS`], or none: the port or tap, the setting and its value.
@@ -103,9 +103,9 @@ pub struct PortConfig {
     /// Whether checksum and segmentation offloads are offered.
     #[serde(default = "yes")]
     pub offloads: bool,
-    /// Whether its front end is not specific to NICs, as User-mode Linux's. Then the port offers nothing that needs
-    /// the device's configuration, which such a front end requests of the back end, nor packed rings, which it starts
-    /// with a wrong wrap counter.
+    /// Whether its front end is not specific to NICs, such as that of User-mode Linux. Then the port offers no feature
+    /// that needs the device's configuration, which such a front end requests of the back end, and no packed rings,
+    /// which it starts with a wrong wrap counter.
     #[serde(default)]
     pub generic: bool,
     /// The data path of its frames.

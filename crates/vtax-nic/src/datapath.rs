@@ -26,7 +26,7 @@ impl Datapath {
     /// `pairs`.
     ///
     /// # Errors
-    /// Why the kernel does not move the frames. A port with [`Datapath::Kernel`] must not go on then.
+    /// The reason why the kernel does not move the frames. A port with [`Datapath::Kernel`] must not start then.
     pub fn choose(
         self,
         tap: Option<TapHandles>,

@@ -36,7 +36,7 @@ pub enum Token {
     Kick(PortId, u8),
     /// Frames, or completed operations, of a queue of a tap.
     Tap(PortId, u8),
-    /// The kernel wants the guest to be signalled for what a pair received.
+    /// The kernel wants the guest to be signalled for frames that a pair received.
     Call(PortId, u8),
     /// Control frames of a guest whose frames the kernel moves.
     ControlFrame(PortId),

@@ -83,8 +83,8 @@ fn calls(connects: bool, in_kernel: bool) -> Result<Calls, JailError> {
         calls.allow(&[libc::SYS_connect]);
         calls.allow_where(libc::SYS_socket, &[Argument::is(0, libc::AF_UNIX)])?;
     }
-    // fcntl takes and gives flags only; ioctl sets a tap's offloads only, populates missing pages, and does what
-    // vhost-net and its tap need.
+    // fcntl reads and sets flags only; ioctl sets a tap's offloads and a descriptor's blocking mode, populates missing
+    // pages, and makes the requests of vhost-net and its tap.
     for command in [libc::F_GETFL, libc::F_SETFL, libc::F_GETFD, libc::F_SETFD] {
         calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
     }

@@ -66,8 +66,8 @@ fn system(what: &'static str) -> impl Fn(std::io::Error) -> ServeError {
     move |cause| ServeError::System { what, cause }
 }
 
-/// Serves until every port has lost a front end that cannot come back: for ever, unless all ports were given connected
-/// sockets (`--fd`).
+/// Serves until every port has lost a front end that cannot reconnect: without end, unless all ports were given
+/// connected sockets (`--fd`).
 ///
 /// # Errors
 /// When something cannot be opened, or the kernel fails the worker.

@@ -338,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// Warns of ports that have used half of what may be populated for them.
+    /// Warns of ports that have used half of the memory that may be populated for them.
     fn warn_of_half_used(&mut self) {
         for (id, front_end) in &self.front_ends {
             let network = self.networks.get_mut(usize::from(id.network));

@@ -101,7 +101,7 @@ fn pass(from: &mut Nic, to: &mut Nic, after: &str) {
 enum Cost {
     /// Its queue or port is stopped.
     Queue,
-    /// The frame is dropped as malformed, and the queue goes on.
+    /// The frame is dropped as malformed, and the queue continues.
     Frame,
     /// The behaviour is unusual and allowed.
     Nothing,

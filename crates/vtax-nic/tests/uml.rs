@@ -1,5 +1,5 @@
-//! A whole Linux as guest whose vhost-user front end is the kernel's own (User-mode Linux), which needs no KVM, and a
-//! driver at the other end of the link.
+//! A User-mode Linux guest, whose vhost-user front end is the kernel's own and which needs no KVM, and a driver at the
+//! other end of the link.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

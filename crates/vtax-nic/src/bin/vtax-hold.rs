@@ -223,7 +223,7 @@ fn open(interface: &Interface) -> Result<OwnedFd, HoldError> {
     if fd < 0 {
         return Err(failed("open a packet socket on"));
     }
-    // SAFETY: a descriptor that the kernel has just given us and nobody else knows.
+    // SAFETY: a descriptor that the kernel has just returned and that no other code owns.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,

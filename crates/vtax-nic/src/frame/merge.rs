@@ -79,7 +79,7 @@ impl TcpSegment {
         };
         let len = own.len() + payload.len();
         let pseudo = || self.layers.pseudo_header(headers, TCP, len);
-        // Headers of TCP are multiples of four bytes, so that the payload's sum continues theirs.
+        // TCP headers are multiples of four bytes long, so that the payload's sum continues that of the headers.
         self.is_partial || sum(payload, sum(own, pseudo())) == 0xffff
     }
 }

@@ -11,8 +11,8 @@ const TCP_CWR: u8 = 0x80;
 /// The next identification of a fragmented IPv6 packet (RFC 8200, section 4.5).
 static NEXT_IDENTIFICATION: AtomicU32 = AtomicU32::new(1);
 
-/// Splits `frame` as its header says into frames of at most the segment size of payload, builds
-/// each in `scratch` and hands it to `send` with its header.
+/// Splits `frame` as its header requires into frames of at most the segment size of payload, builds each in `scratch`
+/// and passes it to `send` with its header.
 ///
 /// With `partial_checksums` the receiver completes the checksums of TCP segments.
 ///

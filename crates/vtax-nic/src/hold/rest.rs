@@ -35,9 +35,9 @@ pub struct Rest {
 /// The kinds of notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notification {
-    /// The guest is called for what it received.
+    /// The guest is called for received packets.
     Call,
-    /// The guest has kicked for what it sends.
+    /// The guest has kicked for packets to send.
     Kick,
 }
 

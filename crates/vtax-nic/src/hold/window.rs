@@ -35,7 +35,7 @@ const IDLE_WIDTHS: u64 = 4;
 /// where few packets were counted and chance alone explains that.
 const HARMFUL_RATE: f64 = 0.85;
 
-/// Failures in a row after which the pause between two trials grows no more: 4,096 packets.
+/// Failures in a row after which the pause between two trials stays at 4,096 packets.
 const MOST_FAILURES: u32 = 6;
 
 /// The most judgements at the widest width before all is learnt again, because the traffic may have changed. The first
@@ -111,8 +111,8 @@ impl Window {
         self.width > Nanos::ZERO && self.sends
     }
 
-    /// Counts packets that passed. A pause of more than four limits before them is not counted: the
-    /// sender had nothing to send, which says nothing about its pace.
+    /// Counts packets that passed. A pause of more than four limits before them is not counted: the sender had no
+    /// packets to send, so that the pause is no sign of its pace.
     pub fn passed(&mut self, now: Nanos, packets: u32, ring_size: u16) {
         let gap = now.since(self.last_passed);
         if gap.0 / 4 <= self.limit.0 {

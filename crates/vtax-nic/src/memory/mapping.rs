@@ -140,7 +140,7 @@ impl Mapping {
         let (Some(extent), Some(inside)) = (extent.and_then(size), size(inside)) else {
             return Err(failed(rustix::io::Errno::NOMEM));
         };
-        // SAFETY: a new mapping where the kernel likes; it aliases nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice; it aliases no memory of this process.
         let pages = unsafe {
             mmap(
                 std::ptr::null_mut(),

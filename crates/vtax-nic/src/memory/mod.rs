@@ -87,8 +87,8 @@ impl Default for GuestMemory {
     }
 }
 
-// SAFETY: the pointers lead into mappings that this value owns and that are shared with other
-// processes anyway; which thread of ours holds them makes no difference.
+// SAFETY: the pointers lead into mappings that this value owns and that are shared with other processes anyway; the
+// thread that holds them makes no difference.
 unsafe impl Send for GuestMemory {}
 
 impl GuestMemory {

@@ -74,7 +74,7 @@ pub fn install() -> std::io::Result<()> {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
     action.sa_sigaction = handler as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO;
-    // SAFETY: `action` is filled in, and the handler only does what a handler may.
+    // SAFETY: `action` is filled in, and the handler is async-signal-safe.
     match unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -87,8 +87,8 @@ extern "C" fn on_sigbus(
     info: *mut libc::siginfo_t,
     _context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel gives a valid `siginfo_t` to a handler with SA_SIGINFO, and `si_addr` is
-    // what it holds for SIGBUS.
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO, and `si_addr` is its field for
+    // SIGBUS.
     let address = unsafe { (*info).si_addr() }.addr();
     if replace(address) {
         return;
@@ -105,8 +105,8 @@ pub(super) fn replace(address: usize) -> bool {
         let start = slot.start.load(Ordering::Acquire);
         let len = slot.len.load(Ordering::Relaxed);
         if start > 1 && address.wrapping_sub(start) < len {
-            // SAFETY: replaces a mapping of ours, kept alive by the guard whose slot this is, with
-            // one of the same extent; pointers into it stay valid.
+            // SAFETY: replaces a mapping of this process, kept alive by the guard of this slot, with one of the same
+            // extent; pointers into it stay valid.
             let replaced = unsafe {
                 libc::mmap(
                     std::ptr::without_provenance_mut(start),

@@ -1,4 +1,4 @@
-//! The limits of what a port may send: from which addresses, how much, and how much to all other ports.
+//! The limits of a port's transmission: its source addresses, its rates, and its rate of frames to all other ports.
 
 use crate::frame::Mac;
 use crate::hold::Nanos;
@@ -26,8 +26,8 @@ pub struct Limits {
     /// Bytes of memory that its front end may share.
     #[serde(default)]
     pub memory: Option<NonZeroU64>,
-    /// Bytes of that memory that this program may populate: pages that nobody had touched before, which the kernel
-    /// charges to this program.
+    /// Bytes of that memory that this program may populate. They are untouched pages, which the kernel charges to this
+    /// program.
     #[serde(default)]
     pub populate: Option<NonZeroU64>,
 }

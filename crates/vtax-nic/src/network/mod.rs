@@ -97,7 +97,7 @@ pub struct QueueFault {
     pub port: u16,
     /// The queue's number in the port.
     pub queue: usize,
-    /// What is invalid.
+    /// The fault of the ring.
     pub fault: RingFault,
 }
 

@@ -107,7 +107,7 @@ impl QueuePair {
         release
     }
 
-    /// The kernel wants the guest to be signalled for what it received.
+    /// The kernel wants the guest to be signalled for received frames.
     pub(super) fn called(&mut self, now: Nanos, counters: &mut PortCounters) {
         match self.look_at_received(now) {
             Some(release) => self.release(release, counters),

@@ -135,7 +135,7 @@ impl Queue {
         self.enabled && self.has_kicks && self.fault.is_none()
     }
 
-    /// Its addresses, its size, and the available index to go on from.
+    /// Its addresses, its size, and the available index from which to continue.
     pub(super) fn settings(&self) -> (RingAddresses, u16, u16) {
         (self.addresses, self.size, self.base)
     }

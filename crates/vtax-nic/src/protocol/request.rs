@@ -107,7 +107,7 @@ pub enum Reply {
     VringState {
         /// The ring's number.
         queue: u32,
-        /// The available index to go on from.
+        /// The available index from which to continue.
         base: u32,
     },
 }
@@ -145,7 +145,7 @@ impl Request {
     /// Reads a message. Unexpected descriptors are closed.
     ///
     /// # Errors
-    /// When it is unknown, or its payload or descriptors are not what it needs.
+    /// When it is unknown, or its payload or descriptors do not fit the request.
     pub fn read(message: Message) -> Result<Self, ProtocolError> {
         let Message {
             code,

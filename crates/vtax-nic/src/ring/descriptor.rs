@@ -176,7 +176,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Reads the two words of an entry of an indirect table, whose alignment nothing promises.
+/// Reads the two words of an entry of an indirect table, whose alignment is not guaranteed.
 fn read(host: *const u8) -> (u64, u64) {
     let words = host.cast::<u64>();
     if words.is_aligned() {

@@ -76,8 +76,7 @@ pub enum Direction {
     Readable,
     /// The device writes them: receive queues.
     Writable,
-    /// The device reads the first ones and writes the others: control queues. Each segment says
-    /// which it is.
+    /// The device reads the first ones and writes the others: control queues. Each segment has its direction.
     Request,
 }
 
@@ -193,13 +192,13 @@ pub trait Virtqueue {
     /// order in which they were taken.
     fn give(&mut self, place: Place, len: u32);
 
-    /// Stages the return of chains that were only read. With VIRTIO_F_IN_ORDER the last one stands for all.
+    /// Stages the return of chains that were only read. With VIRTIO_F_IN_ORDER only the last one is written.
     fn give_read(&mut self, places: impl ExactSizeIterator<Item = Place>);
 
     /// Publishes all staged entries at once.
     fn publish(&mut self, log: Option<&DirtyLog>);
 
-    /// Whether the driver wants to be signalled for what was published since the last signal. If it does, the signal
+    /// Whether the driver wants to be signalled for the entries published since the last signal. If it does, the signal
     /// is due until [`Virtqueue::signalled`].
     fn wants_signal(&mut self) -> bool;
 

@@ -132,7 +132,7 @@ pub struct PackedRing {
     waiting: u16,
     /// Where the next used descriptor goes.
     given: Position,
-    /// The end of what the driver sees.
+    /// The end of the descriptors that the driver sees.
     published: Position,
     /// Slots published since the last signal, or since last found that none was wanted; at most
     /// two laps.
@@ -145,8 +145,8 @@ pub struct PackedRing {
     log: Option<(u64, u64)>,
 }
 
-// SAFETY: the pointers lead into memory that is shared with other processes anyway; which thread
-// of ours holds them makes no difference.
+// SAFETY: the pointers lead into memory that is shared with other processes anyway; the thread that holds them makes no
+// difference.
 unsafe impl Send for PackedRing {}
 
 impl PackedRing {
@@ -234,8 +234,8 @@ impl PackedRing {
         self.published.bits()
     }
 
-    /// Whether `slots` more are within a lap of what was returned last. A driver that goes further offers a descriptor
-    /// twice, which is a fault.
+    /// Whether `slots` more are within a lap of the last returned descriptor. A driver that exceeds the lap offers a
+    /// descriptor twice, which is a fault.
     #[inline]
     fn has_room(&self, slots: u16) -> bool {
         let open = self.taken.since(self.published, self.size);

@@ -34,7 +34,7 @@ pub struct SplitRing {
     taken: u16,
     /// The available index as last read.
     offered: u16,
-    /// The used index with what is staged.
+    /// The used index with the staged entries.
     staged: u16,
     /// The used index that the driver sees.
     published: u16,
@@ -43,8 +43,8 @@ pub struct SplitRing {
     used_log: Option<u64>,
 }
 
-// SAFETY: the pointers lead into memory that is shared with other processes anyway; which thread
-// of ours holds them makes no difference.
+// SAFETY: the pointers lead into memory that is shared with other processes anyway; the thread that holds them makes no
+// difference.
 unsafe impl Send for SplitRing {}
 
 impl SplitRing {

@@ -1,7 +1,7 @@
 //! The part of each port in a worker's processor time.
 //!
-//! The worker reads its own processor clock once a millisecond at most, and shares out what was spent since the last
-//! reading: each port is charged in proportion to its work, [`PortCounters::work`]. Shares of a reading add up to it
+//! The worker reads its own processor clock once a millisecond at most, and divides the time since the last reading:
+//! each port is charged in proportion to its work, [`PortCounters::work`]. The shares of a reading add up to it
 //! exactly.
 
 use super::PortCounters;

@@ -79,7 +79,7 @@ impl Drops {
     }
 }
 
-/// Counters of a port since it was made. RX and TX are the guest's: RX is what it receives.
+/// Counters of a port since its creation. RX and TX are the guest's: RX is the direction to the guest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Packets delivered to the guest.
@@ -223,8 +223,8 @@ pub enum CountedBy {
     /// The port itself.
     #[default]
     Port,
-    /// The kernel, which moves them: packets and bytes are those of the port's tap since the port was
-    /// made, and what the tap dropped in either direction is the only reason of drops.
+    /// The kernel, which moves the frames: packets and bytes are those of the port's tap since the port's creation, and
+    /// the tap's drops in either direction are the only reason of drops.
     Tap,
     /// No counter: the kernel moves the frames and does not expose its counters.
     Nobody,

@@ -108,7 +108,7 @@ impl Guest {
             .min()
     }
 
-    // What the kernel's data path reports.
+    // Events of the kernel's data path.
 
     /// Gives the kernel the guest's own event descriptors where nothing is held, and this process's elsewhere.
     pub(super) fn update_passthrough(&mut self) {
@@ -122,7 +122,7 @@ impl Guest {
                 .as_ref()
                 .is_some_and(|kernel| kernel.rest.is_resting());
             let through = !holds || rests;
-            // Where calls are held and kicks are not, nobody watches kicks.
+            // Where calls are held and kicks are not, kicks bypass the worker.
             let kicks_alone = pair.hold.may_hold() == (true, false);
             for (half, through) in [(Half::Rx, through), (Half::Tx, through || kicks_alone)] {
                 if let Err(cause) = kernel.set_passthrough(pair, half, through) {
@@ -134,7 +134,7 @@ impl Guest {
         }
     }
 
-    /// The kernel wants the guest to be signalled for what a pair received.
+    /// The kernel wants the guest to be signalled for frames that a pair received.
     pub fn called(&mut self, pair: usize, now: Nanos) {
         if let Some(pair) = self.pairs.get_mut(pair) {
             pair.called(now, &mut self.counters);

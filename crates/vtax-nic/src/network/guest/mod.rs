@@ -463,7 +463,7 @@ impl Guest {
             .is_some_and(|ring| ring.arm(self.log.as_ref().filter(|_| logs)) != Ok(false))
     }
 
-    /// The guest kicked a receive queue: there are buffers again, and no more kicks are wanted.
+    /// The guest kicked a receive queue: there are buffers again, and kicks are disabled.
     pub fn buffers_came(&mut self, pair: usize) {
         let logs = self.features.has(Features::LOG_ALL);
         if let Some(ring) = self.pairs.get_mut(pair).and_then(QueuePair::rx_ring) {
