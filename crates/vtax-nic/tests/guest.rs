@@ -83,7 +83,7 @@ fn try_machine(image: &Image, settings: &Machine, mode: &str) {
     exchange(&guest, &namespace, "fd91::1", "fd91::2");
 }
 
-/// The need of a variant: `make test` runs the same test in one setting only.
+/// The need of a test that boots another variant of a guest.
 fn variant() -> Need {
     test_all("a quarter of a minute: another variant boots")
 }
