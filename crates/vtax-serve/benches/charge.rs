@@ -1,8 +1,8 @@
-//! How good charge-back is and what it costs, on this machine: `make bench-charge`.
+//! Accuracy and cost of charge-back on this machine: `make bench-charge`.
 //!
-//! Accuracy: two containers receive at fixed rates, one small packets, one large. What each is charged
-//! for a packet when both run is compared with what it is charged alone. Beside it stands what dividing
-//! by processes' CPU time makes of the same load.
+//! Accuracy: two containers receive at fixed rates, one small packets, one large packets. The charge per packet of each
+//! container beside the other is compared with its charge alone. Division by the CPU time of processes is reported for
+//! the same load.
 
 #![allow(
     clippy::unwrap_used,
@@ -82,7 +82,7 @@ fn receive() {
     }
 }
 
-/// Sends at a fixed rate, in bursts of a millisecond, and says how many.
+/// Sends at a fixed rate, in bursts of a millisecond, and prints the number of datagrams.
 fn send(to: u64, size: u64, rate: u64, milliseconds: u64) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(format!("10.9.{to}.2:9999")).unwrap();
@@ -108,7 +108,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Nanoseconds a packet, by container: traced, counted, by the processes' CPU time.
+/// Nanoseconds per packet, by container: traced, counted, by the CPU time of processes.
 type Costs = [[f64; 3]; 2];
 
 fn accuracy() {
@@ -180,7 +180,7 @@ fn accuracy() {
                 let row = ledger.row(numbers[load]).unwrap();
                 row.stages.total().0 as f64 / sent
             };
-            // Today's exporters: what the kernel books on the container's processes.
+            // The method of common exporters: the time that the kernel accounts to the container's processes.
             let row = pass.ledgers[0].1.row(numbers[load]).unwrap();
             let processes = row.booked.0 as f64 / sent;
             costs[load] = [of(&pass.ledgers[0].1), of(&pass.ledgers[1].1), processes];
@@ -248,7 +248,7 @@ fn stress() {
         let mut live = Vec::new();
         for index in 0..40u64 {
             let child = if index % 2 == 0 {
-                // A monitor, as far as the command line tells.
+                // A monitor by its command line.
                 use std::os::unix::process::CommandExt;
                 Command::new("sh")
                     .arg0("firecracker")
@@ -406,18 +406,18 @@ fn cost() {
         median(times),
         size / 1024
     );
-    // Processes first: a group can go only after them.
+    // Processes end first: a group can only be removed afterwards.
     let (children, groups): (Vec<_>, Vec<_>) = live.into_iter().unzip();
     drop(children);
     drop(groups);
 }
 
-/// The median and what it is within with 95 %, by ranks.
+/// Returns the median and its 95 % interval, by ranks.
 fn within(mut values: Vec<f64>) -> String {
     values.sort_by(f64::total_cmp);
     let count = values.len();
-    // As many values are left off at each end as chance puts all on one side of the median of in at
-    // most 2.5 % of cases.
+    // The number of values left out at each end is the largest for which all of them are on one side of the median in
+    // at most 2.5 % of cases.
     let (mut cut, mut below, mut ways) = (0, 0.0, 0.5f64.powi(i32::try_from(count).unwrap_or(0)));
     while cut + 1 < count {
         below += ways;
@@ -431,7 +431,7 @@ fn within(mut values: Vec<f64>) -> String {
     format!("× {:.4} [{low:.4}, {high:.4}]", median(values))
 }
 
-/// The time that processors were busy since the host started.
+/// Returns the processor time in use since the host started, in seconds.
 fn busy() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
     let ticks: Vec<f64> = stat
@@ -444,7 +444,7 @@ fn busy() -> f64 {
     (ticks.iter().sum::<f64>() - idle) / 100.0
 }
 
-/// How often the kernel ran the programs, and for how long.
+/// Returns how often the kernel ran the programs, and for how long.
 fn program_runs() -> (f64, f64) {
     const NAMES: [&str; 6] = [
         "softirq_entry",
@@ -483,7 +483,7 @@ fn overhead() {
     let _server = Ends(server);
     std::thread::sleep(Duration::from_millis(300));
     let time = seconds("IPERF_SECONDS", 4).to_string();
-    // Bits a second, and the time of processors for each bit.
+    // Bits per second, and processor time per bit.
     let send = |limit: &str| -> Option<(f64, f64)> {
         let before = busy();
         let output = setting
@@ -532,7 +532,7 @@ fn overhead() {
             within(costs),
             rates.len(),
         );
-        // The kernel's own account of the programs; taking it makes them a little slower.
+        // The kernel's own statistics of the programs, which slow the programs slightly.
         let (Some(_traced), Ok(_counting)) =
             (trace(), aya::sys::enable_stats(aya::sys::Stats::RunTime))
         else {

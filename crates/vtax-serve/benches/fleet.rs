@@ -1,9 +1,9 @@
-//! What the metrics of many hosts cost a server: `-- PROGRAM HOSTS GUESTS ROUNDS [scrape]`, where the program is
-//! `prometheus` or `victoria-metrics`. With `scrape` the server asks each host every 15 s, and a round is 15 s.
+//! Cost of the metrics of many hosts for a server: `-- PROGRAM HOSTS GUESTS ROUNDS [scrape]`, where the program is
+//! `prometheus` or `victoria-metrics`. With `scrape` the server scrapes each host every 15 s, and a round is 15 s.
 //!
-//! Every host has a ledger of its own that is replayed, in memory; what is pushed is what `vtax exporter`
-//! pushes. Rounds follow each other as fast as the server takes them, and what it used for one push is its
-//! own processor time, so that no load beside it is in the numbers.
+//! Every host has a ledger of its own, replayed in memory. The pushes are those of `vtax exporter`. Rounds follow each
+//! other as fast as the server accepts them. The cost of a push is the server's own processor time, so that no other
+//! load is included.
 
 #![allow(
     clippy::unwrap_used,
@@ -28,7 +28,7 @@ use vtax_serve::push::{self, Protocol, PushOptions, Pusher};
 use vtax_serve::roster::Roster;
 use vtax_serve::{Address, Own};
 
-/// What a dashboard of a fleet asks: of every guest's series, and of the records of
+/// The queries of a dashboard of a fleet: of every guest's series, and of the records of
 /// `contrib/prometheus/vtax-fleet.rules.yml`.
 const QUERIES: [(&str, &str, &str); 4] = [
     (
@@ -68,12 +68,12 @@ impl Running {
         Self(child.unwrap_or_else(|cause| panic!("{command:?}: {cause}")))
     }
 
-    /// Processor time so far, in seconds.
+    /// Returns the processor time so far, in seconds.
     fn cpu(&self) -> f64 {
         cpu_of(&format!("/proc/{}/stat", self.0.id()))
     }
 
-    /// The most memory that it held, in MiB.
+    /// Returns the peak resident memory, in MiB.
     fn most_memory(&self) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM"));
@@ -126,7 +126,7 @@ fn host(number: usize, guests: u32) -> (Host, Roster) {
     (host, Roster::new(2000))
 }
 
-/// What pushing costs the exporter of one host, the server aside: processor time a push.
+/// Prints the cost of pushes for the exporter of one host, without the server: processor time per push.
 fn own_cost(address: &str, guests: u32, directory: &Path) {
     const PUSHES: u32 = 500;
     let options = PushOptions {
@@ -262,7 +262,7 @@ fn main() {
         stored as f64 / samples as f64
     );
 
-    // Rules of VictoriaMetrics run in a program of their own.
+    // Rules of VictoriaMetrics run in a separate program.
     let _alert = (!is_prometheus).then(|| {
         let vmalert = Path::new(program).with_file_name("vmalert");
         Running::start(
@@ -271,7 +271,7 @@ fn main() {
                 .arg(format!("-datasource.url=http://{address}"))
                 .arg(format!("-remoteWrite.url=http://{address}"))
                 .args(["-httpListenAddr=127.0.0.1:18880", "-evaluationInterval=15s"])
-                // Its alerts go to nobody.
+                // Its alerts go to an address without a server.
                 .args([
                     "-datasource.queryStep=5m",
                     "-notifier.url=http://127.0.0.1:1",
@@ -289,14 +289,14 @@ fn main() {
         )
     };
     for (title, raw, recorded) in QUERIES {
-        // The record of single guests comes every five minutes.
+        // The record of single guests is written every five minutes.
         let deadline = Instant::now() + Duration::from_secs(420);
         while ask(recorded).1.contains("\"result\":[]") && Instant::now() < deadline {
             std::thread::sleep(Duration::from_secs(1));
         }
         let median = |query: &str| {
             let first = ask(query);
-            // What takes long varies little.
+            // A slow query varies little, so it runs once.
             let more = if first.0 > Duration::from_secs(3) {
                 0
             } else {
@@ -317,7 +317,7 @@ fn main() {
         );
     }
     println!("{:.0} MiB at most, queries included", server.most_memory());
-    // How long the rules took: theirs to tell.
+    // The duration of the rules, by the program that runs them.
     let (metrics, of_rules) = if is_prometheus {
         (
             format!("http://{address}/metrics"),
@@ -334,14 +334,14 @@ fn main() {
     }
 }
 
-/// The exporters of all hosts behind one address: which is asked is in the query.
+/// The exporters of all hosts behind one address. The query names the host.
 struct Exporters {
     config: PathBuf,
     asked: Arc<AtomicUsize>,
     _server: Server,
 }
 
-/// Between two scrapes of a host.
+/// Time between two scrapes of a host.
 const SCRAPE_EVERY: Duration = Duration::from_secs(15);
 
 impl Exporters {
@@ -356,7 +356,7 @@ impl Exporters {
             let (_, number) = request.target.rsplit_once("host-").unwrap();
             let number: usize = number.parse().unwrap();
             let mut host = fleet[number].lock().unwrap();
-            // Every scrape finds a pass of its own.
+            // Every scrape gets a new pass.
             let snapshot = host.0.pass(1_000_000 + number as u64);
             let listing = host.1.update(&snapshot);
             let shared = Shared::default();
@@ -398,7 +398,7 @@ impl Exporters {
         }
     }
 
-    /// Says what each round cost the server.
+    /// Prints the cost of each round for the server.
     fn watch(&self, server: &Running, rounds: usize) {
         for round in 0..rounds {
             let (cpu, asked) = (server.cpu(), self.asked.load(Ordering::Relaxed));

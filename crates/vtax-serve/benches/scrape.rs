@@ -1,6 +1,5 @@
-//! How long a scrape takes: 1,000 guests, every stage of a VM, over loopback, from connecting to
-//! the last byte. The guests exist in memory only; finding and reading real ones is measured where
-//! they are charged.
+//! Duration of a scrape of 1,000 guests with every stage of a VM, over loopback, from the connection to the last byte.
+//! The guests exist in memory only. The benchmarks of charging measure the discovery and reading of real guests.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! `vtax exporter`: passes on this thread, scrapes on the server's, and one shared snapshot between them. A scrape reads
-//! nothing of the host, so scrapers add no work. Each thread is sandboxed.
+//! `vtax exporter`: passes on this thread, scrapes on the server's, and one shared snapshot between them. A scrape
+//! reads nothing of the host, so scrapers add no work. Each thread is sandboxed.
 
 use crate::jail;
 use crate::metrics::{self, Own};
@@ -43,7 +43,7 @@ pub struct ExporterOptions {
     pub push: PushOptions,
 }
 
-/// Why the exporter ended.
+/// The reason that the exporter failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExporterError {
     /// It cannot listen.
@@ -182,8 +182,8 @@ impl Shared {
     }
 }
 
-/// Exports until `stop` is set. Its addresses and every new problem are logged. The calling thread is sandboxed for good
-/// ([`crate::jail`]).
+/// Exports until `stop` is set. Its addresses and every new problem are logged. The calling thread is sandboxed for
+/// good ([`crate::jail`]).
 ///
 /// # Errors
 /// When it cannot listen, or not read the host in its first pass. Later passes that fail are counted, and the last good
@@ -255,7 +255,7 @@ pub fn run(
     Ok(())
 }
 
-/// Memory of this process, by the kernel's own count of pages.
+/// Returns the resident memory of this process in bytes, by the kernel's count of pages.
 fn resident_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! A host that exists in memory only, for tests and benchmarks of what shows a ledger.
+//! A host in memory, for tests and benchmarks of the commands that read a ledger.
 
 use crate::snapshot::{GuestUse, Snapshot};
 use jiff::Timestamp;
@@ -9,7 +9,7 @@ use vtax_observe::charge::{
 use vtax_observe::guests::Platform;
 use vtax_observe::meter::PowerModel;
 
-/// The host. Every guest uses the same in a pass: a tenth of it hidden, a microjoule for each
+/// The host. Every guest uses the same processor time in a pass, a tenth of it hidden, and a microjoule for each
 /// nanosecond. The host itself uses as much as one guest, and half of that is unattributed.
 #[derive(Debug, Default)]
 pub struct Host {
@@ -20,7 +20,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// One whose first pass begins at this moment.
+    /// Creates a host whose first pass begins at `began`.
     pub fn since(began: Timestamp) -> Self {
         Self {
             began: Some(began),
@@ -28,17 +28,17 @@ impl Host {
         }
     }
 
-    /// A guest with a name of its own.
+    /// Starts a guest with a name made of its number.
     pub fn start(&mut self, number: u32) {
         self.start_named(number, &format!("guest-{number}"), Platform::Docker);
     }
 
-    /// A guest.
+    /// Starts a guest.
     pub fn start_named(&mut self, number: u32, name: &str, platform: Platform) {
         self.guests.push((number, name.to_owned(), platform));
     }
 
-    /// It ends, if it is there.
+    /// Ends a guest, if it is present.
     pub fn end(&mut self, number: u32) {
         self.guests.retain(|(other, ..)| *other != number);
         if let Some(gone) = self.totals.guests.remove(&number) {
@@ -47,8 +47,8 @@ impl Host {
         }
     }
 
-    /// One second in which every guest uses `time` nanoseconds, modelled as the counted method does: off by up to a
-    /// hundredth of it itself, and by a fiftieth in soft interrupts.
+    /// Takes a snapshot of one second in which every guest uses `time` nanoseconds. Times are modelled as by the
+    /// counted method: the error is up to a hundredth of `time` in the guest's own, and a fiftieth in soft interrupts.
     pub fn pass(&mut self, time: u64) -> Snapshot {
         let energy = |time: u64| Joules(time as f64 * 1e-6);
         let mut stages = Stages::default();

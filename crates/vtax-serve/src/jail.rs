@@ -1,6 +1,7 @@
-//! The sandboxes of the exporter's threads. Those that speak with clients and servers have no capability, and access to
-//! the files that they need (Landlock). The thread that reads the host keeps the capabilities for that, without Landlock,
-//! which would hide other processes from it. Each has the system calls that it makes, and no others (seccomp).
+//! The sandboxes of the exporter's threads. The threads that communicate with clients and servers have no capability,
+//! and access to the files that they need (Landlock). The thread that reads the host keeps the capabilities for that,
+//! without Landlock, which would hide other processes from it. Each thread has the system calls that it makes, and no
+//! others (seccomp).
 
 use std::path::Path;
 use vtax_jail::{
@@ -97,8 +98,8 @@ pub fn enter_pusher(queue: &Path, port: u16) -> Result<(), JailError> {
     calls.enforce()
 }
 
-/// Sandboxes the thread that reads the host. With `queues` it may write the queues of pushes, with `shares` also connect to
-/// sockets of any user, which guests read their shares from.
+/// Sandboxes the thread that reads the host. With `queues` it may write the queues of pushes, with `shares` also
+/// connect to sockets of any user, which guests read their shares from.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -116,7 +117,7 @@ pub fn enter_reader(queues: bool, shares: bool) -> Result<(), JailError> {
     let mut calls = Calls::of_a_server()?;
     calls.allow(&FILES);
     let writes = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC).unsigned_abs();
-    // Directories are opened by it where the kernel has it.
+    // Directories are opened by open(2) where the kernel has it.
     #[cfg(target_arch = "x86_64")]
     calls.allow_where(libc::SYS_open, &[Argument::has(1, writes, 0)])?;
     #[cfg(target_arch = "x86_64")]
@@ -141,7 +142,7 @@ pub fn enter_reader(queues: bool, shares: bool) -> Result<(), JailError> {
     ] {
         calls.allow_where(libc::SYS_bpf, &[Argument::is(0, command)])?;
     }
-    // The C library checks by it whether a process has a clock.
+    // The C library calls clock_getres(2) to check whether a process has a clock.
     calls.allow(&[libc::SYS_clock_getres]);
     // The cookie of a network namespace is read from inside it.
     calls.allow_where(libc::SYS_setns, &[Argument::is(1, libc::CLONE_NEWNET)])?;
@@ -152,7 +153,7 @@ pub fn enter_reader(queues: bool, shares: bool) -> Result<(), JailError> {
     for command in [libc::F_GETFD, libc::F_SETFD, libc::F_DUPFD_CLOEXEC] {
         calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
     }
-    // NVML reads meters by it.
+    // NVML reads meters by ioctl(2).
     calls.allow_where(libc::SYS_ioctl, &[Argument::has(1, 0xFF00, 0x4600)])?;
     calls.enforce()
 }

@@ -1,7 +1,7 @@
-//! A snapshot as metrics. `docs/charge-tools.md` has the table of names.
+//! The metric families of a snapshot, for scrapes and pushes. `docs/charge-tools.md` has the table of names.
 //!
-//! Everything is written from one immutable snapshot, so series of guests that are gone are gone,
-//! and the series of one scrape are of one moment.
+//! All families are written from one immutable snapshot: the series of one scrape are of one interval, and a guest
+//! that has ended has no series.
 
 use crate::roster::{Listing, Sum};
 use crate::snapshot::{GuestUse, Snapshot, softirq_source};
@@ -11,51 +11,51 @@ use vtax_observe::charge::{GuestTotals, Stage};
 use vtax_observe::guests::Platform;
 use vtax_observe::meter::Fit;
 
-/// What the exporter says of itself.
+/// Measurements of the exporter itself.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Own {
     /// Passes that succeeded.
     pub passes: u64,
     /// Passes that failed as a whole.
     pub failed: u64,
-    /// Since the snapshot that is shown was taken.
+    /// Time since the served snapshot was taken.
     pub since_pass: Duration,
-    /// The last pass took so long.
+    /// Duration of the last pass, in seconds.
     pub pass_seconds: f64,
-    /// How many guests may have series.
+    /// Limit on the number of guests that have series.
     pub max_guests: usize,
-    /// Memory that it holds now, where the kernel tells.
+    /// Resident memory of the exporter, in bytes; `None` where the kernel does not report it.
     pub resident_bytes: Option<u64>,
-    /// How pushing goes, for each place that is pushed to.
+    /// State of each push destination.
     pub pushes: Vec<PushState>,
 }
 
-/// How pushing to one server goes.
+/// State of pushing to one server.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PushState {
-    /// The server.
+    /// The server: the value of the label `to`.
     pub to: String,
-    /// What waits, in bytes on disk.
+    /// Size of the queue on disk, in bytes.
     pub queue_bytes: u64,
-    /// What waits.
+    /// Samples in the queue.
     pub queue_samples: u64,
-    /// How old the oldest is that waits.
+    /// Age of the oldest queued sample.
     pub oldest: Duration,
-    /// Requests that were answered well.
+    /// Requests that the server answered and that are not repeated.
     pub requests: u64,
-    /// Bodies of those requests, in bytes as they travel.
+    /// Size of the bodies of those requests as sent, in bytes.
     pub sent_bytes: u64,
-    /// Samples that the server took.
+    /// Samples that the server accepted.
     pub sent: u64,
-    /// Samples that it had already, by its own word.
+    /// Samples that the server already had, by its response.
     pub repeated: u64,
-    /// Samples that were dropped since the queue was full.
+    /// Samples that were dropped because the queue was full.
     pub dropped_full: u64,
-    /// Samples that the server will not take however often they are sent.
+    /// Samples that the server refuses however often they are sent.
     pub dropped_refused: u64,
-    /// Samples that the disk did not take or give back.
+    /// Samples that could not be written to or read from the disk.
     pub dropped_disk: u64,
-    /// Requests that are to be repeated: no answer, or one that says later.
+    /// Requests that are repeated: without a response, or with one that asks to retry later.
     pub failures: u64,
 }
 
@@ -66,7 +66,7 @@ pub fn write(snapshot: &Snapshot, listing: &Listing, own: &Own, format: Format) 
     out.finish()
 }
 
-/// The one list of families, for whoever takes them.
+/// Writes every metric family to `out`. Scrapes and pushes share this list.
 pub fn families(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing, own: &Own) {
     about(out, snapshot);
     guests(out, snapshot, listing);
@@ -137,7 +137,7 @@ fn about(out: &mut dyn Families, snapshot: &Snapshot) {
     }
 }
 
-/// The stages that a platform's guests can have: one that is always zero is no series.
+/// Returns whether guests of a platform can have a stage. A stage that is always zero has no series.
 fn has(platform: Platform, stage: Stage) -> bool {
     match stage {
         Stage::Vcpu | Stage::Softirq => true,
@@ -275,7 +275,7 @@ fn labels(guest: &GuestUse) -> [(&'static str, &str); 2] {
     [("guest", &guest.name), ("platform", guest.platform.name())]
 }
 
-/// Everything that is no guest's, so that the sums close.
+/// Writes the families of time and energy outside of listed guests, so that the sums close.
 fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     let totals = &snapshot.totals;
     let mut cpu = |name: &str, help: &str, samples: &[(&[(&str, &str)], f64)]| {

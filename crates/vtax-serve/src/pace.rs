@@ -1,14 +1,14 @@
-//! Waiting for the next interval, and ending early when asked.
+//! Waits for the next interval, with an early end on request.
 
 use rustix::event::{Timespec, poll};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The longest wait between two looks at the flag: a signal ends a wait at once, but one that
-/// arrives just before it begins does not.
+/// The longest wait between two checks of the flag. A signal ends a wait at once, but a signal just before a wait does
+/// not.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Moments an interval apart, without drift.
+/// Points in time that are one interval apart, without drift.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
     interval: Duration,
@@ -16,7 +16,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The first moment is one interval from now.
+    /// The first point is one interval from now.
     pub fn new(interval: Duration) -> Self {
         Self {
             interval,
@@ -24,12 +24,12 @@ impl Pace {
         }
     }
 
-    /// How long until the next moment; zero when it is past.
+    /// Returns the time until the next point; zero when it is past.
     pub fn left(&self) -> Duration {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Goes on to the next moment that is not past yet.
+    /// Advances to the next point that is not past.
     pub fn advance(&mut self) {
         self.next += self.interval;
         let now = Instant::now();
@@ -38,7 +38,7 @@ impl Pace {
         }
     }
 
-    /// Waits for the next moment; false when `stop` was set meanwhile.
+    /// Waits for the next point. Returns false when `stop` is set.
     pub fn wait(&mut self, stop: &AtomicBool) -> bool {
         loop {
             if stop.load(Ordering::SeqCst) {
@@ -49,13 +49,13 @@ impl Pace {
                 self.advance();
                 return true;
             }
-            // Interrupted or not: the loop looks at the clock and at the flag.
+            // Interrupted or not, the loop checks the clock and the flag.
             let _ = poll(&mut [], Some(&timespec(left.min(LOOK))));
         }
     }
 }
 
-/// For the kernel.
+/// Converts a duration for the kernel.
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),

@@ -1,4 +1,4 @@
-//! Kubernetes pods: the guests of each as one, and what a sandboxed pod costs beyond its containers.
+//! Kubernetes pods: the guests of each pod as one, and the overhead of a sandboxed pod beyond its containers.
 
 use crate::snapshot::{GuestUse, Snapshot};
 use std::collections::{BTreeMap, HashMap};
@@ -7,7 +7,7 @@ use vtax_core::Nanoseconds;
 use vtax_observe::charge::{Ledger, Modelled, Row, Stage};
 use vtax_observe::guests::Platform;
 
-/// The same interval with one guest for each pod, under the number of its first; other guests stay.
+/// Returns the same interval with one guest for each pod, under the number of its first guest. Other guests stay.
 #[must_use]
 pub fn by_pod(mut snapshot: Snapshot) -> Snapshot {
     let mut first: HashMap<String, u32> = HashMap::new();
@@ -32,7 +32,7 @@ pub fn by_pod(mut snapshot: Snapshot) -> Snapshot {
                 guests.insert(number, of_pod);
             }
             Some(of_pod) => {
-                // Only containers know the names.
+                // Only containers have the names of their pods.
                 if let (Some(name), Some(pod)) = (name(&guest.name), &of_pod.uuid)
                     && of_pod.name == *pod
                 {
@@ -80,21 +80,21 @@ fn name(of_container: &str) -> Option<String> {
     parts.next().map(|_| format!("{namespace}/{pod}"))
 }
 
-/// What a sandboxed pod costs beyond its containers: what its monitors do outside of the guest's code,
-/// and what they keep in memory besides the guest's own.
+/// The overhead of a sandboxed pod beyond its containers: the work of its monitors outside of the guest's code, and
+/// their memory besides the guest's own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overhead {
     /// The pod's UID.
     pub pod: String,
     /// `namespace/pod` where that is known, else the UID.
     pub name: String,
-    /// Processor time a second, in thousandths of a processor; rounded up, as one reserves it.
+    /// Processor time per second, in thousandths of a processor, rounded up for a reservation.
     pub cpu_millis: u64,
     /// Memory in MiB, rounded up; `None` where it cannot be read.
     pub memory_mib: Option<u64>,
 }
 
-/// The overhead of each pod of this interval that has a VM; pods of plain containers have none.
+/// Returns the overhead of each pod of this interval that has a VM. Pods of plain containers have none.
 pub fn overheads(snapshot: &Snapshot, proc: &Path) -> Vec<Overhead> {
     let mut found: BTreeMap<&str, (Nanoseconds, Option<u64>, String)> = BTreeMap::new();
     for guest in snapshot
@@ -132,7 +132,7 @@ pub fn overheads(snapshot: &Snapshot, proc: &Path) -> Vec<Overhead> {
         .collect()
 }
 
-/// The resident memory of a monitor without its largest mapping, which is the guest's.
+/// Returns the resident memory of a monitor without its largest mapping, which is the guest's memory.
 fn besides_guest_memory(proc: &Path, pid: u32) -> Option<u64> {
     let maps = std::fs::read_to_string(proc.join(pid.to_string()).join("smaps")).ok()?;
     let kib = |line: &str, name: &str| -> Option<u64> {
@@ -154,7 +154,7 @@ fn besides_guest_memory(proc: &Path, pid: u32) -> Option<u64> {
     (largest > 0).then(|| total.saturating_sub(of_largest).saturating_mul(1024))
 }
 
-/// A pod's overhead as a RuntimeClass takes it.
+/// A pod's overhead in the syntax of a RuntimeClass.
 impl std::fmt::Display for Overhead {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "overhead: {{podFixed: {{cpu: \"{}m\"", self.cpu_millis)?;

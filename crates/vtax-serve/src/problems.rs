@@ -1,8 +1,8 @@
-//! Problems that are reported once: passes find most of them again and again.
+//! Problems that are reported once, although most passes find them again.
 
 use std::collections::HashSet;
 
-/// Problems that are remembered: their texts may name guests, which come and go.
+/// Limit on the remembered problems: their texts may name guests, which start and end.
 const MAX_PROBLEMS: usize = 1000;
 
 /// The problems that were reported.
@@ -10,7 +10,7 @@ const MAX_PROBLEMS: usize = 1000;
 pub struct Problems(HashSet<String>);
 
 impl Problems {
-    /// Reports those that are new.
+    /// Reports the problems that are new.
     pub fn report_new<'a>(
         &mut self,
         problems: impl IntoIterator<Item = &'a String>,

@@ -1,5 +1,5 @@
-//! `vtax charge`: one record for each guest and stage of an interval, and for the host and what
-//! nobody can be charged for, so that the records of an interval add up to what was measured.
+//! `vtax charge`: one record for each guest and stage of an interval, for the host and for unattributed time. The
+//! records of an interval add up to its measured total.
 
 use crate::pace::Pace;
 use crate::pods;
@@ -14,16 +14,16 @@ use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{EnergyUse, Ledger, Modelled, Stage, Stages};
 
-/// How records are written.
+/// The format of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordFormat {
     /// One JSON object a line.
     Json,
-    /// Comma-separated values (RFC 4180) under one line of names.
+    /// Comma-separated values (RFC 4180) with a header line.
     Csv,
 }
 
-/// Whom a record charges.
+/// The party that a record charges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Party {
@@ -31,60 +31,59 @@ pub enum Party {
     Guest,
     /// The host's own work.
     Host,
-    /// Nobody: what no method could explain.
+    /// No party: time that no method could attribute.
     Unattributed,
 }
 
-/// One line of the bill.
+/// The charge of one party for one stage in one interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Record<'a> {
-    /// The interval's first moment (RFC 3339, UTC).
+    /// Start of the interval (RFC 3339, UTC).
     pub began: String,
-    /// Its last.
+    /// End of the interval (RFC 3339, UTC).
     pub ended: String,
-    /// Its length by the monotonic clock, which stands still while the host sleeps.
+    /// Length of the interval by the monotonic clock, which does not advance while the host sleeps.
     pub interval_seconds: f64,
-    /// Who is charged.
+    /// The charged party.
     pub party: Party,
-    /// The guest's name; empty for others.
+    /// The guest's name; empty for other parties.
     pub guest: &'a str,
-    /// What runs it.
+    /// The guest's platform; empty for other parties.
     pub platform: &'a str,
-    /// What manages it, where that shows.
+    /// The program that manages the guest; empty where it is unknown.
     pub manager: &'a str,
-    /// Its UUID, where it has one.
+    /// The guest's UUID; empty where it has none.
     pub uuid: &'a str,
-    /// Its number in this run: two guests of one name, one after the other, differ in it.
+    /// The guest's number in this run, which distinguishes two successive guests of one name.
     pub number: Option<u32>,
-    /// `vcpu`, `emulator`, `iothread`, `vhost`, `softirq`, `backend` of guests; `tasks` and
-    /// `softirq` of the host; `idle` for energy that the rule for idle energy put here.
+    /// `vcpu`, `emulator`, `iothread`, `vhost`, `softirq`, `backend` of guests; `tasks` and `softirq` of the host;
+    /// `idle` for energy that the rule for idle energy charges to the party.
     pub stage: &'static str,
-    /// Processor time.
+    /// Processor time, in seconds.
     pub cpu_seconds: f64,
-    /// Whether that was measured or modelled: counted soft interrupts are, and times that they were taken off.
+    /// Whether the time was measured or modelled. Counted soft interrupts are modelled, and so are the times that they
+    /// are subtracted from.
     pub cpu_source: Source,
-    /// Energy, where a meter tells it.
+    /// Energy in joules, where a meter reports it.
     pub energy_joules: Option<f64>,
-    /// Whether it was measured or modelled.
+    /// Whether the energy was measured or modelled.
     pub energy_source: Option<Source>,
-    /// How soft interrupts were charged.
+    /// The method that charges soft interrupts.
     pub method: &'static str,
-    /// What all records of the interval add up to, as measured.
+    /// The measured processor time of the interval: the sum of all its records.
     pub interval_cpu_seconds: f64,
-    /// The same for energy.
+    /// The energy of the interval: the sum of all its records.
     pub interval_energy_joules: Option<f64>,
-    /// How far a modelled time may be off: half the width of an interval that holds the true value in at least 9 of
-    /// 10 cases.
+    /// The error of a modelled time: half the width of an interval that holds the true value in at least 9 of 10 cases.
     pub cpu_error_seconds: Option<f64>,
-    /// The power model that computed the energy, with its date and how far it is off; `None` where the energy is
-    /// measured.
+    /// The power model that computed the energy, with its date and its error; `None` where the energy is measured.
     pub energy_model: Option<String>,
 }
 
-/// The names of the columns, in their order.
+/// The names of the columns, in order.
 const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules,cpu_error_seconds,energy_model";
 
-/// The records of one interval; by each method, where several were asked for.
+/// Returns the records of one interval, for each method where several are compared.
 pub fn records(snapshot: &Snapshot) -> Vec<Record<'_>> {
     let of = |(method, ledger)| of_method(snapshot, method, ledger);
     snapshot.ledgers().flat_map(of).collect()
@@ -165,7 +164,8 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
     records
 }
 
-/// Joules for each nanosecond of processor time: active energy goes by use. `None` without a meter.
+/// Returns the active energy per nanosecond of processor time, in joules: active energy is charged by use. `None`
+/// without a meter.
 fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
     let sum = ledger.sum().0 as f64;
     energy.map(|energy| {
@@ -174,13 +174,13 @@ fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
     })
 }
 
-/// A stage's name, its time, and how far that may be off where a model made it.
+/// A stage's name, its time, and the error of a modelled time.
 type StageTime = (&'static str, Nanoseconds, Option<Nanoseconds>);
 
-/// The guest's own code always, the other stages where there was any.
+/// Returns the guest's own code always, and every other stage whose time is not zero.
 fn stages(stages: &Stages, modelled: Option<Modelled>) -> Vec<StageTime> {
     let own = stages.total().saturating_since(stages.get(Stage::Softirq));
-    // What was taken off was taken off the stages in proportion, and so the error is theirs.
+    // Soft interrupts were subtracted from the stages in proportion to their times, and so is their error shared.
     let error = |stage: Stage, time: Nanoseconds| {
         let modelled = modelled?;
         if stage == Stage::Softirq {
@@ -201,12 +201,12 @@ fn stages(stages: &Stages, modelled: Option<Modelled>) -> Vec<StageTime> {
         .collect()
 }
 
-/// Times with an error are modelled.
+/// Returns the source of a time: a time with an error is modelled.
 fn source(error: Option<Nanoseconds>) -> Source {
     error.map_or(Source::Measured, |_| Source::Modelled)
 }
 
-/// One record a stage. What is in `energy` beyond the stages' active energy is idle energy.
+/// Appends one record for each stage. Energy beyond the stages' active energy is idle energy.
 fn split<'a>(
     into: &mut Vec<Record<'a>>,
     whom: &Record<'a>,
@@ -216,7 +216,7 @@ fn split<'a>(
 ) {
     let mut idle = energy.0;
     for (stage, time, error) in stages {
-        // Rounding must not charge more than there is.
+        // Limits the charge to the energy that is left, since times are rounded.
         let joules = active.map(|active| (active * time.0 as f64).min(idle));
         idle -= joules.unwrap_or(0.0);
         into.push(Record {
@@ -228,7 +228,7 @@ fn split<'a>(
             ..whom.clone()
         });
     }
-    // Crumbs of rounding are no idle energy.
+    // A remainder of rounding is not idle energy.
     if active.is_some() && idle > energy.0 * 1e-9 {
         into.push(Record {
             stage: "idle",
@@ -238,7 +238,7 @@ fn split<'a>(
     }
 }
 
-/// Writes the line of names, where the format has one.
+/// Writes the header line, where the format has one.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -249,8 +249,7 @@ pub fn write_header(format: RecordFormat, out: &mut impl Write) -> io::Result<()
     }
 }
 
-/// Writes one record as one line (a quoted name may hold anything but a line's end, since names
-/// are sanitised).
+/// Writes one record as one line. Names are sanitised, so a quoted name holds no line end.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -261,7 +260,7 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
             writeln!(out)
         }
         RecordFormat::Csv => {
-            // The JSON object's values, in its order, are the columns'.
+            // The columns are the fields of the JSON object, in its order.
             let Record {
                 began,
                 ended,
@@ -316,33 +315,33 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// What to write.
+/// Options of `vtax charge`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordOptions {
-    /// Of one set of records.
+    /// Length of the interval of one set of records.
     pub interval: Duration,
-    /// How many sets; until stopped where `None`.
+    /// Number of sets; `None` runs until stopped.
     pub count: Option<u64>,
-    /// How they are written.
+    /// The format of the records.
     pub format: RecordFormat,
-    /// Whom they charge.
+    /// The unit that the records charge.
     pub by: By,
 }
 
-/// Whom records charge.
+/// The unit that records charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum By {
     /// Each guest.
     #[default]
     Guest,
-    /// The guests of a Kubernetes pod as one; other guests each.
+    /// The guests of a Kubernetes pod together; every other guest alone.
     Pod,
 }
 
-/// Why it ended.
+/// The reason that a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordsError {
-    /// The output.
+    /// The output cannot be written.
     #[error("cannot write the records: {0}")]
     Write(#[from] io::Error),
     /// The host cannot be read.
@@ -350,12 +349,11 @@ pub enum RecordsError {
     Observe(#[from] ObserveError),
 }
 
-/// Writes the records of one interval after the other. When `stop` is set, the interval that has
-/// begun is written as short as it is, so that no time is lost between two runs but theirs.
+/// Writes the records of one interval after the other. When `stop` is set, the interval in progress is written at its
+/// present length, so that only the time between two runs is lost.
 ///
 /// # Errors
-/// When the host cannot be read in the first pass, or the output fails; a reader that went away
-/// (a closed pipe) is no failure.
+/// When the host cannot be read in the first pass, or the output fails. A closed pipe is not an error.
 pub fn run(
     mut watch: Watch,
     options: &RecordOptions,
@@ -480,7 +478,7 @@ mod tests {
             (own.cpu_source, own.cpu_error_seconds, own.energy_source),
             (Source::Modelled, Some(1e-8), Some(Source::Modelled))
         );
-        // Where the kernel accounts soft interrupts apart, nothing is taken off.
+        // Where the kernel accounts soft interrupts separately, nothing is subtracted.
         for row in &mut snapshot.ledger.rows {
             row.modelled = row.modelled.map(|modelled| Modelled {
                 own: None,

@@ -1,9 +1,8 @@
-//! Which guests get series of their own: all of them, up to a limit, so that a host which makes
+//! The selection of guests that get series of their own: all of them, up to a limit, so that a host which creates
 //! thousands of guests an hour cannot fill the database behind the exporter.
 //!
-//! A guest that has its series keeps them while it lives. The others are one sum until a place is
-//! free; what was in the sum by then stays there. Every sum only ever grows, and all of them
-//! together are the ledger's.
+//! A guest keeps its series while it lives. The other guests share one sum until a series is free. Their use up to then
+//! stays in that sum. Every sum only grows, and all sums together equal the ledger's total.
 
 use crate::snapshot::Snapshot;
 use std::collections::HashMap;
@@ -19,31 +18,31 @@ pub struct Sum {
     pub energy: Joules,
 }
 
-/// Who has series.
+/// The guests that have series.
 #[derive(Debug)]
 pub struct Roster {
     most: usize,
-    /// By number: what it had used when it got its series.
+    /// The use of each guest, by number, before it got its series.
     places: HashMap<u32, GuestTotals>,
     left_out: Sum,
     departed: Sum,
 }
 
-/// What is shown of one snapshot.
+/// The part of one snapshot that has series, and the sums of the rest.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Listing {
-    /// Guests with series: their place in the snapshot, and their totals since they have series.
+    /// Guests with series: their index in the snapshot, and their totals since they have series.
     pub listed: Vec<(usize, GuestTotals)>,
-    /// How many guests have none.
+    /// Number of guests without series.
     pub left_out: usize,
-    /// What guests used while they were here and had no series.
+    /// The use of guests while they lived without series.
     pub left_out_sum: Sum,
-    /// What guests that are gone used while they had series.
+    /// The use of ended guests while they had series.
     pub departed_sum: Sum,
 }
 
 impl Roster {
-    /// At most `most` guests get series.
+    /// Creates a roster that gives series to at most `most` guests.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -53,7 +52,7 @@ impl Roster {
         }
     }
 
-    /// Who is shown of the next snapshot.
+    /// Updates the selection, and returns the listing of the next snapshot.
     pub fn update(&mut self, snapshot: &Snapshot) -> Listing {
         let present: std::collections::HashSet<u32> =
             snapshot.guests.iter().map(|guest| guest.number).collect();
@@ -65,7 +64,7 @@ impl Roster {
             cpu: snapshot.totals.gone.stages.total(),
             energy: snapshot.totals.gone.energy,
         };
-        // In order of discovery: the oldest that waits gets the place.
+        // In order of discovery: the guest that waits longest gets the free series.
         for (index, guest) in snapshot.guests.iter().enumerate() {
             all.add(guest.total.stages.total(), guest.total.energy);
             if !self.places.contains_key(&guest.number) {
@@ -76,7 +75,7 @@ impl Roster {
                     continue;
                 }
                 free -= 1;
-                // What it used while it was left out is in that sum already.
+                // The sum of left-out guests already holds its use up to this interval.
                 let before = difference(&guest.total, &guest.used);
                 self.places.insert(guest.number, before);
             }
@@ -86,7 +85,7 @@ impl Roster {
                 listing.listed.push((index, since));
             }
         }
-        // What is in no other sum; rounding must not take back a billionth of a joule.
+        // The use that is in no other sum. Rounding must not decrease it by a billionth of a joule.
         let departed = all
             .cpu
             .0
@@ -108,7 +107,7 @@ impl Sum {
     }
 }
 
-/// `total` less `part` of it.
+/// Returns `total` minus its part `part`.
 fn difference(total: &GuestTotals, part: &GuestTotals) -> GuestTotals {
     let mut stages = Stages::default();
     for stage in vtax_observe::charge::Stage::CHARGED {

@@ -1,10 +1,10 @@
-//! A guest's own share, sent to it: its part of the host's ledger, a line of JSON an interval, over a virtio-serial port,
-//! which `vtax share` reads in the guest.
+//! A guest's own share, sent to it: its part of the host's ledger, one line of JSON per interval, over a virtio-serial
+//! port, which `vtax share` reads in the guest.
 //!
-//! The host's side of a port is a UNIX socket of the guest's monitor, `NAME.sock` in one directory. The process that
-//! listens there must be that monitor, or libvirt, so that no guest gets another's share by its name. Nothing is read from
-//! a port, so a guest has no influence. A write never waits: a guest that does not read misses lines, and at most one is
-//! kept for it.
+//! The host's side of a port is a UNIX socket of the guest's monitor, `NAME.sock` in one directory. The listening
+//! process must be that monitor, or libvirt, so that no guest gets another's share by its name. Nothing is read from
+//! a port, so a guest has no influence. A write never waits: a guest that does not read misses lines, and at most one
+//! line is kept for it.
 
 use crate::snapshot::{GuestUse, Snapshot};
 use rustix::io::Errno;
@@ -38,13 +38,13 @@ pub struct Share {
     pub interval_seconds: f64,
     /// The guest's processor time in the interval, with the host's work for it.
     pub cpu_seconds: f64,
-    /// The part that the guest itself cannot see.
+    /// The part of `cpu_seconds` that the guest itself cannot see.
     pub hidden_cpu_seconds: f64,
     /// Processor time since charging began.
     pub cpu_seconds_total: f64,
     /// Its part of the host's energy in the interval, where the host has a meter.
     pub energy_joules: Option<f64>,
-    /// The same since charging began.
+    /// Its part of the host's energy since charging began, where the host has a meter.
     pub energy_joules_total: Option<f64>,
     /// Whether the energy is measured or modelled.
     pub energy_source: Option<Source>,
@@ -138,7 +138,7 @@ struct Port {
 }
 
 impl Shares {
-    /// Those of the guests whose sockets are in `folder`.
+    /// Returns the ports of guests whose sockets are in `folder`.
     pub fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -250,7 +250,7 @@ impl Port {
     }
 }
 
-/// Why a guest cannot read its share.
+/// The reason that a guest cannot read its share.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
     /// The guest has no port.
@@ -260,10 +260,10 @@ pub enum ShareError {
     Port {
         /// The port.
         path: PathBuf,
-        /// Why.
+        /// The kernel's reason.
         cause: io::Error,
     },
-    /// The port broke.
+    /// The port cannot be read.
     #[error("cannot read the port: {0}")]
     Read(#[from] io::Error),
 }
@@ -361,7 +361,7 @@ mod tests {
         );
         let (mut port, _) = web.accept().unwrap();
         let (_never_read, _) = silent.accept().unwrap();
-        // A hostile one talks all the time: nobody listens.
+        // The exporter does not read from a port, even if the guest keeps writing.
         io::Write::write_all(&mut port, b"{\"version\":1}\n").unwrap_err();
         let mut told = shares(BufReader::new(port.try_clone().unwrap()));
         let first = told.next().unwrap().unwrap();
@@ -379,7 +379,7 @@ mod tests {
             began.elapsed() < Duration::from_secs(60),
             "it waited for somebody"
         );
-        // What is kept for the one that does not read is one line.
+        // One line is kept for the guest that does not read.
         let kept = &shares_of.ports[&2].left;
         assert!(!kept.is_empty() && kept.len() < 4096);
         assert_eq!(shares_of.ports.len(), 2);

@@ -1,5 +1,5 @@
-//! What one pass of the ledger found, with the guests' names: the one input of everything here.
-//! It never changes once taken, so that a table or a scrape is of one moment.
+//! The result of one pass of the ledger, with the guests' names: the one input of every command here. A snapshot never
+//! changes, so that a table or a scrape is of one interval.
 
 use crate::pace::Pace;
 use jiff::Timestamp;
@@ -13,20 +13,20 @@ use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::guests::{Guest, Platform, pod_of};
 use vtax_observe::meter::PowerModel;
 
-/// A guest, what it used in the interval and what it used since charging began.
+/// A guest with its use in the interval and its use since charging began.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GuestUse {
-    /// Never given again.
+    /// The guest's number, which is never reused.
     pub number: u32,
-    /// What runs it.
+    /// The platform that runs it.
     pub platform: Platform,
-    /// What manages it, where that shows.
+    /// The program that manages it, where it is known.
     pub manager: Option<&'static str>,
-    /// One harmless line; unique among a platform's guests of this moment.
+    /// A unique name among the present guests of its platform, on one line and without control characters.
     pub name: String,
-    /// The name that it was given. Others may have the same.
+    /// The given name, which other guests may have too.
     pub called: String,
-    /// Where it has one.
+    /// The UUID, where the guest has one.
     pub uuid: Option<String>,
     /// The UID of the Kubernetes pod that it is in or runs.
     pub pod: Option<String>,
@@ -36,15 +36,15 @@ pub struct GuestUse {
     pub group: Option<PathBuf>,
     /// Its number as a Xen domain.
     pub domain: Option<u32>,
-    /// In the interval.
+    /// Use in the interval.
     pub used: GuestTotals,
-    /// Since charging began.
+    /// Use since charging began.
     pub total: GuestTotals,
 }
 
 impl GuestUse {
-    /// The share of its time that neither it nor its owner sees, 0 to 1. `None` if it used none, or
-    /// if it is a VM whose monitor does not name its threads: then its own code is not told apart.
+    /// Returns the share of its processor time that neither it nor its owner sees, 0 to 1. `None` if it used none, or
+    /// if it is a VM whose monitor does not name its threads: then its own code cannot be distinguished.
     pub fn hidden(&self) -> Option<f64> {
         let stages = &self.used.stages;
         let is_known = stages.get(Stage::Vcpu).0 > 0 || !self.platform.is_vm();
@@ -56,29 +56,29 @@ impl GuestUse {
 /// One interval of the ledger.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// The interval's first moment, by the wall clock.
+    /// Start of the interval, by the wall clock.
     pub began: Timestamp,
-    /// Its last.
+    /// End of the interval, by the wall clock.
     pub ended: Timestamp,
-    /// The guests of its end, by number.
+    /// The guests at the end of the interval, by number.
     pub guests: Vec<GuestUse>,
-    /// The books of the interval; all zero in the first snapshot, which only begins one.
+    /// The ledger of the interval; all zero in the first snapshot, which only starts an interval.
     pub ledger: Ledger,
-    /// The books by other methods, to compare; empty unless both were asked for.
+    /// The ledgers by other methods, to compare; empty unless both methods were asked for.
     pub compared: Vec<(&'static str, Ledger)>,
-    /// The interval's energy, where a meter told it.
+    /// The interval's energy, where a meter reports it.
     pub energy: Option<EnergyUse>,
-    /// What the energy covers, and its flag.
+    /// The coverage and the source of the energy.
     pub energy_source: Option<(String, Source)>,
-    /// What computes it, where it is modelled.
+    /// The model that computes the energy, where it is modelled.
     pub power_model: Option<PowerModel>,
-    /// Since charging began.
+    /// Totals since charging began.
     pub totals: Totals,
-    /// How soft interrupts are charged.
+    /// The method that charges soft interrupts.
     pub method: &'static str,
     /// How the kernel accounts interrupts.
     pub irq_accounting: IrqAccounting,
-    /// What failed in this pass, and what works less well than it could; each a sentence.
+    /// Failures of this pass and limitations of this host, each in one sentence.
     pub problems: Vec<String>,
     /// This process's CPU time since charging began.
     pub own_cpu: Nanoseconds,
@@ -87,7 +87,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Every method's books, those that count first.
+    /// Returns the ledger of every method, the charging method first.
     pub fn ledgers(&self) -> impl Iterator<Item = (&'static str, &Ledger)> {
         let compared = self
             .compared
@@ -97,7 +97,7 @@ impl Snapshot {
     }
 }
 
-/// The flag of soft interrupt times: counted ones come from a model with weights.
+/// Returns the source of soft interrupt times: counted times come from a model with weights.
 pub fn softirq_source(method: &str) -> Source {
     if method == "traced" {
         Source::Measured
@@ -116,8 +116,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Nothing is read before the first [`Watch::pass`]. All passes belong on this thread, whose time
-    /// is what sampling costs.
+    /// Reads nothing before the first [`Watch::pass`]. All passes belong on the calling thread, whose time is the
+    /// cost of sampling.
     pub fn new(charger: Charger) -> Self {
         Self {
             charger,
@@ -127,21 +127,21 @@ impl Watch {
         }
     }
 
-    /// What works less well on this host than it could, and why; each a sentence.
+    /// Limitations of this host with their reasons, each in one sentence.
     pub fn notes(&self) -> &[String] {
         self.charger.notes()
     }
 
-    /// How soft interrupts are charged, and how the kernel accounts interrupts.
+    /// Returns the method that charges soft interrupts, and how the kernel accounts interrupts.
     pub fn method(&self) -> (&'static str, IrqAccounting) {
         (self.charger.method(), self.charger.irq_accounting())
     }
 
-    /// Takes a snapshot at once and then every `interval`, until `stop` is set. `take` gets each one, or
-    /// why there is none, and how long its pass took.
+    /// Takes a snapshot at once and then every `interval`, until `stop` is set. `take` gets each snapshot, or the
+    /// reason that there is none, and the duration of its pass.
     ///
     /// # Errors
-    /// When the first pass fails: then the host cannot be read at all.
+    /// When the first pass fails: the host cannot be read at all.
     pub fn run(
         &mut self,
         interval: Duration,

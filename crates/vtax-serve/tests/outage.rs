@@ -1,7 +1,7 @@
-//! Pushes into real servers that go away, lose their answers and come back: every sample is there
-//! afterwards, once. The ledger is a fake one, whose 600 intervals of a second pass in a moment; the
-//! queue, the sender and the servers are real. Needs Debian's packages `prometheus` and
-//! `victoria-metrics`; for OTLP those of Debian 13, which Debian 12's do not take.
+//! Pushes to real servers that stop, lose their answers and return: every sample arrives exactly once. The ledger is a
+//! fake, whose 600 intervals of a second take no time. The queue, the sender and the servers are real. The tests need
+//! Debian's packages `prometheus` and `victoria-metrics`; OTLP needs those of Debian 13, since those of Debian 12 do
+//! not accept it.
 
 use crate::common::{eventually, request};
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ use vtax_serve::push::{PushOptions, PushState, Pusher};
 use vtax_serve::roster::Roster;
 use vtax_testkit::skip;
 
-/// Of ten minutes at one a second.
+/// Passes of ten minutes at one a second.
 const MISSED: usize = 600;
 const BEFORE: usize = 60;
 const AFTER: usize = 60;
@@ -52,7 +52,7 @@ impl Kind {
             Self::VictoriaMetrics => command
                 .arg(format!("-storageDataPath={}", data.display()))
                 .arg(format!("-httpListenAddr=127.0.0.1:{port}"))
-                // Of several samples of one moment, one counts: that takes repeats away.
+                // One of several samples with the same time counts, which removes repeats.
                 .args(["-dedup.minScrapeInterval=1ms", "-search.latencyOffset=0s"]),
         };
         let child = command
@@ -74,8 +74,8 @@ impl Kind {
         running
     }
 
-    /// Prometheus dies at once: it has all that it took in its log. VictoriaMetrics has none, and would lose
-    /// the last seconds that it took; it is told to end.
+    /// Prometheus is killed: its log holds every sample that it accepted. VictoriaMetrics has no log and would lose the
+    /// samples of the last seconds, so it is terminated.
     fn stop(self, mut server: Running) {
         let signal = match self {
             Self::Prometheus => rustix::process::Signal::KILL,
@@ -117,7 +117,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// A way to the server on which every third answer that it took something is lost, and how many were.
+/// A proxy to the server that loses every third answer to accepted data, and the number of lost answers.
 fn lossy(port: u16) -> (u16, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let way = listener.local_addr().unwrap().port();
@@ -131,7 +131,7 @@ fn lossy(port: u16) -> (u16, Arc<AtomicU64>) {
             let mut answer = Vec::new();
             let ask = |answer: &mut Vec<u8>| {
                 let mut server = TcpStream::connect(("127.0.0.1", port))?;
-                // One request a connection.
+                // One request per connection.
                 write!(server, "{head}\r\nConnection: close\r\n\r\n")?;
                 server.write_all(&body)?;
                 server.read_to_end(answer)
@@ -179,7 +179,7 @@ fn drained(pusher: &Pusher) -> PushState {
     })
 }
 
-/// Pushes to a server of this kind, by this protocol at this path.
+/// Pushes to a server of this kind, by this protocol at this path, through an outage.
 fn outage(kind: Kind, (protocol, path): (&str, &str)) {
     let program = kind.program();
     let directory = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn outage(kind: Kind, (protocol, path): (&str, &str)) {
     }
     kind.stop(server);
     passes.push(&mut pusher, MISSED / 2);
-    // The exporter goes too, and what waits is the next one's.
+    // The exporter ends too, and the next one sends its queue.
     drop(pusher);
     let mut pusher = Pusher::start(&options).unwrap();
     passes.push(&mut pusher, MISSED / 2);
@@ -280,7 +280,7 @@ fn an_outage_of_victoria_metrics_by_otlp_loses_nothing_and_repeats_nothing() {
     outage(Kind::VictoriaMetrics, ("otlp", "/opentelemetry/v1/metrics"));
 }
 
-/// Whether this machine's VictoriaMetrics knows OTLP's path.
+/// Returns whether this machine's VictoriaMetrics accepts OTLP.
 fn takes_otlp() -> bool {
     let directory = tempfile::tempdir().unwrap();
     let port = free_port();

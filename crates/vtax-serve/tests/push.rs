@@ -1,4 +1,4 @@
-//! What is pushed to a server that answers in every way, and what becomes of it.
+//! Pushes to a server with every kind of answer, and the fate of the samples.
 
 use crate::common::{eventually, request};
 use std::io::Write;
@@ -14,7 +14,7 @@ use vtax_serve::{Own, Token};
 
 type Seen = Arc<Mutex<Vec<(Instant, String, Vec<u8>)>>>;
 
-/// A server that gives these answers in turn, the last one for ever, and what it was asked.
+/// A server that gives these answers in turn, the last one from then on, and the requests that it received.
 fn server(answers: &[&str]) -> (u16, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -78,11 +78,11 @@ fn drained(pusher: &Pusher) -> PushState {
     })
 }
 
-/// Pushes so many passes at a server with these answers, until none waits.
+/// Pushes `passes` passes to a server with these answers, until the queue is empty.
 fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
     let directory = tempfile::tempdir().unwrap();
     let (port, seen) = server(answers);
-    // All of them are queued when the first is sent.
+    // All passes are queued before the first is sent.
     let mut pusher = Pusher::start(&options(&remote_write(1), directory.path())).unwrap();
     let mut host = Host::default();
     host.start(1);
@@ -91,7 +91,7 @@ fn pushed(answers: &[&str], passes: usize) -> (PushState, Vec<String>, Seen) {
     }
     drop(pusher);
     let queued = only_queue(directory.path());
-    // The server's own is made, and gets what is queued.
+    // The queue of the server's address is created, and gets the queued passes.
     drop(Pusher::start(&options(&remote_write(port), directory.path())).unwrap());
     for queue in queues(directory.path()) {
         if queue != queued {
@@ -160,7 +160,8 @@ fn samples_that_a_server_calls_old_and_that_it_never_got_are_lost_and_said_to_be
         said[0].contains("refuses") && said[0].contains("out of order"),
         "{said:?}"
     );
-    // An answer that was lost may have been that they were taken; one that they were not, was not.
+    // A 500 leaves open whether the samples were accepted, so a later refusal counts as a repeat. A refusal alone does
+    // not.
     let (state, said) = pushed_anew(&["500 Internal Server Error|", old, old], 2);
     assert_eq!(state.repeated, state.dropped_refused);
     assert!(state.repeated > 0 && state.sent == 0, "{state:?}");

@@ -1,42 +1,43 @@
-//! How much quota a guest's share leaves it.
+//! The quota that a guest's share leaves it.
 //!
-//! What a quota limits is the time that the kernel accounts to the guest's group; what the share limits is what the
-//! ledger charges. The ratio of the two of the last seconds is the *price* of accounted time, so that share over price is
-//! the quota that keeps to it while the guest goes on as it did. What went beyond the share meanwhile is *owed* and
-//! taken off, so that the mean comes out right also where the host works for a guest that sleeps.
+//! A quota limits the time that the kernel accounts to the guest's group. The share limits the time that the ledger
+//! charges. The ratio of charged to accounted time over the last seconds is the *price* of accounted time. Share over
+//! price is the quota that keeps a guest with a steady load within its share. Charged time beyond the share is *owed*
+//! and subtracted, so that the mean is right also where the host works for a guest that sleeps.
 
-/// For how long the past counts, in seconds: long enough to be smooth, short beside what people look at.
+/// Time constant of the decay of past intervals, in seconds: smooth, and short for an observer.
 const MEMORY_S: f64 = 3.0;
 
-/// In how many seconds what is owed is taken back.
+/// Time in which owed time is recovered, in seconds.
 const HORIZON_S: f64 = 2.0;
 
-/// A guest may owe its share of so many seconds at most: what others send it must not stop it for longer afterwards.
+/// Limit on owed time, in seconds of the share: traffic from others must not stop a guest for longer afterwards.
 const MOST_OWED_S: f64 = 10.0;
 
-/// And may have so much in hand: what an interval missed by chance, and no savings.
+/// Limit on unused time, in seconds of the share: it covers the random error of an interval and allows no savings.
 const MOST_IN_HAND_S: f64 = 0.1;
 
-/// The least quota, in processors: with less no program answers within its kernel's time-outs.
+/// The smallest quota, in processors: with less, no program answers within the time-outs of its kernel.
 const LEAST: f64 = 0.01;
 
-/// The most, of the share. More than 1 where soft interrupts for others run on the guest's account.
+/// The largest quota, as a multiple of the share. It exceeds 1 since soft interrupts for others may run on the guest's
+/// account.
 pub(super) const MOST_OF_SHARE: f64 = 1.25;
 
-/// A guest's way to its share.
+/// The control loop of one guest.
 #[derive(Debug, Clone)]
 pub struct Controller {
     share: f64,
-    /// Seconds of the last few, by the kernel.
+    /// Time that the kernel accounted in the last seconds, decayed, in seconds.
     accounted: f64,
-    /// The same by the ledger.
+    /// Time that the ledger charged in the last seconds, decayed, in seconds.
     charged: f64,
-    /// In seconds; `None` until a quota is in force, before which nothing could keep to it.
+    /// Owed time in seconds; `None` until a quota is in force.
     owed: Option<f64>,
 }
 
 impl Controller {
-    /// `share` in processors.
+    /// Creates a controller for a share in processors.
     pub fn new(share: f64) -> Self {
         Self {
             share,
@@ -46,13 +47,13 @@ impl Controller {
         }
     }
 
-    /// What the guest may cost in all, in processors.
+    /// Returns the limit on the guest's total use, in processors.
     pub fn share(&self) -> f64 {
         self.share
     }
 
-    /// The quota in processors after an interval of `elapsed` seconds, in which the kernel accounted `accounted`
-    /// seconds to the guest's group and the ledger charged it `charged`.
+    /// Returns the quota in processors after an interval of `elapsed` seconds, in which the kernel accounted
+    /// `accounted` seconds to the guest's group and the ledger charged `charged` seconds to the guest.
     pub fn next(&mut self, accounted: f64, charged: f64, elapsed: f64) -> f64 {
         let share = self.share;
         let keep = (-elapsed / MEMORY_S).exp();
@@ -64,7 +65,7 @@ impl Controller {
         self.owed = Some(owed);
         let aim = (share - owed / HORIZON_S).max(0.0);
         let most = (share * MOST_OF_SHARE).max(LEAST);
-        // Without time of its own to speak of, nothing tells a price.
+        // The price is unknown when the guest has almost no time of its own.
         let price = if self.accounted > 1e-3 * MEMORY_S {
             self.charged / self.accounted
         } else {
@@ -83,8 +84,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The mean of what a guest costs from the tenth second on that wants `wants` processors of its own, for each
-    /// second of which the host works `rate` seconds, and `always` besides.
+    /// Returns the mean total use of a guest from the tenth second on. The guest's demand is `wants` processors. The
+    /// host works `rate` seconds for each second of the guest, and `always` seconds per second besides.
     fn mean(share: f64, wants: f64, rate: f64, always: f64) -> f64 {
         let mut controller = Controller::new(share);
         let (mut quota, mut sum) = (f64::INFINITY, 0.0);

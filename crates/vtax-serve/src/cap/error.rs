@@ -1,4 +1,4 @@
-//! Why a guest's time cannot be limited.
+//! Reasons that a guest's time cannot be limited.
 
 use std::path::PathBuf;
 use vtax_host::HostError;

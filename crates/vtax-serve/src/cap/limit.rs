@@ -12,9 +12,9 @@ use vtax_observe::guests::Hierarchy;
 /// A guest's limit.
 #[derive(Debug)]
 pub enum Limit {
-    /// That of a container, or of a VM whose monitor is a process of this host.
+    /// The quota of a container, or of a VM whose monitor is a process of this host.
     Group(Quota),
-    /// That of a Xen domain.
+    /// The cap of a Xen domain.
     Domain(DomainCap),
 }
 
@@ -30,7 +30,7 @@ impl Limit {
         }
     }
 
-    /// Whether it is still this guest's: a Xen domain gets another number when it reboots.
+    /// Returns whether the limit is still this guest's: a Xen domain gets another number when it reboots.
     pub fn is_of(&self, guest: &GuestUse) -> bool {
         match self {
             Self::Group(_) => true,
@@ -55,8 +55,8 @@ impl Limit {
         }
     }
 
-    /// Sets it, in processors, after a journal entry. A guest that is gone is no error. A value that another program has
-    /// set meanwhile stays, and is returned in words.
+    /// Sets the limit, in processors, after a journal entry. A guest that has ended is not an error. A value that
+    /// another program has set stays, and is returned in words.
     ///
     /// # Errors
     /// When it cannot be journalled, or the kernel or the hypervisor refuses it.
@@ -131,7 +131,7 @@ impl DomainCap {
             }
             None => journal.record_cap(self.domain, self.old, percent)?,
         };
-        // `xl` may set it even if it fails.
+        // `xl` may set the cap even if it fails.
         self.set = Some((recorded, ours));
         self.scheduler.set_cap(self.domain, percent)?;
         self.set = Some((recorded, percent));

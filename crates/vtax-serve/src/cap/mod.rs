@@ -1,11 +1,11 @@
-//! `vtax cap`: an allocation that counts the host's work. A quota limits a guest's own time and nothing of what the
-//! host does for it, so that of two guests of equal quotas the one with more I/O gets more of the machine
-//! (Cherkasova & Gardner, §5: what Xen's scheduler left open). Once an interval the ledger says what each guest cost
-//! in all, and its control group's quota is set so that its own time and the host's for it stay within its share
-//! together.
+//! `vtax cap`: an allocation of processor time that includes the host's work. A quota limits a guest's own time and
+//! none of the host's work for it: of two guests with equal quotas, the one with more I/O gets more of the machine
+//! (Cherkasova & Gardner, §5: left open by Xen's scheduler). Once an interval, the ledger gives the total cost of each
+//! guest, and the quota of its control group is set so that its own time and the host's time for it together stay
+//! within its share.
 //!
-//! Each guest goes its own way: [`Ledger`](vtax_observe::charge::Ledger) → [`Controller`] (how much quota its share
-//! leaves) → [`Limit`] (its group's file, or its cap under Xen, journalled before the first change).
+//! The data flow of each guest: [`Ledger`](vtax_observe::charge::Ledger) → [`Controller`] (the quota that its share
+//! leaves) → [`Limit`] (the file of its control group, or its cap under Xen, journalled before the first change).
 
 mod controller;
 mod error;
@@ -31,31 +31,31 @@ use vtax_observe::ObserveError;
 use vtax_observe::charge::Stage;
 use vtax_observe::guests::Hierarchy;
 
-/// So many guests that were held and are gone may stand in the journal: then all is undone and begun anew, so that a
-/// host whose guests come and go for months keeps a short one.
+/// Limit on the guests in the journal that have ended. Beyond it, all limits are restored and set anew, so that the
+/// journal stays short on a host whose guests come and go for months.
 const MOST_GONE: usize = 256;
 
-/// Whether a guest that had no limit has one now is looked at every so many intervals.
+/// Intervals between two checks whether a guest without a limit has one.
 const LOOK_AGAIN: u64 = 10;
 
-/// What to hold whom to.
+/// Options of `vtax cap`.
 #[derive(Debug, Clone)]
 pub struct CapOptions {
-    /// Between two looks at the ledger.
+    /// Time between two readings of the ledger.
     pub interval: Duration,
-    /// How many intervals; until stopped without it.
+    /// Number of intervals; `None` runs until stopped.
     pub count: Option<u64>,
-    /// Shares of guests by name, in processors; each guest of a name gets it.
+    /// Shares of guests by name, in processors. Each guest of a name gets the whole share.
     pub guests: BTreeMap<String, f64>,
-    /// The share of every other guest. `None`: the limit that it has, and none where it has none.
+    /// Share of every other guest. `None`: the limit of the guest, and no share where it has none.
     pub each: Option<f64>,
-    /// Only say what would be set.
+    /// Reports the quotas without setting a limit.
     pub is_rehearsal: bool,
-    /// JSON lines in place of a table.
+    /// Writes JSON lines instead of a table.
     pub json: bool,
 }
 
-/// What can end it.
+/// The reason that a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CapError {
     /// The output cannot be written.
@@ -67,18 +67,18 @@ pub enum CapError {
     /// A limit could not be journalled or restored.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// No control groups.
+    /// No control group hierarchy accounts processor time.
     #[error(
         "no control group hierarchy accounts CPU time (neither v1's cpuacct nor v2 is mounted): guests have no quota \
          here"
     )]
     NoGroups,
-    /// Guests that were named never came.
+    /// Some named guests were never held.
     #[error("{}", never_held(.names, .here))]
     NeverHeld {
-        /// The names of which no guest was held.
+        /// The names without a held guest.
         names: Vec<String>,
-        /// The guests that are there.
+        /// The names of the present guests.
         here: Vec<String>,
     },
 }
@@ -91,7 +91,7 @@ fn never_held(names: &[String], here: &[String]) -> String {
     )
 }
 
-/// Which guests there are.
+/// Lists the present guests in a sentence.
 fn in_words(here: &[String]) -> String {
     if here.is_empty() {
         "there are no guests".to_owned()
@@ -100,43 +100,43 @@ fn in_words(here: &[String]) -> String {
     }
 }
 
-/// A guest's interval; all in processors (seconds of processor time a second).
+/// A guest's use and quota in one interval, in processors (seconds of processor time per second).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Held<'a> {
-    /// The interval's last moment (RFC 3339, UTC).
+    /// End of the interval (RFC 3339, UTC).
     pub ended: String,
-    /// Its name.
+    /// The guest's name.
     pub guest: &'a str,
-    /// What it may cost in all.
+    /// Limit on its total use.
     pub share: f64,
-    /// What it cost in all.
+    /// Its total use.
     pub used: f64,
-    /// Of that its own code.
+    /// The part of `used` by its own code.
     pub own: f64,
-    /// Of that the host's work for it.
+    /// The part of `used` by the host's work for it.
     pub host: f64,
-    /// What its own time is limited to from now on.
+    /// Limit on its own time after the interval.
     pub quota: f64,
-    /// Whether that was set, as opposed to said.
+    /// Whether the quota was set, not only reported.
     pub is_set: bool,
 }
 
 struct Guest {
     limit: Limit,
     controller: Controller,
-    /// Since it is held, in seconds: processor time charged to it, and the time that passed.
+    /// Processor time charged since the guest is held, and the elapsed time, in seconds.
     charged: f64,
     span: f64,
-    /// Its last problem, said once.
+    /// The last reported problem, which is not repeated.
     problem: Option<String>,
     is_there: bool,
 }
 
-/// Holds guests to their shares until `stop` is set or `count` intervals are over; then every limit is what it was.
+/// Holds guests to their shares until `stop` is set or `count` intervals are over, then restores every limit.
 ///
 /// # Errors
 /// When the host cannot be read in the first pass, the journal cannot be written, or a limit cannot be restored. A
-/// guest whose limit cannot be set is said and left alone.
+/// guest whose limit cannot be set is reported and not changed.
 pub fn run(
     mut watch: Watch,
     options: &CapOptions,
@@ -172,7 +172,7 @@ pub fn run(
             Err(error) => say(&error.to_string()),
         }
     };
-    // Whatever happened, the limits are the operator's again.
+    // The limits are restored on every outcome.
     journal.undo_all()?;
     say_left(journal, say);
     cap.tell_means(say);
@@ -182,15 +182,15 @@ pub fn run(
 struct Cap<'a> {
     hierarchy: Hierarchy,
     options: &'a CapOptions,
-    /// By the guest's number, with its name.
+    /// Held guests with their names, by number.
     held: BTreeMap<u32, (String, Guest)>,
-    /// Guests that cannot be held, and why, said once.
+    /// Guests that cannot be held. The reason is reported once.
     refused: BTreeSet<u32>,
-    /// Guests that have no share, since they have no limit.
+    /// Guests without a share, since they have no limit.
     unlimited: BTreeSet<u32>,
     /// Names of which no guest was held yet.
     awaited: BTreeSet<String>,
-    /// How many guests of a name were there when that was said last.
+    /// Number of guests of a name at its last report.
     several: BTreeMap<String, usize>,
     /// The names of the last interval's guests.
     here: Vec<String>,
@@ -199,7 +199,7 @@ struct Cap<'a> {
     gone: usize,
 }
 
-/// The share that a guest was given by its unique name, or by the one that others may have too, and that name.
+/// Returns the share given for a guest's unique name, or for the name that others may share, with that name.
 fn named<'a>(options: &'a CapOptions, guest: &GuestUse) -> Option<(&'a String, f64)> {
     let names = [&guest.name, &guest.called];
     let mut shares = names
@@ -252,7 +252,7 @@ impl<'a> Cap<'a> {
             let Some(accounted) = held.limit.accounted(guest) else {
                 continue;
             };
-            // The first look at a guest only begins an interval.
+            // The first reading of a guest only starts an interval.
             if !std::mem::replace(&mut held.is_there, true) || span.0 == 0 {
                 continue;
             }
@@ -271,7 +271,7 @@ impl<'a> Cap<'a> {
                             "the limit of {}: {why}; that one is the guest's at the end",
                             guest.name
                         ));
-                        // From its new limit on it is held anew.
+                        // The guest is held again, from its new limit.
                         self.held.remove(&guest.number);
                         continue;
                     }
@@ -302,7 +302,7 @@ impl<'a> Cap<'a> {
         Ok(())
     }
 
-    /// Holds a guest from now on, where it has a share and a limit can be set.
+    /// Starts to hold a guest, where it has a share and a limit can be set.
     fn begin(&mut self, guest: &GuestUse, say: &mut dyn FnMut(&str)) {
         if self.refused.contains(&guest.number) || self.unlimited.contains(&guest.number) {
             return;
@@ -362,7 +362,7 @@ impl<'a> Cap<'a> {
         Ok(())
     }
 
-    /// Says who was named and is not here, and where nobody is held.
+    /// Reports named guests that are absent, and that no guest is held.
     fn tell_missing(&self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
         let is_here = |name: &&String| {
             let mut guests = snapshot.guests.iter();
@@ -381,7 +381,7 @@ impl<'a> Cap<'a> {
         }
     }
 
-    /// Says where one name is that of several guests.
+    /// Reports names that several guests have.
     fn tell_several(&mut self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
         for (name, share) in &self.options.guests {
             let of_name =
@@ -398,7 +398,7 @@ impl<'a> Cap<'a> {
     }
 
     /// # Errors
-    /// The names of which no guest was ever held.
+    /// When there are names of which no guest was held.
     fn check_named(self) -> Result<(), CapError> {
         if self.awaited.is_empty() {
             return Ok(());
@@ -427,7 +427,7 @@ fn names(snapshot: &Snapshot) -> Vec<String> {
     guests.map(|guest| guest.name.clone()).collect()
 }
 
-/// Says which limits are not what they were, since another program set them.
+/// Reports limits that were not restored, since another program set them.
 fn say_left(journal: &mut Journal, say: &mut dyn FnMut(&str)) {
     for left in journal.take_left() {
         say(&left.to_string());

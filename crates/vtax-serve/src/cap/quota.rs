@@ -24,7 +24,7 @@ pub struct Quota {
     file: PathBuf,
     /// Its content when it was found.
     old: String,
-    /// That in processors; `None` without a limit.
+    /// `old` in processors; `None` without a limit.
     before: Option<f64>,
     period_us: u64,
     v1: bool,
@@ -90,8 +90,8 @@ impl Quota {
         Some(Nanoseconds(self.used.advance(times.total.0).gain()).as_secs_f64())
     }
 
-    /// Sets it, in processors, after a journal entry. A group that is gone is no error. A value that another program has
-    /// set meanwhile stays, and is returned in words.
+    /// Sets the quota, in processors, after a journal entry. A group that has ended is not an error. A value that
+    /// another program has set stays, and is returned in words.
     ///
     /// # Errors
     /// When it cannot be journalled, or the kernel refuses it.
@@ -137,8 +137,8 @@ impl Quota {
     }
 }
 
-/// The highest group around a VM's that holds no process but its monitor: libvirt divides a machine's group, and a shell's
-/// group holds other programs too.
+/// Returns the highest group around a VM's that holds no process but its monitor: libvirt divides a machine's group,
+/// and a shell's group holds other programs too.
 fn own_group(mounted: &Path, group: &Path, monitor: Option<u32>) -> Result<PathBuf, LimitError> {
     let monitor = monitor.ok_or(LimitError::NoMonitor)?;
     let is_own = |group: &&Path| {
@@ -229,7 +229,7 @@ fn either_version_is_read_set_and_given_back() {
         assert_eq!(journal.undo_all().unwrap(), 1);
         assert_eq!(limit().trim(), files[0].1.trim());
         assert_eq!(journal.take_left(), []);
-        // v2's word for none.
+        // No limit, in the notation of v1 and v2.
         std::fs::write(
             group.join(files[0].0),
             if is_v1 { "-1" } else { "max 100000" },

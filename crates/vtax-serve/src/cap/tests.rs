@@ -1,4 +1,4 @@
-//! Whom a cap holds, and whose limit is in force at its end: fake guests in a tree that plays the kernel's.
+//! The guests that a cap holds, and the limit in force at its end: fake guests in a tree of files like the kernel's.
 
 use super::controller::MOST_OF_SHARE;
 use super::*;
@@ -34,7 +34,7 @@ impl Groups {
         fs::write(path.join(QUOTA), limit).unwrap();
     }
 
-    /// The group ends, and another is made at its path. The old one is kept, so that its inode is not given again.
+    /// Replaces a group by a new one at its path. The old one is kept, so that its inode is not reused.
     fn make_anew(&self, name: &str, limit: &str) {
         fs::rename(self.path(name), self.0.path().join("ended")).unwrap();
         self.make(name, limit);
@@ -59,7 +59,7 @@ impl Groups {
         Journal::open(&self.0.path().join("state")).unwrap()
     }
 
-    /// An interval of guests that are in the groups of their names.
+    /// Takes a snapshot of guests that are in the groups of their names.
     fn pass(&self, host: &mut Host) -> Snapshot {
         let mut snapshot = host.pass(200_000_000);
         for guest in &mut snapshot.guests {
@@ -83,7 +83,7 @@ fn options(guests: &[(&str, f64)]) -> CapOptions {
     }
 }
 
-/// Three intervals, after which limits are in force; what was said.
+/// Runs three intervals, after which limits are in force, and returns the messages.
 fn hold(cap: &mut Cap<'_>, groups: &Groups, host: &mut Host, journal: &mut Journal) -> String {
     let mut said = Vec::new();
     for _ in 0..3 {
@@ -212,12 +212,12 @@ fn a_group_that_is_made_anew_at_its_path_keeps_its_own_limit() {
     let mut cap = Cap::new(groups.hierarchy(), &options);
     hold(&mut cap, &groups, &mut host, &mut journal);
     groups.make_anew("web", "77000");
-    // The next `vtax cap` undoes what one that was killed had set.
+    // The next `vtax cap` restores the limits that a killed one had set.
     drop(journal);
     let said = end(&mut groups.journal());
     assert_eq!(groups.limit("web"), "77000");
     assert!(said.contains("made anew"), "{said}");
-    // One that goes on holds the new group and gives it its own limit back.
+    // A cap that continues holds the new group and restores its own limit.
     let mut journal = groups.journal();
     let mut cap = Cap::new(groups.hierarchy(), &options);
     hold(&mut cap, &groups, &mut host, &mut journal);

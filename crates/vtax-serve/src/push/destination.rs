@@ -35,7 +35,7 @@ impl Destination {
         self.url.split('?').next().unwrap_or_default().to_owned()
     }
 
-    /// A name for a directory: the same for the same address, and another for any other, the part after `?` included.
+    /// Returns a directory name that is unique to the address, the part after `?` included.
     pub(super) fn directory(&self) -> String {
         let protocol = match self.protocol {
             Protocol::RemoteWrite => "remote-write",
@@ -72,7 +72,7 @@ pub enum DestinationError {
     Url {
         /// The text.
         url: String,
-        /// What is wrong with it.
+        /// The fault of the text.
         cause: ureq::http::uri::InvalidUri,
     },
     /// Neither HTTP nor HTTPS.

@@ -1,7 +1,7 @@
 //! Pushes of what a scrape would return: Prometheus' remote write and OTLP, with a queue on disk.
 //!
-//! Each pass is queued first and sent from the queue, so an outage of the server, the network or the exporter loses nothing
-//! that fits into it. Samples keep the time of their pass.
+//! Each pass is queued first and sent from the queue, so an outage of the server, the network or the exporter loses
+//! nothing that fits into it. Samples keep the time of their pass.
 
 mod destination;
 mod queue;
@@ -44,7 +44,7 @@ pub struct PushOptions {
     pub queue_bytes: u64,
 }
 
-/// Why nothing can be pushed.
+/// The reason that nothing can be pushed.
 #[derive(Debug, thiserror::Error)]
 pub enum PushError {
     /// The token would be sent unencrypted.
@@ -64,7 +64,7 @@ pub enum PushError {
     Authorities {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         why: String,
     },
     /// The queue cannot be opened.
@@ -75,7 +75,7 @@ pub enum PushError {
         /// The kernel's reason.
         cause: io::Error,
     },
-    /// The kernel gives no thread.
+    /// The thread cannot be started.
     #[error("cannot start a thread that pushes: {0}")]
     Thread(#[source] io::Error),
     /// The thread cannot be sandboxed.
@@ -83,7 +83,7 @@ pub enum PushError {
     Jail(#[from] vtax_jail::JailError),
 }
 
-/// A snapshot as the body of one request, and how many samples are in it; for benchmarks of servers.
+/// Returns a snapshot as the body of one request, and its number of samples; for benchmarks of servers.
 #[doc(hidden)]
 pub fn body(
     protocol: Protocol,
@@ -118,7 +118,7 @@ struct Shared {
 struct Inside {
     queue: Queue,
     state: PushState,
-    /// Messages for the log that nobody has taken yet.
+    /// Messages for the log that were not taken yet.
     messages: Vec<String>,
     /// Set when the exporter ends: what cannot be sent until then stays on disk.
     until: Option<Instant>,
@@ -147,7 +147,7 @@ struct Line {
 /// The limit of the wait for queued passes and for a server's response when the exporter ends.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two checks of a thread that is to end.
+/// Time between two checks of a thread that is to end.
 const POLL: Duration = Duration::from_millis(5);
 
 impl Pusher {
@@ -267,8 +267,8 @@ impl Pusher {
         self.last = pass;
     }
 
-    /// Ends every series and waits up to [`END_TIMEOUT`] for the servers to take the queues; the rest stays on disk. Returns
-    /// the last messages.
+    /// Ends every series and waits up to [`END_TIMEOUT`] for the servers to take the queues; the rest stays on disk.
+    /// Returns the last messages.
     pub fn finish(mut self) -> Vec<String> {
         if !self.last.families.is_empty() {
             self.queue(Pass {

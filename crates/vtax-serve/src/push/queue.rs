@@ -1,14 +1,14 @@
-//! What was not pushed yet, on disk: it outlives outages, `kill -9` and restarts.
+//! The queue of samples to push, on disk. It survives outages, `kill -9` and restarts.
 //!
-//! A directory of segments. A segment is records one after the other:
+//! The queue is a directory of segments. A segment is a sequence of records:
 //!
 //! ```text
 //! 1 sent | 4 length of the payload | 4 CRC-32 of what follows | 8 time, ms | 4 samples | payload
 //! ```
 //!
-//! Numbers are little endian. `sent` is 1 in a record that was delivered, and says the same of all
-//! before it: delivering is a write of one byte, and there is no cursor to keep in step. The kernel
-//! writes to the disk when it likes: a power cut takes what it had not written yet.
+//! Numbers are little endian. `sent` is 1 in a delivered record, and marks all records before it as delivered too: a
+//! delivery writes one byte, and no separate cursor exists. The kernel decides when it writes to the disk: a power cut
+//! loses the records that it had not written.
 
 use rustix::fs::FlockOperation;
 use std::collections::VecDeque;
@@ -19,15 +19,15 @@ use std::path::Path;
 use vtax_files::Dir;
 
 const HEAD: usize = 21;
-/// Where the checksum's part of a head begins.
+/// Offset of the checksummed part of a record.
 const CHECKED: usize = 9;
-/// Dropping the oldest drops a segment: of this many, one is being written.
+/// Segments of a full queue, including the segment being written. Dropping the oldest records drops one segment.
 const SEGMENTS: u64 = 16;
 
 /// A record that was not delivered yet.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// Head and payload, in bytes.
+    /// Size of head and payload, in bytes.
     bytes: u64,
     samples: u32,
     time: i64,
@@ -38,23 +38,23 @@ struct Segment {
     number: u64,
     name: String,
     file: File,
-    /// All records of it, delivered or not.
+    /// Size of all records, delivered or not, in bytes.
     bytes: u64,
-    /// Where the first that was not delivered begins.
+    /// Offset of the first undelivered record.
     next: u64,
     waiting: VecDeque<Entry>,
 }
 
-/// The queue of one place that is pushed to.
+/// The queue of one push destination.
 #[derive(Debug)]
 pub(super) struct Queue {
     directory: Dir,
-    /// At most this many bytes.
+    /// Limit on the size of all segments, in bytes.
     limit: u64,
     segments: VecDeque<Segment>,
-    /// Given to the next segment.
+    /// Number of the next segment.
     number: u64,
-    /// Held for as long as this lives, so that no two exporters share a queue.
+    /// Lock held for the lifetime of the queue, so that two exporters cannot share it.
     _lock: File,
 }
 
@@ -64,18 +64,18 @@ pub(super) struct Batch {
     segment: u64,
     /// Payloads, oldest first.
     pub(super) records: Vec<Vec<u8>>,
-    /// In all of them.
+    /// Samples in all records.
     pub(super) samples: u64,
 }
 
 impl Queue {
-    /// Opens the queue in `directory`, which is made where it is missing. The second value says what was
-    /// damaged, a sentence each.
+    /// Opens the queue in `directory`, which is created where it is missing. The second value describes each damage in
+    /// one sentence.
     ///
     /// # Errors
     /// When the directory cannot be used, or another exporter uses it.
     pub(super) fn open(directory: &Path, limit: u64) -> io::Result<(Self, Vec<String>)> {
-        // Guests' names and use are nobody else's.
+        // The names and the use of guests are private.
         let directory = Dir::private(directory)?;
         let lock = directory.edit("lock")?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -111,11 +111,11 @@ impl Queue {
         Ok((queue, notes))
     }
 
-    /// Appends a record of `samples` of the moment `time`, in ms since 1970. Says how many samples were
+    /// Appends a record of `samples` samples at `time`, in ms since 1970. Returns the number of samples that were
     /// dropped to make room.
     ///
     /// # Errors
-    /// When it cannot be written. The queue is as it was before, without what was dropped.
+    /// When the record cannot be written. The queue is unchanged, except for dropped segments.
     pub(super) fn append(&mut self, time: i64, samples: u32, payload: &[u8]) -> io::Result<u64> {
         let mut record = vec![0; HEAD];
         record.extend_from_slice(payload);
@@ -145,7 +145,7 @@ impl Queue {
             return Err(io::Error::other("the queue has no segment"));
         };
         if let Err(cause) = segment.file.write_all_at(&record, segment.bytes) {
-            // A disk that is full may have taken a part.
+            // A full disk may have written a part of the record.
             let _ = segment.file.set_len(segment.bytes);
             return Err(cause);
         }
@@ -173,7 +173,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The oldest records: at least one, at most `most` and then no more than `bytes` together.
+    /// Returns the oldest records: at least one, at most `most`, and at most `bytes` together if there are several.
     ///
     /// # Errors
     /// When they cannot be read. See [`Queue::drop_oldest`].
@@ -212,10 +212,10 @@ impl Queue {
         Ok(Some(batch))
     }
 
-    /// Forgets a batch. One that was dropped meanwhile, to make room, is none of the queue's any more.
+    /// Removes a delivered batch. A batch that was dropped to make room is no longer in the queue.
     ///
     /// # Errors
-    /// When that cannot be written down: after a restart the batch would be pushed again.
+    /// When the delivery cannot be recorded: after a restart the batch would be pushed again.
     pub(super) fn done(&mut self, batch: &Batch) -> io::Result<()> {
         let is_last = self.segments.len() == 1;
         let Some(segment) = self.segments.front_mut() else {
@@ -243,7 +243,7 @@ impl Queue {
         Ok(self.directory.remove_file(name)?)
     }
 
-    /// Drops the oldest segment, of which nothing can be read any more. Says how many samples those were.
+    /// Drops the oldest segment, which cannot be read. Returns the number of its undelivered samples.
     pub(super) fn drop_oldest(&mut self) -> u64 {
         self.segments.pop_front().map_or(0, |segment| {
             let _ = self.directory.remove_file(&segment.name);
@@ -251,32 +251,32 @@ impl Queue {
         })
     }
 
-    /// What the segments take on disk.
+    /// Returns the size of all segments on disk, in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The time of the oldest record that was not delivered, in ms since 1970.
+    /// Returns the time of the oldest undelivered record, in ms since 1970.
     pub(super) fn oldest_time(&self) -> Option<i64> {
         let mut waiting = self.segments.iter().flat_map(|segment| &segment.waiting);
         waiting.next().map(|entry| entry.time)
     }
 
-    /// The time of the newest record that was not delivered, in ms since 1970.
+    /// Returns the time of the newest undelivered record, in ms since 1970.
     pub(super) fn newest_time(&self) -> Option<i64> {
         let waiting = self.segments.iter().flat_map(|segment| &segment.waiting);
         waiting.map(|entry| entry.time).max()
     }
 
-    /// Samples that wait.
+    /// Returns the number of undelivered samples.
     pub(super) fn samples(&self) -> u64 {
         self.segments.iter().map(Segment::samples).sum()
     }
 }
 
 impl Segment {
-    /// Reads a segment that an earlier exporter wrote, and cuts off what is not whole. It takes no memory for what
-    /// the file only claims to have.
+    /// Reads a segment of an earlier exporter and cuts off an incomplete tail. Allocates no memory for bytes that the
+    /// file only claims to hold.
     fn read(
         number: u64,
         name: String,
@@ -338,7 +338,7 @@ fn is_whole(record: &[u8]) -> bool {
     array(record, 5).map(u32::from_le_bytes) == record.get(CHECKED..).map(crc32fast::hash)
 }
 
-/// The next record of a segment, of at most `left` bytes, if it is whole, and whether it was delivered.
+/// Reads the next record of a segment, if it is complete and has at most `left` bytes, and whether it was delivered.
 fn next_record(from: &mut impl Read, left: u64) -> io::Result<Option<(Entry, bool)>> {
     let mut head = [0; HEAD];
     if left < HEAD as u64 {
@@ -502,7 +502,7 @@ mod tests {
         drop(queue);
         let path = directory.path().join("00000000000000000001.queue");
         let file = File::options().write(true).open(&path).unwrap();
-        // More than any machine has, also where it claims a record of 4 GiB.
+        // Larger than the memory of any machine, also where it claims a record of 4 GiB.
         file.set_len(1 << 42).unwrap();
         file.write_all_at(&u32::MAX.to_le_bytes(), HEAD as u64 + 4 + 1)
             .unwrap();
@@ -529,7 +529,7 @@ mod tests {
     }
 
     proptest! {
-        /// Wherever a write was cut off or a byte changed, what is before it stays.
+        /// Records before a truncated or changed byte remain readable.
         #[test]
         fn a_torn_or_damaged_tail_is_cut_and_said(at in 0usize..3210, flip in proptest::bool::ANY) {
             let directory = tempfile::tempdir().unwrap();
@@ -542,7 +542,7 @@ mod tests {
             let path = directory.path().join("00000000000000000001.queue");
             let mut content = fs::read(&path).unwrap();
             prop_assert_eq!(content.len(), 3210);
-            // A byte that says whether a record was delivered has no checksum.
+            // The `sent` byte of a record has no checksum.
             prop_assume!(!(flip && at % 321 == 0));
             if flip { content[at] ^= 0x55 } else { content.truncate(at) }
             fs::write(&path, content).unwrap();

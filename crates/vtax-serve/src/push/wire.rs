@@ -1,21 +1,21 @@
-//! What travels: a pass as the queue holds it, and batches of passes as Prometheus' remote write 1.0
-//! and as OTLP 1 over HTTP. Only the messages and fields that are written are here, with the numbers
-//! of `prometheus/prompb` and `opentelemetry-proto`.
+//! The wire formats: a pass as the queue holds it, and batches of passes as Prometheus remote write 1.0 and as OTLP 1
+//! over HTTP. Only the messages and fields in use are declared, with the numbers of `prometheus/prompb` and
+//! `opentelemetry-proto`.
 
 use prost::Message;
 use std::collections::HashMap;
 use vtax_http::metrics::{Families, Kind};
 
-/// Prometheus' staleness marker: a NaN that says that the series has ended.
+/// Prometheus' staleness marker: a NaN that marks the end of a series.
 pub(super) const STALE: u64 = 0x7ff0_0000_0000_0002;
 
-/// All samples of one moment.
+/// All samples of one pass.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Pass {
-    /// Since 1970.
+    /// Time of the samples, in ms since 1970.
     #[prost(int64, tag = "1")]
     pub(super) time_ms: i64,
-    /// When the counters began to count.
+    /// Start of the counters, in ms since 1970.
     #[prost(int64, tag = "2")]
     pub(super) start_ms: i64,
     #[prost(message, repeated, tag = "3")]
@@ -25,7 +25,7 @@ pub(super) struct Pass {
 /// A family with its samples.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Family {
-    /// With the kind's suffix.
+    /// Name with the suffix of the kind.
     #[prost(string, tag = "1")]
     pub(super) name: String,
     #[prost(bool, tag = "2")]
@@ -45,7 +45,7 @@ pub(super) struct Point {
     pub(super) value: f64,
 }
 
-/// A label: also remote write's.
+/// A label, in the queue and in remote write.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Message)]
 pub(super) struct Label {
     #[prost(string, tag = "1")]
@@ -64,7 +64,7 @@ impl Label {
 }
 
 impl Pass {
-    /// How many samples it has.
+    /// Returns the number of samples.
     pub(super) fn samples(&self) -> usize {
         self.families
             .iter()
@@ -72,7 +72,7 @@ impl Pass {
             .sum()
     }
 
-    /// Says of every series of `before` that is not in this pass that it has ended.
+    /// Adds a staleness marker for every series of `before` that is not in this pass.
     pub(super) fn end_missing(&mut self, before: &Self) {
         for old in &before.families {
             let of_same_name = |family: &&mut Family| family.name == old.name;
@@ -116,7 +116,7 @@ impl Families for Pass {
 
     fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
         if let Some(family) = self.families.last_mut() {
-            // A label that is empty is one that is not there.
+            // An empty label equals a missing one.
             let labels = labels.iter().filter(|(_, value)| !value.is_empty());
             family.samples.push(Point {
                 labels: labels
@@ -150,7 +150,7 @@ struct Sample {
     timestamp: i64,
 }
 
-/// Passes in order as one body of remote write: each series once, its samples in order.
+/// Encodes passes, in order, as one body of remote write. Each series appears once, with its samples in order.
 pub(super) fn remote_write(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
     let mut places: HashMap<(&str, &[Label]), usize> = HashMap::new();
     let mut timeseries: Vec<TimeSeries> = Vec::new();
@@ -277,7 +277,7 @@ struct NumberDataPoint {
 const CUMULATIVE: i32 = 2;
 const NO_RECORDED_VALUE: u32 = 1;
 
-/// What a server of OTLP answers.
+/// The response of an OTLP server.
 #[derive(Clone, PartialEq, Message)]
 struct ExportMetricsServiceResponse {
     #[prost(message, optional, tag = "1")]
@@ -292,7 +292,7 @@ struct PartialSuccess {
     error_message: String,
 }
 
-/// How many samples a server of OTLP refused of those that it took, and why.
+/// Returns the number of samples that an OTLP server rejected from an accepted request, and its reason.
 pub(super) fn rejected(body: &[u8]) -> Option<(u64, String)> {
     let partial = ExportMetricsServiceResponse::decode(body)
         .ok()?
@@ -314,7 +314,7 @@ fn nanoseconds(ms: i64) -> u64 {
     u64::try_from(ms).unwrap_or(0).saturating_mul(1_000_000)
 }
 
-/// UCUM, as OTLP's users expect it.
+/// Returns the UCUM code of a unit, which users of OTLP expect.
 fn ucum(unit: &str) -> String {
     match unit {
         "" => String::new(),
@@ -326,10 +326,10 @@ fn ucum(unit: &str) -> String {
     }
 }
 
-/// Passes in order as one body of OTLP. Metrics have the names that a scrape shows, which servers that
-/// make such names from OTLP's leave as they are. The labels of `own` are on every point, and `job` and
-/// `instance` are the resource's `service.name` and `service.instance.id` besides: some servers make the
-/// former of the latter, some do not.
+/// Encodes passes, in order, as one body of OTLP. Metrics have the names of a scrape, which servers that derive such
+/// names from OTLP's leave unchanged. The labels of `own` are attributes of every point. `job` and `instance` are also
+/// the resource's `service.name` and `service.instance.id`: some servers derive the labels from the resource, some do
+/// not.
 pub(super) fn otlp(passes: &[Pass], own: &[(String, String)]) -> Vec<u8> {
     let mut places: HashMap<&str, usize> = HashMap::new();
     let mut metrics: Vec<Metric> = Vec::new();
@@ -466,7 +466,7 @@ mod tests {
                 .filter(|sample| sample.value.to_bits() == STALE)
                 .count()
         };
-        // As the queue keeps it.
+        // As the queue stores it.
         let kept = Pass::decode(second.encode_to_vec().as_slice()).unwrap();
         let body = remote_write(std::slice::from_ref(&kept), &own());
         assert_eq!(ended(&WriteRequest::decode(body.as_slice()).unwrap()), 1);

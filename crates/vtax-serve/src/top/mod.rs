@@ -1,4 +1,4 @@
-//! `vtax top`: guests by what they truly cost the host.
+//! `vtax top`: guests by their full cost to the host.
 
 mod rows;
 mod table;
@@ -17,35 +17,35 @@ use table::{Line, Style, View};
 use terminal::Screen;
 use vtax_observe::ObserveError;
 
-/// How to show it.
+/// Options of `vtax top`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TopOptions {
-    /// Between passes.
+    /// Time between passes.
     pub interval: Duration,
-    /// One interval, then end.
+    /// Ends after one interval.
     pub once: bool,
-    /// One JSON object an interval instead of tables.
+    /// Writes one JSON object per interval instead of tables.
     pub json: bool,
     /// The order at the start.
     pub sort: Sort,
 }
 
-/// Why it ended.
+/// The reason that a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     /// The host cannot be read.
     #[error(transparent)]
     Observe(#[from] ObserveError),
-    /// The terminal or the output.
+    /// The terminal or the output failed.
     #[error("cannot show the table: {0}")]
     Show(#[from] io::Error),
 }
 
-/// Shows guests until `stop` is set or `q` is typed. A screen where there is a terminal for one,
-/// else a table each interval.
+/// Shows guests until `stop` is set or `q` is typed: on a screen where standard input and output are a terminal, else
+/// as one table per interval.
 ///
 /// # Errors
-/// When the host cannot be read, or the output fails; a reader that went away is no failure.
+/// When the host cannot be read, or the output fails. A closed pipe is not an error.
 pub fn run(mut watch: Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     let outcome = if options.once || options.json || !terminal::is_interactive() {
         print(&mut watch, options, stop)
@@ -90,7 +90,7 @@ fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(
     Ok(())
 }
 
-/// What does not work at all is a problem of every interval.
+/// Adds the limitations of this host, which are problems of every interval.
 fn add_notes(snapshot: &mut Snapshot, watch: &Watch) {
     snapshot.problems.extend(watch.notes().iter().cloned());
 }
@@ -103,7 +103,7 @@ struct Interactive {
     size: (usize, usize),
 }
 
-/// What a key does.
+/// The effect of a key.
 enum Next {
     Nothing,
     Redraw,
@@ -112,7 +112,7 @@ enum Next {
 }
 
 impl Interactive {
-    /// The first interval is a short one, so that there is something to see.
+    /// Starts with a short interval, so that the first screen has values.
     fn start(watch: &mut Watch, options: &TopOptions) -> Result<Self, TopError> {
         watch.pass()?;
         std::thread::sleep(options.interval.min(Duration::from_millis(250)));
@@ -132,7 +132,7 @@ impl Interactive {
 
     fn run(mut self, watch: &mut Watch, stop: &AtomicBool) -> Result<(), TopError> {
         self.draw()?;
-        // Signals end a wait; one just before it is seen after this long.
+        // A signal ends a wait; a signal just before the wait is noticed after this time.
         let look = Duration::from_millis(250);
         while !stop.load(Ordering::SeqCst) {
             let mut redraw = self.screen.size() != self.size;
@@ -150,7 +150,7 @@ impl Interactive {
             }
             if self.pace.left().is_zero() {
                 self.pace.advance();
-                // Also while paused, so that the first interval afterwards is as long as others.
+                // A pass is taken while paused too, so that the first interval afterwards is as long as others.
                 let mut snapshot = watch.pass()?;
                 if !self.view.paused {
                     add_notes(&mut snapshot, watch);
@@ -193,7 +193,7 @@ impl Interactive {
         Next::Redraw
     }
 
-    /// Ctrl-Z: the shell gets its terminal back until it continues this process.
+    /// Suspends on Ctrl-Z: the shell gets its terminal back until it continues this process.
     fn suspend(self) -> io::Result<Self> {
         let Self {
             screen,
@@ -224,16 +224,15 @@ impl Interactive {
     }
 }
 
-/// The lines as one write: over what was there before, without a flicker. A line is erased before it
-/// is written: after one as wide as the screen the cursor is still on its last character, which
-/// erasing would take.
+/// Returns the lines as one write over the earlier frame, without a flicker. A line is erased before it is written:
+/// after a line as wide as the screen, the cursor is still on its last character, which erasing would remove.
 fn frame(lines: &[Line]) -> String {
     let mut frame = String::from("\x1b[H");
     for (index, line) in lines.iter().enumerate() {
         if index > 0 {
             frame.push_str("\r\n");
         }
-        // The last one takes along what an earlier, higher screen left below it.
+        // The last line also erases the rows below it, left by an earlier, higher screen.
         let erase = if index + 1 < lines.len() { "K" } else { "J" };
         let style = match line.style {
             Style::Plain => "",
@@ -255,11 +254,11 @@ enum Pressed {
     PageDown,
     Home,
     End,
-    /// A key that means nothing here; what it sends must not be taken for letters.
+    /// A key without a function. The rest of its sequence must not be taken for letters.
     Other,
 }
 
-/// The keys in what a terminal sent at once.
+/// Returns the keys in one read from a terminal.
 fn keys(typed: &[u8]) -> Vec<Pressed> {
     let mut keys = Vec::new();
     let mut rest = typed;

@@ -1,4 +1,4 @@
-//! A snapshot as rates: what the table and its JSON show.
+//! A snapshot as rates, for the table and its JSON.
 
 use crate::snapshot::{Snapshot, softirq_source};
 use serde::Serialize;
@@ -7,15 +7,15 @@ use std::str::FromStr;
 use vtax_core::{Nanoseconds, Source};
 use vtax_observe::charge::{Modelled, Stage, Stages};
 
-/// What a row is of.
+/// The party of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Party {
-    /// Everything: the sum of all other rows.
+    /// The whole host: the sum of all other rows.
     All,
     /// The host's own work.
     Host,
-    /// What nobody can be charged for.
+    /// Use that no party can be charged for.
     Unattributed,
     /// A guest.
     Guest,
@@ -24,31 +24,31 @@ pub enum Party {
 /// One row. Percentages of processor time are of one processor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is of.
+    /// The party.
     pub party: Party,
     /// The guest's name.
     pub name: String,
-    /// What runs the guest; empty for other rows.
+    /// The guest's platform; empty for other rows.
     pub platform: &'static str,
     /// The guest's number.
     pub number: Option<u32>,
-    /// All stages.
+    /// Processor time of all stages.
     pub cpu_percent: f64,
-    /// How far that may be off, where a model made a part of it.
+    /// The error of `cpu_percent`, where a part of it is modelled.
     pub cpu_error_percent: Option<f64>,
-    /// By stage; nothing for rows that have no stages.
+    /// Processor time by stage; empty for rows without stages.
     pub stage_cpu_percent: StagePercents,
-    /// The share of its own time that a guest does not see.
+    /// The share of its processor time that a guest does not see.
     pub hidden_percent: Option<f64>,
-    /// Power, where a meter tells it.
+    /// Power, where a meter reports it.
     pub watts: Option<f64>,
-    /// Packets that it received, a second.
+    /// Received packets per second.
     pub received_packets_per_second: Option<f64>,
-    /// Packets that it sent, a second.
+    /// Sent packets per second.
     pub sent_packets_per_second: Option<f64>,
-    /// Block requests, a second.
+    /// Block requests per second.
     pub block_requests_per_second: Option<f64>,
-    /// VM exits, a second, where the kernel shows them.
+    /// VM exits per second, where the kernel shows them.
     pub exits_per_second: Option<f64>,
 }
 
@@ -82,7 +82,7 @@ impl StagePercents {
         }
     }
 
-    /// One of them.
+    /// Returns the percentage of one stage.
     pub fn get(&self, stage: Stage) -> Option<f64> {
         match stage {
             Stage::Vcpu => self.vcpu,
@@ -96,26 +96,26 @@ impl StagePercents {
     }
 }
 
-/// An interval.
+/// The rates of one interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rates {
-    /// When it ended (RFC 3339, UTC).
+    /// End of the interval (RFC 3339, UTC).
     pub at: String,
-    /// How long it was.
+    /// Length of the interval.
     pub interval_seconds: f64,
-    /// How soft interrupts are charged.
+    /// The method that charges soft interrupts.
     pub method: &'static str,
-    /// Whether their times are measured or modelled.
+    /// Whether soft interrupt times are measured or modelled.
     pub softirq_source: Source,
     /// How the kernel accounts interrupts: `exact`, `native`, `sampled` or `unknown`.
     pub irq_accounting: &'static str,
-    /// What the energy covers.
+    /// The coverage of the energy.
     pub energy_covers: Option<String>,
-    /// Whether it is measured or modelled.
+    /// Whether the energy is measured or modelled.
     pub energy_source: Option<Source>,
-    /// Everything, the host, the unattributed; then the guests.
+    /// The whole host, the host's own work, the unattributed use; then the guests.
     pub rows: Vec<Row>,
-    /// What failed; each a sentence.
+    /// Problems, each in one sentence.
     pub problems: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ fn per_second(amount: f64, span: Nanoseconds) -> f64 {
 }
 
 impl Rates {
-    /// Of a snapshot; guests in the order of `sort`.
+    /// Computes the rates of a snapshot, with guests in the order of `sort`.
     pub fn of(snapshot: &Snapshot, sort: Sort) -> Self {
         let ledger = &snapshot.ledger;
         let span = ledger.span;
@@ -279,9 +279,9 @@ impl FromStr for Key {
 /// An order of guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sort {
-    /// By what: the largest first, names from A.
+    /// The key: the largest value first, names in ascending order.
     pub key: Key,
-    /// The other way round.
+    /// Whether the order is reversed.
     pub reversed: bool,
 }
 
@@ -296,7 +296,7 @@ impl Default for Sort {
 
 impl Sort {
     fn order(self, rows: &mut [Row]) {
-        // Rows without a value are last; equal ones keep one order from interval to interval.
+        // Rows without a value are last. Equal rows keep one order from interval to interval.
         rows.sort_by(|a, b| {
             let by_value = match (a.value(self.key), b.value(self.key)) {
                 (Some(a), Some(b)) => b.total_cmp(&a),
@@ -317,7 +317,7 @@ impl Sort {
 }
 
 impl Row {
-    /// What a column of the table shows of it; nothing for its name.
+    /// Returns the value of a column; `None` for the name.
     pub fn value(&self, key: Key) -> Option<f64> {
         match key {
             Key::Cpu => Some(self.cpu_percent),
@@ -330,7 +330,7 @@ impl Row {
         }
     }
 
-    /// In both directions.
+    /// Returns the packets per second in both directions.
     pub fn packets_per_second(&self) -> Option<f64> {
         match (
             self.received_packets_per_second,

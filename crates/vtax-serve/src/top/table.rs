@@ -1,31 +1,30 @@
-//! The table: rows as lines of text that fit any width from 80 columns up. Narrower terminals see
-//! its left part.
+//! The table: rows as lines of text that fit any width from 80 columns up. A narrower terminal shows its left part.
 
 use super::rows::{Key, Party, Rates, Row, Sort};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use vtax_observe::charge::Stage;
 
-/// What a line is, for whoever colours it.
+/// The kind of a line, for its colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Plain.
+    /// A line of values.
     Plain,
     /// The names of the columns.
     Heading,
-    /// Beside the point: problems, help.
+    /// Secondary text: problems, help.
     Faint,
 }
 
 /// A line of the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// At most as wide as the screen.
+    /// Text that is at most as wide as the screen.
     pub text: String,
-    /// How it looks.
+    /// The kind of the line.
     pub style: Style,
 }
 
-/// The columns of numbers: heading, width, what they show. With a space before each, the platform and 14 columns for the name,
+/// The columns of numbers: heading, width, key. With a space before each, the platform and 14 columns for the name,
 /// they are 80 columns wide.
 const COLUMNS: [(&str, usize, Key); 11] = [
     ("CPU%", 5, Key::Cpu),
@@ -41,7 +40,7 @@ const COLUMNS: [(&str, usize, Key); 11] = [
     ("EXITS", 5, Key::Exits),
 ];
 
-/// How far `CPU%` may be off, on screens that are so wide.
+/// The column of the error of `CPU%`, on screens of at least `WIDTH_WITH_ERROR` columns.
 const ERROR: (&str, usize) = ("±CPU%", 5);
 const WIDTH_WITH_ERROR: usize = 100;
 
@@ -49,23 +48,23 @@ const PLATFORM_WIDTH: usize = 6;
 const LEAST_NAME: usize = 14;
 const MOST_NAME: usize = 48;
 
-/// How the table is looked at.
+/// The state of the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct View {
-    /// Columns of the screen.
+    /// Width of the screen, in columns.
     pub width: usize,
-    /// Its lines; all guests are shown where `None`.
+    /// Height of the screen, in lines; `None` shows all guests.
     pub height: Option<usize>,
-    /// Guests that are scrolled off above.
+    /// Number of guests that are scrolled off above.
     pub skipped: usize,
     /// The order of guests.
     pub sort: Sort,
-    /// No new intervals are shown.
+    /// Whether new intervals are not shown.
     pub paused: bool,
 }
 
 impl View {
-    /// How many guests fit.
+    /// Returns the number of guests that fit.
     pub fn room(&self) -> usize {
         // Two lines of summary, the heading, three sums, the help.
         self.height
@@ -73,7 +72,7 @@ impl View {
     }
 }
 
-/// The screen.
+/// Returns the lines of the screen.
 pub fn lines(rates: &Rates, view: &View) -> Vec<Line> {
     let mut lines = vec![
         line(summary(rates, view), Style::Plain),
@@ -125,7 +124,7 @@ fn guests(rates: &Rates) -> usize {
 }
 
 fn summary(rates: &Rates, view: &View) -> String {
-    // The day is the reader's own.
+    // The time of day, without the date.
     let time = rates.at.get(11..19).unwrap_or("");
     let busy = rates.rows.first().map_or(0.0, |row| row.cpu_percent);
     let power = match (
@@ -136,7 +135,7 @@ fn summary(rates: &Rates, view: &View) -> String {
         _ => "no meter".to_owned(),
     };
     let what = if view.paused { "PAUSED" } else { "vtax top" };
-    // What counting is worth depends on it; tracing does not.
+    // The accuracy of counting depends on the kernel's accounting; that of tracing does not.
     let method = match rates.method {
         "counted" if shows_error(view) => format!("counted/{}", rates.irq_accounting),
         method => method.to_owned(),
@@ -194,7 +193,7 @@ fn heading(view: &View) -> String {
     );
     for (heading, width, key) in COLUMNS {
         let heading = match key == view.sort.key {
-            // Where there is room for a mark, it does not cover the name.
+            // The mark does not cover the name where the column is wide enough.
             true => format!("{mark}{heading}").chars().take(width).collect(),
             false => heading.to_owned(),
         };
@@ -225,7 +224,7 @@ fn row_text(row: &Row, view: &View) -> String {
     text
 }
 
-/// A platform in six columns.
+/// Returns a platform's name in at most six columns.
 fn short(platform: &str) -> &str {
     match platform {
         "cloud-hypervisor" => "clh",
@@ -236,7 +235,7 @@ fn short(platform: &str) -> &str {
     }
 }
 
-/// `text` in at most `width` columns, filled up to it where `fill`.
+/// Returns `text` in at most `width` columns, padded to `width` where `fill` is set.
 fn fit(text: &str, width: usize, fill: bool) -> String {
     let whole = text.width();
     let mut fitted = String::new();
@@ -264,7 +263,7 @@ fn fit(text: &str, width: usize, fill: bool) -> String {
     fitted
 }
 
-/// A number in at most `width` (4 or more) columns, with as many digits as fit.
+/// Returns a number in at most `width` (4 or more) columns, with as many digits as fit.
 fn figure(value: f64, width: usize) -> String {
     if !value.is_finite() {
         return "?".to_owned();
@@ -281,7 +280,7 @@ fn figure(value: f64, width: usize) -> String {
         (1e15, "P"),
     ] {
         for digits in [2, 1, 0] {
-            // Two digits after the point are enough, and a suffix needs but one.
+            // Two decimal places are enough, and one is enough before a suffix.
             if digits == 2 && !suffix.is_empty() {
                 continue;
             }
@@ -390,8 +389,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever guests are called and use, no line is wider than the screen or holds a control
-        /// character, and there are as many as fit.
+        /// For all names and uses of guests, no line is wider than the screen or holds a control character, and there
+        /// are as many lines as fit.
         #[test]
         fn every_line_fits_every_screen(
             names in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..12),

@@ -1,5 +1,4 @@
-//! The terminal, taken over and given back as it was found: at the end, on an error, on a panic of
-//! any thread.
+//! The terminal of a screen, and its restoration at the end, on an error and on a panic of any thread.
 
 use crate::pace::timespec;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -12,20 +11,20 @@ use std::io::{self, Write};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
-/// The other screen, no cursor, no wrapping at the right edge.
+/// Enters the alternate screen, hides the cursor and disables wrapping at the right edge.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l";
-/// All of it undone, colours too.
+/// Reverts `ENTER` and resets colours.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// How the terminal was before; set while it is taken over.
+/// The terminal's settings before the screen; set while a screen is in use.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Whether there is a terminal to show a screen on and to read keys from.
+/// Returns whether there is a terminal for a screen and for its keys.
 pub fn is_interactive() -> bool {
     isatty(io::stdin()) && isatty(io::stdout())
 }
 
-/// The columns of the terminal at standard output; 80 where it is none.
+/// Returns the columns of the terminal at standard output; 80 without a terminal.
 pub fn width() -> usize {
     size().0
 }
@@ -39,20 +38,20 @@ fn size() -> (usize, usize) {
     }
 }
 
-/// A terminal that is taken over until this is dropped.
+/// A terminal in screen mode until this is dropped.
 #[derive(Debug)]
 pub struct Screen(());
 
 impl Screen {
-    /// Takes it over: no echo, keys as they are typed, Ctrl-C and Ctrl-Z as keys.
+    /// Enters screen mode: no echo, unbuffered keys, Ctrl-C and Ctrl-Z as keys.
     ///
     /// # Errors
-    /// When there is no terminal or it went away.
+    /// When there is no terminal or it was closed.
     pub fn enter() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
-            // First the terminal, then the message: on the other screen nobody would see it.
+            // The terminal is restored before the message is printed, which would be lost on the alternate screen.
             std::panic::set_hook(Box::new(move |panic| {
                 restore();
                 before(panic);
@@ -71,24 +70,23 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Columns and lines.
+    /// Returns columns and lines.
     pub fn size(&self) -> (usize, usize) {
         size()
     }
 
-    /// Shows a frame.
+    /// Writes a frame.
     ///
     /// # Errors
-    /// When the terminal went away.
+    /// When the terminal was closed.
     pub fn show(&self, frame: &str) -> io::Result<()> {
         write(frame.as_bytes())
     }
 
-    /// Keys that were typed, as the terminal sends them; empty after `wait` without any or when a
-    /// signal came.
+    /// Returns typed keys as the terminal sends them; empty after `wait` without a key, or after a signal.
     ///
     /// # Errors
-    /// When the terminal went away.
+    /// When the terminal was closed.
     pub fn keys(&self, wait: Duration) -> io::Result<Vec<u8>> {
         let stdin = io::stdin();
         let mut waiting = [PollFd::new(&stdin, PollFlags::IN)];
@@ -124,7 +122,7 @@ impl Drop for Screen {
 fn restore() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {
-        // A terminal that went away needs nothing back.
+        // A closed terminal needs no restoration, so errors are ignored.
         let _ = write(LEAVE);
         let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &before);
     }
@@ -147,7 +145,7 @@ mod tests {
 
     const ROLE: &str = "VTAX_SCREEN_TEST_CHILD";
 
-    /// Not a test of its own: the process whose terminal the other test looks at.
+    /// Not a test of its own: the process whose terminal the other test reads.
     #[test]
     fn child_process() {
         if std::env::var_os(ROLE).is_none() {
@@ -190,7 +188,7 @@ mod tests {
         });
         assert!(!child.wait().unwrap().success());
         assert_eq!(tcgetattr(&theirs).unwrap().local_modes, before.local_modes);
-        // The reader ends with the last of the other side.
+        // The reader ends when the last descriptor of the other side is closed.
         drop(theirs);
         let seen = reader.join().unwrap();
         let left = seen.find("\x1b[?1049l").unwrap();

@@ -1,10 +1,10 @@
-//! What tests of pushing share.
+//! Helpers of the tests of pushing.
 
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Tries until it works; the last failure after a minute.
+/// Repeats an attempt until it succeeds; panics with the last failure after a minute.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -16,7 +16,7 @@ pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>)
     }
 }
 
-/// A request's head, without its last empty line, and body.
+/// Reads a request: its head without the last empty line, and its body.
 pub fn request(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut part = vec![0; 65536];
