@@ -73,7 +73,7 @@ fn closed_loop(address: SocketAddr, downloads: u64) -> http::Arguments {
     }
 }
 
-/// With some of the common arguments changed.
+/// Returns the arguments with some of the common ones changed.
 fn with(
     mut arguments: http::Arguments,
     change: impl Fn(&mut generator::Arguments),
@@ -84,8 +84,8 @@ fn with(
 
 #[test(needs = [root()])]
 fn a_stall_of_the_server_shows_in_every_request_that_was_due_meanwhile() {
-    // Regression: coordinated omission. One thread a connection and four connections: whoever
-    // counts from the moment of sending sees the stall four times in 2000 requests.
+    // Regression: coordinated omission. With one thread per connection and four connections, latencies from the time of
+    // sending show the stall four times in 2000 requests.
     let begun = OnceLock::new();
     let stalled = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&stalled);
@@ -233,7 +233,7 @@ fn a_load_generator_without_one_answer_exits_with_1_and_one_line() {
         (format!("memcached {short}"), &address, 1),
         (format!("memcached {ramp}"), &address, 1),
         ("memcached --fill".to_owned(), &address, 1),
-        // It speaks another protocol: what came is no answer.
+        // The server speaks another protocol, so its data are no answer.
         (format!("memcached {short}"), &answering, 1),
         (format!("http {short}"), &answering, 0),
         (format!("http {ramp}"), &answering, 0),
@@ -249,7 +249,7 @@ fn a_load_generator_without_one_answer_exits_with_1_and_one_line() {
             "{flags}: {said}"
         );
         assert!(code == 0 || said.contains(address), "{flags}: {said}");
-        // Whoever reads the report has it in either case.
+        // The output is JSON in either case.
         let report = String::from_utf8(run.stdout).unwrap();
         assert!(
             report.lines().all(|line| line.starts_with('{')),

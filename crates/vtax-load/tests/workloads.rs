@@ -149,7 +149,7 @@ fn http_rate_goes_through_a_ramp_in_one_process() {
         let raw = wait(&mut host, load.as_mut()).unwrap();
         // As if this level's load had been started alone.
         let result = workload.parse(&raw, level, TIMING).unwrap();
-        // In a second, but for what is under way when it begins and ends.
+        // The rate, except for requests in progress when the window begins and ends.
         let found = self::rate(&result);
         assert!((found - rate).abs() <= 0.05 * rate, "{found}");
         assert_eq!(result.histograms.len(), 1);
@@ -193,7 +193,7 @@ fn nuttcp_sends_either_way_after_a_warm_up() {
     for direction in ["receive", "send"] {
         let settings = settings([("load.direction", Level::Text(direction.to_owned()))]);
         let result = run("nuttcp", &settings);
-        // Nothing shapes the link, which bears gigabits.
+        // Nothing shapes the link, which carries gigabits.
         let throughput = value(&result, "throughput");
         assert!(throughput > 100e6, "{direction}: {result:?}");
     }
@@ -203,7 +203,7 @@ fn nuttcp_sends_either_way_after_a_warm_up() {
 fn tbench_measures_throughput_after_its_warm_up() {
     let settings = settings([("load.clients", Level::Integer(2))]);
     let result = run("tbench", &settings);
-    // Gigabits and bits: one of them was scaled, which rounds.
+    // One of the two values was scaled, which rounds.
     let ratio = rate(&result) * 1e9 / value(&result, "throughput");
     assert!((ratio - 1.0).abs() < 1e-12, "{ratio}");
     assert!(value(&result, "latency.mean") <= value(&result, "latency.max"));
@@ -245,7 +245,7 @@ fn http_closed_serves_as_fast_as_it_is_asked() {
     let result = run("http-closed", &settings);
     let each = value(&result, "throughput") / 8.0 / rate(&result);
     assert!((1900.0..2100.0).contains(&each), "{result:?}");
-    // Four clients who wait for their answers, by Little's law, but for what happens between two requests.
+    // Four clients that wait for their answers, by Little's law, except for the time between two requests.
     let at_once = rate(&result) * value(&result, "latency.mean");
     assert!((1.0..=4.1).contains(&at_once), "{result:?}");
 }
@@ -276,7 +276,7 @@ fn hping3_hears_of_every_connection_that_it_asked_for() {
 #[test(needs = [root(), brought_by_test_all("apache2"), program("hping3")])]
 fn a_flood_reaches_the_server_and_nobody_else() {
     let mut host = Host::new();
-    // A way out, which whatever is addressed elsewhere takes.
+    // A route for packets to other addresses.
     let way_out = "ip link add out type veth peer name far && \
         echo 1 >/proc/sys/net/ipv6/conf/out/disable_ipv6 && echo 1 >/proc/sys/net/ipv6/conf/far/disable_ipv6 && \
         ip addr add 10.99.0.1/24 dev out && ip link set out up && ip link set far up && \
@@ -376,7 +376,7 @@ fn disk_read_works_raw_and_through_a_file_system() {
         ("load.direct", Level::Bool(false)),
     ]);
     let result = run("disk-read", &limited);
-    // GB a second; a block more or less in a short trial is a good part of it.
+    // GB per second. One block is a large part of a short trial.
     assert!((0.002..0.006).contains(&rate(&result)), "{}", rate(&result));
     let completion = settings([
         size(),
@@ -429,7 +429,7 @@ fn a_service_that_dies_in_mid_trial_is_named_as_the_cause() {
 #[test(needs = [root(), program("iperf3"), brought_by_test_all("apache2")])]
 fn a_service_that_cannot_start_is_an_error_with_what_it_said() {
     let mut host = Host::new();
-    // A file in the way of the directory of Apache's content.
+    // A file in place of the directory of Apache's content.
     let block = ["touch", "/tmp/vtax-http"].map(str::to_owned).to_vec();
     assert_eq!(host.run(&block, Duration::from_secs(10)).unwrap().code, 0);
     let client = host.client();
