@@ -1,7 +1,7 @@
 //! The memcached load generator: `vtax load memcached`.
 //!
-//! An open loop ([`crate::generator`]) of GETs and SETs in memcached's ASCII protocol, on keys that
-//! `--fill` has set before. A miss is an error: the server has forgotten what it was given.
+//! An open loop ([`crate::generator`]) of GETs and SETs in memcached's ASCII protocol, on keys that `--fill` has set
+//! before. A miss is an error, since the server has lost a value.
 
 use crate::generator::pool::Pool;
 use crate::generator::{self, Head, Protocol, Report, flag, open, wake_exactly, wrong};
@@ -78,7 +78,7 @@ impl Arguments {
 
     fn items(&self) -> Items {
         Items {
-            // Arrivals draw from the seed itself; what is asked must not follow when it is asked.
+            // Arrivals draw from the seed itself. Requests draw from a fork, independent of the arrivals.
             random: fastrand::Rng::with_seed(self.common.seed).fork(),
             set_share: self.set_percent / 100.0,
             keys: self.keys.max(1),
@@ -88,16 +88,16 @@ impl Arguments {
     }
 }
 
-/// What `--fill` prints.
+/// The output of `--fill`.
 #[derive(Debug, Serialize)]
 struct Filled {
     keys: u64,
 }
 
-/// Runs the load, or fills the server, and prints what it found, for each rate.
+/// Runs the load, or fills the server, and prints the result; one report for each rate.
 ///
 /// # Errors
-/// When the arguments make no sense, no socket can be opened, or the server cannot be filled.
+/// When the arguments are invalid, no socket can be opened, or the server cannot be filled.
 pub fn main(arguments: &Arguments) -> Result<(), HostError> {
     if arguments.fill {
         return generator::print(fill(arguments).map(|keys| Filled { keys }));
@@ -125,10 +125,10 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
     )
 }
 
-/// The most bytes of an answer that is one line.
+/// Limit on the length of a one-line answer, in bytes.
 const LONGEST_ANSWER: u64 = 1024;
 
-/// Sets every key once; returns how many there are.
+/// Sets every key once, and returns the number of keys.
 ///
 /// # Errors
 /// As [`main`].
@@ -149,7 +149,7 @@ pub fn fill(arguments: &Arguments) -> Result<u64, HostError> {
                 commands.clear();
             }
         }
-        // The answer to this one comes when all before it is done. Only errors come earlier.
+        // The answer to this command comes when all earlier commands are done. Only errors come earlier.
         (&socket).write_all(b"version\r\n")?;
         let mut answer = String::new();
         BufReader::new((&socket).take(LONGEST_ANSWER)).read_line(&mut answer)?;
@@ -218,7 +218,7 @@ impl Protocol for Items {
             }
             Some("ERROR" | "CLIENT_ERROR" | "SERVER_ERROR") => {
                 head.refused = Some(line.into_owned());
-                // A value that it did not take would be read as commands.
+                // The server would read the value of a refused command as commands.
                 head.closes = true;
             }
             _ => return Err(unknown(&line)),

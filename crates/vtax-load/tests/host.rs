@@ -23,7 +23,7 @@ pub struct Host {
     pub holder: Child,
     pub inside: String,
     pub jobs: HashMap<u64, Child>,
-    /// So many times more, a job that is over looks as if it ran.
+    /// Number of further polls in which a finished job appears to run.
     pub late: u32,
     about: About,
 }
@@ -68,7 +68,7 @@ impl Host {
                 subject: Subject::default(),
                 source: Source::Measured,
                 environment: BTreeMap::new(),
-                // A file stands for the device: fio reads both alike, and neither needs a mount.
+                // A file replaces the device: fio reads both alike, and neither needs a mount.
                 scratch: ("/tmp/vtax-disk-read".into(), "/tmp".into()),
                 is_shared: false,
             },
@@ -166,7 +166,7 @@ impl Target for Host {
     }
 }
 
-/// Sees the host's files, where this program is, as clients in a cell do.
+/// A client that sees the host's files, with this program among them, as clients in a cell do.
 pub struct LocalClient {
     pub inside: String,
 }
@@ -202,7 +202,7 @@ pub const TIMING: Timing = Timing {
     duration: Duration::from_millis(1000),
 };
 
-/// Drives a workload as the lab does, up to what the driver printed.
+/// Drives a workload as the lab does, and returns the driver's output.
 pub fn drive(
     host: &mut Host,
     workload: &dyn Workload,
@@ -214,7 +214,7 @@ pub fn drive(
     wait(host, load.as_mut())
 }
 
-/// Waits until a load or its level ends; what it printed.
+/// Waits until a load or its level ends, and returns its output.
 pub fn wait(host: &mut Host, load: &mut dyn Load) -> Result<Vec<u8>, HostError> {
     loop {
         if let Some(raw) = load.poll(host)? {

@@ -109,8 +109,8 @@ impl Connection {
         matches!(self.phase, Phase::Sending(_))
     }
 
-    /// Whether the server may have closed the connection, as it may at any time between two
-    /// requests, before it saw the present one, which can then be sent again (RFC 9112, 9.3.1).
+    /// Returns whether the server may have closed the connection before it saw the present request. A server may close
+    /// it at any time between two requests, and the present request can be sent again (RFC 9112, 9.3.1).
     pub fn may_be_stale(&self) -> bool {
         let untouched = match &self.phase {
             Phase::Sending(_) => true,

@@ -143,7 +143,7 @@ impl Arguments {
     /// line and shares nothing with the last one.
     ///
     /// # Errors
-    /// That of a run, or, at the end, when no run had an answer.
+    /// The error of a run, or, at the end, an error when no run had an answer.
     pub(crate) fn each_rate(
         &self,
         run: impl Fn(Self) -> Result<Report, HostError>,
@@ -233,7 +233,7 @@ pub(crate) fn wrong<T>(what: String) -> Result<T, HostError> {
 /// reader of the output gets the reason too.
 ///
 /// # Errors
-/// The failure, or that of printing.
+/// The failure of the run, or of printing.
 pub(crate) fn print<T: Serialize>(outcome: Result<T, HostError>) -> Result<(), HostError> {
     let line = match &outcome {
         Ok(report) => serde_json::to_string(report),

@@ -40,7 +40,7 @@ impl Count {
         }
     }
 
-    /// The counts, where that time is in the window: a request counts by the time it was due.
+    /// Returns the counts if a time is in the window. A request counts by the time it was due.
     fn at(&mut self, moment: u64) -> Option<&mut Self> {
         self.window.contains(&moment).then_some(self)
     }

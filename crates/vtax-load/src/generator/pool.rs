@@ -160,8 +160,7 @@ impl Pool {
             .filter(|(_, connection)| connection.is_busy())
     }
 
-    /// Waits for events until `deadline` on the pool's clock and puts the slots of those that
-    /// there are into `ready`.
+    /// Waits for events until `deadline` on the pool's clock, and puts the slots with an event into `ready`.
     pub fn wait(&mut self, deadline: u64, ready: &mut Vec<usize>) -> Result<(), HostError> {
         ready.clear();
         let left = Duration::from_nanos(deadline.saturating_sub(self.now()));

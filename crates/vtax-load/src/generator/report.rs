@@ -28,9 +28,9 @@ pub struct Report {
     /// in it, in seconds.
     #[serde(default)]
     pub last_answer: Option<f64>,
-    /// What went wrong with requests that were due in the measured part.
+    /// Errors of requests that were due in the measured part.
     pub errors: Errors,
-    /// From the moment a request was due (open) or sent (closed) to the last byte of its answer.
+    /// Time from when a request was due (open) or sent (closed) to the last byte of its answer.
     pub latency: Summary,
     /// The whole distribution of that latency: an HDR histogram in nanoseconds, V2 deflate, base64.
     #[serde(default)]
@@ -61,7 +61,7 @@ pub struct Errors {
 }
 
 impl Report {
-    /// Why there was no answer at all; `None` where there was one, or a part of one.
+    /// Returns the reason that there was no answer at all; `None` where there was one, or a part of one.
     pub fn unanswered(&self) -> Option<String> {
         let failed = self.errors.total();
         let is_answered =
@@ -101,7 +101,7 @@ impl fmt::Display for Errors {
 }
 
 impl Errors {
-    /// All of them.
+    /// Returns the number of all errors.
     pub fn total(&self) -> u64 {
         self.connection
             .saturating_add(self.status)
@@ -113,7 +113,7 @@ impl Errors {
 /// A distribution of times, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many.
+    /// Number of times.
     pub count: u64,
     /// Arithmetic mean.
     pub mean: f64,
@@ -155,7 +155,7 @@ impl Times {
         self.0.saturating_record_n(nanoseconds(seconds), count);
     }
 
-    /// All of it, as in [`Report::histogram`].
+    /// Returns the whole distribution, encoded as in [`Report::histogram`].
     pub fn encoded(&self) -> String {
         let mut bytes = Vec::new();
         match V2DeflateSerializer::new().serialize(&self.0, &mut bytes) {
@@ -165,7 +165,7 @@ impl Times {
         }
     }
 
-    /// What was collected.
+    /// Returns the summary of the collected times.
     pub fn summary(&self) -> Summary {
         if self.0.is_empty() {
             return Summary::default();

@@ -12,9 +12,9 @@ pub const PROGRAMS: &[Program] = &[Program::of("apache2", "apache2-bin")];
 /// The path of the file.
 pub const PATH: &str = "/file";
 
-/// Where it listens.
+/// The port that Apache listens on.
 pub const PORT: u16 = 80;
-/// Where its content and its process number are.
+/// The directory of its content and its process number.
 pub const DIRECTORY: &str = "/tmp/vtax-http";
 const THREADS: i64 = 64;
 
@@ -33,7 +33,7 @@ pub fn serve(
     start_service(target, client, "apache2", &line, PORT, PROGRAMS)
 }
 
-/// Apache's command line for so many connections, with these modules and directives as well.
+/// Returns Apache's command line for a number of connections, with additional modules and directives.
 pub fn server(connections: i64, modules: &[&str], more: &[String]) -> CommandLine {
     let children = (connections.max(1) + THREADS - 1) / THREADS;
     let workers = children * THREADS;
@@ -45,8 +45,7 @@ pub fn server(connections: i64, modules: &[&str], more: &[String]) -> CommandLin
         "/dev/null",
         "-DFOREGROUND",
     ]);
-    // Modules have to be there before the directives that they understand; without authz_core
-    // every request is refused.
+    // Modules must be loaded before their directives. Without authz_core every request is refused.
     for module in ["mpm_event", "authz_core"].iter().chain(modules) {
         let load = format!("LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so");
         line.extend(["-C".to_owned(), load]);
@@ -62,7 +61,7 @@ pub fn server(connections: i64, modules: &[&str], more: &[String]) -> CommandLin
         format!("Mutex file:{DIRECTORY} default"),
         // Not /dev/stderr: a bare /dev does not have it.
         "ErrorLog /proc/self/fd/2".to_owned(),
-        // Nobody reads along: a line for each failed request would fill the pipe and stop it.
+        // Nothing reads the log: a line for each failed request would fill the pipe and block Apache.
         "LogLevel emerg".to_owned(),
         "KeepAlive On".to_owned(),
         "MaxKeepAliveRequests 0".to_owned(),
@@ -84,7 +83,7 @@ pub fn server(connections: i64, modules: &[&str], more: &[String]) -> CommandLin
     line
 }
 
-/// Where it listens.
+/// Returns the address that Apache listens on.
 pub fn socket(address: IpAddr) -> SocketAddr {
     (address, PORT).into()
 }

@@ -1,8 +1,8 @@
 //! `board`: a bulletin board in three tiers, all in the target: Apache, PHP (FPM) and MariaDB. Each
 //! request is for the page of the latest stories: one query and one page made of it.
 //!
-//! It is like RUBBoS' StoriesOfTheDay and is not RUBBoS, whose PHP of 2004 runs on no PHP of today and
-//! whose data are not to be had.
+//! It is like RUBBoS' StoriesOfTheDay and is not RUBBoS, whose PHP of 2004 does not run on current PHP and whose data
+//! are not available.
 
 use super::check::Claim;
 use super::driver::{script, start_service};
@@ -30,8 +30,8 @@ const STORIES: Parameter = Parameter::new("load.stories", Domain::Integer(10, 10
 const CHILDREN: Parameter = Parameter::new("load.children", Domain::Integer(1, 256), "8")
     .help("processes of PHP, which make one page at a time each");
 
-/// `$1` is the scratch disk, which a file for `disk-read` fills, `$2` the number of stories, `$3` of PHP's processes; then Apache's command.
-/// The socket of the database tells PHP where it is. All tables are the same in each trial.
+/// `$1` is the scratch disk, which a file for `disk-read` fills, `$2` the number of stories, `$3` of PHP's processes;
+/// then Apache's command. PHP finds the database by its socket. All tables are the same in each trial.
 const SERVICE: &str = r#"# MariaDB, PHP and Apache
 for program in mariadbd mariadb php-fpm8.2 apache2; do
   command -v "$program" >/dev/null || { echo "$program: not found" >&2; exit 127; }
@@ -123,7 +123,7 @@ impl Workload for Board {
             r#"ProxyPass "{}" "unix:{scratch}/vtax-board/php|fcgi://localhost{scratch}/vtax-board/board.php""#,
             apache::PATH
         );
-        // Without it, Apache 2.4.59 and later drops the length that PHP says.
+        // Without it, Apache 2.4.59 and later drops the length that PHP reports.
         let trust = "SetEnv ap_trust_cgilike_cl yes".to_owned();
         let modules = ["env", "proxy", "proxy_fcgi"];
         let apache = apache::server(CLIENTS.integer(settings), &modules, &[forward, trust]);
@@ -160,7 +160,7 @@ impl Workload for Board {
     fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
         let (report, histogram) = open_loop::read(DRIVER, raw, "closed")?;
         let pages = number(DRIVER, "requests", Some(report.requests as f64))?;
-        // An empty page is what PHP leaves of a query that failed.
+        // A failed query leaves an empty page.
         if pages == 0.0 || report.bytes < report.requests.saturating_mul(1000) {
             let detail = format!(
                 "{} pages came with {} bytes in all, which are no stories; read the target's console",

@@ -1,30 +1,30 @@
-//! A load generator's figures against a second account of the same thing: what the generator claims,
-//! what was counted elsewhere, and how far apart the two may be.
+//! Checks of a load generator's figures against an independent count: the claim of the generator, the count, and the
+//! permitted difference.
 
 use super::output::SECONDS;
 use std::time::Duration;
 use vtax_core::counter;
 use vtax_core::{Base, Quantity, Unit};
 
-/// The two accounts may differ by this share of the smaller one.
+/// Permitted difference between claim and count, as a share of the smaller one.
 const SHARE: f64 = 0.1;
-/// And by what this much of the load's time brings: a generator's window does not open and close with
-/// the lab's.
+/// Permitted difference in addition, as a length of load: the windows of a generator and of the lab do not open and
+/// close together.
 const EDGES: Duration = Duration::from_millis(500);
 
-/// How many times the payload of bulk data a device may carry, with headers and what is sent again.
+/// Limit on the ratio of a device's bytes to the payload of bulk data, for headers and retransmissions.
 const MOST_OF_BULK: f64 = 1.5;
 /// Below this length of a write, TCP may send more headers than data.
 const BULK_LENGTH: i64 = 1024;
 
-/// Who else counted.
+/// The independent count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Account {
     /// Bytes that the host handed to the target's network devices.
     BytesToTarget,
     /// Bytes that the target's network devices handed to the host.
     BytesFromTarget,
-    /// Both.
+    /// Bytes in both directions.
     BytesBothWays,
     /// Frames that the host handed to the target's network devices.
     FramesToTarget,
@@ -37,7 +37,7 @@ pub enum Account {
 }
 
 impl Account {
-    /// The series of the target whose sum it is. The clock is none.
+    /// Returns the target's series whose sum is the count. The clock has none.
     pub const fn series(self) -> &'static [&'static str] {
         // A host receives what its guest sends.
         match self {
@@ -74,33 +74,33 @@ impl Account {
     }
 }
 
-/// Over which time a claim is.
+/// The time base of a claim.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
-    /// So much each second.
+    /// An amount per second.
     PerSecond(f64),
-    /// So much in all.
+    /// A total amount.
     InAll(f64),
 }
 
-/// A figure of a load generator that something else counted too.
+/// A figure of a load generator that was also counted independently.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Claim {
-    /// What there is so much of, for messages: `payload received`.
+    /// The counted quantity, for messages: `payload received`.
     pub what: &'static str,
-    /// How much the generator says that there was.
+    /// The amount that the generator reports.
     pub amount: Amount,
-    /// Who else counted.
+    /// The independent count.
     pub account: Account,
-    /// How many times as much the account may hold, where that is known: headers, segments sent again
-    /// and acknowledgements are in a device's count, and in no payload.
+    /// Limit on the ratio of the count to the amount, where it is known: a device also counts headers, retransmitted
+    /// segments and acknowledgements, which are in no payload.
     pub most: Option<f64>,
-    /// By how many times as much the load varies from its own mean; 1 where it is steady.
+    /// The factor by which the load varies from its own mean; 1 where it is steady.
     pub varies: f64,
 }
 
 impl Claim {
-    /// A claim of no more than the account holds.
+    /// A claim of at most the count.
     pub const fn at_most(what: &'static str, amount: Amount, account: Account) -> Self {
         Self {
             what,
@@ -111,7 +111,7 @@ impl Claim {
         }
     }
 
-    /// Of bulk data over TCP into or out of the target, in writes of `length` bytes.
+    /// A claim of bulk data over TCP into or out of the target, in writes of `length` bytes.
     pub fn bulk(into_target: bool, bytes_per_second: f64, length: i64) -> Self {
         let account = match into_target {
             true => Account::BytesToTarget,
@@ -125,12 +125,12 @@ impl Claim {
         }
     }
 
-    /// Of requests that were answered, each with a frame of its own at least.
+    /// A claim of answered requests, each with at least one frame of its own.
     pub const fn answers(amount: Amount) -> Self {
         Self::at_most("answers", amount, Account::FramesFromTarget)
     }
 
-    /// Of answers and of their payload, each second.
+    /// Claims of answers and of their payload, per second.
     pub fn rates(answers: f64, bytes: f64) -> Vec<Self> {
         let payload = Amount::PerSecond(bytes);
         vec![
@@ -139,7 +139,7 @@ impl Claim {
         ]
     }
 
-    /// Of answers and of their payload in all, and of the time that they took.
+    /// Claims of answers and of their payload in total, and of the time that they took.
     pub fn totals(answers: f64, bytes: f64, seconds: f64) -> Vec<Self> {
         let payload = Amount::InAll(bytes);
         vec![
@@ -149,25 +149,25 @@ impl Claim {
         ]
     }
 
-    /// Of the time that a load to completion took. What the lab waits longer is not in it.
+    /// A claim of the time that a load to completion took. It excludes a longer wait of the lab.
     pub const fn elapsed(seconds: f64) -> Self {
         Self::at_most("time to completion", Amount::InAll(seconds), Account::Clock)
     }
 
-    /// And of not so little that the account holds more than `most` times as much.
+    /// Also limits the count to `most` times the amount.
     pub const fn and_no_less(mut self, most: f64) -> Self {
         self.most = Some(most);
         self
     }
 
-    /// Of a load that varies by such a factor.
+    /// Sets the factor by which the load varies.
     pub const fn varying(mut self, factor: f64) -> Self {
         self.varies = factor;
         self
     }
 
-    /// Why the claim cannot be true, where `counted` is what the account advanced by in a window of
-    /// so many seconds; `None` where the two agree.
+    /// Returns the reason that the claim cannot be true, where `counted` is the increase of the count in a window of
+    /// `seconds` seconds; `None` where the two agree.
     pub fn disagreement(&self, counted: f64, seconds: f64) -> Option<String> {
         let claimed = match self.amount {
             Amount::PerSecond(rate) => rate * seconds,
@@ -250,7 +250,7 @@ pub fn received(driver: &str, received: f64, sent: f64, seconds: f64) -> Option<
 
 /// A reason for suspicion where the share of datagrams lost, in percent, is not what the bytes say.
 pub fn loss(driver: &str, lost: f64, received: f64, sent: f64, seconds: f64) -> Option<String> {
-    // What is under way when the receiver begins and ends its count is a small part of a second.
+    // Datagrams in flight when the receiver's count begins and ends are a small part of a second.
     let apart = 2.0 + 10.0 / seconds.max(1.0);
     let by_bytes = 100.0 * (1.0 - received / sent);
     ((lost - by_bytes).abs() > apart).then(|| {
@@ -326,7 +326,7 @@ mod tests {
                 .disagreement(1.0, 1.0)
                 .is_some()
         );
-        // A window that never opened says nothing.
+        // A window that never opened contradicts no claim.
         assert_eq!(claim(Amount::InAll(1.0)).disagreement(0.0, 0.0), None);
     }
 

@@ -24,8 +24,7 @@ const EXTENT: Parameter = Extent::parameter("duration");
 
 /// `$1` warm-up and `$2` duration in µs, `$3` operations of each thread or 0, `$4` threads.
 ///
-/// Prints a JSON array: an object from each thread, in one write, and a last one that says that
-/// all is there.
+/// Prints a JSON array: an object from each thread, in one write, and a last object that marks the end.
 const SCRIPT: &str = r#"# integer work
 printf -v steps 'x = (x * 1103515245 + 12345) & 0x7fffffff, %.0s' {1..1000}
 operation() {
@@ -54,7 +53,7 @@ for pid in "${pids[@]}"; do wait "$pid" || exit 1; done
 echo "{\"threads\":$4}]"
 "#;
 
-/// One line of what the script prints.
+/// One line of the script's output.
 #[derive(Debug, Deserialize)]
 struct Line {
     operations: Option<f64>,

@@ -34,9 +34,9 @@ const RATE_MB: Parameter = Parameter::new("load.rate_mb", Domain::Number(0.0, 1e
     .help("MB a second, at most; 0: as fast as the disk is");
 const EXTENT: Parameter = Extent::parameter("duration");
 
-/// At most this long does a paced fio wait before its first read: at its start it measures how long
-/// the shortest sleep takes, and spins for as long before every read. Who starts several targets
-/// one after the other gives each of them a moment in which no other works.
+/// Limit on the wait of a paced fio before its first read. At its start, fio measures the duration of the shortest
+/// sleep, and spins for as long before every read. Targets that are started one after the other each get a time in
+/// which no other target works.
 const QUIET_START: Duration = Duration::from_secs(4);
 /// The job whose numbers count.
 const MEASURED: &str = "measured";
@@ -45,7 +45,7 @@ fn file(scratch: &Scratch) -> PathBuf {
     scratch.directory.join("vtax-disk-read")
 }
 
-/// fio's report, as far as it counts.
+/// The used part of fio's report.
 #[derive(Debug, Deserialize)]
 struct Output {
     jobs: Vec<Job>,
@@ -62,7 +62,7 @@ struct Job {
 struct Read {
     io_bytes: Option<f64>,
     iops: Option<f64>,
-    /// In ms.
+    /// Runtime in ms.
     runtime: Option<f64>,
     lat_ns: Latency,
 }
@@ -113,8 +113,8 @@ impl Workload for DiskRead {
         size + size / 8 + 64
     }
 
-    /// Fills the disk with a file of real data: reads of holes never reach a disk. For raw
-    /// access the same bytes lie on the device.
+    /// Fills the disk with a file of real data: reads of holes never reach a disk. For raw access the same bytes are on
+    /// the device.
     fn serve(
         &self,
         target: &mut dyn Target,
@@ -189,7 +189,7 @@ impl Workload for DiskRead {
             if rate > 0.0 {
                 let quiet = QUIET_START.min(warmup / 2);
                 warmup -= quiet;
-                // For both jobs: a job that must wait for another's end does not wait for its begin.
+                // The delay applies to both jobs: the second waits for the first only once the first has begun.
                 line.push(format!("--startdelay={}ms", quiet.as_millis()));
             }
             line.extend(job("warmup"));
@@ -270,7 +270,7 @@ impl Workload for DiskRead {
                 Amount::InAll(bytes)
             }
         };
-        // What a page cache answers never reaches a device.
+        // Reads from the page cache never reach a device.
         if DIRECT.bool(settings) {
             claims.push(Claim::at_most("read", amount, Account::BytesRead));
         }

@@ -1,9 +1,8 @@
 //! `hping3`: the time until a number of TCP SYNs is answered; no connection is opened.
 //!
-//! The target's kernel answers each SYN, and the client's kernel, which knows of no such connection,
-//! resets it. Apache listens, so that the answers are those of an open port. The round trips that hping3
-//! prints are not used: how seldom it looks for answers decides them (between 0 and 1 ms on a loopback
-//! device), and some are a second too long.
+//! The target's kernel answers each SYN, and the client's kernel, which has no such connection, resets it. Apache
+//! listens, so that the answers are those of an open port. The round trips that hping3 prints are not used: they depend
+//! on how seldom it checks for answers (between 0 and 1 ms on a loopback device), and some are a second too long.
 
 use super::check::{Account, Amount, Claim};
 use super::driver::script;
@@ -21,7 +20,7 @@ const REQUESTS: Parameter =
 const RATE: Parameter = Parameter::new("load.rate", Domain::Number(0.1, 1e6), "1000")
     .help("of them per second, as far as the client's timer goes");
 
-/// hping3 ends with the last answer, or a second after its last question; with 1 where no answer came.
+/// hping3 ends with the last answer, or a second after its last request. It exits with 1 where no answer came.
 const SCRIPT: &str = r#"# hping3 and the time that it took
 begun=${EPOCHREALTIME//[!0-9]/}; "$@" 2>&1
 code=$?; echo "microseconds $((${EPOCHREALTIME//[!0-9]/} - begun))"; exit $code

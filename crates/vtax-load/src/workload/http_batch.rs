@@ -1,8 +1,8 @@
 //! `http-batch` and `http-flood`: the time until a number of HTTP requests at a rate is answered, without and with
 //! a flood of SYNs at the web server's port.
 //!
-//! The flood is hping3's, not T50's: that one of Debian (5.8.7b) sends TCP with wrong checksums, so
-//! that no server ever sees it (`TcpInCsumErrors` counts all of it).
+//! The flood is hping3's, not T50's: Debian's T50 (5.8.7b) sends TCP with wrong checksums, so that no server receives
+//! it (`TcpInCsumErrors` counts all of it).
 
 use super::check::Claim;
 use super::driver::script;
@@ -30,7 +30,7 @@ const TIMEOUT: Parameter = Parameter::new("load.timeout_s", Domain::Number(0.01,
 const FLOOD: Parameter = Parameter::new("load.flood_rate", Domain::Number(0.0, 1e6), "0")
     .help("SYNs per second beside the requests; 0: as fast as it goes");
 
-/// `$1` is a shell's words of hping3, which dies with this shell. A batch without its flood is none.
+/// `$1` is the words of hping3's command, which ends with this shell. A batch whose flood ends early fails.
 const SCRIPT: &str = r#"# HTTP requests under a flood
 command -v hping3 >/dev/null || { echo "hping3: not found" >&2; exit 127; }
 setpriv --pdeathsig KILL $1 >/dev/null 2>&1 & shift

@@ -1,5 +1,6 @@
-//! `http-closed`: as many HTTP requests as Apache in the target answers to clients who each wait for one answer before
-//! they ask again. Overload makes them ask less, so latencies say nothing of users who come by themselves: `http-rate` does.
+//! `http-closed`: as many HTTP requests as Apache in the target answers to clients that each wait for one answer before
+//! the next request. Overload reduces their requests, so latencies do not describe users who arrive independently:
+//! those of `http-rate` do.
 
 use super::check::Claim;
 use super::http_rate::FILE_BYTES;
@@ -16,7 +17,8 @@ pub const DRIVER: &str = "vtax load http";
 const CONNECTIONS: Parameter = Parameter::new("load.connections", Domain::Integer(1, 10_000), "10")
     .help("clients, one request at a time on a connection each");
 
-/// Clients who each ask again as soon as they are answered: for as long as `timing` says, or until that many answers came.
+/// Returns the load of clients that each send the next request after an answer: for the times of `timing`, or until
+/// `answers` answers.
 pub fn ask_again(
     address: IpAddr,
     clients: i64,

@@ -13,7 +13,7 @@ const LOOP: OpenLoop = OpenLoop {
     generator: "http",
     what: "HTTP",
 };
-/// How much is asked for.
+/// The size of each answer.
 pub const FILE_BYTES: Parameter =
     Parameter::new("load.file_bytes", Domain::Integer(1, 1_000_000_000), "1000")
         .help("size of each answer in bytes");

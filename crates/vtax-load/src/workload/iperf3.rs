@@ -46,7 +46,7 @@ pub fn option(line: &mut CommandLine, name: &str, value: impl ToString) {
     line.extend([name.to_owned(), value.to_string()]);
 }
 
-/// `--bitrate` counts for each stream; plans say the total, as a user of the link sees it.
+/// Returns the value of `--bitrate`, which applies to each stream; plans give the total of all streams.
 pub fn bitrate_per_stream(rate_mbit: f64, streams: i64) -> String {
     let each = rate_mbit * 1e6 / streams.max(1) as f64;
     format!("{each:.0}")
@@ -56,7 +56,7 @@ pub fn bitrate_per_stream(rate_mbit: f64, streams: i64) -> String {
 #[derive(Debug, Deserialize)]
 pub struct Output {
     error: Option<String>,
-    /// What was asked for.
+    /// The requested parameters.
     #[serde(default)]
     pub start: Start,
     /// Totals of the measured part.
@@ -65,7 +65,7 @@ pub struct Output {
     pub server_output_json: Option<ServerOutput>,
 }
 
-/// What was asked for.
+/// The requested parameters.
 #[derive(Debug, Default, Deserialize)]
 pub struct Start {
     /// The test.
@@ -106,7 +106,7 @@ pub struct ServerOutput {
 pub struct Stream {
     /// Totals of a UDP stream.
     pub udp: Option<Sum>,
-    /// What the sender of a TCP stream saw; all zeros in the receiver's document.
+    /// The sender's view of a TCP stream; all zeros in the receiver's document.
     pub sender: Option<Sum>,
 }
 
@@ -117,7 +117,7 @@ impl End {
         self.sum_sent.as_ref().or(older)
     }
 
-    /// Mean over the streams of the round trips that their senders' TCP saw, in seconds.
+    /// Returns the mean over the streams of the round trips that their senders' TCP measured, in seconds.
     pub fn round_trip(&self) -> Option<f64> {
         let sender = |stream: &Stream| stream.sender.as_ref()?.mean_rtt;
         let times: Vec<f64> = self.streams.iter().filter_map(sender).collect();
@@ -149,7 +149,7 @@ pub struct Sum {
     pub sender: Option<bool>,
 }
 
-/// Reads what the client printed.
+/// Reads the client's output.
 pub fn read(raw: &[u8]) -> Outcome<(Output, End)> {
     let mut output: Output = json("iperf3", raw)?;
     // iperf3 reports its errors in the JSON and still exits with 0.

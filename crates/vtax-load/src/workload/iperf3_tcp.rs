@@ -4,7 +4,7 @@ use super::check::Claim;
 use super::output::{BIT_RATE, Metrics, garbage, gigabytes, number, positive, shortfall};
 use super::*;
 
-/// Which way the data goes, seen from the target.
+/// The direction of the data, seen from the target.
 pub enum Iperf3Tcp {
     /// The client sends, the target receives.
     Receive,
@@ -84,7 +84,7 @@ impl Workload for Iperf3Tcp {
         }
         if matches!(self, Self::Send) {
             line.push("--reverse".to_owned());
-            // Only who sends knows the round trips.
+            // Only the sender knows the round trips.
             line.push("--get-server-output".to_owned());
         }
         Ok(LoadCommand::client(line))
@@ -114,7 +114,7 @@ impl Workload for Iperf3Tcp {
         let mut metrics = Metrics::default();
         metrics.add_in(metric::THROUGHPUT, throughput, BIT_RATE, title);
         metrics.lead(metric::THROUGHPUT);
-        // Only senders whose kernel tells them have this.
+        // Only senders whose kernel reports retransmissions have this value.
         if sent.retransmits.is_some() {
             let retransmits = number("iperf3", "end.sum_sent.retransmits", sent.retransmits)?;
             metrics.add(metric::RETRANSMITS, retransmits / seconds, "");

@@ -88,11 +88,11 @@ impl Workload for Iperf3Udp {
             .ok_or_else(|| missing("end.sum_sent", "as the client"))?;
         let sent_seconds = positive("iperf3", "end.sum_sent.seconds", sent.seconds)?;
         let sent_bytes = positive("iperf3", "end.sum_sent.bytes", sent.bytes)?;
-        // `end.sum_sent.packets` lacks what the receiver, not the sender, left out as its warm-up.
+        // `end.sum_sent.packets` lacks the datagrams that the receiver, not the sender, omitted as its warm-up.
         let length = output.start.test_start.blksize;
         let length = positive("iperf3", "start.test_start.blksize", length)?;
-        // What the receiver counted comes from the receiver itself: before 3.14, what the sender
-        // repeats of it has the lost datagrams of the part left out (`--omit`), and its packets not.
+        // The receiver's counts come from the receiver itself: before 3.14, the sender's copy includes the lost
+        // datagrams of the omitted part (`--omit`), and excludes its packets.
         let server = output.server_output_json.and_then(|server| server.end);
         let place = if server.is_some() {
             "in the target"
@@ -126,8 +126,8 @@ impl Workload for Iperf3Udp {
             }
             loss
         } else {
-            // How many it waited for, a receiver that never got one does not know: it has 0 packets,
-            // a negative number of them or nearly 2^64.
+            // A receiver that got no datagram does not know how many were sent: it reports 0 packets, a negative number
+            // or nearly 2^64.
             100.0
         };
         metrics.add(metric::LOSS, loss, "");
@@ -152,7 +152,7 @@ impl Workload for Iperf3Udp {
         let amount = Amount::PerSecond(bytes / seconds);
         let claims = vec![Claim::at_most("UDP payload received", amount, account)];
         Ok(WorkloadResult {
-            // Nothing received is a result, a loss of 100 %; a cost per GB it has not.
+            // A loss of 100 % is a result, without a cost per GB.
             work: (bytes > 0.0).then(|| WorkDone::Rate(gigabytes(bytes / seconds, phrase))),
             metrics: metrics.0,
             suspect,
@@ -163,7 +163,7 @@ impl Workload for Iperf3Udp {
     }
 }
 
-/// A part of the receiver's datagrams, in percent of them all.
+/// Returns a part of the receiver's datagrams, in percent of all.
 fn share(name: &str, part: Option<f64>, packets: Option<f64>) -> Outcome<f64> {
     let packets = positive("iperf3", "end.sum_received.packets", packets)?;
     let part = number("iperf3", name, part)?;

@@ -72,7 +72,7 @@ impl Workload for Memcached {
         let item = KEY_BYTES.integer(settings) + VALUE_BYTES.integer(settings) + 100;
         // Twice the size: items of one length share pages with nothing else.
         let mib = 64 + (2 * item).saturating_mul(KEYS.integer(settings)) / (1 << 20);
-        // It counts five descriptors of each of its four threads, and those who look whether it is up.
+        // memcached counts five descriptors for each of its four threads, and those of checks whether it is up.
         let connections = open_loop::CONNECTIONS.integer(settings) + 64;
         let line = format!(
             "memcached --user=nobody --port={PORT} --udp-port=0 --memory-limit={mib} \

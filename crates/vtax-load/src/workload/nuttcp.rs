@@ -1,5 +1,5 @@
-//! `nuttcp`: bulk TCP as nttcp's successor sends it, each kernel's own view of the connection with it. It goes as fast as
-//! the link lets it: nuttcp's own rate limit waits in a loop that keeps the sender's processor busy.
+//! `nuttcp`: bulk TCP by nttcp's successor, with each kernel's own view of the connection. It runs as fast as the link
+//! allows: nuttcp's own rate limit waits in a loop that keeps the sender's processor busy.
 
 use super::check::Claim;
 use super::driver::{command, script, start_service_of_one, whole_seconds};
@@ -144,6 +144,6 @@ fn the_rate_and_what_was_sent_again_are_read() {
         (value("retransmits") - 3.0 / 2.02).abs() < 1e-9,
         "{result:?}"
     );
-    // A rate of its own words, which is not what was asked to be printed.
+    // A rate in nuttcp's default format, which is not the requested output.
     assert!(parse(b"  23.8 MB /   2.00 sec =   99.8 Mbps\n").is_err());
 }

@@ -10,7 +10,7 @@ use crate::generator::{Arguments, Arrival, Report};
 use std::net::SocketAddr;
 use vtax_core::Quantity;
 
-/// The load.
+/// The rate of requests.
 pub const RATE: Parameter =
     Parameter::new("load.rate", Domain::Number(0.1, 1e6), "1000").help("requests per second");
 /// When requests are due.
@@ -30,10 +30,10 @@ pub const CONNECTIONS: Parameter =
 /// How long a request may take.
 pub const TIMEOUT: Parameter = Parameter::new("load.timeout_s", Domain::Number(0.01, 600.0), "5")
     .help("seconds after which a request is given up");
-/// What a ramp varies.
+/// The level that a ramp varies.
 pub const LEVEL: LoadLevel = LoadLevel::of(&RATE, REQUEST_RATE, 1.0, "requests asked for");
 
-/// The generator's arguments that these settings stand for.
+/// Returns the generator's arguments for these settings.
 pub fn arguments(address: SocketAddr, settings: &Settings, timing: Timing) -> Arguments {
     Arguments {
         connections: u32::try_from(CONNECTIONS.integer(settings)).unwrap_or(1),
@@ -125,7 +125,7 @@ fn verify(driver: &str, report: &Report, mode: &str) -> Outcome<Option<Histogram
     }
 }
 
-/// A histogram, if there is one, as results have it.
+/// Returns a histogram with its name, as results hold it, if there is one.
 pub fn named(name: &str, histogram: Option<Histogram<u64>>) -> Vec<(String, Histogram<u64>)> {
     let named = histogram.map(|histogram| (name.to_owned(), histogram));
     named.into_iter().collect()
@@ -135,7 +135,7 @@ pub fn named(name: &str, histogram: Option<Histogram<u64>>) -> Vec<(String, Hist
 pub struct OpenLoop {
     /// Its name after `vtax load`.
     pub generator: &'static str,
-    /// What its requests are, for titles.
+    /// The protocol of its requests, for titles.
     pub what: &'static str,
 }
 
@@ -152,7 +152,7 @@ impl OpenLoop {
         Ok(LoadCommand::client(line).patient(timeout))
     }
 
-    /// Reads what one rate printed.
+    /// Reads the output of one rate.
     pub fn parse(&self, raw: &[u8]) -> Outcome<WorkloadResult> {
         let report: Report = json(&self.driver(), raw)?;
         self.result(&report)
@@ -194,8 +194,8 @@ impl OpenLoop {
         metrics.add(metric::LAG_P99, lag.p99, "");
 
         let (mut suspect, mut unreached) = (Vec::new(), None);
-        // Against what was due, not the rate asked: Poisson arrivals vary. A few requests are
-        // always under way when the window closes.
+        // Compared with the requests that were due, not with the requested rate: Poisson arrivals vary. A few requests
+        // are always in progress when the window closes.
         if answered < 0.95 * due && due - answered >= 10.0 {
             unreached = Some(format!(
                 "only {} of the {} that were due were answered ({:.0} %): the target or the load generator is saturated",

@@ -1,4 +1,4 @@
-//! Reading what drivers print, and naming what was found.
+//! Readers of the drivers' output, and the metrics of a workload.
 
 use super::{Extent, Outcome, Timing, WorkDone, WorkloadResult};
 use crate::generator::Summary;
@@ -8,7 +8,7 @@ use vtax_core::{Base, Quantity, Source, Unit, metric};
 use vtax_host::HostError;
 use vtax_report::results::{Metric, Work};
 
-/// Reads JSON that `driver` printed.
+/// Reads the JSON output of `driver`.
 pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Outcome<T> {
     serde_json::from_slice(raw).map_err(|cause| {
         let what = if raw.iter().all(u8::is_ascii_whitespace) {
@@ -24,7 +24,7 @@ pub fn json<T: DeserializeOwned>(driver: &str, raw: &[u8]) -> Outcome<T> {
     })
 }
 
-/// The text that `driver` printed, to the end of its last line.
+/// Returns the text output of `driver`, to the end of its last line.
 pub fn text(driver: &str, raw: &[u8]) -> Outcome<String> {
     if raw.iter().all(u8::is_ascii_whitespace) {
         return Err(garbage(driver, "it printed nothing"));
@@ -60,7 +60,7 @@ pub fn quote(raw: &[u8]) -> String {
     format!("\"{text}\"{}", if raw.len() > SHOWN { "…" } else { "" })
 }
 
-/// A number from a driver that has to be there, finite and not negative.
+/// Returns a number that a driver must report, finite and not negative.
 pub fn number(driver: &str, name: &str, value: Option<f64>) -> Outcome<f64> {
     match value {
         Some(value) if value.is_finite() && (0.0..=1e18).contains(&value) => Ok(value),
@@ -69,7 +69,7 @@ pub fn number(driver: &str, name: &str, value: Option<f64>) -> Outcome<f64> {
     }
 }
 
-/// As [`number`], and not 0, to be divided by.
+/// As [`number`], and not 0, for a divisor.
 pub fn positive(driver: &str, name: &str, value: Option<f64>) -> Outcome<f64> {
     match number(driver, name, value)? {
         value if value >= 1e-9 => Ok(value),
@@ -104,12 +104,12 @@ pub const REQUEST_RATE: Unit = Unit::per(Base::Request, Base::Second);
 /// Operations per second.
 pub const OP_RATE: Unit = Unit::per(Base::Operation, Base::Second);
 
-/// Metrics by name. Load generators measure; where the target is emulated, the lab says so.
+/// Metrics by name. Load generators measure; the lab marks the metrics of an emulated target.
 #[derive(Debug, Default)]
 pub struct Metrics(pub BTreeMap<String, Metric>);
 
 impl Metrics {
-    /// Adds a metric; `about` is what its title leaves open.
+    /// Adds a metric; `about` completes its title.
     pub fn add(&mut self, metric: &metric::Metric, value: f64, about: &str) {
         self.add_in(metric, value, Unit::of(Base::One), about);
     }
@@ -127,7 +127,7 @@ impl Metrics {
         }
     }
 
-    /// Adds the percentiles of a latency, led by the 99th; `what` is such as `HTTP latency`.
+    /// Adds the percentiles of a latency, led by the 99th. `what` names the latency, such as `HTTP latency`.
     pub fn latency(&mut self, what: &str, times: &Summary) {
         for (metric, value) in [
             (metric::LATENCY_P50, times.p50),
@@ -151,7 +151,7 @@ impl Metrics {
         }
     }
 
-    /// The work of a load: `rate` each second, or `total` in the `seconds` that are then a metric.
+    /// Returns the work of a load: `rate` per second, or `total` with `seconds` as a metric.
     pub fn done(
         &mut self,
         extent: Extent,

@@ -96,7 +96,7 @@ impl Workload for StressNg {
         let phrase = format!("do 1 operation of stress-ng ({stressor})");
         let seconds = operations / rate;
         let asked = Duration::from_secs(whole_seconds(timing.duration).max(1));
-        // Of `switch`, each worker is two processes.
+        // Each worker of the stressor `switch` is two processes.
         let processes = 2 * WORKERS.integer(settings);
         let suspect = check::duration("stress-ng", seconds, asked)
             .into_iter()
