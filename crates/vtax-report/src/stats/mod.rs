@@ -17,6 +17,7 @@ mod robust;
 mod steady;
 mod tax;
 mod trend;
+mod variance;
 
 pub use between::{Between, Groups, Moments};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
@@ -26,7 +27,7 @@ pub use floor::{above_floor, noise_floor};
 pub use joint::{Judged, judge_family};
 pub use knee::{Knee, KneeRatio, knee, knee_ratio};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
-pub use power::pairs_to_show;
+pub use power::{half_width, pairs_for_width, pairs_to_show};
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
 pub use steady::{Steadiness, SteadyState, classify, rates};
@@ -35,3 +36,4 @@ pub use tax::{
     tax_over, unpaired_tax, verdict,
 };
 pub use trend::{Trend, correlation, trend};
+pub use variance::{Component, Nested, best_repetitions, components};

@@ -1,6 +1,8 @@
-//! Number of repetitions needed to show an effect, from the observed scatter.
+//! Number of repetitions needed to show an effect, or for an interval of a given width, from the observed scatter.
 
+use super::bootstrap::Interval;
 use super::distribution::student_quantile;
+use super::tax::FEWEST_PAIRS;
 
 /// Confidence level of the two-sided test with this power.
 const CONFIDENCE: f64 = 0.95;
@@ -18,13 +20,39 @@ pub fn pairs_to_show(effect: f64, sd: f64) -> Option<usize> {
     if !scatter.is_finite() || effect <= 0.0 {
         return None;
     }
-    let is_enough = |n: usize| {
-        let degrees = u32::try_from(n - 1).unwrap_or(u32::MAX);
-        let both = student_quantile(CONFIDENCE, degrees) + student_quantile(POWER, degrees);
+    fewest(|n| {
+        let both = student_quantile(CONFIDENCE, degrees(n)) + student_quantile(POWER, degrees(n));
         (both * scatter).powi(2) <= n as f64
-    };
+    })
+}
+
+/// Half width of the interval of a ratio as a factor less 1, such as 0.05 for 1.00× [0.96–1.05]; the longer side counts.
+pub fn half_width(ratio: f64, interval: Interval) -> Option<f64> {
+    let half = (interval.high / ratio).max(ratio / interval.low) - 1.0;
+    (half.is_finite() && half >= 0.0).then_some(half)
+}
+
+/// Number of pairs of trials for which Student's interval at level `confidence` is at most ± `width` wide, a factor less
+/// 1, where the interval of `n` pairs is ± `half`. `None` above 100,000, with fewer than two pairs, and without a width.
+///
+/// The interval narrows as t(n − 1)/√n, whatever widens it beyond the scatter of the pairs.
+pub fn pairs_for_width(width: f64, half: f64, n: usize, confidence: f64) -> Option<usize> {
+    if n < 2 || width.is_nan() || width <= 0.0 || !half.is_finite() {
+        return None;
+    }
+    let relative = |n: usize| student_quantile(confidence, degrees(n)) / (n as f64).sqrt();
+    let most = width.ln_1p() / half.ln_1p() * relative(n);
+    fewest(|n| half == 0.0 || relative(n) <= most)
+}
+
+fn degrees(n: usize) -> u32 {
+    u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX)
+}
+
+/// The smallest number, from the fewest pairs that can show a difference, that `is_enough`; `None` above 100,000.
+fn fewest(is_enough: impl Fn(usize) -> bool) -> Option<usize> {
     // Doubling first: quantiles with many degrees of freedom are slow.
-    let (mut few, mut many) = (super::tax::FEWEST_PAIRS, super::tax::FEWEST_PAIRS);
+    let (mut few, mut many) = (FEWEST_PAIRS, FEWEST_PAIRS);
     while !is_enough(many) {
         if many == MOST {
             return None;
@@ -56,5 +84,36 @@ mod tests {
         assert_eq!(pairs_to_show(0.0, 0.1), None);
         assert_eq!(pairs_to_show(0.02, f64::NAN), None);
         assert_eq!(pairs_to_show(1e-9, 1.0), None);
+    }
+
+    #[test]
+    fn the_interval_of_as_many_pairs_has_the_wanted_width() {
+        // Of six pairs t(5) / √6 = 1.0494, of 22 pairs t(21) / √22 = 0.4434, of 23 pairs 0.4324.
+        let half = (1.0494f64 * 0.1).exp_m1();
+        let needed = |width: f64| pairs_for_width(width, half, 6, 0.95);
+        assert_eq!(needed(half * 1.0001), Some(6));
+        assert_eq!(needed((0.04435f64).exp_m1()), Some(22));
+        assert_eq!(needed((0.04330f64).exp_m1()), Some(23));
+        assert_eq!(needed(10.0), Some(FEWEST_PAIRS));
+        assert_eq!(pairs_for_width(0.05, 0.0, 4, 0.95), Some(4));
+        // A higher level needs more pairs for the same scatter, and about as many for the same width now.
+        assert!(pairs_for_width(0.02, 0.1, 6, 0.99) < pairs_for_width(0.02, 0.1, 6, 0.95));
+    }
+
+    #[test]
+    fn one_pair_no_width_and_an_endless_interval_have_no_number() {
+        assert_eq!(pairs_for_width(0.05, 0.1, 1, 0.95), None);
+        assert_eq!(pairs_for_width(0.0, 0.1, 6, 0.95), None);
+        assert_eq!(pairs_for_width(f64::NAN, 0.1, 6, 0.95), None);
+        assert_eq!(pairs_for_width(0.05, f64::INFINITY, 6, 0.95), None);
+        assert_eq!(pairs_for_width(1e-7, 1.0, 4, 0.95), None);
+    }
+
+    #[test]
+    fn the_half_width_is_that_of_the_longer_side() {
+        let of = |low, high| half_width(1.0, Interval { low, high });
+        assert!((of(0.8, 1.1).unwrap() - 0.25).abs() < 1e-12);
+        assert!((of(0.99, 1.1).unwrap() - 0.1).abs() < 1e-12);
+        assert_eq!(of(0.0, 1.1), None);
     }
 }
