@@ -2,8 +2,8 @@
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
-    Analysis, Comparison, MetricSummary, Sentence, TreatmentSummary, adjusted_in_words, distinct,
-    headline_metrics, knee_in_words,
+    Analysis, Comparison, MetricSummary, MetricVariance, Sentence, TreatmentSummary,
+    adjusted_in_words, distinct, headline_metrics, knee_in_words, not_separable,
 };
 use crate::numbers::{Shown, common_scale, scaled};
 use crate::stats::Verdict;
@@ -28,6 +28,17 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
         }
     }
     page.footer(analysis);
+    page.text
+}
+
+/// Renders the variance of headline metrics by level, with the recommended repetitions.
+pub fn variance(analysis: &Analysis, width: usize, color: bool) -> String {
+    let mut page = Page {
+        text: String::new(),
+        width: width.clamp(72, 120),
+        color,
+    };
+    page.variance(&analysis.variance);
     page.text
 }
 
@@ -292,6 +303,34 @@ impl Page {
 }
 
 impl Page {
+    fn variance(&mut self, all: &[MetricVariance]) {
+        self.line("");
+        let title = self.paint(BOLD, "Variance by level, and recommended repetitions");
+        self.line(&title);
+        if all.is_empty() {
+            self.line("  no headline metric has two trials that count and vary");
+            return;
+        }
+        for of in all {
+            let name = format!("  {}, {}", clean(&of.treatment), clean(&of.title));
+            self.line(&cut(&name, self.width));
+            let parts: Vec<String> = of
+                .levels
+                .iter()
+                .map(|level| format!("between {}s {}", level.level, level.in_words()))
+                .chain(
+                    of.window_in_words()
+                        .map(|window| format!("best measured window {window}")),
+                )
+                .chain(of.needed_in_words())
+                .collect();
+            self.paragraph(DIM, "    ", &parts.join(" · "));
+        }
+        for sentence in not_separable(all) {
+            self.paragraph(CYAN, "  ", sentence);
+        }
+    }
+
     /// Writes the legend of the columns that are present.
     fn legend(&mut self, analysis: &Analysis) {
         let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);

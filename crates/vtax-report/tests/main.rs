@@ -20,6 +20,7 @@ mod scipy;
 mod simulations;
 mod statistics;
 mod survey;
+mod variance;
 mod verdicts;
 
 fn main() {

@@ -80,7 +80,7 @@ pub struct Comparison {
 /// Number of repetitions that show an effect with a chance of 80 %, given the observed scatter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Needed {
-    /// The effect: the plan's minimum effect, or 0.02 without one.
+    /// The effect to show, the plan's minimum effect or 0.02 without one; or the half width of the interval.
     pub effect: f64,
     /// Total repetitions.
     pub n: usize,
@@ -167,6 +167,26 @@ impl Comparison {
             (more, false, false) => {
                 format!("{} of each would show {effect}", further(more, "trial"))
             }
+        })
+    }
+
+    /// The half width of the printed interval, relative to the ratio; `None` without an interval.
+    pub fn half_width(&self) -> Option<f64> {
+        stats::half_width(self.ratio?, self.interval()?)
+    }
+
+    /// The repetitions for which the printed interval is at most ± `width` wide, relative to the ratio; `None` where
+    /// they cannot be estimated. The interval of two knees has the steps between load levels in it and does not narrow.
+    pub fn needed_for(&self, width: f64) -> Option<Needed> {
+        if self.knee.is_some() || self.verdict == Verdict::Suspect {
+            return None;
+        }
+        let (had, level) = (self.tax?.n, self.confidence?);
+        let n = stats::pairs_for_width(width, self.half_width()?, had, level)?;
+        Some(Needed {
+            effect: width,
+            n,
+            more: n.saturating_sub(had),
         })
     }
 

@@ -52,6 +52,11 @@ impl Fleet {
         }
     }
 
+    /// The machine of a block; 0 where all blocks are of one.
+    pub(super) fn machine_of(&self, block: u32) -> usize {
+        self.of.get(&block).copied().unwrap_or(0)
+    }
+
     /// Judges each comparison over machines and sets their disagreement. Each machine counts once, because pairs of one
     /// machine are not independent of each other.
     pub(super) fn judge(

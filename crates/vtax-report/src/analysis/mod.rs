@@ -12,6 +12,7 @@ mod noise;
 mod scenario;
 mod summaries;
 mod timeline;
+mod variance;
 pub(crate) mod words;
 
 pub use certainty::Certainty;
@@ -28,6 +29,7 @@ pub use summaries::{
 };
 pub(crate) use summaries::{distinct_metrics, find_metric, headline_metrics};
 pub use timeline::{Layer, Timeline, TimelinePhase};
+pub use variance::{LevelVariance, MetricVariance, WIDTH, not_separable, separable};
 
 use crate::platforms;
 use crate::results::{
@@ -147,6 +149,10 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         true => Vec::new(),
         false => checks::lines(&summaries, &compared, &places(&block_of)),
     };
+    let variance = match provisional {
+        true => Vec::new(),
+        false => variance::by_level(&summaries, &rows, &fleet, &comparisons),
+    };
     let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
     let source = summaries
         .iter()
@@ -181,6 +187,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         observation: observation(&trials),
         fleet,
         checks,
+        variance,
         noise: Vec::new(),
         attempts: attempts(shards, &rows),
         trials: rows,

@@ -4,7 +4,7 @@ use super::frame::{DASH, TABLES, badge, fold, prose, section, table};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{
     ActorSummary, Analysis, Certainty, Comparison, LevelSummary, MetricSummary, TreatmentSummary,
-    TrialRow, distinct_metrics, find_metric,
+    TrialRow, distinct_metrics, find_metric, not_separable, separable,
 };
 use crate::figures::Platforms;
 use crate::numbers::{estimate, plain, when};
@@ -29,6 +29,7 @@ pub(super) fn tables(analysis: &Analysis) -> Markup {
                 }
             }
             (comparisons(analysis))
+            (variance(analysis))
             (treatments(analysis, &all))
             (left_out(analysis))
             (trials(analysis))
@@ -263,6 +264,37 @@ fn in_words(steady: &BTreeMap<String, SteadyState>) -> String {
         .iter()
         .map(|(series, class)| format!("{series}: {class}"));
     words.collect::<Vec<_>>().join("; ")
+}
+
+/// The variance of headline metrics by level, with the recommended repetitions.
+fn variance(analysis: &Analysis) -> Markup {
+    let all = &analysis.variance;
+    let names = separable(all);
+    let rows = html! {
+        @for of in all {
+            tr {
+                th scope="row" { (of.treatment) }
+                td { (of.title) span.detail { (of.metric) } }
+                @for name in &names {
+                    td.number { (of.level(name).map_or(DASH.into(), |level| level.in_words())) }
+                }
+                td.number { (of.window_in_words().as_deref().unwrap_or(DASH)) }
+                td { (of.needed_in_words().as_deref().unwrap_or(DASH)) }
+            }
+        }
+    };
+    let columns = names.iter().map(|name| format!("between {name}s"));
+    let recommended = ["best measured window", "repetitions"].map(str::to_owned);
+    let head = ["treatment", "metric"].map(str::to_owned).into_iter();
+    let content = html! {
+        p.key {
+            "Share of the variance at each level, and its standard deviation relative to the mean (Kalibera and Jones 2013). "
+            "The best measured window gives the most precise mean in a given time, with the time of boot, warm-up and teardown of these trials. "
+            @for sentence in not_separable(all) { (sentence) " " }
+        }
+        (table(head.chain(columns).chain(recommended), &rows))
+    };
+    html! { @if !all.is_empty() { (fold("Variance by level, and recommended repetitions", false, &content)) } }
 }
 
 fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {

@@ -1,0 +1,225 @@
+//! The variance of headline metrics by level, and the repetitions that it recommends.
+
+use super::{Comparison, Fleet, MetricSummary, TreatmentSummary, TrialRow, by_key};
+use crate::numbers::percent;
+use crate::stats::{Nested, best_repetitions, components};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use vtax_core::{counted, metric};
+
+/// Half width of a ratio's interval, relative to the ratio, for which repetitions are recommended.
+pub const WIDTH: f64 = 0.05;
+
+/// Seconds of one sample.
+const SAMPLE: f64 = 1.0;
+
+/// The variance of one headline metric of one treatment by level.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MetricVariance {
+    /// Label of the treatment.
+    pub treatment: String,
+    /// Name of the metric.
+    pub metric: String,
+    /// Name of the metric in tables.
+    pub title: String,
+    /// The levels that the data separate, lowest first.
+    pub levels: Vec<LevelVariance>,
+    /// Mean measured seconds of a trial.
+    pub measured_seconds: f64,
+    /// Measured seconds of a trial for which the mean is most precise in a given time; `None` where the data have no
+    /// level of samples, or where trials add no variance.
+    pub best_measured_seconds: Option<f64>,
+    /// Repetitions for which the interval of the ratio is at most ±5 % wide; `None` for a baseline, and where they cannot
+    /// be estimated.
+    pub repetitions: Option<usize>,
+    /// Noun of one repetition: `block`, or `machine` where the ratio is over machines.
+    pub repetition: &'static str,
+}
+
+/// The variance component of one level.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LevelVariance {
+    /// `sample`, `trial`, `block` or `machine`.
+    pub level: &'static str,
+    /// Standard deviation, relative to the mean of the metric.
+    pub sd: f64,
+    /// Share of the variance of one sample on one machine; of one trial where there are no samples.
+    pub share: f64,
+}
+
+impl MetricVariance {
+    /// The variance component of a level.
+    pub fn level(&self, name: &str) -> Option<&LevelVariance> {
+        self.levels.iter().find(|of| of.level == name)
+    }
+
+    /// The recommended repetitions, `6 blocks for a ratio ±5 %`.
+    pub fn needed_in_words(&self) -> Option<String> {
+        let needed = counted(self.repetitions?, self.repetition);
+        Some(format!("{needed} for a ratio ±{}", percent(WIDTH)))
+    }
+
+    /// The recommended length of the measured window, in words; `None` without samples.
+    pub fn window_in_words(&self) -> Option<String> {
+        self.level("sample")?;
+        let now = self.measured_seconds;
+        Some(match self.best_measured_seconds {
+            Some(best) => format!("{best:.0} s (this run: {now:.0} s)"),
+            None => format!("any: trials add no variance (this run: {now:.0} s)"),
+        })
+    }
+}
+
+impl LevelVariance {
+    /// The share, and the standard deviation relative to the mean.
+    pub fn in_words(&self) -> String {
+        format!("{:.0} % (sd {})", 100.0 * self.share, percent(self.sd))
+    }
+}
+
+/// The names of the levels that any of these metrics has, lowest first.
+pub fn separable(all: &[MetricVariance]) -> Vec<&'static str> {
+    let mut names = vec!["sample", "trial", "block", "machine"];
+    names.retain(|name| all.iter().any(|of| of.level(name).is_some()));
+    names
+}
+
+/// The levels that the data of a run do not separate, one sentence each.
+pub fn not_separable(all: &[MetricVariance]) -> Vec<&'static str> {
+    let names = separable(all);
+    let is_without = |name: &str| all.iter().any(|of| of.level(name).is_none());
+    let sentences = [
+        (
+            is_without("sample"),
+            "Where there is no share of samples, the trial has one value only, and scatter within it is not separable.",
+        ),
+        (
+            !names.contains(&"block"),
+            "Trial, boot and block are not separable in this plan: each trial is a boot, and a block has one trial of a \
+             treatment.",
+        ),
+        (
+            !names.contains(&"machine"),
+            "Machines are not separable: the results are of one machine, or have too few blocks of each.",
+        ),
+    ];
+    let those = sentences.into_iter().filter(|(applies, _)| *applies);
+    those.map(|(_, sentence)| sentence).collect()
+}
+
+/// The variance of each headline metric that is a sample of two trials or more.
+pub(super) fn by_level(
+    summaries: &[TreatmentSummary],
+    rows: &[TrialRow],
+    fleet: &Fleet,
+    comparisons: &[Comparison],
+) -> Vec<MetricVariance> {
+    let rows: HashMap<u32, &TrialRow> = rows.iter().map(|row| (row.index, row)).collect();
+    let compared = by_key(comparisons);
+    let mut found = Vec::new();
+    for summary in summaries {
+        let headlines = summary.metrics.iter().filter(|metric| metric.headline);
+        for metric in headlines.filter(|metric| !metric.certainty.is_exact()) {
+            let label = summary.treatment.label.as_str();
+            let comparison = compared.get(&(label, metric.name.as_str()));
+            let needed = comparison.and_then(|of| of.needed_for(WIDTH));
+            let phase = |name: &str| summary.phases.get(name).copied().unwrap_or(0.0);
+            let Some(levels) = of_metric(metric, &rows, fleet) else {
+                continue;
+            };
+            let variance = |name: &str| {
+                let level = levels.iter().find(|of| of.level == name)?;
+                Some(level.sd * level.sd)
+            };
+            let best = variance("sample")
+                .zip(variance("trial"))
+                .and_then(|(sample, trial)| {
+                    let overhead = phase("total") - phase("measured");
+                    best_repetitions((sample, SAMPLE), (trial, overhead))
+                });
+            found.push(MetricVariance {
+                treatment: label.to_owned(),
+                metric: metric.name.clone(),
+                title: metric.title.clone(),
+                measured_seconds: phase("measured"),
+                best_measured_seconds: best.map(|samples| samples * SAMPLE),
+                repetitions: needed.map(|needed| needed.n),
+                repetition: match comparison.is_some_and(|of| of.over_machines) {
+                    true => "machine",
+                    false => "block",
+                },
+                levels,
+            });
+        }
+    }
+    found
+}
+
+/// The levels of one metric; `None` with fewer than two trials, and where a value is not positive.
+fn of_metric(
+    metric: &MetricSummary,
+    rows: &HashMap<u32, &TrialRow>,
+    fleet: &Fleet,
+) -> Option<Vec<LevelVariance>> {
+    let mean = metric.description.mean;
+    if metric.values.len() < 2 || metric.values.iter().any(|(_, value)| *value <= 0.0) {
+        return None;
+    }
+    let samples: Option<Vec<Vec<f64>>> = (metric.values.iter())
+        .map(|(index, value)| samples(metric, rows.get(index)?, value / mean))
+        .collect();
+    let mut machines: BTreeMap<usize, BTreeMap<u32, Vec<Nested>>> = BTreeMap::new();
+    for (place, (index, value)) in metric.values.iter().enumerate() {
+        let block = rows.get(index)?.block;
+        let own = samples.as_ref().and_then(|samples| samples.get(place));
+        let trial = own.map_or_else(|| Nested::of(&[value / mean]), |own| Nested::of(own));
+        let blocks = machines.entry(fleet.machine_of(block)).or_default();
+        blocks.entry(block).or_default().push(trial);
+    }
+    let blocks = |blocks: BTreeMap<u32, Vec<Nested>>| {
+        Nested::Group(blocks.into_values().map(Nested::Group).collect())
+    };
+    let design = Nested::Group(machines.into_values().map(blocks).collect());
+    let found = components(&design, 4)?;
+    // The only trial of each block is not separable from its block.
+    let is_one_each = found.get(1).is_none_or(Option::is_none);
+    let names = match is_one_each {
+        true => ["sample", "", "trial", "machine"],
+        false => ["sample", "trial", "block", "machine"],
+    };
+    let all: f64 = found.iter().flatten().map(|of| of.variance).sum();
+    let levels = names
+        .into_iter()
+        .zip(found)
+        .filter_map(|(level, component)| {
+            let variance = component?.variance;
+            Some(LevelVariance {
+                level,
+                sd: variance.sqrt(),
+                share: if all > 0.0 { variance / all } else { 0.0 },
+            })
+        });
+    Some(levels.collect())
+}
+
+/// The metric per second of a trial: the rates of the series that it is made of, scaled so that their mean is `value`.
+/// `None` where no series stands for the metric, or where it has fewer than two samples.
+fn samples(metric: &MetricSummary, row: &TrialRow, value: f64) -> Option<Vec<f64>> {
+    // A load that changes makes every series change.
+    if row.steady.is_empty() {
+        return None;
+    }
+    let is_of: fn(&str) -> bool = if metric::CPU_PER_WORK.is(&metric.name) {
+        |name| name == "CPU"
+    } else if metric::THROUGHPUT.is(&metric.name) {
+        |name| name != "CPU"
+    } else {
+        return None;
+    };
+    let candidates = row.series.iter().filter(|series| is_of(series.name));
+    let means = candidates.filter_map(|series| Some((crate::stats::mean(&series.rates)?, series)));
+    // The traffic of a transfer is in the busier direction.
+    let (mean, series) = means.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    let rates = &series.rates;
+    (rates.len() > 1 && mean > 0.0).then(|| rates.iter().map(|rate| value * rate / mean).collect())
+}
