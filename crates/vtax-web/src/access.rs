@@ -1,14 +1,14 @@
-//! Authorization: strangers may do nothing, watchers may read, the operator may change things.
+//! Authorization: a stranger may do nothing, a watcher may read, the operator may also change state.
 //!
-//! On a loopback address everybody on this host is a watcher, unless watchers have a token. On other addresses every
-//! request needs a token.
+//! On a loopback address every client on this host is a watcher, unless there is a watchers' token. On other addresses
+//! every request needs a token.
 //!
-//! A page of another site can make its reader's browser send requests to this server. Such a request names another host
-//! (a name that resolves to this address) or another origin. Both are refused, and a request that changes something must
-//! name its origin. Responses may not be framed or embedded by others.
+//! A page of another site can make the browser of its reader send requests to this server. Such a request names another
+//! host (a name that resolves to this address) or another origin. Both are refused, and a request that changes state
+//! must name its origin or carry a token. Other sites may not frame or embed the responses.
 //!
-//! A token that was entered becomes two secrets: a cookie, which browsers send to every port of a host, and a key, which
-//! the page stores where no page of another port reads it. The cookie alone permits to read.
+//! A token that a browser enters becomes two secrets: a cookie, which browsers send to every port of a host, and a key,
+//! which the page stores where no page of another port can read it. The cookie alone permits reading only.
 
 use crate::error::refusal;
 use crate::tls::Identity;
@@ -21,10 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use vtax_http::Token;
 
-/// The policy of the page: everything from this server, nothing inline.
+/// The content security policy of the page: all resources from this server, nothing inline.
 pub const PAGE: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The policy of a report, whose scripts are inline: it has an opaque origin, which this server refuses, and no network.
+/// The policy of a report, whose scripts are inline. It has an opaque origin, which this server refuses, and no
+/// network.
 pub const REPORT: &str = "sandbox allow-scripts allow-downloads allow-popups; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Headers of every response.
@@ -45,26 +46,26 @@ const ALWAYS: [(HeaderName, &str); 5] = [
 /// The header of the key.
 const KEY: HeaderName = HeaderName::from_static("vtax-key");
 
-/// The purposes of the secrets that are derived from a token.
+/// The purposes of the two secrets that are derived from a token.
 const FOR_COOKIE: &str = "cookie of vtax web";
 const FOR_KEY: &str = "key of vtax web";
 
-/// Until a response begins. A stream of updates may last longer.
+/// The time limit until a response begins. A stream of updates may last longer.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a client may do.
+/// The permissions of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Enter a token.
+    /// May enter a token.
     Stranger,
-    /// Read.
+    /// May read.
     Watcher,
-    /// Start and stop runs, write notes, set budgets.
+    /// May start and stop runs, write notes and set budgets.
     Operator,
 }
 
 impl Role {
-    /// The word of the API for it.
+    /// The name of the role in the API.
     pub fn name(self) -> &'static str {
         match self {
             Self::Stranger => "nothing",
@@ -87,17 +88,17 @@ pub struct Session {
 /// The rules of one server.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
-    /// The operator's token; without it nobody changes anything.
+    /// The operator's token; without it no client may change state.
     pub operator: Option<Token>,
     /// The watchers' token.
     pub watcher: Option<Token>,
     /// Whether reading needs a token.
     pub closed: bool,
-    /// The certificate, where connections are encrypted.
+    /// The certificate; none where connections are not encrypted.
     pub identity: Option<Identity>,
-    /// The port, for the cookie's name: all servers of a host share their cookies.
+    /// The port, a part of the cookie's name: all servers of a host share their cookies.
     pub port: u16,
-    /// Until a response begins.
+    /// The time limit until a response begins.
     pub timeout: Duration,
 }
 
@@ -115,7 +116,7 @@ impl Access {
         };
         if let Some(bearer) = text(header::AUTHORIZATION) {
             let token = bearer.strip_prefix("Bearer ").unwrap_or("");
-            // A wrong token is an error also where none is needed.
+            // A wrong token is an error also where no token is needed.
             return self.bearer(token).unwrap_or(Role::Stranger);
         }
         let name = format!("{}=", self.cookie_name());
@@ -141,7 +142,7 @@ impl Access {
         }
     }
 
-    /// The role of a token; `None` where it is no token of this server.
+    /// The role of a token; `None` where it is not a token of this server.
     fn bearer(&self, token: &str) -> Option<Role> {
         let is = |own: &Option<Token>| own.as_ref().is_some_and(|own| own.is(token));
         if is(&self.operator) {
@@ -151,7 +152,7 @@ impl Access {
         }
     }
 
-    /// The cookie and the key that are derived from a token.
+    /// The cookie and the key that are derived from a token; `None` where it is not a token of this server.
     pub fn enter(&self, token: &str) -> Option<Session> {
         let role = self.bearer(token)?;
         let own = if role == Role::Operator {
@@ -216,8 +217,8 @@ impl Access {
         Ok(())
     }
 
-    /// Whether a Host header names this machine, whatever the port: a forwarded port differs from the server's. A name that
-    /// an attacker resolves to this address is neither an address nor in the certificate.
+    /// Whether a Host header names this machine, whatever the port: a forwarded port differs from the server's. A name
+    /// that an attacker resolves to this address is neither an address nor a name in the certificate.
     fn is_ours(&self, host: &str) -> bool {
         let name = match host.strip_prefix('[') {
             Some(rest) => rest.split(']').next().unwrap_or(""),
@@ -248,7 +249,7 @@ pub async fn guard(State(access): State<Arc<Access>>, request: Request, next: Ne
     response
 }
 
-/// Whether a path needs no token: the files of the page, which are the same for all, and the form for a token.
+/// Whether a path needs no token: the files of the page, which are the same for all clients, and the form for a token.
 fn is_open(path: &str) -> bool {
     path == "/api/about"
         || path == "/api/enter"
@@ -453,7 +454,7 @@ mod tests {
                 let key = (KEY, key.as_str());
                 let both = access.role(&headers(&[cookie.clone(), key.clone()]));
                 assert_eq!(both, role);
-                // What a server on another port gets of it, and what it could make up.
+                // The secrets that a server on another port receives, and those that it could guess.
                 assert_eq!(
                     access.role(&headers(std::slice::from_ref(&cookie))),
                     Role::Watcher
@@ -472,7 +473,7 @@ mod tests {
             );
             assert!(access.enter("").is_none() && access.enter("guess").is_none());
         }
-        // Without tokens nobody is more than a watcher.
+        // Without tokens every client is a watcher at most.
         assert!(Access::default().enter("").is_none());
         assert_eq!(Access::default().role(&headers(&[])), Role::Watcher);
     }

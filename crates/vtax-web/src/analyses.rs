@@ -23,7 +23,7 @@ pub struct Cache<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// The last change of the run.
+    /// The time of the last change of the run.
     at: SystemTime,
     computed: OnceLock<Computed<T>>,
 }
@@ -49,8 +49,8 @@ impl Analyses {
 }
 
 impl<T> Cache<T> {
-    /// The value of a run whose last change was `at`. Concurrent callers share one computation; nobody waits for that of
-    /// another run.
+    /// The value of a run whose last change was `at`. Concurrent callers share one computation. Computations of
+    /// different runs do not wait for each other.
     fn get(
         &self,
         path: &Path,
@@ -102,7 +102,7 @@ mod tests {
         ResultsError::NotARun(PathBuf::from("run"))
     }
 
-    /// Far beyond what anything here takes.
+    /// A timeout far above the duration of any step here.
     const SOON: Duration = Duration::from_secs(20);
 
     #[test]

@@ -46,7 +46,7 @@ impl AppState {
         }
     }
 
-    /// The same with a thread that has the rights to see which lab runs.
+    /// The same with a thread that has the privileges to see which lab runs.
     #[must_use]
     pub fn with_run_manager(self, state: &Path, run_manager: RunManager) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl AppState {
         }
     }
 
-    /// The same where that thread starts runs; the plans below a directory are offered.
+    /// The same where that thread starts runs. The plans below a directory are offered.
     #[must_use]
     pub fn with_plans(self, plans: &Path) -> Self {
         Self {

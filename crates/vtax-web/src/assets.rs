@@ -3,7 +3,7 @@
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-/// The path, type and text of each.
+/// The path, media type and text of each file.
 const FILES: [(&str, &str, &str); 20] = [
     ("/", HTML, include_str!("../assets/index.html")),
     ("/palette.css", CSS, vtax_report::html::PALETTE),
@@ -35,7 +35,7 @@ const FILES: [(&str, &str, &str); 20] = [
         "image/svg+xml",
         include_str!("../assets/icon.svg"),
     ),
-    // uPlot 1.6.32, MIT, as it is published (assets/LICENSE.uplot).
+    // uPlot 1.6.32, MIT, as published (assets/LICENSE.uplot).
     (
         "/uplot.js",
         SCRIPT,
@@ -48,7 +48,7 @@ const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Their paths.
+/// The paths of the files.
 pub fn paths() -> impl Iterator<Item = &'static str> {
     FILES.into_iter().map(|(path, ..)| path)
 }

@@ -1,4 +1,4 @@
-//! The table of a comparison of runs, as of `vtax compare`.
+//! The table of a comparison of runs, as `vtax compare` prints it.
 
 use crate::analyses::Analyses;
 use crate::error::RequestError;
@@ -10,14 +10,14 @@ use vtax_report::analysis::{Analysis, distinct};
 use vtax_report::compare;
 use vtax_report::stats::Verdict;
 
-/// Runs that are compared at once.
+/// The largest number of runs in one comparison.
 pub const MAX_COMPARED: usize = 8;
 
 impl Analyses {
-    /// Compares runs with the first of them: headline metrics and those that differ, or `all`.
+    /// Compares runs with the first of them: headline metrics and metrics that differ, or with `all` every metric.
     ///
     /// # Errors
-    /// When there are too few or too many, or one cannot be read.
+    /// When there are too few or too many runs, or one cannot be read.
     pub fn compare(
         &self,
         results: &Results,
@@ -93,12 +93,12 @@ impl Analyses {
 /// Runs compared with the first.
 #[derive(Debug, Serialize)]
 pub struct ComparisonTable {
-    /// The first is what the others are compared with.
+    /// The runs; the first is the one that the others are compared with.
     runs: Vec<RunHeading>,
     rows: Vec<ComparisonRow>,
-    /// Treatments that each of the others lacks.
+    /// For each of the other runs, the treatments that it lacks.
     only_first: Vec<Vec<String>>,
-    /// Treatments that only each of the others has.
+    /// For each of the other runs, the treatments that the first run lacks.
     only_here: Vec<Vec<String>>,
     cautions: Vec<String>,
 }
@@ -115,7 +115,7 @@ struct ComparisonRow {
     treatment: String,
     metric: String,
     title: String,
-    /// One for each run but the first; none where it lacks this.
+    /// One for each run but the first; none where the run lacks this row.
     cells: Vec<Option<Cell>>,
 }
 

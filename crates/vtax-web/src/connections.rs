@@ -12,11 +12,11 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-/// Concurrent connections; more wait in the kernel's queue. An open page holds one.
+/// The limit of concurrent connections; more wait in the kernel's queue. An open page holds one.
 const MAX_CONNECTIONS: usize = 256;
 
-/// Serves until it is dropped. `idle_timeout` limits the TLS handshake, the wait for the head of a request, and the time
-/// that a peer leaves sent data unacknowledged.
+/// Serves connections until the future is dropped. `idle_timeout` limits the TLS handshake, the wait for the head of a
+/// request, and the time that a peer leaves sent data unacknowledged.
 pub async fn serve(
     listener: TcpListener,
     encrypted: Option<TlsAcceptor>,
@@ -30,7 +30,7 @@ pub async fn serve(
             return;
         };
         let Ok((stream, _)) = listener.accept().await else {
-            // Perhaps no file descriptor is free: other connections end meanwhile.
+            // A cause may be that no file descriptor is free: other connections end meanwhile.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -50,7 +50,7 @@ pub async fn serve(
     }
 }
 
-/// Limits how long a dead peer keeps its connection. A failure costs only time.
+/// Limits how long a dead peer keeps its connection. An error is ignored: it only delays the end of the connection.
 fn prepare(stream: &TcpStream, idle_timeout: Duration) {
     let idle_timeout = u32::try_from(idle_timeout.as_millis()).unwrap_or(u32::MAX);
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, idle_timeout);
@@ -62,6 +62,6 @@ async fn hold(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle_
         .timer(TokioTimer::new())
         .header_read_timeout(idle_timeout)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // A client that breaks the connection is no error.
+    // A client that breaks the connection is not an error.
     let _ = connection.await;
 }

@@ -10,7 +10,7 @@ use vtax_report::analysis::{Analysis, TreatmentSummary};
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::describe;
 
-/// The metrics of load levels that are drawn beside headline metrics.
+/// The metrics of load levels that are drawn besides the headline metrics.
 const DRAWN: [&Metric; 5] = [
     metric::LATENCY_P50,
     metric::LATENCY_P99,
@@ -19,7 +19,7 @@ const DRAWN: [&Metric; 5] = [
     metric::POWER_MEAN,
 ];
 
-/// One metric of one treatment over the level.
+/// One metric of one treatment over the load level or population.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Panel {
     /// The treatment's label.
@@ -27,10 +27,10 @@ pub struct Panel {
     /// The metric's name and title.
     pub metric: String,
     title: String,
-    /// The quantity of the level, and the metric's unit.
+    /// The quantity of the horizontal axis, and the metric's unit.
     across: String,
     unit: String,
-    /// One for each run that has it.
+    /// One for each run that has the metric.
     pub lines: Vec<Line>,
 }
 
@@ -40,18 +40,18 @@ pub struct Line {
     /// The number of the run.
     pub run: usize,
     source: Source,
-    /// Level, mean, and the bounds of the interval where it has one.
+    /// Level, mean, and the bounds of the interval where there is one.
     pub points: Vec<(f64, f64, Option<f64>, Option<f64>)>,
 }
 
-/// Curves of runs, added one after the other.
+/// Curves of runs, added one run after the other.
 #[derive(Debug, Default)]
 pub struct Curves {
     panels: Vec<Panel>,
 }
 
 impl Curves {
-    /// The panels of the runs so far.
+    /// The panels of the runs that were added.
     pub fn panels(self) -> Vec<Panel> {
         self.panels
     }
@@ -140,7 +140,7 @@ impl Curves {
         if !points.iter().any(|(_, value)| *value > 0.0) {
             return;
         }
-        // All climbs have the same steps: the median at each.
+        // All climbs have the same steps: the median of the values at each step.
         let mut steps: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for (population, value) in points {
             steps.entry(population.to_bits()).or_default().push(value);

@@ -1,4 +1,4 @@
-//! The events of a run or a trial in progress: JSON lines, read as they are written.
+//! The events of a run or a trial in progress: JSON lines, read while the file grows.
 
 use crate::meters::Meter;
 use serde::Serialize;
@@ -11,24 +11,24 @@ use vtax_core::Quantity;
 use vtax_host::untrusted::shown;
 use vtax_lab::run::Event;
 
-/// The last notes are kept.
+/// The number of last notes that are kept.
 const MAX_NOTES: usize = 20;
-/// The last levels are kept.
+/// The number of last load levels that are kept.
 const MAX_POINTS: usize = 500;
-/// The readings of the last seconds are kept.
+/// The number of last readings that are kept, one a second.
 const MAX_METERS: usize = 300;
-/// Read at once.
+/// The limit of one read, in bytes.
 const MAX_READ_BYTES: u64 = 8 << 20;
-/// A longer line is no event.
+/// A longer line is not an event.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// What is made of events.
+/// A value that accumulates events.
 pub trait EventSink: Default {
     /// Adds an event that was read at this time, in seconds since 1970.
     fn add(&mut self, event: Event, at: f64);
 }
 
-/// Reads what is new in a file of events.
+/// Reads the new events in a file.
 #[derive(Debug, Default)]
 pub struct EventReader<T> {
     /// The inode of the file, and the bytes that were read.
@@ -38,7 +38,8 @@ pub struct EventReader<T> {
 }
 
 impl<T: EventSink> EventReader<T> {
-    /// Reads what is new. A run that is started again writes another file, and the events of the old one are then dropped.
+    /// Reads the new events. A run that is started again writes another file, and the events of the old file are then
+    /// dropped.
     pub fn read(&mut self, file: io::Result<File>) -> &T {
         // A file that cannot be read has no events.
         let _ = file.and_then(|file| self.read_on(file));
@@ -62,7 +63,7 @@ impl<T: EventSink> EventReader<T> {
         file.seek(SeekFrom::Start(self.read))?;
         let mut bytes = Vec::new();
         file.take(MAX_READ_BYTES).read_to_end(&mut bytes)?;
-        // The last line may not be whole yet.
+        // The last line may be incomplete.
         let whole = bytes
             .iter()
             .rposition(|byte| *byte == b'\n')
@@ -73,7 +74,7 @@ impl<T: EventSink> EventReader<T> {
             .unwrap_or_default()
             .split(|byte| *byte == b'\n')
         {
-            // Other lines are no events.
+            // Other lines are not events.
             if line.len() < MAX_LINE_BYTES
                 && let Ok(event) = serde_json::from_slice(line)
             {
@@ -93,16 +94,16 @@ pub struct StartedTrial {
     pub since: f64,
 }
 
-/// A trial that is over.
+/// A finished trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FinishedTrial {
-    /// Its duration.
+    /// Its duration, in seconds.
     pub seconds: f64,
     /// Its headline numbers.
     pub headline: String,
-    /// Why it is suspect.
+    /// The reasons why it is suspect.
     pub suspect: Vec<String>,
-    /// Why it failed, if it did.
+    /// The reason why it failed; none where it did not.
     pub failed: Option<String>,
 }
 
@@ -169,7 +170,7 @@ impl EventSink for TrialEvents {
     }
 }
 
-/// Adds one, and drops the first where there are too many.
+/// Adds an item, and drops the first where there would be more than `most`.
 fn keep<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     if all.len() >= most {
         all.pop_front();
@@ -186,9 +187,9 @@ pub struct RunEvents {
     pub remaining: Option<f64>,
     /// Trials in progress, by index.
     pub started: BTreeMap<u32, StartedTrial>,
-    /// Trials that are over, by index.
+    /// Finished trials, by index.
     pub finished: BTreeMap<u32, FinishedTrial>,
-    /// Of the present trial.
+    /// The events of the present trial.
     pub trial: TrialEvents,
 }
 
@@ -200,7 +201,7 @@ impl EventSink for RunEvents {
                 expected_seconds, ..
             } => self.remaining = Some(expected_seconds),
             Event::TrialStarted { index, treatment } => {
-                // A trial that runs again is no longer over.
+                // A trial that runs again is not finished.
                 self.finished.remove(&index);
                 let since = at;
                 self.started
@@ -231,7 +232,7 @@ impl EventSink for RunEvents {
     }
 }
 
-/// The number of trials that are over.
+/// The number of finished trials.
 #[derive(Debug, Default)]
 pub struct TrialCount(pub usize);
 

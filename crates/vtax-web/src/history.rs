@@ -1,18 +1,19 @@
-//! The history of the host and of each guest in memory: an hour of every second and a day of every ten seconds.
+//! The history of the host and of each guest in memory: an hour of points of one second and a day of points of ten
+//! seconds.
 //!
-//! The host's own series is always that long. The guests share a bound of [`MAX_POINTS`]: with many guests the series of
-//! each is shorter, as its first time shows.
+//! The host's own series always has that length. The guests share a bound of [`MAX_POINTS`]: with many guests the
+//! series of each is shorter, as its first time shows.
 
 use std::collections::{HashMap, VecDeque};
 use vtax_serve::top::{Party, Rates, Row};
 
-/// The columns of a guest's point: percent of one processor by stage, then the others.
+/// The columns of a guest's point: percent of one processor by stage, then the other quantities.
 pub const GUEST: [&str; 9] = [
     "vcpu", "emulator", "iothread", "vhost", "softirq", "backend", "watts", "packets", "exits",
 ];
 
-/// The columns of the host's point: the stages of all guests, the host's own work and the unattributed time, all in percent
-/// of one processor; then the others.
+/// The columns of the host's point: the stages of all guests, the host's own work and the unattributed time, all in
+/// percent of one processor; then the other quantities.
 pub const HOST: [&str; 11] = [
     "vcpu",
     "emulator",
@@ -27,17 +28,17 @@ pub const HOST: [&str; 11] = [
     "exits",
 ];
 
-/// Stages in a point.
+/// The number of stages in a point.
 const STAGES: usize = 6;
-/// Points of a second in an hour.
+/// Points of one second in an hour.
 const HOUR: usize = 3600;
 /// Points of ten seconds in a day.
 const DAY: usize = 8640;
 /// Fine points that become one coarse point.
 const STEP: u64 = 10;
-/// Points of all guests together: 36 MB.
+/// The limit of the points of all guests together: 36 MB.
 pub const MAX_POINTS: usize = 1_000_000;
-/// The last departed guests whose series are kept.
+/// The number of departed guests, the last ones, whose series are kept.
 const MAX_DEPARTED: usize = 64;
 
 /// The numbers of one interval; NaN where one is not known.
@@ -58,7 +59,7 @@ pub enum Span {
 pub struct Series<const N: usize> {
     /// The end of each interval, in seconds since 1970.
     pub at: Vec<f64>,
-    /// A point for each.
+    /// One point for each interval.
     pub points: Vec<Point<N>>,
 }
 
@@ -69,7 +70,7 @@ pub struct History {
     seconds: VecDeque<f64>,
     /// The ends of the coarse points.
     tens: VecDeque<f64>,
-    /// Fine points so far.
+    /// The number of fine points that were added.
     ticks: u64,
     host: Track<{ HOST.len() }>,
     guests: HashMap<u32, Track<{ GUEST.len() }>>,
@@ -86,7 +87,7 @@ impl Default for History {
 }
 
 impl History {
-    /// A history of at most so many points of all guests.
+    /// A history with at most this number of points of all guests together.
     fn bounded(max_points: usize) -> Self {
         Self {
             seconds: VecDeque::new(),
@@ -105,7 +106,7 @@ impl History {
         self.ticks
     }
 
-    /// Adds an interval that ended at `at`, in seconds since 1970. Returns the coarse point that it completes.
+    /// Adds an interval that ended at `at`, in seconds since 1970. Returns the host's coarse point that it completes.
     pub fn add(&mut self, at: f64, rates: &Rates) -> Option<Point<{ HOST.len() }>> {
         self.ticks += 1;
         let closes = self.ticks.is_multiple_of(STEP);
@@ -244,7 +245,7 @@ pub fn host_point(rates: &Rates) -> Point<{ HOST.len() }> {
     point
 }
 
-/// Graphs and rows need no more digits.
+/// The value in the form of a point: NaN where it is not known.
 #[allow(
     clippy::cast_possible_truncation,
     reason = "graphs need no more digits"
@@ -260,14 +261,14 @@ fn push<T>(queue: &mut VecDeque<T>, value: T, most: usize) {
     queue.push_back(value);
 }
 
-/// The points of one owner.
+/// The points of the host or of one guest.
 #[derive(Debug)]
 struct Track<const N: usize> {
     fine: VecDeque<Point<N>>,
     coarse: VecDeque<Point<N>>,
     /// Sums and counts for the next coarse point.
     open: [(f32, u16); N],
-    /// The number of its last fine point.
+    /// The number of the last fine point.
     last: Option<u64>,
 }
 
@@ -283,7 +284,8 @@ impl<const N: usize> Default for Track<N> {
 }
 
 impl<const N: usize> Track<N> {
-    /// Adds the point of a tick, keeps at most so many fine and coarse points, and returns the coarse one that it completes.
+    /// Adds the point of a tick, keeps at most `fine` and `coarse` points, and returns the coarse point that it
+    /// completes.
     fn add(
         &mut self,
         tick: u64,
