@@ -1,4 +1,4 @@
-//! Why the page cannot be served ([`WebError`]), and why a request is not answered ([`RequestError`]).
+//! The errors of serving the page ([`WebError`]) and of single requests ([`RequestError`]).
 
 use crate::machines::MachineError;
 use crate::plans::PlanFileError;
@@ -16,10 +16,10 @@ use vtax_files::FileError;
 use vtax_http::TokenError;
 use vtax_report::results::ResultsError;
 
-/// Why the page cannot be served.
+/// An error that prevents the page from being served.
 #[derive(Debug, thiserror::Error)]
 pub enum WebError {
-    /// Other hosts could reach it.
+    /// Other hosts could reach the address.
     #[error(
         "cannot serve the page on {0}: other hosts would reach it, {1}; give --certificate and --key, and --token or --watch-token, or a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
     )]
@@ -29,27 +29,27 @@ pub enum WebError {
     Certificate {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// A file of a token cannot be used.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The kernel gives no random numbers.
+    /// The kernel returns no random numbers.
     #[error("cannot make a token: {0}")]
     RandomToken(io::Error),
-    /// The token that was made cannot be written down.
+    /// The file of the new token cannot be written.
     #[error("cannot keep the operator's token: {0}; give one with --token FILE, or --watch-only")]
     TokenFile(FileError),
-    /// The kernel gives no thread.
+    /// The kernel cannot start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// The kernel refused.
+    /// The address cannot be listened on.
     #[error("cannot serve the page on {address}: {cause}{}", remedy(.cause))]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         cause: io::Error,
     },
     /// The host cannot be read at all.
@@ -68,16 +68,16 @@ fn remedy(cause: &io::Error) -> &'static str {
     }
 }
 
-/// Why a request is not answered. [`RequestError::status`] alone maps it to HTTP.
+/// The reason for an error response. [`RequestError::status`] alone maps it to an HTTP status.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The query has a wrong field.
     #[error("{}", .0.body_text())]
     Query(#[from] QueryRejection),
-    /// The body is not JSON by its type, which a form of another site cannot set.
+    /// The media type of the body is not JSON. A form of another site cannot set that type.
     #[error("only application/json is understood here")]
     ContentType,
-    /// The body is not the JSON that this path takes.
+    /// The body is not the JSON document that this path takes.
     #[error("not understood: {0}")]
     Body(serde_json::Error),
     /// No file of the page has that path.
@@ -92,7 +92,7 @@ pub enum RequestError {
     /// No run has that name.
     #[error("there is no run in {dir:?} below {}", root.display())]
     NoRun {
-        /// The name that was asked for.
+        /// The requested name.
         dir: String,
         /// The directory of all results.
         root: PathBuf,
@@ -114,7 +114,7 @@ pub enum RequestError {
     NoReport {
         /// The results directory.
         path: PathBuf,
-        /// Why the file cannot be opened.
+        /// The reason why the file cannot be opened.
         cause: io::Error,
     },
     /// The report cannot be read.
@@ -132,10 +132,10 @@ pub enum RequestError {
         least: usize,
         /// The most.
         most: usize,
-        /// What was to be done with them.
+        /// The operation.
         action: &'static str,
     },
-    /// The atlas's own data are damaged.
+    /// The data of the atlas in the program are damaged.
     #[error(transparent)]
     Atlas(#[from] vtax_atlas::AtlasError),
     /// A plan cannot be read.
@@ -144,7 +144,7 @@ pub enum RequestError {
     /// The server has no operator's token.
     #[error("this server only shows: it was started without an operator’s token")]
     ReadOnly,
-    /// The response is no JSON.
+    /// The response cannot be written as JSON.
     #[error("cannot write the response as JSON: {0}")]
     Json(#[from] serde_json::Error),
     /// A note is empty or too long.
@@ -198,7 +198,7 @@ impl RequestError {
             Self::Query(_) | Self::Body(_) => StatusCode::BAD_REQUEST,
             Self::ContentType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Defect | Self::Json(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            // What was to be changed is not in a state to be changed so.
+            // The state of the resource does not allow the change.
             Self::NoteLength(_)
             | Self::Note { .. }
             | Self::NoTrial { .. }

@@ -1,4 +1,5 @@
-//! The lab that runs on this host, read from its lock. The lock is not taken, which would make a run that starts fail.
+//! The lab that runs on this host, read from its lock file. The lock itself is not taken: a run that starts would then
+//! fail.
 
 use crate::process::Process;
 use std::fs;
@@ -20,7 +21,7 @@ impl Lab {
         let lock = state.join("lock");
         let text = fs::read_to_string(&lock).ok()?;
         let (number, purpose) = text.trim_end().strip_prefix("process ")?.split_once(", ")?;
-        // The file of an earlier lab may hold the number of another process of today.
+        // The file of an earlier lab may hold a process ID that another process has today.
         let process = Process::of_vtax(number.parse().ok()?)?;
         if !has_open(process.id, &lock) {
             return None;
@@ -46,7 +47,7 @@ fn has_open(process: u32, path: &Path) -> bool {
     })
 }
 
-/// The absolute path of a directory without links. The directory need not exist.
+/// The absolute path of a directory, with links resolved. The directory need not exist.
 pub fn canonical(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = whole.ancestors().find_map(|above| {
@@ -71,7 +72,7 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let write = |text: String| fs::write(state.path().join("lock"), text).unwrap();
         assert_eq!(Lab::of(state.path()), None);
-        // The test's own program is a vtax by its name.
+        // The name of the test program begins with `vtax`.
         let own = std::process::id();
         write(format!(
             "process {own}, running plan a into b into results/a\n"

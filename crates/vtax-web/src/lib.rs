@@ -1,8 +1,9 @@
-//! `vtax web`: a page that shows what the command line can show, reads the same structures, and starts runs as the command
-//! line does. See `docs/web.md`.
+//! `vtax web`: a page that shows the results of the command line from the same structures, and starts runs as the
+//! command line does. See `docs/web.md`.
 //!
-//! One thread reads the host once a second ([`Watch::run`]) into [`Live`]; another serves that ([`Server`]); a third starts
-//! runs and asks them to end ([`RunManager`]). Results and runs are read from their directories on request.
+//! One thread reads the host once a second ([`Watch::run`]) into [`Live`]; another serves it ([`Server`]); a third
+//! starts runs and sends requests to end to them ([`RunManager`]). Results and runs are read from their directories on
+//! request.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -60,7 +61,7 @@ use token_file::TokenFile;
 use tracing::{info, warn};
 use vtax_serve::Watch;
 
-/// Between two readings of the host.
+/// The time between two readings of the host.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The options of `vtax web`.
@@ -74,13 +75,13 @@ pub struct WebOptions {
     pub plans: PathBuf,
     /// Encrypts connections.
     pub certificate: Option<Certificate>,
-    /// The file of the operator's token; without it one is made.
+    /// The file of the operator's token; without it a token is created.
     pub token: Option<PathBuf>,
-    /// Whether only the user reads standard error: a token that is made is printed there, and written to a file otherwise.
+    /// Whether only the user reads standard error: a new token is printed there, and written to a file otherwise.
     pub is_private: bool,
     /// The file of the watchers' token.
     pub watch_token: Option<PathBuf>,
-    /// Whether nobody may change anything.
+    /// Whether every client is denied changes.
     pub watch_only: bool,
     /// NICs and populations of micro VMs to show.
     pub machines: Machines,
@@ -88,11 +89,11 @@ pub struct WebOptions {
     pub starter: Starter,
 }
 
-/// Serves the page until `stop` is set. `print` gets its address.
+/// Serves the page until `stop` is set. `print` receives its address.
 ///
 /// # Errors
-/// When the address cannot be listened on, a file of the certificate or of a token cannot be used, or the host cannot be
-/// read at all.
+/// When the address cannot be listened on, a file of the certificate or of a token cannot be used, or the host cannot
+/// be read at all.
 pub fn run(
     mut watch: Watch,
     options: &WebOptions,
@@ -114,14 +115,14 @@ pub fn run(
     let mut new_token = None;
     if !options.watch_only {
         settings.operator = options.token.as_ref().map(read).transpose()?;
-        // On other addresses the users must have been given the token.
+        // On other addresses a token is not created: the users must already have one.
         if settings.operator.is_none() && options.listen.ip().is_loopback() {
             let (token, text) = Token::random().map_err(WebError::RandomToken)?;
             settings.operator = Some(token);
             new_token = Some(text);
         }
     }
-    // Only the operator starts runs.
+    // Only the operator may start runs.
     if settings.operator.is_some() {
         app = app.with_plans(&options.plans);
     }
@@ -132,7 +133,7 @@ pub fn run(
         "http"
     };
     let address = server.address();
-    // Removed when this function returns.
+    // The file is removed when this function returns.
     let mut _token_file = None;
     let key = match new_token {
         None => String::new(),
@@ -151,7 +152,7 @@ pub fn run(
     let notes = watch.notes().to_vec();
     watch.run(INTERVAL, stop, |snapshot, _| match snapshot {
         Ok(mut snapshot) => {
-            // What cannot be read at all is a problem of every interval.
+            // A source that cannot be read at all is a problem of every interval.
             snapshot.problems.extend(notes.iter().cloned());
             live.show(snapshot);
         }

@@ -5,26 +5,26 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use vtax_http::Token;
 
-/// Of a client that sends nothing.
+/// The idle timeout of a client that sends nothing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The address of the page, and who may use it.
+/// The address of the page, and its access rules.
 #[derive(Debug, Clone)]
 pub struct ListenerSettings {
     /// The address and port.
     pub listen: SocketAddr,
     /// Encrypts connections.
     pub certificate: Option<Certificate>,
-    /// The token to change something; without it nobody can.
+    /// The operator's token; without it no client can change state.
     pub operator: Option<Token>,
-    /// The token to read; without it no token is needed on loopback.
+    /// The watchers' token; without it no token is needed on loopback.
     pub watcher: Option<Token>,
-    /// How long a client may hold a connection without a request.
+    /// The time that a client may hold a connection without a request.
     pub idle_timeout: Duration,
 }
 
 impl ListenerSettings {
-    /// Settings under which everybody who reaches the address may read, and nobody may change anything.
+    /// Settings without tokens. Clients may read on a loopback address only, and no client may change state.
     pub fn open(listen: SocketAddr) -> Self {
         Self {
             listen,

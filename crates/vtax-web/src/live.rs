@@ -1,7 +1,7 @@
 //! The live host: the last interval, the history, and the updates of open pages.
 //!
-//! An update holds the sums, the [`MAX_ROWS`] first guests in the order of its view, and the other guests as one sum: its
-//! size does not grow with the host. Pages with the same view share one text.
+//! An update holds the sums, the first [`MAX_ROWS`] guests in the order of its view, and the other guests as one sum:
+//! its size does not grow with the number of guests. Pages with the same view share one text.
 
 use crate::history::{
     GUEST, HOST, History, Point, Series, Span, guest_point, guests, host_point, sum,
@@ -16,16 +16,16 @@ use vtax_observe::charge::{Ledger, Stage};
 use vtax_serve::top::{Key, Rates, Sort};
 use vtax_serve::{GuestUse, Snapshot};
 
-/// Guests with rows of their own in an update.
+/// The number of guests with rows of their own in an update.
 pub const MAX_ROWS: usize = 40;
-/// Guests that are listed as those in whose time soft interrupts ran.
+/// The number of guests that are listed as those in whose time soft interrupts ran.
 const MAX_CONTEXTS: usize = 5;
 
-/// What a page shows of the host.
+/// The view of the host that a page shows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Deserialize)]
 #[serde(default)]
 pub struct View {
-    /// A sort key of `vtax top`; processor time where it is none.
+    /// A sort key of `vtax top`; processor time where it is not one.
     pub sort: String,
     /// Whether the order is reversed.
     pub reversed: bool,
@@ -46,7 +46,7 @@ pub struct Live {
 struct State {
     history: History,
     last: Option<LastInterval>,
-    /// Why the last pass failed, if it did.
+    /// The reason why the last pass failed; none where it did not.
     failure: Option<String>,
     written: HashMap<View, Arc<str>>,
 }
@@ -67,7 +67,7 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Shows a snapshot from now on. The first one of a watch only begins an interval and is not shown.
+    /// Makes a snapshot the present one. The first snapshot of a watch only begins an interval and is not shown.
     pub fn show(&self, snapshot: Snapshot) {
         if snapshot.ledger.span == Nanoseconds(0) {
             return;
@@ -126,7 +126,7 @@ impl Live {
         }
     }
 
-    /// The same as comma-separated values, of a range of times in seconds since 1970.
+    /// The same as comma-separated values, within a range of times in seconds since 1970.
     pub fn csv(&self, guest: Option<u32>, span: Span, range: (f64, f64)) -> Option<String> {
         let state = self.state();
         Some(match guest {
@@ -263,17 +263,17 @@ struct Detail {
     uuid: Option<String>,
     hidden: Option<f64>,
     values: Vec<Option<f64>>,
-    /// The time that the kernel books on its threads and processes.
+    /// The time that the kernel books on the guest's threads and processes.
     booked: f64,
-    /// Soft interrupts for its devices, wherever they ran.
+    /// Soft interrupts for the guest's devices, wherever they ran.
     moved_to: f64,
-    /// Soft interrupts for any device that ran in its time and were taken off it.
+    /// Soft interrupts for any device that ran in the guest's time and were subtracted from it.
     taken_from: f64,
     /// The other guests in whose time soft interrupts ran, the most first.
     contexts: Vec<Context>,
     /// Soft interrupts of all guests in the time of no guest.
     elsewhere: f64,
-    /// Since the server started.
+    /// The processor time since the server started.
     total_cpu_seconds: f64,
     total_joules: Option<f64>,
 }

@@ -1,5 +1,5 @@
-//! NICs and populations of micro VMs, asked over their own interfaces: a `vtax nic` over its operator's socket, a
-//! `vtax mvm run` over HTTP.
+//! The state of NICs and populations of micro VMs, requested over their own interfaces: from a `vtax nic` over its
+//! operator's socket, from a `vtax mvm run` over HTTP.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,11 +11,11 @@ use std::time::Duration;
 use vtax_nic::control::api::{Change, PortInfo, Request, Response};
 use vtax_nic::telemetry::PortSnapshot;
 
-/// Of a connection, a request and its response each.
+/// The limit of a connection, a request and its response each.
 const TIMEOUT: Duration = Duration::from_secs(3);
 const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 
-/// Where they are.
+/// The addresses of the NICs and populations.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machines {
     /// The sockets of `vtax nic --api`.
@@ -24,7 +24,7 @@ pub struct Machines {
     pub populations: Vec<SocketAddr>,
 }
 
-/// The present state of all of them.
+/// The present state of all NICs and populations.
 #[derive(Debug, Serialize)]
 pub struct MachineList {
     nics: Vec<Nic>,
@@ -35,7 +35,7 @@ pub struct MachineList {
 #[derive(Debug, Serialize)]
 struct Nic {
     socket: String,
-    /// Why it has no state.
+    /// The reason why there is no state; none where there is one.
     error: Option<String>,
     /// The time of the state, in ns on the monotonic clock.
     at_ns: u64,
@@ -57,7 +57,7 @@ struct Population {
     status: Option<Value>,
 }
 
-/// A change of a port's budget: one of the three.
+/// A change of a port's budget: new values, or the removal of the override.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
@@ -121,7 +121,7 @@ pub enum MachineError {
 }
 
 impl Machines {
-    /// Asks all of them.
+    /// Requests the state of all NICs and populations.
     pub fn list(&self) -> MachineList {
         let populations = self.populations.iter().map(|address| {
             let address = *address;
@@ -196,7 +196,7 @@ fn nic(socket: &Path) -> Nic {
     }
 }
 
-/// Asks as `vtax nic ctl` does, with a timeout.
+/// Sends a request as `vtax nic ctl` does, with a timeout.
 fn ask(socket: &Path, request: &Request) -> Result<Response, MachineError> {
     let exchange = || -> io::Result<Response> {
         let mut stream = UnixStream::connect(socket)?;

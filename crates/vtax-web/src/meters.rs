@@ -6,7 +6,7 @@ use vtax_core::{Quantity, Source};
 use vtax_host::untrusted::shown;
 use vtax_report::results::Stage;
 
-/// Actors, and devices, that are shown.
+/// The largest number of actors, and of devices, that are shown.
 const MAX_SHOWN: usize = 32;
 
 /// One reading.
@@ -14,7 +14,7 @@ const MAX_SHOWN: usize = 32;
 pub struct Meter {
     /// The time, in seconds since the trial began.
     pub at: f64,
-    /// Processors kept busy, by actor and stage.
+    /// The number of busy processors, by actor and stage.
     pub cpu: BTreeMap<String, BTreeMap<String, f64>>,
     /// The traffic, by device and direction.
     pub carried: BTreeMap<String, Quantity>,
@@ -27,11 +27,11 @@ pub struct Meter {
 pub struct Meters {
     /// The time, in seconds since the trial began.
     at: Vec<f64>,
-    /// Processors kept busy by stage; the guests beside the target and their clients are one.
+    /// The number of busy processors by stage. The guests other than the target and their clients are one stage.
     stages: Vec<Curve>,
     /// The last reading by actor and stage.
     actors: Vec<(String, &'static str, f64)>,
-    /// The traffic a second.
+    /// The traffic in a second.
     carried: Vec<Carried>,
     source: Source,
 }
@@ -52,7 +52,7 @@ struct Carried {
 }
 
 impl Meters {
-    /// The curves of readings; none without a reading.
+    /// The curves of readings; `None` without a reading.
     pub fn of(meters: &VecDeque<Meter>) -> Option<Self> {
         let last = meters.back()?;
         let stages = Stage::ALL.into_iter().filter_map(|stage| {
@@ -94,8 +94,8 @@ impl Meters {
     }
 }
 
-/// The processors of a stage in a reading. The stages of the host, the target and its client are their own; all stages of
-/// other actors are those of neighbours.
+/// The busy processors of a stage in a reading. The host, the target and its client keep their stages; all stages of
+/// other actors count as neighbours.
 fn of_stage(meter: &Meter, stage: Stage) -> f64 {
     let all = meter.cpu.iter().flat_map(|(actor, stages)| {
         let is_neighbour = !["target", "client", "host", "vtax"].contains(&actor.as_str());
@@ -111,7 +111,7 @@ fn of_stage(meter: &Meter, stage: Stage) -> f64 {
     all.sum()
 }
 
-/// With the digits that a graph shows.
+/// Rounds to the digits that a graph shows.
 fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

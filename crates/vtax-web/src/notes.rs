@@ -1,4 +1,4 @@
-//! Notes on a run: `notes.jsonl` in its results directory, a JSON object a line. Notes are added, never changed.
+//! Notes on a run: `notes.jsonl` in its results directory, one JSON object a line. Notes are added, never changed.
 
 use crate::error::RequestError;
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use vtax_files::Dir;
 
 /// The name of the file in a results directory.
 pub const FILE: &str = "notes.jsonl";
-/// A note is a paragraph or two.
+/// The limit of one note: a paragraph or two.
 const MAX_NOTE_BYTES: usize = 4000;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
@@ -16,14 +16,14 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 pub struct Note {
     /// When it was written, RFC 3339.
     pub at: String,
-    /// Its trial; none: the run.
+    /// Its trial; none for a note on the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial: Option<u32>,
     /// Its text.
     pub text: String,
 }
 
-/// The notes of a run, in their order. Other lines are left out.
+/// The notes of a run, in the order of the file. Lines that are not notes are left out.
 pub fn read(results: &Dir) -> Vec<Note> {
     let read = || -> io::Result<String> {
         let file = results.sole_file(FILE)?;
@@ -54,7 +54,7 @@ pub fn add(results: &Dir, trial: Option<u32>, text: &str) -> Result<(), RequestE
         let mut line = serde_json::to_vec(&note)?;
         line.push(b'\n');
         let mut file = results.append(FILE)?;
-        // One write: concurrent notes do not mix.
+        // One write call, so that concurrent notes do not mix.
         file.write_all(&line)?;
         file.sync_all()
     };

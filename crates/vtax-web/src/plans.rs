@@ -1,4 +1,4 @@
-//! Plans below a root, and the check of a plan: its mistakes, or its trials and their time, as of `vtax plan check`.
+//! Plans below a root, and the check of a plan as by `vtax plan check`: its mistakes, or its trials and their time.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -9,13 +9,13 @@ use vtax_lab::place::Place;
 use vtax_lab::plan::{Catalogue, Diagnostics, Order, Plan, StopRule, schedule, treatments};
 use vtax_report::results::Scheduled;
 
-/// A plan is a page or two.
+/// The limit of a plan's file; a plan is a page or two.
 pub const MAX_PLAN_BYTES: u64 = 256 << 10;
-/// Directories between the root and a plan.
+/// The largest number of directories between the root and a plan.
 const MAX_DEPTH: usize = 3;
-/// Plans in the list.
+/// The largest number of plans in the list.
 const MAX_PLANS: usize = 500;
-/// Directory entries that are looked at.
+/// The largest number of directory entries that are read for the list.
 const MAX_FILES: usize = 5000;
 
 /// Plans below a root.
@@ -24,7 +24,7 @@ pub struct Plans {
     root: PathBuf,
 }
 
-/// The list.
+/// The list of plans.
 #[derive(Debug, Serialize)]
 pub struct PlanList {
     root: String,
@@ -67,7 +67,7 @@ pub struct PlanSummary {
     pub schedule: Vec<Scheduled>,
     /// An estimate for all of them.
     pub expected_seconds: f64,
-    /// Whether the estimate lacks the time to make guests, as for climbs.
+    /// Whether the estimate lacks the time to create guests, as for climbs.
     pub at_least: bool,
     /// Whether its stop rule may end it before the last block.
     pub may_stop_earlier: bool,
@@ -119,14 +119,14 @@ impl Mistake {
 }
 
 impl Plans {
-    /// Those below `root`, which need not exist yet.
+    /// Plans below `root`, which need not exist yet.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
         }
     }
 
-    /// All plans, those with mistakes too, in the order of their paths.
+    /// All plans, with those that have mistakes, in the order of their paths.
     pub fn list(&self) -> PlanList {
         let catalogue = Catalogue::standard();
         let mut plans: Vec<PlanEntry> = Vec::new();
@@ -196,7 +196,7 @@ impl Plans {
     }
 }
 
-/// The entry of a file that is meant as a plan. Other TOML files may be in the same directory.
+/// The entry of a plan; none for other TOML files, which may be in the same directory.
 fn plan_entry(path: &str, text: &str, catalogue: &Catalogue) -> Option<PlanEntry> {
     let (name, description, mistakes) = if density::Plan::is_meant(text) {
         match density::Plan::read(path, text, false) {
@@ -226,7 +226,7 @@ fn plan_entry(path: &str, text: &str, catalogue: &Catalogue) -> Option<PlanEntry
     })
 }
 
-/// Checks a plan for a place.
+/// Checks a plan for a place where it is to run.
 ///
 /// # Errors
 /// All mistakes.

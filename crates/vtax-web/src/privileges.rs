@@ -1,12 +1,12 @@
-//! The capabilities of the thread that answers the network: to read files as root, and no other. Other threads read the
-//! host's counters and start runs.
+//! The capabilities of the thread that serves the network: it may read files as root, and no more. Other threads read
+//! the host's counters and start runs.
 
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Drops every capability of this thread, and of those that it starts, but that to read files. Returns whether it had
-/// others.
+/// Drops every capability of this thread, and of threads that it starts, except the one to read files. Returns whether
+/// it had others.
 ///
-/// # Errors
+/// When the kernel rejects the change.
 /// When the kernel refuses.
 pub fn drop_capabilities() -> std::io::Result<bool> {
     let held = capabilities(None)?;

@@ -1,4 +1,4 @@
-//! Processes of vtax, by number and start time: a number alone may be another process's by now.
+//! Processes of vtax, identified by process ID and start time: the ID alone may belong to a later process.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use std::io;
 /// A process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Its process ID.
     pub id: u32,
-    /// When it started, in ticks of the kernel since it booted.
+    /// Its start, in ticks of the kernel since boot.
     started: u64,
 }
 
 impl Process {
-    /// The process of a number.
+    /// The process with a process ID; `None` where it has ended.
     pub fn of(id: u32) -> Option<Self> {
         let kernel = vtax_kernel::Process::of_host(id);
         let (is_over, started) = kernel.stat(|stat| Some((stat.is_over(), stat.started()?)))?;
@@ -32,15 +32,15 @@ impl Process {
         Self::of(self.id) == Some(self)
     }
 
-    /// Sends it SIGINT, so that it ends in order.
+    /// Sends SIGINT to the process, so that it ends in order.
     ///
     /// # Errors
-    /// When it has ended, or is another user's.
+    /// When the process has ended, or belongs to another user.
     pub fn interrupt(self) -> io::Result<()> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let number = i32::try_from(self.id).ok().and_then(Pid::from_raw);
         let file = pidfd_open(number.ok_or_else(gone)?, PidfdFlags::empty())?;
-        // A process that is alive after its file was opened is the one of the file.
+        // A process that is alive after the descriptor was opened is the one that the descriptor refers to.
         if !self.is_alive() {
             return Err(gone());
         }
@@ -64,13 +64,13 @@ mod tests {
         };
         assert!(!other.is_alive(), "the number alone is not enough");
         assert!(other.interrupt().is_err());
-        // Who runs the tests in the background may have all their children ignore the signal.
+        // The program that runs the tests in the background may set SIGINT to be ignored for all its children.
         let sleep = ["--default-signal=INT", "sleep", "60"];
         let mut child = Command::new("env").args(sleep).spawn().unwrap();
         let process = Process::of(child.id()).unwrap();
         assert_eq!(Process::of_vtax(child.id()), None, "sleep is no vtax");
         let ended = loop {
-            // It may have just ended.
+            // The process may have just ended.
             let _ = process.interrupt();
             std::thread::sleep(std::time::Duration::from_millis(20));
             if let Some(ended) = child.try_wait().unwrap() {

@@ -1,6 +1,6 @@
-//! The records of runs that the page started or stopped, in the directory of vtax's state: for each results directory a
+//! The records of runs that the page started or stopped, in the directory of vtax's state. Each results directory has a
 //! folder with the plan, the run's standard output (`events`, JSON lines of `vtax run --json`), its standard error
-//! (`messages`), and a record. A server that is started later finds the runs of an earlier one there.
+//! (`messages`), and a record. A later server finds the runs of an earlier one there.
 
 use crate::plans::PlanSummary;
 use crate::process::Process;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use vtax_files::{Dir, FileError};
 
 const MAX_RECORDS: usize = 64;
-/// The end of the messages that is read.
+/// The number of bytes at the end of the messages that are read.
 const MAX_MESSAGE_BYTES: u64 = 4096;
 const MAX_MESSAGE_LINES: usize = 12;
 
@@ -24,7 +24,7 @@ pub enum RunRequest {
     /// To run.
     #[default]
     Run,
-    /// To end once a present trial is over. Holds how many were over at the request.
+    /// To end once a present trial is over. Holds the number of finished trials at the request.
     Pause(usize),
     /// The trial was over, and the signal to end was sent.
     Paused,
@@ -41,10 +41,10 @@ pub struct Record {
     pub place: String,
     /// Whether durations are shrunk.
     pub quick: bool,
-    /// Of a run in a testbed.
+    /// The settings of a run in a testbed.
     #[serde(default)]
     pub testbed: Testbed,
-    /// When it was started, RFC 3339.
+    /// The start of the run, RFC 3339.
     pub started: String,
     /// The trials of its plan and their time; none where the page did not start the run.
     pub plan: Option<PlanSummary>,
@@ -68,17 +68,17 @@ pub struct Records {
 }
 
 impl Records {
-    /// Those below the directory of vtax's state.
+    /// The records below the directory of vtax's state.
     pub fn below(state: &Path) -> Self {
         Self {
             folder: state.join("web"),
         }
     }
 
-    /// The folder of one run; made where it is not there.
+    /// The folder of one run; created where it does not exist.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// When it cannot be created.
     pub fn make(&self, results: &Path) -> Result<Dir, FileError> {
         // Other users may not read plans and messages.
         Dir::private(&self.folder_of(results))
@@ -147,7 +147,7 @@ impl Records {
     fn remove_oldest(&self) {
         for folder in self.folders().into_iter().skip(MAX_RECORDS) {
             if !read(&folder).is_some_and(|record| record.is_alive()) {
-                // A folder that cannot be removed takes a few kilobytes.
+                // A folder that cannot be removed stays; it takes a few kilobytes.
                 let _ = fs::remove_dir_all(folder);
             }
         }

@@ -1,4 +1,4 @@
-//! How responses are made: JSON documents, and work that reads files.
+//! Builds responses: JSON documents, and results of work that reads files.
 
 use crate::error::RequestError;
 use axum::body::Bytes;
@@ -8,15 +8,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-/// What a handler returns.
+/// The result of a handler.
 pub type Answer = Result<Response, RequestError>;
 
-/// A JSON text.
+/// A response of JSON text.
 pub fn json(text: String) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// A page of a report, which the browser isolates from this server.
+/// A response with the page of a report, which the browser isolates from this server.
 pub fn report(page: String) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -25,10 +25,10 @@ pub fn report(page: String) -> Response {
     (headers, page).into_response()
 }
 
-/// Runs what reads files, on a thread of its own.
+/// Runs work that reads files, on a blocking thread.
 ///
 /// # Errors
-/// That of the work, or that it panicked.
+/// When the work fails or panics.
 pub async fn read<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
 ) -> Result<T, RequestError> {
@@ -45,12 +45,14 @@ pub async fn document<T: Serialize + 'static>(
         .map(json)
 }
 
-/// Concurrent calls of [`analyse`]. More wait, so that no number of clients keeps the host's processors busy.
+/// The limit of concurrent calls of [`analyse`]. More calls wait, so that clients cannot occupy all of the host's
+/// processors.
 const MAX_ANALYSES: usize = 4;
 
 static ANALYSES: Semaphore = Semaphore::const_new(MAX_ANALYSES);
 
-/// As [`read`], of what may take seconds: analyses, checks of plans. A client that leaves the queue takes its work along.
+/// As [`read`], for work that may take seconds: analyses, checks of plans. Queued work is dropped when its client
+/// disconnects.
 ///
 /// # Errors
 /// As [`read`].
@@ -73,17 +75,17 @@ async fn in_turn<T: Send + 'static>(
     turns: &'static Semaphore,
     work: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
 ) -> Result<T, RequestError> {
-    // It is never closed.
+    // The semaphore is never closed.
     let turn = turns.acquire().await.ok();
     read(move || {
-        // Held until the work is done, whether or not the client still waits.
+        // The permit is held until the work is done, whether or not the client still waits.
         let _turn = turn;
         work()
     })
     .await
 }
 
-/// Runs what changes something.
+/// Runs work that changes state.
 pub async fn change<E: Into<RequestError>>(
     work: impl FnOnce() -> Result<(), E> + Send + 'static,
 ) -> Answer {
@@ -94,10 +96,10 @@ pub async fn change<E: Into<RequestError>>(
     .await
 }
 
-/// The JSON of a request. Its type must be `application/json`, which no form of another site can set.
+/// The JSON of a request. Its media type must be `application/json`, which no form of another site can set.
 ///
 /// # Errors
-/// When the type is another one, or the JSON is not a `T`.
+/// When the media type is another one, or the JSON is not a `T`.
 pub fn posted<T: DeserializeOwned>(headers: &HeaderMap, body: &Bytes) -> Result<T, RequestError> {
     let kind = headers.get(header::CONTENT_TYPE);
     if kind.is_none_or(|kind| !kind.as_bytes().starts_with(b"application/json")) {

@@ -1,7 +1,7 @@
 //! Results directories below one root: their list, and their reports.
 //!
-//! A directory is named by its path below the root. Nothing outside is read: no `..`, no link, no
-//! hidden name.
+//! A directory is named by its path below the root. Nothing outside the root is read: paths with `..`, links or hidden
+//! names are refused.
 
 use crate::density;
 use crate::error::RequestError;
@@ -21,13 +21,13 @@ use vtax_report::analysis::distinct;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Verdict;
 
-/// Runs in the list.
+/// The largest number of runs in the list.
 const MAX_RUNS: usize = 2000;
-/// Directories that are read for the list.
+/// The largest number of directories that are read for the list.
 const MAX_DIRECTORIES: usize = 20_000;
 /// The findings of a report, in a results directory.
 const ANALYSIS: &str = "analysis.json";
-/// A report is a megabyte or two.
+/// The limit of a report's file; a report is a megabyte or two.
 const MAX_REPORT_BYTES: u64 = 64 << 20;
 
 /// Results below a root.
@@ -37,14 +37,14 @@ pub struct Results {
     findings: Mutex<HashMap<PathBuf, (SystemTime, Arc<Findings>)>>,
 }
 
-/// The list.
+/// The list of runs.
 #[derive(Debug, Serialize)]
 pub struct RunList {
     /// The root.
     pub root: String,
     /// The runs, those that started last first.
     pub runs: Vec<RunEntry>,
-    /// The directories that are not in it, each with the reason.
+    /// The directories that are not in the list, each with the reason.
     pub problems: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct RunEntry {
     place: String,
     profile: String,
     started: String,
-    /// Processor, kernel, distribution, and the hypervisor that it runs under.
+    /// The processor, kernel and distribution, and the hypervisor below them.
     host: String,
     platforms: Vec<String>,
     workloads: Vec<String>,
@@ -66,7 +66,7 @@ pub struct RunEntry {
     state: State,
     /// The strongest verdict of its report, in words; empty where there is no report.
     verdict: String,
-    /// Measured, modelled or emulated: the worst flag of its headline numbers.
+    /// Measured, modelled or emulated: the worst source flag of its headline numbers.
     source: Option<Source>,
     /// The findings of its report, differences first.
     found: Vec<String>,
@@ -75,7 +75,7 @@ pub struct RunEntry {
     /// The last notes on it.
     notes: Vec<String>,
     report: bool,
-    /// The report is older than the last trial.
+    /// Whether the report is older than the last trial.
     outdated: bool,
 }
 
@@ -90,7 +90,7 @@ struct Findings {
     advice: Option<String>,
     #[serde(default)]
     source: Option<Source>,
-    /// Of climbs, in the place of sentences.
+    /// The findings of climbs, in the place of sentences.
     #[serde(skip)]
     climbs: Vec<String>,
 }
@@ -102,7 +102,7 @@ struct Finding {
 }
 
 impl Results {
-    /// Those below `root`, which need not exist yet.
+    /// Results below `root`, which need not exist yet.
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
@@ -115,7 +115,7 @@ impl Results {
         &self.root
     }
 
-    /// All runs, with what `all` knows of their state.
+    /// All runs, with their states from `all`.
     pub fn list(&self, all: &Runs) -> RunList {
         let mut problems = Vec::new();
         let mut runs = Vec::new();
@@ -129,7 +129,7 @@ impl Results {
                     }
                 }
             }
-            // Before the first run there is no root.
+            // The root does not exist before the first run.
             Err(error) if error.is_not_found() => {}
             Err(error) => problems.push(error.to_string()),
         }
@@ -159,7 +159,7 @@ impl Results {
         Ok(ResultsDir::open_in(found)?)
     }
 
-    /// The report of a run, a page.
+    /// The HTML page of a run's report.
     ///
     /// # Errors
     /// When it has none.
@@ -167,8 +167,8 @@ impl Results {
         report_of(&self.open(dir)?, dir)
     }
 
-    /// The path of a run, which need not exist. It is for names and messages: by the time that it is used something else
-    /// may be there. [`Results::open`] opens a run.
+    /// The path of a run, which need not exist. It is for names and messages only: its target may have been replaced by
+    /// the time of use. [`Results::open`] opens a run.
     ///
     /// # Errors
     /// When no directory can have that name.
@@ -213,10 +213,10 @@ impl Results {
         Ok(below)
     }
 
-    /// The path of a new run of that name.
+    /// The path of a new run with this name.
     ///
     /// # Errors
-    /// When no directory can have that name, or it is taken.
+    /// When no directory can have that name, the directory has content, or it is within another run.
     pub fn free(&self, dir: &str) -> Result<PathBuf, NewRunError> {
         let path = self.place(dir)?;
         if path == self.root {
@@ -237,7 +237,7 @@ impl Results {
         Ok(path)
     }
 
-    /// The name of a directory below the root; none for another one.
+    /// The name of a directory below the root; none for a directory elsewhere.
     pub fn name(&self, path: &Path) -> Option<String> {
         let root = crate::lab::canonical(&self.root);
         let below = path.strip_prefix(root).ok()?.to_str()?;
@@ -291,7 +291,7 @@ impl Results {
         let report = changed(results.dir(), "report.html");
         let host = results.host().unwrap_or_default();
         let fact = |pointer| host.pointer(pointer).and_then(serde_json::Value::as_str);
-        // Records hold no host's name, so that results can be published.
+        // Records hold no host name, so that results can be published.
         let facts = ["/cpu/model", "/kernel", "/distribution", "/hypervisor"];
         let facts: Vec<&str> = facts.into_iter().filter_map(fact).collect();
         Ok(RunEntry {
@@ -331,7 +331,7 @@ impl Results {
         {
             return Some(Arc::clone(findings));
         }
-        // A file that cannot be read gives no findings; the report beside it is still shown.
+        // An unreadable file gives no findings; the report beside it is still shown.
         let findings = Arc::new(read_findings(results.dir())?);
         if kept.len() > MAX_RUNS {
             kept.clear();
@@ -350,7 +350,7 @@ impl Findings {
         strongest.map_or_else(String::new, |verdict| verdict.words().to_owned())
     }
 
-    /// What differs, at most three; else the first sentence.
+    /// Up to three sentences with differences; without any, the first sentence.
     fn found(&self) -> Vec<String> {
         if !self.climbs.is_empty() {
             return self.climbs.clone();
@@ -382,7 +382,7 @@ fn report_of(results: &ResultsDir, dir: &str) -> Result<String, RequestError> {
     Ok(page)
 }
 
-/// The directory may be another user's, and its content anything.
+/// The findings in `analysis.json`. The directory may be another user's, and its content arbitrary.
 fn read_findings(results: &Dir) -> Option<Findings> {
     let file = results.sole_file(ANALYSIS).ok()?;
     let mut bytes = Vec::new();
@@ -407,7 +407,7 @@ fn scan(root: &Dir, problems: &mut Vec<String>) -> Vec<PathBuf> {
             ));
             break;
         }
-        // It may have been removed since.
+        // The directory may have been removed since it was listed.
         let Some(directory) = opened(root, &below) else {
             continue;
         };
@@ -442,7 +442,7 @@ fn opened(root: &Dir, below: &Path) -> Option<Dir> {
     root.dir(below).ok()
 }
 
-/// The last change of a file or directory.
+/// The time of the last change of a file or directory.
 pub fn changed(dir: &Dir, below: impl AsRef<Path>) -> Option<SystemTime> {
     dir.metadata(below).ok()?.modified().ok()
 }
@@ -473,7 +473,7 @@ mod tests {
         fs::write(path.join("report.html"), report).unwrap();
     }
 
-    /// What somebody who may write below the root does between the step that looks and the step that opens.
+    /// Another user with write access below the root replaces a run between the check and the open.
     #[test]
     fn a_run_that_is_exchanged_for_a_link_after_it_was_opened_is_still_the_one_that_was_opened() {
         let folder = tempfile::tempdir().unwrap();
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(notes::read(open.dir()).len(), 1);
         assert!(!secret.join(notes::FILE).exists());
         assert!(root.join("link").join(notes::FILE).exists());
-        // From the first step on it is no run.
+        // The name itself does not open as a run while the link is there.
         assert!(results.open("race").is_err());
         assert!(results.report("race").is_err());
         assert!(results.place("race").is_err());
