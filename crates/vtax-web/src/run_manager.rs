@@ -1,9 +1,9 @@
-//! The thread that starts runs, asks them to end and sees which lab runs. It keeps the rights that the thread which answers
-//! the network gives up, and carries out [`Order`]s only.
+//! The thread that starts runs, asks them to end and finds the lab that runs. It keeps the privileges that the thread
+//! which serves the network drops, and executes [`Order`]s only.
 //!
-//! A run is a `vtax run` in a session of its own. It survives the page, and a page that is started later finds it by
-//! its record. A pause is the signal of a terminal's Ctrl-C, sent when a trial is over; finished trials stay, and the same
-//! command runs the others.
+//! A run is a `vtax run` in a session of its own. It survives the page, and a later page finds it by its record. A
+//! pause is the signal of a terminal's Ctrl-C, sent when a trial is over. Finished trials stay, and the same command
+//! runs the others.
 
 use crate::events::{EventReader, TrialCount};
 use crate::lab::Lab;
@@ -21,11 +21,11 @@ use tracing::{info, warn};
 use vtax_files::{Dir, FileError};
 use vtax_lab::place::Place;
 
-/// Between two readings of a run that is to be paused: a tenth of the time since the request, within these bounds. A long
-/// trial is not disturbed, and little of a short one is lost.
+/// The time between two readings of a run that is to be paused: a tenth of the time since the request, within these
+/// bounds. Long trials are rarely disturbed, and short ones lose little time.
 const MIN_POLL: Duration = Duration::from_millis(100);
 const MAX_POLL: Duration = Duration::from_secs(2);
-/// Between two readings where no run is to be paused.
+/// The time between two readings where no run is to be paused.
 const IDLE_POLL: Duration = Duration::from_secs(60);
 
 /// How runs are started, and where their records are.
@@ -46,7 +46,7 @@ pub struct Start {
     pub text: String,
     /// The plan's trials and their time.
     pub plan: PlanSummary,
-    /// Where it runs.
+    /// The place where it runs.
     pub place: Place,
     /// Whether durations are shrunk.
     pub quick: bool,
@@ -54,20 +54,20 @@ pub struct Start {
     pub testbed: Testbed,
 }
 
-/// What the thread does on request.
+/// The requests that the thread executes.
 #[derive(Debug)]
 pub enum Order {
     /// Start a run, or resume one that ended.
     Start(Box<Start>),
-    /// End this run when the present trial is over.
+    /// End this run when its present trial is over.
     Pause(PathBuf),
     /// Withdraw the pause.
     Proceed(PathBuf),
-    /// End it now: the present trial is lost.
+    /// End this run at once: the present trial is lost.
     Cancel(PathBuf),
 }
 
-/// Why a run was not started, paused or ended.
+/// The reason why a run was not started, paused or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The thread has ended.
@@ -82,22 +82,22 @@ pub enum RunError {
     /// The settings of the testbed are wrong.
     #[error(transparent)]
     Testbed(#[from] TestbedError),
-    /// No results directory can be made of that name.
+    /// No results directory with that name can be created.
     #[error(transparent)]
     Name(#[from] crate::run_name::NewRunError),
     /// The plan has mistakes.
     #[error("the plan has {0} mistakes")]
     Mistakes(usize),
-    /// Another run goes on on this host.
+    /// Another run is in progress on this host.
     #[error(
         "a run goes on on this host already, into {}: two would measure each other; wait for it, or cancel it",
         .0.display()
     )]
     HostBusy(PathBuf),
-    /// The run goes on already.
+    /// The run is already in progress.
     #[error("this run goes on already, into {}", .0.display())]
     Running(PathBuf),
-    /// Climbs at another place than `local`.
+    /// Climbs at a place other than `local`.
     #[error("climbs run on this host only: give `local` as the place")]
     ClimbsElsewhere,
     /// The record of the run cannot be written.
@@ -113,10 +113,10 @@ pub enum RunError {
         /// The kernel's reason.
         cause: io::Error,
     },
-    /// No process is seen that runs it.
+    /// No process is known that runs it.
     #[error("nobody runs this here now, as far as can be seen: end it where it was started")]
     NotRunning,
-    /// It was asked to end before.
+    /// It has already received the signal to end.
     #[error("it was asked to end and does so now: it puts the host back first")]
     Ending,
     /// The record names no process.
@@ -129,10 +129,10 @@ pub enum RunError {
         process: u32,
         /// The kernel's reason.
         cause: io::Error,
-        /// Why its record cannot be set back, if it cannot.
+        /// The reason why its record cannot be reset; none where it was.
         after: Option<Box<RunError>>,
     },
-    /// The results are another user's.
+    /// The results belong to another user.
     #[error("{} belongs to another user: run its plan in a terminal as that one", .0.display())]
     OtherOwner(PathBuf),
     /// The plan in the results directory cannot be read.
@@ -157,7 +157,7 @@ pub enum RunError {
         /// The results directory.
         path: PathBuf,
     },
-    /// An earlier vtax wrote the plan.
+    /// An earlier vtax wrote the plan, and this one cannot read it.
     #[error("this vtax does not understand the plan of that run any more")]
     OldPlan,
 }
@@ -168,7 +168,7 @@ enum Message {
     Lab(Sender<Option<Lab>>),
 }
 
-/// A handle of the thread, which ends with the last of them.
+/// A handle to the thread, which ends when the last handle is dropped.
 #[derive(Debug, Clone)]
 pub struct RunManager {
     messages: Sender<Message>,
@@ -178,7 +178,7 @@ impl RunManager {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the kernel gives no thread.
+    /// When the kernel cannot start a thread.
     pub fn start(starter: Starter) -> io::Result<Self> {
         let (messages, received) = channel();
         std::thread::Builder::new()
@@ -187,10 +187,10 @@ impl RunManager {
         Ok(Self { messages })
     }
 
-    /// Gives an order and waits until it is carried out.
+    /// Sends an order and waits until it is executed.
     ///
     /// # Errors
-    /// When it is not carried out.
+    /// When it is not executed.
     pub fn order(&self, order: Order) -> Result<(), RunError> {
         let (reply, replied) = channel();
         let message = Message::Do(order, reply);
@@ -199,7 +199,8 @@ impl RunManager {
         replied.recv().map_err(|_| RunError::ThreadEnded)?
     }
 
-    /// The lab that runs on this host. The working directory of its process is visible with that process's rights only.
+    /// The lab that runs on this host. Only the privileges of this thread make the working directory of its process
+    /// visible.
     pub fn lab(&self) -> Option<Lab> {
         let (reply, replied) = channel();
         self.messages.send(Message::Lab(reply)).ok()?;
@@ -234,7 +235,7 @@ impl Pause {
         (self.since.elapsed() / 10).clamp(MIN_POLL, MAX_POLL)
     }
 
-    /// The trials that are over by the run's events, and by its directory. A change of either counts.
+    /// The number of finished trials in the run's events plus the number in its directory. A change of either counts.
     fn finished(&mut self, records: &Records) -> usize {
         let shown = fs::read_dir(self.results.join("trials"))
             .into_iter()
@@ -249,7 +250,7 @@ impl Pause {
 impl Worker {
     fn new(starter: Starter) -> Self {
         let records = Records::below(&starter.state);
-        // Pauses that an earlier page was asked for.
+        // The pauses that an earlier page received.
         let pauses = records.all().into_iter();
         let pauses = pauses.filter(|record| matches!(record.asked, RunRequest::Pause(_)));
         Self {
@@ -276,7 +277,7 @@ impl Worker {
                     if let Err(error) = &done {
                         warn!("{error}");
                     }
-                    // The client may have left.
+                    // The client may have disconnected.
                     let _ = reply.send(done);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -324,8 +325,8 @@ impl Worker {
         Ok(())
     }
 
-    /// The results directory of the run on this host. A run on a testbed does not lock the directory of this state, so its
-    /// record is read.
+    /// The results directory of the run on this host. A run in a testbed does not lock the directory of this state, so
+    /// its record is read.
     fn running_here(&self) -> Option<PathBuf> {
         let lab = Lab::of(&self.starter.state).map(|lab| lab.results);
         lab.or_else(|| {
@@ -336,13 +337,13 @@ impl Worker {
         })
     }
 
-    /// Starts the program; its number.
+    /// Starts the program, and returns its process ID.
     fn begin(&self, start: &Start, folder: &Dir) -> io::Result<u32> {
         let plan = folder.path().join("plan.toml");
         folder.write("plan.toml", start.text.as_bytes())?;
         let output = |name: &str| {
-            // The old file stays: the new one could get a removed file's inode number, and readers that follow the run
-            // would take it for the old one.
+            // The old file stays: the inode number of a removed file could be reused for the new one, and readers that
+            // follow the run would take it for the old one.
             match folder.rename(name, format!("{name}.before")) {
                 Err(error) if !error.is_not_found() => Err(error),
                 _ => folder.new_file(name),
@@ -377,14 +378,14 @@ impl Worker {
         unsafe { command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?)) };
         let mut child = command.spawn()?;
         let number = child.id();
-        // A child that has ended stays until its parent waits for it.
+        // A child that has ended stays a zombie until its parent waits for it.
         std::thread::Builder::new()
             .name("run".to_owned())
             .spawn(move || child.wait())?;
         Ok(number)
     }
 
-    /// The record of a run that goes on, whoever started it.
+    /// The record of a run in progress, whatever process started it.
     fn running(&self, results: &Path) -> Result<Record, RunError> {
         let known = self.records.of(results);
         if let Some(record) = known.clone().filter(Record::is_alive) {
@@ -434,7 +435,7 @@ impl Worker {
 
     fn cancel(&mut self, results: &Path) -> Result<(), RunError> {
         let record = self.running(results)?;
-        // A second signal would end it without putting the host back.
+        // A second signal would end it without restoring the host.
         if matches!(record.asked, RunRequest::Paused | RunRequest::Cancelled) {
             return Err(RunError::Ending);
         }
@@ -442,7 +443,7 @@ impl Worker {
         self.end(&record, RunRequest::Cancelled)
     }
 
-    /// Asks a run to end. Where the signal cannot be sent, its record stays as it was.
+    /// Sends the signal to end to a run. Where the signal cannot be sent, its record stays as it was.
     fn end(&self, record: &Record, asked: RunRequest) -> Result<(), RunError> {
         let process = record.process.ok_or(RunError::NoProcess)?;
         self.records.keep(&Record {
@@ -461,7 +462,7 @@ impl Worker {
         })
     }
 
-    /// Ends the runs that are to pause and have finished a trial since.
+    /// Ends the runs that are to pause and have finished a trial since the request.
     fn end_paused(&mut self) {
         for mut pause in std::mem::take(&mut self.pauses) {
             let record = self.records.of(&pause.results);
@@ -477,7 +478,7 @@ impl Worker {
                     .end(&record, RunRequest::Paused)
                     .inspect_err(|error| warn!("{error}"))
                     .is_ok();
-            // A run that ended by itself needs no signal; another is asked again.
+            // A run that has ended needs no signal. For any other the signal is sent again later.
             if !is_asked && record.is_alive() {
                 self.pauses.push(pause);
             }

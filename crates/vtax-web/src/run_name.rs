@@ -1,9 +1,9 @@
-//! Names of runs: their directories below the root, and why one is refused.
+//! Names of runs: their directories below the root, and the reasons why a name is refused.
 
 use std::path::PathBuf;
 use vtax_files::FileError;
 
-/// Directories between the root and a run.
+/// The largest number of directories between the root and a run.
 pub const MAX_DEPTH: usize = 4;
 
 /// A path that names no results directory.
@@ -12,7 +12,7 @@ pub enum NameError {
     /// A NUL byte in the path.
     #[error("{0:?} contains a NUL byte, which no name has")]
     Nul(String),
-    /// A path that leaves the root, or has a hidden name in it.
+    /// A path that leaves the root, or contains a hidden name.
     #[error(
         "{dir:?} is no name below {}: no .., and nothing that begins with a dot or a slash",
         root.display()
@@ -26,10 +26,10 @@ pub enum NameError {
     /// A path of too many directories.
     #[error("{0:?} is more than {MAX_DEPTH} directories below the root")]
     TooDeep(String),
-    /// A path that is no text.
+    /// A path that is not text.
     #[error("{} has a name that is no text", .0.display())]
     NoText(PathBuf),
-    /// Something else is there.
+    /// The path exists and is not a directory.
     #[error("{} is no directory", .0.display())]
     NoDirectory(PathBuf),
     /// A link is on the path.
@@ -37,13 +37,13 @@ pub enum NameError {
     File(#[from] FileError),
 }
 
-/// A name of which no new run can be made.
+/// A name that a new run cannot have.
 #[derive(Debug, thiserror::Error)]
 pub enum NewRunError {
     /// No directory can have that name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The name is that of the root.
+    /// The name is the one of the root.
     #[error("give the run a name: that of its directory")]
     NoName,
     /// The directory is below the results of another run.
@@ -51,7 +51,7 @@ pub enum NewRunError {
     WithinRun {
         /// The directory.
         path: PathBuf,
-        /// The other run's.
+        /// The directory of the other run.
         run: PathBuf,
     },
     /// The directory is not empty.

@@ -1,5 +1,5 @@
-//! The state of a run, read from its results directory and its events, whatever process runs it: its trials, the present
-//! one, and those that are suspect. The run itself is not asked.
+//! The state of a run, read from its results directory and its events, whatever process runs it: its trials, the
+//! present one, and those that are suspect. The run itself receives no request.
 
 use crate::error::RequestError;
 use crate::events::{EventReader, EventSink, Point, RunEvents, TrialEvents};
@@ -19,9 +19,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use vtax_report::results::{InFlight, ResultsDir, Scheduled};
 
-/// Runs whose trials are cached.
+/// The largest number of runs whose trials are cached.
 const MAX_RUNS: usize = 256;
-/// The end of a log that is shown.
+/// The number of bytes at the end of a log that are shown.
 const MAX_LOG_BYTES: u64 = 4096;
 const MAX_LOG_LINES: usize = 8;
 
@@ -29,23 +29,23 @@ const MAX_LOG_LINES: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Every trial is there.
+    /// Every trial is done.
     Complete,
-    /// A living vtax runs it.
+    /// A vtax process runs it.
     Running,
-    /// The same, and it is to end when a trial is over.
+    /// A vtax process runs it, and it is to end when a trial is over.
     Pausing,
-    /// It was asked to end, and puts the host back.
+    /// It received the signal to end, and restores the host.
     Stopping,
     /// The page paused it.
     Paused,
     /// The page cancelled it.
     Cancelled,
-    /// Trials are missing, and no process is seen that runs them.
+    /// Trials are missing, and no process is known that runs them.
     Unfinished,
 }
 
-/// The trial that a living vtax writes. A number alone may be another process's by now.
+/// The trial that a running vtax writes. The process ID alone may belong to a later process, so its name is checked.
 fn in_flight(results: &ResultsDir) -> Option<InFlight> {
     let mut all = results.in_flight().into_iter();
     all.find(|one| Process::of_vtax(one.writer).is_some())
@@ -65,18 +65,19 @@ pub struct Progress {
     /// Whether the page can resume it.
     resumable: bool,
     treatments: Vec<String>,
-    /// As scheduled.
+    /// The trials in their scheduled order.
     trials: Vec<TrialState>,
-    /// Attempts that were set aside and run again.
+    /// The number of attempts that were set aside and run again.
     again: usize,
-    /// The time for the missing trials, from the times of finished ones of the same treatment, or the run's own estimate.
+    /// The time for the missing trials, in seconds, from the times of finished trials of the same treatment, or the
+    /// run's own estimate.
     remaining_seconds: Option<f64>,
     /// The end of the last trial, in seconds since 1970.
     last: Option<f64>,
     running: Option<Running>,
     /// The last notes of the run.
     notes: VecDeque<String>,
-    /// The end of its standard error, when it ended without being complete.
+    /// The end of its standard error, where it ended without being complete.
     messages: Vec<String>,
     /// Whether it has a report.
     report: bool,
@@ -91,7 +92,7 @@ struct Running {
     treatment: String,
     /// Its start, in seconds since 1970.
     since: f64,
-    /// Its phase; empty where that is not known.
+    /// Its phase; empty where it is not known.
     phase: String,
     /// Its objective; empty where it has none.
     objective: String,
@@ -99,11 +100,11 @@ struct Running {
     points: VecDeque<Point>,
     /// Its samples so far.
     meters: Option<Meters>,
-    /// The end of its log, where that is on this host.
+    /// The end of its log, where the log is on this host.
     log: Vec<String>,
 }
 
-/// The plan of a run, from its results directory, or from its record before that exists.
+/// The plan of a run, from its results directory, or from its record before that directory exists.
 struct RunPlan {
     name: String,
     description: String,
@@ -158,7 +159,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Those of the vtax whose state is in a directory. The run manager has the rights to see the lab of another user.
+    /// The runs of the vtax whose state is in a directory. The run manager has the privileges to see the lab of another
+    /// user.
     pub fn of(state: &Path, run_manager: Option<RunManager>) -> Self {
         Self {
             state: state.to_owned(),
@@ -202,7 +204,7 @@ impl Runs {
         fs::read_to_string(self.records.folder_of(path).join("plan.toml"))
     }
 
-    /// The state of a run, while this lab runs.
+    /// The state of a run, where `lab` is the lab that runs on this host.
     pub fn state(&self, path: &Path, results: &ResultsDir, lab: Option<&Lab>) -> State {
         let done = results.trial_indexes().len() >= results.run().schedule.len();
         let path = canonical(path);
@@ -211,8 +213,8 @@ impl Runs {
         state_of(record.as_ref(), lab, in_flight(results).is_some(), done).0
     }
 
-    /// The progress of a run. Each trial is read once. `open` opens its directory, and gives none where that does not exist
-    /// yet.
+    /// The progress of a run. Each trial is read once. `open` opens its directory, and returns none where it does not
+    /// exist yet.
     ///
     /// # Errors
     /// When there is neither a directory nor a record.
@@ -223,7 +225,7 @@ impl Runs {
     ) -> Result<Progress, RequestError> {
         let path = canonical(path);
         let record = self.records.of(&path);
-        // Before the directory: a trial whose event is read is in the directory by then.
+        // Events are read before the directory: a trial whose event was read is then in the directory.
         let events = record.as_ref().map(|_| self.read_events(&path));
         let results = open();
         let results = results.as_ref();
@@ -234,7 +236,7 @@ impl Runs {
         let others = lab.is_some() || written.is_some();
         let events = record
             .as_ref()
-            // The events of this page's run do not describe one that another process runs now.
+            // The events of the run that the page started do not describe a run of another process.
             .filter(|record| record.plan.is_some() && record.is_alive() || !others)
             .and(events)
             .unwrap_or_default();
@@ -248,7 +250,7 @@ impl Runs {
             .iter()
             .map(|(index, (_, found))| (*index, found.clone()))
             .collect();
-        // Trials whose results arrive when the run ends, as over ssh.
+        // Trials whose results arrive only when the run ends, as over ssh.
         for (index, over) in &events.finished {
             found
                 .entry(*index)
@@ -285,7 +287,7 @@ impl Runs {
             .is_some_and(|plan| plan.kind == crate::plans::Kind::Density)
             || results.is_some_and(vtax_density::run::is_density);
         let started_here = record.as_ref().is_some_and(|record| record.plan.is_some());
-        // The testbed's settings of a run from a terminal are not known.
+        // The testbed settings of a run from a terminal are not known.
         let is_testbed = planned.place.starts_with("testbed:");
         let ended = !goes_on && state != State::Complete && record.is_some();
         Ok(Progress {
@@ -372,7 +374,7 @@ impl Runs {
     }
 }
 
-/// Reads what is new in a file of events, and returns all of it.
+/// Reads the new events in a file, and returns all of its events.
 fn read_on<T: EventSink + Clone>(
     all: &Mutex<HashMap<PathBuf, EventReader<T>>>,
     of: &Path,
@@ -387,7 +389,7 @@ fn read_on<T: EventSink + Clone>(
 }
 
 impl Progress {
-    /// A run in the list of those that were started.
+    /// The entry of a run in the list of started runs.
     pub fn brief(&self, dir: &str) -> serde_json::Value {
         let of = |state: &str| self.trials.iter().filter(|one| one.state == state).count();
         let running = self.running.as_ref();
@@ -408,7 +410,7 @@ impl Progress {
     }
 }
 
-/// The state of a run, and whether the page can end it. `lab` is the one that runs it.
+/// The state of a run, and whether the page can end it. `lab` is the lab that runs it.
 fn state_of(
     record: Option<&Record>,
     lab: Option<&Lab>,
@@ -437,7 +439,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The creation of a directory, where the file system records it; else its last change.
+/// The time when a directory was created, where the file system records it; else the time of its last change.
 fn began(results: &ResultsDir, trial: &InFlight) -> Option<SystemTime> {
     let known = results.dir().metadata(&trial.below).ok()?;
     known.created().or_else(|_| known.modified()).ok()
@@ -488,7 +490,7 @@ mod tests {
         };
         records.keep(&record).unwrap();
         let runs = Runs::of(state.path(), None);
-        // The run goes on right after its directory was looked for.
+        // The run starts right after the look-up of its directory.
         let goes_on = || {
             let mut events = folder.new_file("events").unwrap();
             let started = Event::TrialStarted {

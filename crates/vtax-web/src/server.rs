@@ -1,4 +1,4 @@
-//! The server: a thread of its own with one task a connection, and the routes. GET changes nothing.
+//! The server: a thread of its own with one task for each connection, and the routes. GET changes no state.
 
 use crate::access::{self, Access, Session};
 use crate::app_state::AppState;
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use vtax_report::results::Stage;
 
-/// A plan and a little.
+/// The limit of a request's body: the largest plan and its other fields.
 const MAX_BODY_BYTES: usize = 512 << 10;
 
 /// A running server; it ends when dropped.
@@ -37,10 +37,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to serve; port 0 is any free one.
+    /// Starts to serve; port 0 selects any free port.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or is no loopback one and lacks encryption or a token.
+    /// When the address cannot be listened on, or is not a loopback address and lacks encryption or a token.
     pub fn start(app: AppState, settings: &ListenerSettings) -> Result<Self, WebError> {
         let listen = settings.listen;
         if let Some(why) = settings.unguarded() {
@@ -81,7 +81,7 @@ impl Server {
             .spawn(move || {
                 let dropped = privileges::drop_capabilities();
                 let is_safe = dropped.is_ok();
-                // The thread that started this one waits for it.
+                // The thread that started this one waits for the report.
                 let _ = report.send(dropped);
                 if !is_safe {
                     return;
@@ -93,7 +93,7 @@ impl Server {
                         router,
                         idle_timeout,
                     ));
-                    // Ends when the server is dropped, and every connection with it.
+                    // When the server is dropped, this ends, and every connection with it.
                     let _ = ended.await;
                 });
                 runtime.shutdown_background();
@@ -113,7 +113,7 @@ impl Server {
         self.address
     }
 
-    /// Whether it had capabilities that it does not need, and dropped them.
+    /// Whether the server had capabilities that it does not need, and dropped them.
     pub fn dropped_capabilities(&self) -> bool {
         self.dropped_capabilities
     }
@@ -190,7 +190,7 @@ async fn enter(
     })
 }
 
-/// The version, the colours of stages as in every report, and what the client may do.
+/// The version, the colours of stages as in every report, and the permissions of the client.
 async fn about(
     State(app): State<AppState>,
     Extension(access): Extension<Arc<Access>>,

@@ -1,13 +1,13 @@
-//! A comparison as one file that needs nothing else: the page's scripts, the data and the styles.
+//! A comparison as one self-contained file: the page's scripts, the data and the styles.
 
 use crate::assets;
 use serde_json::Value;
 use vtax_report::html::PALETTE;
 
-/// The page's modules that draw a comparison, in the order in which they need each other.
+/// The page's modules that draw a comparison, each after the modules that it imports.
 const MODULES: [&str; 3] = ["/dom.js", "/curves.js", "/comparison.js"];
 
-/// The file. It holds names in its JSON only.
+/// The file. Names from the data occur in its JSON only.
 pub fn page(compared: &Value) -> String {
     let styles = assets::text("/app.css").unwrap_or_default();
     let scripts: String = MODULES
@@ -15,7 +15,7 @@ pub fn page(compared: &Value) -> String {
         .filter_map(assets::text)
         .map(without_imports)
         .collect();
-    // No text in the data closes its element.
+    // The text of the data cannot close its HTML element.
     let data = compared.to_string().replace('<', "\\u003c");
     let version = env!("CARGO_PKG_VERSION");
     format!(

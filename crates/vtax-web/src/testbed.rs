@@ -6,16 +6,16 @@ use vtax_lab::place::Place;
 use vtax_testbed::Settings;
 use vtax_testbed::cost::CostModel;
 
-/// Emulated hosts at the same time: more than any machine has memory for.
+/// The limit of emulated hosts at the same time: above the memory of any machine.
 const MAX_JOBS: usize = 256;
 
-/// The settings of a request.
+/// The testbed settings of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Testbed {
     /// The text of a settings file; empty for the defaults.
     #[serde(default)]
     pub settings: String,
-    /// Emulated hosts at the same time; none: as many as fit.
+    /// The number of emulated hosts at the same time; none for as many as fit.
     #[serde(default)]
     pub jobs: Option<usize>,
 }
@@ -23,7 +23,7 @@ pub struct Testbed {
 /// Settings of a testbed that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TestbedError {
-    /// The place is no testbed.
+    /// The place is not a testbed.
     #[error("settings of a testbed are for testbed:kvm and testbed:xen, and the place is {0}")]
     NoTestbed(Place),
     /// Too few or too many hosts.

@@ -1,8 +1,8 @@
-//! The end of a text of other programs, fit to be shown.
+//! The last lines of another program's output, made safe to display.
 
 use vtax_host::untrusted::shown;
 
-/// The last lines that are not empty, without control characters.
+/// The last `most` lines that are not empty, without control characters.
 pub fn last_lines(bytes: &[u8], most: usize) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> = text

@@ -1,4 +1,4 @@
-//! Encryption: a certificate and its key from files, and the names that the certificate is for.
+//! Encryption: a certificate and its key from files, and the names that the certificate was issued for.
 
 use crate::error::WebError;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tokio_rustls::rustls::version::TLS13;
 /// The files of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The chain in PEM, the server's own first.
+    /// The chain in PEM, the server's own certificate first.
     pub chain: PathBuf,
     /// Its private key in PEM.
     pub key: PathBuf,
@@ -31,7 +31,7 @@ impl Certificate {
     /// Reads the two files.
     ///
     /// # Errors
-    /// When a file cannot be read, has nothing of its kind, or the key is not that of the certificate.
+    /// When a file cannot be read or has no item of its kind, or the key does not belong to the certificate.
     pub fn read(&self) -> Result<Identity, WebError> {
         let (chain, key) = (self.chain.as_path(), self.key.as_path());
         let wrong = |path: &Path, why: &dyn std::fmt::Display| WebError::Certificate {
@@ -60,7 +60,7 @@ impl Certificate {
 }
 
 impl Identity {
-    /// Whether the certificate is for this name or address.
+    /// Whether the certificate was issued for this name or address.
     pub fn is_for(&self, name: &str) -> bool {
         let known = ParsedCertificate::try_from(&self.own).ok();
         let name = ServerName::try_from(name).ok();
@@ -69,7 +69,7 @@ impl Identity {
             .is_some_and(|(known, name)| verify_server_name(&known, &name).is_ok())
     }
 
-    /// The acceptor of connections.
+    /// The acceptor of TLS connections.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.config))
     }

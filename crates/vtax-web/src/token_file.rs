@@ -1,10 +1,10 @@
-//! The operator's token in a file of its own, where others may read standard error: the group `adm` reads the journal.
+//! The operator's token in a file, for servers whose standard error others may read: the group `adm` reads the journal.
 
 use crate::error::WebError;
 use std::path::{Path, PathBuf};
 use vtax_files::Dir;
 
-/// The file of the token of one server; it is removed on drop.
+/// The file of one server's token; it is removed on drop.
 #[derive(Debug)]
 pub struct TokenFile {
     dir: Dir,
@@ -12,10 +12,10 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Writes the token of the server on this port into the directory of vtax's state, for this user alone.
+    /// Writes the token of the server on this port into the directory of vtax's state, readable by this user alone.
     ///
     /// # Errors
-    /// When the directory is another user's, or the file cannot be written.
+    /// When the directory belongs to another user, or the file cannot be written.
     pub fn write(state: &Path, port: u16, token: &str) -> Result<Self, WebError> {
         let name = format!("web-{port}.token");
         let written = Dir::private(state).and_then(|dir| {
@@ -34,7 +34,7 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // A file that stays holds a token that is no longer valid.
+        // A file that cannot be removed holds a token that is no longer valid.
         let _ = self.dir.remove_file(&self.name);
     }
 }

@@ -1,4 +1,5 @@
-//! The trials of a run, from their records or the run's events: whether each counts, why not, and its headline numbers.
+//! The trials of a run, from their records or the run's events: whether each counts, the reasons where it does not, and
+//! its headline numbers.
 
 use crate::events::FinishedTrial;
 use serde::Serialize;
@@ -9,7 +10,7 @@ use std::time::SystemTime;
 use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
-/// Headline numbers of a trial that are shown.
+/// The largest number of headline numbers of a trial that are shown.
 const MAX_NUMBERS: usize = 3;
 
 /// One trial.
@@ -17,36 +18,36 @@ const MAX_NUMBERS: usize = 3;
 pub struct TrialState {
     /// The pass over all treatments that it belongs to.
     pub block: u32,
-    /// Which treatment.
+    /// The index of its treatment.
     pub treatment: usize,
     /// `counts`, `suspect`, `failed`, `damaged`, `running` or `waiting`.
     pub state: &'static str,
-    /// Once it is over.
+    /// Its result, where it is finished.
     #[serde(flatten)]
     pub found: Option<TrialSummary>,
 }
 
-/// The result of a trial that is over.
+/// The result of a finished trial.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct TrialSummary {
     /// Of [`TrialState::state`].
     #[serde(skip)]
     pub state: &'static str,
-    /// Its duration.
+    /// Its duration, in seconds.
     pub seconds: f64,
-    /// Why it is suspect, or why it failed.
+    /// The reasons why it is suspect, or the reason why it failed.
     pub reasons: Vec<String>,
     /// Its headline numbers from the run's event, where its record is not on this host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub said: String,
-    /// Title, value with its unit, source flag.
+    /// The title, the value with its unit, and the source flag of each.
     pub numbers: Vec<(String, String, Source)>,
 }
 
-/// Trials that were read, by index, with the times of their records.
+/// The trials that were read, by index, with the times of their records.
 pub type TrialCache = BTreeMap<u32, (SystemTime, TrialSummary)>;
 
-/// Reads the trials that are new. Returns the time of the newest record.
+/// Reads the new and changed trials. Returns the time of the newest record.
 pub fn read_new(results: &ResultsDir, trials: &mut TrialCache) -> Option<SystemTime> {
     let mut last = None;
     let there = results.trial_indexes();
@@ -72,7 +73,7 @@ pub fn read_new(results: &ResultsDir, trials: &mut TrialCache) -> Option<SystemT
 }
 
 impl TrialSummary {
-    /// From the run's event.
+    /// Builds the summary from the run's event.
     pub fn of_event(over: &FinishedTrial) -> Self {
         let (state, reasons) = match &over.failed {
             Some(why) => ("failed", vec![why.clone()]),
@@ -88,7 +89,7 @@ impl TrialSummary {
         }
     }
 
-    /// From its record.
+    /// Builds the summary from the trial's record.
     pub fn of(trial: &Trial) -> Self {
         let (state, reasons) = match &trial.outcome {
             TrialOutcome::Failed(why) => ("failed", vec![why.clone()]),
@@ -112,7 +113,8 @@ impl TrialSummary {
     }
 }
 
-/// The time for the missing trials: the mean of the finished ones of the same treatment, else of all.
+/// The time for the missing trials, in seconds: for each the mean of the finished trials of its treatment, else of all
+/// trials.
 pub fn remaining(trials: &[TrialState]) -> Option<f64> {
     let mut took: HashMap<usize, (f64, f64)> = HashMap::new();
     let mut all = (0.0, 0.0);

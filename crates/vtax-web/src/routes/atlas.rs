@@ -1,4 +1,4 @@
-//! The atlas: the papers' figures beside ours, with the runs below the results directory.
+//! The atlas: the figures of papers beside those of vtax, from the runs below the results directory.
 
 use crate::app_state::AppState;
 use crate::response::{self, Answer};
@@ -8,7 +8,7 @@ use vtax_atlas::{Folders, whole_page};
 pub async fn page(State(app): State<AppState>) -> Answer {
     let page = response::analyse(move || {
         let results = app.results.root();
-        // The names of runs identify their plans: those offered by this server may be other ones.
+        // The names of runs identify their plans. The plans that this server offers may be other ones.
         let folders = Folders {
             results,
             plans: results,

@@ -15,10 +15,10 @@ use serde::Deserialize;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Between two signs of life on a connection without updates.
+/// The time between two keep-alive messages on a connection without updates.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Sends an update now and whenever there is a new one. A client that reads slowly misses updates, and delays nobody else.
+/// Sends the present update, then each new one. A client that reads slowly misses updates, and does not delay others.
 pub async fn live(
     State(app): State<AppState>,
     view: Result<Query<View>, QueryRejection>,
@@ -28,7 +28,7 @@ pub async fn live(
     watch.mark_changed();
     let updates = stream::unfold((app, view, watch), |(app, view, mut watch)| async move {
         loop {
-            // Ends when the host is read no more.
+            // Ends when the host is no longer read.
             watch.changed().await.ok()?;
             if let Some(text) = app.live.update(&view) {
                 let event = Event::default().data(text);
@@ -40,7 +40,7 @@ pub async fn live(
     Ok(Sse::new(updates).keep_alive(alive).into_response())
 }
 
-/// Whose history, and how far back.
+/// The owner of a history, its resolution, and its range of time.
 #[derive(Debug, Deserialize)]
 pub struct HistoryQuery {
     span: Span,
@@ -67,7 +67,7 @@ pub async fn history_csv(
     let range = (query.from.unwrap_or(f64::MIN), query.to.unwrap_or(f64::MAX));
     let table = app.live.csv(query.guest, query.span, range);
     let table = table.ok_or(RequestError::NoHistory)?;
-    // A guest's name is arbitrary text; its number is safe in a file's name.
+    // A guest's name is arbitrary text; its number is safe in a file name.
     let owner = match query.guest {
         Some(number) => format!("guest-{number}"),
         None => "host".to_owned(),

@@ -22,11 +22,11 @@ use std::path::Path;
 use std::time::Duration;
 use vtax_lab::place::Place;
 
-/// Between two readings of a run's directory.
+/// The time between two readings of a run's directory.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Between two signs of life on a connection without updates.
+/// The time between two keep-alive messages on a connection without updates.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Trials of a schedule that are shown before the start.
+/// The largest number of trials of a schedule that are shown before the start.
 const MAX_SCHEDULE_SHOWN: usize = 2000;
 
 pub async fn list(State(app): State<AppState>) -> Answer {
@@ -80,7 +80,7 @@ pub async fn check(headers: HeaderMap, body: Bytes) -> Answer {
     .await
 }
 
-/// The runs that the page started, and what else runs on this host.
+/// The runs that the page started, and other runs on this host.
 pub async fn started(State(app): State<AppState>) -> Answer {
     document(move || {
         let mut elsewhere = Vec::new();
@@ -100,7 +100,7 @@ pub async fn started(State(app): State<AppState>) -> Answer {
     .await
 }
 
-/// Sends the state of a run now and whenever it changes.
+/// Sends the state of a run, then each change of it.
 pub async fn follow(
     State(app): State<AppState>,
     query: Result<Query<RunQuery>, QueryRejection>,
@@ -116,7 +116,7 @@ pub async fn follow(
             Ok(serde_json::to_string(&app.runs.progress(&path, open)?)?)
         })
     };
-    // A run that does not exist is an error of the response, not of the stream.
+    // A run that does not exist gives an error response, not an error in the stream.
     let first = progress(app.clone(), dir.clone()).await?;
     let begin = (app, dir, Some(first), String::new());
     let updates = stream::unfold(begin, move |(app, dir, first, mut last)| async move {
@@ -126,7 +126,7 @@ pub async fn follow(
                 Some(now) => now,
                 None => {
                     tokio::time::sleep(INTERVAL).await;
-                    // Ends when the directory is removed; the page then asks again and gets the error.
+                    // Ends when the directory is removed. The page then sends a new request and receives the error.
                     progress(app.clone(), dir.clone()).await.ok()?
                 }
             };
@@ -188,7 +188,7 @@ fn run_manager(app: &AppState) -> Result<&RunManager, RequestError> {
     Ok(app.run_manager.as_ref().ok_or(RunError::NoManager)?)
 }
 
-/// What to do with a run.
+/// The request to a run.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Ask {
@@ -226,7 +226,7 @@ fn resumed(app: &AppState, dir: &str, path: &Path) -> Result<Start, RequestError
     let testbed = record.as_ref().map(|record| record.testbed.clone());
     let (text, at, quick) = match app.results.open(dir) {
         Ok(results) => {
-            // Nobody runs another user's plan, also where this page's own directory was.
+            // A plan of another user is never run, also where that user replaced the directory of this page's run.
             if results.dir().owner().ok() != Some(rustix::process::geteuid().as_raw()) {
                 return Err(RunError::OtherOwner(path.to_owned()).into());
             }
@@ -260,7 +260,7 @@ fn resumed(app: &AppState, dir: &str, path: &Path) -> Result<Start, RequestError
     })
 }
 
-/// The version, the colours of stages, and what the client may do.
+/// The version, the colours of stages, and the permissions of the client.
 pub fn about(role: &str, app: &AppState, stages: &[serde_json::Value]) -> Response {
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
