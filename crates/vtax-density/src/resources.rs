@@ -7,8 +7,8 @@ use std::fs;
 use std::time::Instant;
 use vtax_core::Bytes;
 use vtax_host::{HostError, Roots};
-use vtax_kernel::MemInfo;
 use vtax_kernel::stat::{CpuState, HostStat, tasks};
+use vtax_kernel::{MemInfo, net_devices};
 
 /// A resource that can be exhausted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -320,18 +320,12 @@ fn disks(diskstats: &str) -> BTreeMap<String, f64> {
 }
 
 fn links(dev: &str, speed: impl Fn(&str) -> Option<f64>) -> BTreeMap<String, (f64, f64, f64)> {
-    dev.lines()
-        .filter_map(|line| {
-            let (name, counts) = line.split_once(':')?;
-            let counts: Vec<f64> = counts
-                .split_whitespace()
-                .filter_map(|count| count.parse().ok())
-                .collect();
-            let name = name.trim();
-            Some((
-                name.to_owned(),
-                (*counts.first()?, *counts.get(8)?, speed(name)?),
-            ))
+    net_devices(dev.as_bytes())
+        .filter_map(|device| {
+            let (received, sent) = device.traffic()?;
+            let name = String::from_utf8_lossy(device.name).into_owned();
+            let speed = speed(&name)?;
+            Some((name, (received.bytes as f64, sent.bytes as f64, speed)))
         })
         .collect()
 }
@@ -409,7 +403,7 @@ mod tests {
             cpu: stat(100, 100),
             disks: disks("8 0 sda 1 2 3 4 5 6 7 8 9 100 11\n7 0 loop0 1 2 3 4 5 6 7 8 9 0 11"),
             links: links(
-                "eth0: 0 0 0 0 0 0 0 0 0 0\nlo: 5 0 0 0 0 0 0 0 5 0",
+                "eth0: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\nlo: 5 0 0 0 0 0 0 0 5 0 0 0 0 0 0 0",
                 |name| (name == "eth0").then_some(1000.0),
             ),
             ..Accounts::default()
@@ -418,7 +412,9 @@ mod tests {
             at: Some(then + Duration::from_secs(2)),
             cpu: stat(130, 170),
             disks: disks("8 0 sda 1 2 3 4 5 6 7 8 9 600 11\n7 0 loop0 1 2 3 4 5 6 7 8 9 999 11"),
-            links: links("eth0: 100 0 0 0 0 0 0 0 800 0", |_| Some(1000.0)),
+            links: links("eth0: 100 0 0 0 0 0 0 0 800 0 0 0 0 0 0 0", |_| {
+                Some(1000.0)
+            }),
             ..Accounts::default()
         };
         let shares = later.shares_since(&earlier, None);

@@ -7,17 +7,21 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cgroup;
+mod cpu_table;
 mod error;
 pub mod file;
 mod memory;
 pub mod mounts;
+mod net_dev;
 mod process;
 pub mod stat;
 pub mod text;
 
+pub use cpu_table::{CpuRow, cpu_columns, cpu_rows};
 pub use error::KernelError;
 pub use file::{KernelFile, read};
 pub use memory::MemInfo;
+pub use net_dev::{NetDevice, Traffic, net_devices};
 pub use process::{Process, ProcessStat, namespace_numbers, numbered};
 
 use vtax_core::Nanoseconds;

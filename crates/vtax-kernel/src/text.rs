@@ -11,6 +11,13 @@ pub fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|field| !field.is_empty())
 }
 
+/// Splits `label: rest` at the first colon; the label is trimmed.
+pub fn labelled(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    let (label, rest) = line.split_at_checked(colon)?;
+    Some((label.trim_ascii(), rest.get(1..)?))
+}
+
 /// Parses a field that is a decimal number and nothing else.
 pub fn number(field: &[u8]) -> Option<u64> {
     if field.is_empty() {

@@ -9,7 +9,7 @@ use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
-use vtax_kernel::KernelFile;
+use vtax_kernel::{KernelFile, net_devices};
 use vtax_kernel::text;
 
 /// The number of guests whose block requests are read in each pass; the others follow in the next passes.
@@ -494,18 +494,10 @@ fn rings(domain: u32, sys: &Path) -> Vec<(KernelFile, Count)> {
 
 /// Each device's name, and its packets received, packets sent and bytes.
 fn devices(table: &[u8]) -> impl Iterator<Item = (&[u8], [u64; 3])> {
-    text::lines(table).filter_map(|line| {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let (name, numbers) = line.split_at_checked(colon)?;
-        let mut fields = text::fields(numbers.get(1..)?).map(text::number);
-        let received_bytes = fields.next()??;
-        let received = fields.next()??;
-        let sent_bytes = fields.nth(6)??;
-        let sent = fields.next()??;
-        Some((
-            name.trim_ascii(),
-            [received, sent, received_bytes.saturating_add(sent_bytes)],
-        ))
+    net_devices(table).filter_map(|device| {
+        let (received, sent) = device.traffic()?;
+        let bytes = received.bytes.saturating_add(sent.bytes);
+        Some((device.name, [received.packets, sent.packets, bytes]))
     })
 }
 

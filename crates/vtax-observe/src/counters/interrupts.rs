@@ -4,14 +4,13 @@
 //! has the kernel's label (`LOC`: local timer, `RES`: rescheduling, `CAL`: function calls, `TLB`: shootdowns). The
 //! counts are exact, not sampled.
 
-use super::table::{self, CpuTable, Row, metric_part};
+use super::table::{CpuTable, metric_part};
 use crate::{Instrument, ObserveError, Readings};
-use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
 use vtax_core::owner;
-use vtax_kernel::text;
+use vtax_kernel::{CpuRow, text};
 
 /// Interrupts of the host, by source.
 #[derive(Debug)]
@@ -45,35 +44,13 @@ impl Instrument for Interrupts {
     }
 }
 
-/// Parses the counts of a text in the format of `/proc/interrupts`, such as one read inside a guest:
-/// `interrupts.<source>` and `interrupts.total`. Sources with the same name are summed. Empty if the text has another
-/// format.
-pub fn parse_interrupts(table: &[u8]) -> BTreeMap<String, f64> {
-    let mut counts = BTreeMap::new();
-    let Some(columns) = table::columns(table) else {
-        return counts;
-    };
-    for row in table::rows(table, columns) {
-        let sum = row.sum as f64;
-        *counts
-            .entry(counter::INTERRUPTS.of(source(&row)))
-            .or_insert(0.0) += sum;
-        if is_interrupt(&row) {
-            *counts
-                .entry(counter::INTERRUPTS_TOTAL.to_owned())
-                .or_insert(0.0) += sum;
-        }
-    }
-    counts
-}
-
 /// Rows of `/proc/interrupts` that count errors and polls, not interrupts.
-fn is_interrupt(row: &Row<'_>) -> bool {
+fn is_interrupt(row: &CpuRow<'_>) -> bool {
     !matches!(row.label, b"ERR" | b"Err" | b"MIS" | b"RTR" | b"MCP")
 }
 
 /// The driver's name for the interrupt, or the kernel's label.
-fn source(row: &Row<'_>) -> String {
+fn source(row: &CpuRow<'_>) -> String {
     if text::number(row.label).is_none() {
         return metric_part(row.label);
     }
@@ -113,7 +90,6 @@ fn source(row: &Row<'_>) -> String {
 mod tests {
     use super::*;
     use crate::Snapshot;
-    use proptest::prelude::*;
     use std::fs;
 
     const TABLE: &str = "           CPU0       CPU1       \n\
@@ -240,14 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn a_guests_table_is_parsed_by_the_same_names() {
-        let counts = parse_interrupts(TABLE.as_bytes());
-        assert_eq!(counts.get("interrupts.virtio3-input_0"), Some(&4423.0));
-        assert_eq!(counts.get("interrupts.LOC"), Some(&300.0));
-        assert!(parse_interrupts(b"no table").is_empty());
-    }
-
-    #[test]
     fn this_hosts_interrupts_grow() {
         let mut interrupts = Interrupts::open(Path::new("/proc")).unwrap();
         let mut readings = Readings::default();
@@ -261,14 +229,5 @@ mod tests {
                 .value
                 > 0.0
         );
-    }
-
-    proptest! {
-        #[test]
-        fn no_table_panics_the_parser(text in prop::collection::vec(any::<u8>(), 0..400)) {
-            let mut table = b"  CPU0 CPU1\n".to_vec();
-            table.extend(&text);
-            let _ = parse_interrupts(&table);
-        }
     }
 }

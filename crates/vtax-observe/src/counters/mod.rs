@@ -35,7 +35,7 @@ pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub(crate) use host_cpu::HostTimes;
 pub use idle_states::IdleStates;
-pub use interrupts::{Interrupts, parse_interrupts};
+pub use interrupts::Interrupts;
 pub use kvm_exits::{KvmBackend, KvmExits};
 pub use net::NetDevices;
 pub use softirqs::Softirqs;

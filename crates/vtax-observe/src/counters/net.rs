@@ -13,19 +13,17 @@ use crate::{Instrument, NetDevice, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_kernel::KernelFile;
-use vtax_kernel::text;
+use vtax_kernel::{KernelFile, net_devices};
 
-/// Metric and field (counted from the first number) in a line of `/proc/net/dev`.
-const FIELDS: [(&str, usize); 8] = [
-    (counter::NET_RX_BYTES, 0),
-    (counter::NET_RX_PACKETS, 1),
-    (counter::NET_RX_ERRORS, 2),
-    (counter::NET_RX_DROPS, 3),
-    (counter::NET_TX_BYTES, 8),
-    (counter::NET_TX_PACKETS, 9),
-    (counter::NET_TX_ERRORS, 10),
-    (counter::NET_TX_DROPS, 11),
+const METRICS: [&str; 8] = [
+    counter::NET_RX_BYTES,
+    counter::NET_RX_PACKETS,
+    counter::NET_RX_ERRORS,
+    counter::NET_RX_DROPS,
+    counter::NET_TX_BYTES,
+    counter::NET_TX_PACKETS,
+    counter::NET_TX_ERRORS,
+    counter::NET_TX_DROPS,
 ];
 
 /// The network devices of one subject.
@@ -46,7 +44,7 @@ struct Namespace {
 #[derive(Debug)]
 struct Device {
     name: String,
-    counters: [Counter; FIELDS.len()],
+    counters: [Counter; METRICS.len()],
 }
 
 impl NetDevices {
@@ -75,32 +73,19 @@ impl NetDevices {
         Ok(Self {
             name: format!("network {owner}"),
             namespaces,
-            columns: FIELDS
-                .iter()
-                .map(|(metric, _)| Column::counter(owner, *metric))
-                .collect(),
+            columns: METRICS.map(|metric| Column::counter(owner, metric)).into(),
         })
     }
 }
 
 impl Device {
     fn take(&mut self, table: &[u8], path: &Path, findings: &mut Findings) -> Option<()> {
-        let numbers = text::lines(table).find_map(|line| {
-            let colon = line.iter().position(|byte| *byte == b':')?;
-            let (name, numbers) = line.split_at_checked(colon)?;
-            (name.trim_ascii() == self.name.as_bytes()).then_some(numbers.get(1..)?)
-        })?;
-        let mut values = [0; 16];
-        let mut found = 0;
-        for (value, field) in values.iter_mut().zip(text::fields(numbers)) {
-            *value = text::number(field)?;
-            found += 1;
-        }
-        if found < values.len() {
-            return None;
-        }
-        for (counter, (metric, field)) in self.counters.iter_mut().zip(FIELDS) {
-            let change = counter.advance(*values.get(field)?);
+        let device = net_devices(table).find(|device| device.name == self.name.as_bytes())?;
+        let (rx, tx) = device.traffic()?;
+        let values = [rx, tx].map(|way| [way.bytes, way.packets, way.errors, way.drops]);
+        let values = values.into_iter().flatten();
+        for ((counter, metric), value) in self.counters.iter_mut().zip(METRICS).zip(values) {
+            let change = counter.advance(value);
             if !change.is_exact() {
                 findings.note(path, &format!("{metric} of {}", self.name), change);
             }
@@ -115,7 +100,7 @@ impl Instrument for NetDevices {
     }
 
     fn read(&mut self, _now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        let mut sums = [0u64; FIELDS.len()];
+        let mut sums = [0u64; METRICS.len()];
         let mut findings = Findings::default();
         for namespace in &mut self.namespaces {
             let path = namespace.file.path().to_owned();

@@ -1,12 +1,13 @@
 //! Software interrupts by kind (`NET_RX`, `TIMER`, …), from `/proc/softirqs`. The counts are exact numbers of handler
 //! runs; one run may handle many packets.
 
-use super::table::{CpuTable, Row, metric_part};
+use super::table::{CpuTable, metric_part};
 use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
 use vtax_core::owner;
+use vtax_kernel::CpuRow;
 
 /// Software interrupts of the host, by kind.
 #[derive(Debug)]
@@ -18,7 +19,7 @@ impl Softirqs {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(proc: &Path) -> Result<Self, ObserveError> {
-        fn kind(row: &Row<'_>) -> String {
+        fn kind(row: &CpuRow<'_>) -> String {
             metric_part(row.label)
         }
         CpuTable::open(

@@ -1,62 +1,12 @@
-//! `/proc/interrupts` and `/proc/softirqs`: one row for each source, one column for each CPU.
+//! Series of the rows of `/proc/interrupts` and `/proc/softirqs`, and of their sum.
 
 use super::counter::{Counter, Findings, Rule};
 use super::series::Column;
 use crate::{ObserveError, Readings};
 use std::path::PathBuf;
 use vtax_core::Nanoseconds;
-use vtax_kernel::KernelFile;
 use vtax_kernel::text;
-
-/// One row of the table, as the kernel printed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Row<'a> {
-    /// The text before the colon: `28`, `LOC`, `NET_RX`.
-    pub(crate) label: &'a [u8],
-    /// The text after the counts: chip, hardware number, device; or a description.
-    pub(crate) description: &'a [u8],
-    /// The sum over the CPUs.
-    pub(crate) sum: u64,
-}
-
-/// How many CPUs the table's first line names; `None` if it is not such a table.
-pub(crate) fn columns(table: &[u8]) -> Option<usize> {
-    let header = text::lines(table).next()?;
-    let count = text::fields(header)
-        .take_while(|field| field.starts_with(b"CPU"))
-        .count();
-    (count > 0).then_some(count)
-}
-
-/// The rows of a table with that many CPUs; lines that are not rows are skipped.
-pub(crate) fn rows(table: &[u8], columns: usize) -> impl Iterator<Item = Row<'_>> {
-    text::lines(table).skip(1).filter_map(move |line| {
-        let colon = line.iter().position(|byte| *byte == b':')?;
-        let (label, rest) = line.split_at_checked(colon)?;
-        let mut rest = rest.get(1..)?;
-        let mut sum = 0u64;
-        let mut counted = 0;
-        while counted < columns {
-            let field = rest.trim_ascii_start();
-            let end = field
-                .iter()
-                .position(u8::is_ascii_whitespace)
-                .unwrap_or(field.len());
-            let (count, after) = field.split_at_checked(end)?;
-            let Some(count) = text::number(count) else {
-                break;
-            };
-            sum = sum.saturating_add(count);
-            rest = after;
-            counted += 1;
-        }
-        (counted > 0).then_some(Row {
-            label: label.trim_ascii(),
-            description: rest.trim_ascii(),
-            sum,
-        })
-    })
-}
+use vtax_kernel::{CpuRow, KernelFile, cpu_columns, cpu_rows};
 
 /// An upper bound for the interrupts that a processor takes in a microsecond.
 const MOST_A_MICROSECOND: u64 = 10;
@@ -67,8 +17,8 @@ pub(crate) struct CpuTable {
     path: PathBuf,
     file: KernelFile,
     owner: &'static str,
-    name: fn(&Row<'_>) -> String,
-    counts: fn(&Row<'_>) -> bool,
+    name: fn(&CpuRow<'_>) -> String,
+    counts: fn(&CpuRow<'_>) -> bool,
     metric: fn(&str) -> String,
     total: (u64, Column),
     header: Vec<u8>,
@@ -94,8 +44,8 @@ impl CpuTable {
         owner: &'static str,
         total: &str,
         metric: fn(&str) -> String,
-        name: fn(&Row<'_>) -> String,
-        counts: fn(&Row<'_>) -> bool,
+        name: fn(&CpuRow<'_>) -> String,
+        counts: fn(&CpuRow<'_>) -> bool,
     ) -> Result<Self, ObserveError> {
         Ok(Self {
             file: KernelFile::open(&path)?,
@@ -121,7 +71,7 @@ impl CpuTable {
         let path = self.path.as_path();
         let table = self.file.read()?;
         let header = text::lines(table).next().unwrap_or_default();
-        let Some(columns) = columns(table) else {
+        let Some(columns) = cpu_columns(table) else {
             return Err(self
                 .file
                 .unexpected("expected a first line that names the CPUs")
@@ -154,7 +104,7 @@ impl CpuTable {
         let mut findings = Findings::default();
         // Rows keep their order, so the row after the last one found is nearly always the next.
         let mut next = 0;
-        for row in rows(table, columns) {
+        for row in cpu_rows(table, columns) {
             let is_row = |known: &KnownRow| {
                 *known.label == *row.label && *known.description == *row.description
             };
@@ -220,6 +170,7 @@ fn distinct(metric: String, label: &[u8], known: &[KnownRow]) -> String {
         .find(|candidate| known.iter().all(|other| other.metric != *candidate))
         .unwrap_or(base)
 }
+
 /// A kernel name as one part of a metric's name: every character except letters, digits, `-`, `_` and `:` becomes `_`
 /// (a dot would split the name), and at most 64 bytes are kept.
 pub(crate) fn metric_part(name: &[u8]) -> String {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use vtax_core::counter;
 use vtax_host::HostError;
 use vtax_kernel::stat::{self, CpuState, Line};
+use vtax_kernel::{cpu_columns, cpu_rows, net_devices, text};
 
 /// Reads the guest's own counters by its agent.
 pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String, f64>, HostError> {
@@ -19,16 +20,10 @@ pub(in crate::platform) fn of_agent(agent: &mut Agent) -> Result<BTreeMap<String
 /// The bytes of frames that the guest's network devices received and sent, without its loopback; `None` if the text
 /// has no device.
 fn network_bytes(net_dev: &str) -> Option<f64> {
-    net_dev
-        .lines()
-        .filter_map(|line| {
-            let (device, counts) = line.split_once(':')?;
-            let mut counts = counts.split_whitespace();
-            let received: f64 = counts.next()?.parse().ok()?;
-            // Seven more columns of received traffic precede the sent bytes.
-            let sent: f64 = counts.nth(7)?.parse().ok()?;
-            (device.trim() != "lo").then_some(received + sent)
-        })
+    net_devices(net_dev.as_bytes())
+        .filter(|device| !device.is_loopback())
+        .filter_map(|device| device.traffic())
+        .map(|(received, sent)| received.bytes as f64 + sent.bytes as f64)
         .reduce(|a, b| a + b)
 }
 
@@ -70,37 +65,21 @@ struct InterruptSource {
     is_paravirtual: bool,
 }
 
-fn interrupt_sources(text: &str) -> impl Iterator<Item = InterruptSource> {
-    let mut lines = text.lines();
-    let cpus = lines
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .filter(|word| word.starts_with("CPU"))
-        .count();
-    lines.filter_map(move |line| {
-        let (label, rest) = line.split_once(':')?;
-        let label = label.trim();
-        let mut words = rest.split_whitespace();
-        // ERR and MIS have one number, for any number of CPUs.
-        let counts: Vec<f64> = words
-            .by_ref()
-            .take(cpus)
-            .map_while(|word| word.parse().ok())
-            .collect();
-        if counts.is_empty() {
-            return None;
-        }
-        let is_numbered = label.chars().all(|c| c.is_ascii_digit());
-        let is_xens = words.next() == Some("xen-dyn");
-        let device = words.next_back().filter(|_| is_numbered);
-        let name = device.unwrap_or(label).replace(char::is_whitespace, "-");
-        Some(InterruptSource {
+fn interrupt_sources(table: &str) -> impl Iterator<Item = InterruptSource> {
+    let table = table.as_bytes();
+    cpu_rows(table, cpu_columns(table).unwrap_or(0)).map(|row| {
+        let is_numbered = row.label.iter().all(u8::is_ascii_digit);
+        let words = || text::fields(row.description);
+        let is_xens = words().next() == Some(b"xen-dyn");
+        let device = words().last().filter(|_| is_numbered);
+        let name = String::from_utf8_lossy(device.unwrap_or(row.label));
+        let name = name.replace(char::is_whitespace, "-");
+        InterruptSource {
             // The store (`xenbus`) is not a device.
             is_paravirtual: name.starts_with("virtio") || is_xens && name != "xenbus",
-            count: counts.iter().sum(),
+            count: row.sum as f64,
             name,
-        })
+        }
     })
 }
 
