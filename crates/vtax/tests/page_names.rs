@@ -1,7 +1,7 @@
 //! What `docs/design.md` and `docs/contributing.md` name in code spans is in the tree: paths, crates, functions and types,
 //! commands, settings.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -206,7 +206,7 @@ fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() 
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// The crates of ours that a crate's `[dependencies]` name.
+/// The packages that a crate's `[dependencies]` name.
 fn dependencies(of: &str) -> Vec<String> {
     let manifest = fs::read_to_string(root().join("crates").join(of).join("Cargo.toml")).unwrap();
     let section = manifest.split("[dependencies]").nth(1).unwrap_or_default();
@@ -233,6 +233,37 @@ fn the_arrows_of_the_design_are_dependencies() {
             );
         }
     }
+}
+
+#[test]
+fn the_table_of_dependencies_in_the_design_is_that_of_the_manifests() {
+    let page = fs::read_to_string(root().join("docs/design.md")).unwrap();
+    let (_, table) = page
+        .split_once("| crate | uses of ours |\n|---|---|\n")
+        .unwrap();
+    let listed: BTreeMap<String, BTreeSet<String>> = table
+        .lines()
+        .take_while(|line| line.starts_with('|'))
+        .map(|line| {
+            let mut names = spans(line).into_iter();
+            (names.next().unwrap(), names.collect())
+        })
+        .collect();
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let manifests: BTreeMap<String, BTreeSet<String>> = crates
+        .map(|entry| {
+            let name = entry.unwrap().file_name().to_string_lossy().into_owned();
+            let uses = dependencies(&name).into_iter();
+            let ours = uses
+                .filter(|package| package.starts_with("vtax-"))
+                .collect();
+            (name, ours)
+        })
+        .collect();
+    for (name, uses) in &manifests {
+        assert_eq!(listed.get(name), Some(uses), "{name}");
+    }
+    assert_eq!(listed.len(), manifests.len());
 }
 
 #[test]
