@@ -1,5 +1,5 @@
-//! What the page's server costs with 1,000 made-up guests: processor time and memory with 3 watchers, and
-//! how late the last of 100 watchers has an update. The host's own reading is not in it.
+//! The costs of the page's server with 1,000 invented guests: processor time and memory with 3 watchers, and the delay
+//! until the last of 100 watchers has an update. The host's own reading is not included.
 
 #![allow(
     clippy::expect_used,
@@ -29,7 +29,7 @@ fn main() {
     let app = AppState::new(Arc::clone(&live), nowhere, nowhere);
     let listen = "127.0.0.1:0".parse().expect("an address");
     let server = Server::start(app, &ListenerSettings::open(listen)).expect("a server");
-    // A history that is as long as it gets.
+    // A history whose fine points reach their limit.
     for _ in 0..600 {
         live.show(host.pass(1_000_000));
     }
@@ -89,7 +89,7 @@ fn main() {
     println!("the page with all its files: {} kB", bytes / 1000);
 }
 
-/// Updates as they come: their numbers, and when they were there.
+/// Updates of a watcher as they arrive: their numbers, and their times of arrival.
 fn watch(address: SocketAddr) -> Receiver<(u64, Instant)> {
     let mut stream = TcpStream::connect(address).expect("a connection");
     write!(

@@ -1,5 +1,5 @@
-//! NICs and micro VMs as the page shows them: asked by a server of their own protocols, which here is a
-//! fake one with the structures of the real.
+//! NICs and micro VMs on the page: the server sends requests in their own protocols, here to stand-ins with the real
+//! structures.
 
 use crate::fake::machines::{PORT, nic, population};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
         (all.default_us, all.override_us, all.cap_us),
         (300, Some(1000), 1000)
     );
-    // Neither gets past the cap, and the page cannot raise that.
+    // Neither value may exceed the cap, and the page cannot raise the cap.
     for above in [json!({"default_us": 1001}), json!({"override_us": 1001})] {
         let (status, answer) = set(above);
         assert_eq!(status, 409);

@@ -1,5 +1,4 @@
-//! Who may look and who may change something, with a token and encrypted; and what of results has notes,
-//! curves and climbs.
+//! Access to results with a token and encryption; notes, curves and climbs of results.
 
 /// Results directories that look like a real run's.
 use crate::fake;
@@ -54,7 +53,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
             assert_eq!(page.ask("GET", path, &headers, "").0, 200, "{path}");
         }
     }
-    // A cookie in the place of a token, for pages of this server alone.
+    // A cookie and a key in the place of a token, for pages of this server alone.
     let shown = json!({"token": OPERATOR}).to_string();
     let (status, head, body) = page.ask("POST", "/api/enter", &format!("{origin}{JSON}"), &shown);
     assert_eq!(status, 200, "{body}");
@@ -66,7 +65,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
         .find_map(|line| line.strip_prefix("set-cookie: "))
         .unwrap();
     let cookie = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
-    // To a server on another port the browser sends the cookie, and nothing else.
+    // The browser sends the cookie to a server on another port, and nothing else.
     let alone = format!("{cookie}{origin}{JSON}");
     assert_eq!(page.ask("POST", "/api/notes", &alone, &note).0, 403);
     assert_eq!(
@@ -98,7 +97,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     );
     let evil = format!("Origin: http://evil.example\r\n{JSON}");
     assert_eq!(page.ask("POST", "/api/enter", &evil, &shown).0, 403);
-    // The one note that was allowed is there, for good.
+    // The one accepted note is stored in the results directory.
     let notes = page.get("/api/notes?dir=one");
     assert_eq!(notes.as_array().unwrap().len(), 1);
     assert_eq!(notes[0]["text"], "the fan was <loud>");
@@ -112,9 +111,9 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     assert_eq!(status, 409);
     let why = refused["error"].as_str().unwrap();
     assert!(why.contains("no trial 4000"), "{why}");
-    // No state changes by GET.
+    // GET changes no state.
     assert_eq!(page.ask("GET", "/api/enter", &bearer(OPERATOR), "").0, 405);
-    // A body that never comes to its end holds nobody else up.
+    // A request whose body is incomplete does not delay other requests.
     let mut slow = page.connect();
     write!(
         slow,
@@ -166,7 +165,7 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     let app = || AppState::new(Arc::new(Live::default()), folder.path(), folder.path());
     let server = Server::start(app(), &settings).unwrap();
     let address = format!("127.0.0.1:{}", server.address().port());
-    // One that says nothing keeps nobody out.
+    // Silent connections do not keep others out.
     let _silent: Vec<_> = (0..40)
         .map(|_| TcpStream::connect(&address).unwrap())
         .collect();
@@ -216,7 +215,7 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     let origin = |scheme| format!("{known}Origin: {scheme}://vtax.test\r\n");
     assert_eq!(ask("vtax.test", &origin("https")), Some(200));
     assert_eq!(ask("vtax.test", &origin("http")), Some(403));
-    // Nothing older than TLS 1.3 is spoken, whatever the features of libraries are in this build.
+    // The server accepts no version older than TLS 1.3, whatever features this build enables in libraries.
     let greeted = |version: &str| {
         let greeting = Command::new("openssl")
             .args(["s_client", "-connect", &address, version])
@@ -227,13 +226,13 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
     };
     assert!(greeted("-tls1_3"));
     assert!(!greeted("-tls1_2"));
-    // What is not encrypted gets no answer.
+    // An unencrypted request gets no response.
     let mut plain = TcpStream::connect(&address).unwrap();
     write!(plain, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"));
-    // A key of another certificate, or no key at all, is refused in words.
+    // The key of another certificate, or a missing key, is an error that names the file.
     for wrong in ["chain.pem", "none.pem"] {
         let settings = ListenerSettings {
             certificate: Some(Certificate {

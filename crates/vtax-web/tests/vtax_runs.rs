@@ -1,6 +1,6 @@
-//! Runs that are started, paused, resumed and cancelled by what is posted to the real server.
+//! Runs that are started, paused, resumed and cancelled by requests to the real server.
 //!
-//! The runs are a program's that only looks like `vtax`, with real processes, signals and files.
+//! The runs are those of a stand-in for `vtax`, with real processes, signals and files.
 
 /// Results directories that look like a real run's.
 use crate::fake;
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use vtax_report::results::ResultsDir;
 
-/// Longer than a trial of the fake vtax ever takes in these tests.
+/// Longer than a trial of the fake vtax in these tests.
 const LONG: u64 = 600_000;
 
 fn count(run: &Value, state: &str) -> usize {
@@ -45,11 +45,11 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
         "{run}"
     );
     assert_eq!(page.get("/api/runs")["runs"][0]["dir"], "new/small");
-    // It has a session of its own: no signal of this one's terminal reaches it.
+    // The run has a session of its own: no signal of this test's terminal reaches it.
     let lab = rustix::process::Pid::from_raw(page.lab().try_into().unwrap());
     assert_eq!(rustix::process::getsid(lab).unwrap(), lab.unwrap());
 
-    // Another run on this host would measure this one.
+    // Another run on this host would disturb the measurements of this one.
     let other = json!({"text": fake::PLAN, "dir": "other", "at": "local"});
     let (status, answer) = page.post("/api/runs", &other);
     assert_eq!(status, 409);
@@ -58,7 +58,7 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
         "{answer}"
     );
 
-    // Asked to pause, it works on until the trial is over; it can be asked to go on after all.
+    // After a request to pause, the run continues until the trial is over; a request to proceed withdraws the pause.
     page.tell("new/small", "pause");
     page.until_state("new/small", "pausing");
     page.tell("new/small", "proceed");
@@ -86,7 +86,7 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
     );
     assert!(count(&complete, "suspect") > 0, "{complete}");
     assert_eq!(page.get("/api/results")["runs"][0]["state"], "complete");
-    // What is there is not started over, and nothing is put into it.
+    // Complete results are not started again, and no run may write into them.
     let within = json!({"text": fake::PLAN, "dir": "new/small/trials/x", "at": "local"});
     let (status, answer) = page.post("/api/runs", &within);
     assert_eq!(status, 409);
@@ -104,7 +104,7 @@ fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
     assert_eq!(status, 409, "{answer}");
 }
 
-/// What a run that goes on shows of what is sampled.
+/// Checks the samples that the page shows of a run in progress.
 fn sampled(run: &Value) {
     let meters = &run["running"]["meters"];
     assert_eq!(meters["at"], json!([1.0, 2.0, 3.0]), "{run}");
@@ -127,12 +127,12 @@ fn what_is_sampled_is_seen_of_every_run_that_tells_it() {
     sampled(&page.until("here", third));
     page.tell("here", "cancel");
     page.until_state("here", "cancelled");
-    // Over ssh it comes with the other events.
+    // Over ssh the samples arrive with the other events.
     page.start_run("far", "ssh:elsewhere");
     sampled(&page.until("far", third));
     page.tell("far", "cancel");
     page.until_state("far", "cancelled");
-    // A link in the place of what a trial says is not followed.
+    // A link in the place of a trial's events is not followed.
     let fake = fake::invented();
     let results = fake.create(&page.path().join("results/linked"));
     let writer = results.trial_writer(0).unwrap();
@@ -184,7 +184,7 @@ fn a_run_in_a_testbed_has_the_settings_that_were_chosen_and_keeps_them() {
     started();
     page.tell("bed", "cancel");
     page.until_state("bed", "cancelled");
-    // It goes on with the same.
+    // The resumed run has the same settings.
     fs::remove_file(page.path().join("state/arguments")).unwrap();
     page.tell("bed", "resume");
     started();
@@ -200,7 +200,7 @@ fn a_run_outlives_its_page_and_is_found_paused_and_cancelled_by_the_next() {
     page.until("small", |run| run["running"].is_object());
     page.tell("small", "pause");
     page.start();
-    // What the page before was asked holds.
+    // The request to the earlier page remains in force.
     page.until_state("small", "pausing");
     fake::pace(page.path(), 800);
     let paused = page.until_state("small", "paused");
@@ -269,7 +269,7 @@ fn a_run_of_a_terminal_is_followed_and_paused_too() {
     let paused = page.until_state("mine", "paused");
     assert!((1..8).contains(&over(&paused)), "{paused}");
     let plan = results.join("mine/plan.toml");
-    // The plan that the directory holds is what goes on.
+    // The resumed run uses the plan in its directory.
     fs::write(plan, fake::PLAN).unwrap();
     fake::pace(page.path(), 0);
     page.tell("mine", "resume");
@@ -331,7 +331,7 @@ fn a_climb_is_seen_while_it_goes_up() {
     assert_eq!(run["density"], true);
     page.tell("climbs", "cancel");
     page.until_state("climbs", "cancelled");
-    // They run on this host alone.
+    // Climbs run on this host only.
     let far = json!({"text": fake::CLIMBS, "dir": "far", "at": "ssh:elsewhere"});
     let (status, answer) = page.post("/api/runs", &far);
     assert_eq!(status, 409);
@@ -358,7 +358,7 @@ fn what_cannot_be_started_says_why() {
     for dir in ["", "."] {
         assert!(start(fake::PLAN, dir, "local").contains("a name"), "{dir}");
     }
-    // What ends before there is anything of it says its last words.
+    // A run that ends before its directory exists shows its last messages.
     let wanted = json!({"text": fake::PLAN, "dir": "nowhere", "at": "ssh:nowhere"});
     assert_eq!(page.post("/api/runs", &wanted).0, 200);
     let run = page.until_state("nowhere", "unfinished");

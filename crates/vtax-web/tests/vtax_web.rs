@@ -1,6 +1,7 @@
-//! The real server on loopback, asked as browsers and as strangers ask it; the host is a fake one.
+//! The real server on loopback with requests of browsers and of strangers; the host is a fake one.
 //!
-//! Runs are seen to go on only where a program whose name begins with `vtax` writes them: so is this one's.
+//! Runs count as in progress only where a program whose name begins with `vtax` writes them; the name of this program
+//! does.
 
 use serde_json::Value;
 use std::fs;
@@ -16,7 +17,7 @@ use vtax_serve::fake::Host;
 use vtax_testkit::results::Fake;
 use vtax_web::{AppState, Certificate, ListenerSettings, Live, Server, Token, WebError};
 
-/// A server of a host, for as long as it lives.
+/// A server and the live host that it serves.
 struct Page {
     live: Arc<Live>,
     server: Server,
@@ -27,7 +28,7 @@ impl Page {
         Self::with(Path::new("/nonexistent"))
     }
 
-    /// With the results below a directory.
+    /// A server with the results below a directory.
     fn with(results: &Path) -> Self {
         let live = Arc::new(Live::default());
         let app = AppState::new(Arc::clone(&live), results, Path::new("/nonexistent"));
@@ -35,7 +36,7 @@ impl Page {
         Self { live, server }
     }
 
-    /// The head and the body of the answer to a request.
+    /// The head and the body of the response to a request.
     fn ask(&self, method: &str, path: &str, headers: &str) -> (String, String) {
         let mut stream = self.connect();
         write!(
@@ -59,12 +60,12 @@ impl Page {
         serde_json::from_str(&body).unwrap()
     }
 
-    /// The updates of a watcher, as they come.
+    /// The updates of a watcher, as they arrive.
     fn watch(&self, look: &str) -> impl Iterator<Item = (usize, Value)> + use<> {
         self.events(&format!("/api/live?{look}"))
     }
 
-    /// Server-sent events, with the bytes of each.
+    /// Server-sent events, each with its size in bytes.
     fn events(&self, path: &str) -> impl Iterator<Item = (usize, Value)> + use<> {
         let mut stream = self.connect();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -171,7 +172,7 @@ fn nothing_is_changed_by_whom_the_page_does_not_know() {
             "/api/live",
         ] {
             for (headers, status) in [
-                // No page, another page, and a page of this server without a token.
+                // No origin, the origin of another page, and the origin of this server's page without a token.
                 ("Host: localhost\r\n", "403"),
                 ("Host: localhost\r\nOrigin: http://evil.example\r\n", "403"),
                 (own, "403"),
@@ -346,8 +347,8 @@ fn a_thousand_guests_are_a_small_and_quick_update_for_many_watchers() {
         }
         slowest = slowest.max(began.elapsed());
     }
-    // A build without optimisation, on a machine that does other things: the bound only tells linear
-    // work for each watcher from work that is shared.
+    // An unoptimized build runs on a busy machine: the bound only separates linear work for each watcher from shared
+    // work.
     println!(
         "NOTE: 1,000 guests, 100 watchers: {} ms from the snapshot to the last of them",
         slowest.as_millis()
@@ -392,7 +393,7 @@ fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
     let mut watcher = page.watch("");
     assert!(watcher.next().is_some());
     let began = Instant::now();
-    // Some have asked once, some begin to ask, most say nothing.
+    // Some have sent a whole request, some a part of one, the rest nothing.
     let silent: Vec<TcpStream> = (0..300)
         .map(|number| {
             let mut stream = page.connect();
@@ -412,7 +413,7 @@ fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
     );
     for mut stream in silent {
         let mut rest = Vec::new();
-        // Closed, in order or not, rather than held.
+        // The server closes each connection, in order or with a reset.
         match stream.read_to_end(&mut rest) {
             Ok(_) => {}
             Err(cause) => assert_eq!(cause.kind(), std::io::ErrorKind::ConnectionReset),
@@ -425,7 +426,7 @@ fn who_holds_every_place_and_says_nothing_loses_it_and_a_watcher_does_not() {
     );
 }
 
-/// A folder with two runs that differ, one that has only begun, and what must not be shown.
+/// A folder with two runs that differ, one unfinished run, and runs that must not be listed.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let runs = folder.path().join("runs");
@@ -484,7 +485,7 @@ fn runs_below_the_root_are_listed_with_what_they_found_and_no_others() {
     assert_eq!(begun["state"], "unfinished");
     assert_eq!(begun["done"], 1);
     assert_eq!(begun["verdict"], "");
-    // A root that is not there is no error: a run will make it.
+    // A missing root is not an error: a run will create it.
     let list = Page::with(&folder.path().join("later")).json("/api/results");
     assert_eq!(list["runs"], serde_json::json!([]));
     assert_eq!(list["problems"], serde_json::json!([]));
@@ -518,7 +519,7 @@ fn nothing_outside_the_root_is_read_by_whatever_name() {
             assert!(body.contains("\"error\""), "{body}");
         }
     }
-    // A report that leads elsewhere is no report.
+    // A report that is a link is not served.
     let report = folder.path().join("runs/begun/report.html");
     std::os::unix::fs::symlink("/etc/passwd", report).unwrap();
     let (head, body) = page.get("/report?dir=begun");
@@ -584,7 +585,7 @@ fn a_run_is_followed_from_its_directory_while_it_goes_on() {
         first["remaining_seconds"].as_f64().unwrap() > 0.0,
         "{first}"
     );
-    // A log that leads elsewhere is no log.
+    // A log that is a link is not read.
     let writer = results.trial_writer(2).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", writer.path().join("log")).unwrap();
     let running = updates.find(|update| update["running"].is_object());
@@ -603,7 +604,7 @@ fn a_run_is_followed_from_its_directory_while_it_goes_on() {
     let after = updates.find(|update| update["running"].is_null()).unwrap();
     assert_ne!(after["trials"][1]["state"], "waiting", "{after}");
     assert!(after["trials"][1]["numbers"][0][1].is_string(), "{after}");
-    // A trial that failed says why, and so does one whose record is damaged.
+    // A failed trial has a reason, and so does one whose record is damaged.
     for index in results.pending() {
         fake.write_trial(&results, index);
     }

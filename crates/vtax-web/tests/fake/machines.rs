@@ -1,4 +1,4 @@
-//! A NIC and a population of micro VMs that only speak like the real ones, with their structures.
+//! Stand-ins for a NIC and a population of micro VMs that use the real protocols and structures.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -10,10 +10,10 @@ use vtax_nic::control::api::{PortInfo, Request, Response};
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic::telemetry::PortCounters;
 
-/// A NIC with one port, whose name would like to be more than text.
+/// The name of the NIC's one port, which contains HTML.
 pub const PORT: &str = "<b>vm</b>";
 
-/// Listens, and shows the policy that it was set to.
+/// Listens, and reports the policy that clients set.
 pub fn nic(socket: &Path) -> Arc<Mutex<Policy>> {
     let listener = UnixListener::bind(socket).unwrap();
     let policy = Arc::new(Mutex::new(Policy::default()));
@@ -58,7 +58,7 @@ pub fn nic(socket: &Path) -> Arc<Mutex<Policy>> {
     policy
 }
 
-/// Where its status is.
+/// The address of the population's status.
 pub fn population() -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

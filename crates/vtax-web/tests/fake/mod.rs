@@ -1,6 +1,5 @@
-//! A `vtax` that only looks like one: this very test program, started by a script of that name. It takes
-//! the arguments of `vtax run`, holds the lab's lock, says the same events, ends in order when it is
-//! asked to, and writes invented trials.
+//! A stand-in for `vtax`: this test program, started by a script of that name. It takes the arguments of `vtax run`,
+//! holds the lab's lock, writes the same events, ends in order on request, and writes invented trials.
 
 pub mod machines;
 pub mod page;
@@ -20,7 +19,7 @@ use vtax_testkit::results::Fake;
 const ARGUMENTS: &str = "VTAX_FAKE";
 const STATE: &str = "VTAX_FAKE_STATE";
 
-/// What it writes.
+/// The results that it writes.
 pub fn invented() -> Fake {
     Fake {
         platforms: vec!["native", "qemu"],
@@ -30,11 +29,11 @@ pub fn invented() -> Fake {
     }
 }
 
-/// A plan that is sound. What is run of it is [`invented`].
+/// A plan without mistakes. The stand-in runs [`invented`] in its place.
 pub const PLAN: &str = "name = \"small\"\ndescription = \"a small <b>plan</b>\"\nrepetitions = 4\n\
     [[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"qemu\"\n[[workload]]\nkind = \"idle\"\n";
 
-/// Makes the program in a folder, where its state is too.
+/// Creates the program in a folder, which also holds its state.
 pub fn program(folder: &Path) -> PathBuf {
     let path = folder.join("vtax");
     let own = vtax_testkit::child_of_a_test("fake::vtax");
@@ -50,7 +49,7 @@ pub fn program(folder: &Path) -> PathBuf {
     path
 }
 
-/// How long each of its trials takes from now on.
+/// Sets the duration of each later trial.
 pub fn pace(folder: &Path, milliseconds: u64) {
     fs::create_dir_all(folder.join("state")).unwrap();
     let (new, path) = (folder.join("state/pace.new"), folder.join("state/pace"));
@@ -58,10 +57,10 @@ pub fn pace(folder: &Path, milliseconds: u64) {
     fs::rename(new, path).unwrap();
 }
 
-/// A sound plan of climbs.
+/// A plan of climbs without mistakes.
 pub const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\n[[platform]]\nkind = \"thread\"\nmaximum = 40\n";
 
-/// What a trial says of a second.
+/// The event of a trial for one second.
 pub fn metered(at: f64) -> Event {
     let stages = |stages: &[(&str, f64)]| {
         let stages = stages.iter();
@@ -97,7 +96,7 @@ fn say(event: &Event) {
     out.flush().unwrap();
 }
 
-/// Not a test of its own: the program.
+/// The stand-in itself, not a test of its own.
 #[test(needs = [by_name_only()])]
 fn vtax() {
     let arguments = std::env::var(ARGUMENTS).unwrap();
@@ -119,7 +118,7 @@ fn vtax() {
     let state = PathBuf::from(std::env::var(STATE).unwrap());
     fs::write(state.join("arguments"), arguments.join("\n")).unwrap();
     let signals = Signals::install().unwrap();
-    // What runs elsewhere is not this host's lab, and is written here at its end.
+    // A run elsewhere takes no lock of this host, and its results arrive here at its end.
     let here = place == "local";
     let _lock = here.then(|| {
         Lock::acquire(

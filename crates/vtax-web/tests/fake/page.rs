@@ -1,5 +1,4 @@
-//! The real server over a folder of its own, where a program that only looks like `vtax` is started; asked
-//! as scripts ask it.
+//! The real server with a folder of its own, which starts the stand-in for `vtax`; requests are those of scripts.
 use crate::fake;
 use serde_json::{Value, json};
 use std::fs;
@@ -13,7 +12,7 @@ use vtax_web::{AppState, ListenerSettings, Live, RunManager, Server, Starter, To
 pub const OPERATOR: &str = "the operator's token";
 pub const WATCHER: &str = "the watchers' token";
 
-/// A page that starts runs, and the folder of all of it.
+/// A page that starts runs, and its folder.
 pub struct Page {
     folder: tempfile::TempDir,
     server: Option<Server>,
@@ -33,7 +32,7 @@ impl Page {
         page
     }
 
-    /// Starts another server in the place of the one there was, as after the death of that.
+    /// Starts another server in the place of the earlier one, as after its crash.
     pub fn start(&mut self) {
         self.server = None;
         let starter = Starter {
@@ -70,7 +69,7 @@ impl Page {
         stream
     }
 
-    /// Status and body of the answer to a request with these headers.
+    /// The status, head and body of the response to a request with these headers.
     pub fn ask(
         &self,
         method: &str,
@@ -115,7 +114,7 @@ impl Page {
         assert_eq!(status, 200, "{answer}");
     }
 
-    /// A run as it is now, once it is as `is` wants it.
+    /// The state of a run, as soon as `is` accepts it.
     pub fn until(&self, dir: &str, is: impl Fn(&Value) -> bool) -> Value {
         let dir = dir.replace('/', "%2F");
         let mut stream = self.connect();
@@ -144,7 +143,7 @@ impl Page {
         self.until(dir, |run| run["state"] == state)
     }
 
-    /// Waits until the lab's process is gone; a run that ended puts its host back first.
+    /// The process ID in the lab's lock file.
     pub fn lab(&self) -> u32 {
         let text = fs::read_to_string(self.path().join("state/lock")).unwrap();
         let text = text.strip_prefix("process ").unwrap();
@@ -154,7 +153,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // A run that is still there ends by itself.
+        // A run that is still in progress ends by itself.
         fake::pace(self.path(), 0);
     }
 }

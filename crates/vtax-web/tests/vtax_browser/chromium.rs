@@ -1,5 +1,5 @@
-//! Debian's Chromium, headless, spoken to in its DevTools protocol through two pipes: no driver, no
-//! socket, no other program.
+//! Debian's Chromium, headless, controlled with its DevTools protocol through two pipes: no driver, no socket, no other
+//! program.
 
 use base64::Engine;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use vtax_testkit::needs::find_program;
 
-/// Longer than anything takes on a busy machine.
+/// A timeout far above the duration of any step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A browser with one page.
@@ -25,18 +25,18 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// None where there is no Chromium.
+    /// Panics where there is no Chromium.
     pub fn start() -> Self {
         let program = find_program("chromium").unwrap();
         let profile = tempfile::tempdir().unwrap();
         let mut child = Command::new("sh")
-            // The protocol is on the descriptors 3 and 4.
+            // The protocol uses the descriptors 3 and 4.
             .args([
                 "-c",
                 "exec \"$0\" \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
             ])
             .arg(program)
-            // Root cannot have Chromium's sandbox, and the pages are our own.
+            // Chromium's sandbox does not work for root, and the pages are those of this project.
             .args(["--headless=new", "--no-sandbox", "--disable-gpu"])
             .args(["--remote-debugging-pipe", "--no-first-run"])
             .args(["--disable-background-networking", "--disable-dev-shm-usage"])
@@ -78,7 +78,7 @@ impl Browser {
         browser
     }
 
-    /// A command of the protocol; its result.
+    /// Sends a command of the protocol, and returns its result.
     pub fn send(&mut self, method: &str, parameters: Value) -> Value {
         let answer = self.answer(method, parameters);
         assert!(answer["error"].is_null(), "{method}: {answer}");
@@ -104,13 +104,13 @@ impl Browser {
         }
     }
 
-    /// Opens an address anew, also where only the part behind # differs.
+    /// Loads an address again, also where only the part behind # differs.
     pub fn open(&mut self, address: &str) {
         self.send("Page.navigate", json!({"url": "about:blank"}));
         self.send("Page.navigate", json!({"url": address}));
     }
 
-    /// The value of an expression; of a promise, what it becomes.
+    /// The value of an expression; of a promise, the value that it resolves to.
     pub fn eval(&mut self, expression: &str) -> Value {
         let answer = self.evaluated(expression);
         let result = &answer["result"];
@@ -126,7 +126,7 @@ impl Browser {
         self.answer("Runtime.evaluate", asked)
     }
 
-    /// Waits until an expression is true. On a page that is not there yet it may fail.
+    /// Waits until an expression is true. On a page that has not loaded it may fail.
     pub fn until(&mut self, expression: &str) {
         let deadline = Instant::now() + PATIENCE;
         while self.evaluated(expression)["result"]["result"]["value"] != Value::Bool(true) {
@@ -138,7 +138,7 @@ impl Browser {
         }
     }
 
-    /// How wide the screen is, and which theme its system prefers.
+    /// Sets the width of the screen, and the theme that its system prefers.
     pub fn screen(&mut self, width: u32, theme: &str) {
         let size = json!({
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500,
@@ -148,9 +148,9 @@ impl Browser {
         self.send("Emulation.setEmulatedMedia", theme);
     }
 
-    /// What the console got since this was asked last: errors and warnings.
+    /// The errors and warnings in the console since the last call.
     pub fn complaints(&mut self) -> Vec<String> {
-        // An answer comes after all events before it.
+        // A response arrives after all events before it.
         self.eval("0");
         let complaint = |event: &Value| {
             let parameters = &event["params"];
@@ -170,7 +170,7 @@ impl Browser {
         complaints
     }
 
-    /// Every address that the page asked for.
+    /// Every address that the page requested.
     pub fn requests(&self) -> impl Iterator<Item = &str> {
         let events = self.events.iter();
         events
@@ -182,7 +182,7 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // What the page looked like when the test failed.
+            // A screenshot of the page when the test failed.
             let message = json!({
                 "id": 0, "method": "Page.captureScreenshot", "params": {}, "sessionId": self.session,
             });

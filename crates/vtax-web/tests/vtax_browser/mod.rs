@@ -1,7 +1,8 @@
-//! The page in a real browser: what people see, in both themes and on a phone, with nothing asked of
-//! anybody else and nothing complained of.
+//! The page in a real browser: its views, in both themes and on a phone, without requests to other servers and without
+//! errors in the console.
 //!
-//! Runs are seen to go on only where a program whose name begins with `vtax` writes them: so is this one's.
+//! Runs count as in progress only where a program whose name begins with `vtax` writes them; the name of this program
+//! does.
 
 mod chromium;
 mod runs;
@@ -21,10 +22,10 @@ use vtax_serve::fake::Host;
 use vtax_testkit::results::Fake;
 use vtax_web::{AppState, ListenerSettings, Live, Server};
 
-/// A name that tries to become a part of the page.
+/// The name of a guest that contains HTML and a script.
 const HOSTILE: &str = "<img src=x onerror=hacked=1>";
 
-/// A fake host that goes on by itself, faster than a real one.
+/// A fake host that is read again in a loop, faster than a real one.
 struct Going {
     live: Arc<Live>,
     host: Arc<Mutex<Host>>,
@@ -70,7 +71,7 @@ impl Drop for Going {
     }
 }
 
-/// The lowest contrast of any text that is seen, and which; how much wider than the screen the page is.
+/// The lowest contrast of any visible text, and that text; the width of the page beyond the screen.
 const LOOK: &str = r#"(() => {
   const parse = (text) => { const [r, g, b, a] = text.match(/[\d.]+/g).map(Number); return { rgb: [r, g, b], a: a ?? 1 }; };
   const light = (rgb) => {
@@ -92,7 +93,7 @@ const LOOK: &str = r#"(() => {
   return { ...worst, wide: document.documentElement.scrollWidth - document.documentElement.clientWidth };
 })()"#;
 
-/// Looks at a view on both screens in both themes. `ready` is true once it is there.
+/// Checks a view on both screens in both themes. `ready` is true when it has loaded.
 fn looked_at(browser: &mut Browser, address: &str, ready: &str) {
     for (width, theme) in [
         (1280, "light"),
@@ -112,12 +113,12 @@ fn looked_at(browser: &mut Browser, address: &str, ready: &str) {
     browser.screen(1280, "light");
 }
 
-/// Looks at a page as paper has it, of a system that is dark, and prints it; the pages of paper.
+/// Checks a page in the layout of paper, on a system with the dark theme, and prints it. Returns the number of sheets.
 fn printed(browser: &mut Browser, address: &str, ready: &str) -> usize {
     browser.screen(718, "dark");
     browser.open(address);
     browser.until(ready);
-    // What is between the margins of A4 at 96 to the inch.
+    // The width between the margins of A4 at 96 pixels an inch.
     browser.send(
         "Emulation.setEmulatedMedia",
         json!({"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}),
@@ -156,7 +157,7 @@ fn the_page_works_in_a_browser() {
     let server = going.serve(folder.path(), "127.0.0.1:0".parse().unwrap());
     let page = format!("http://{}", server.address());
 
-    // A host with a thousand guests, one of which would like to be more than text.
+    // A host with a thousand guests, one of which has HTML in its name.
     let rows = "document.querySelectorAll('tbody tr').length";
     looked_at(
         &mut browser,
@@ -170,14 +171,14 @@ fn the_page_works_in_a_browser() {
     assert_eq!(browser.eval("typeof hacked"), "undefined");
     browser.until("document.querySelector('.facts').innerText.includes('1000 guests')");
 
-    // Sorted and found.
+    // The list is sorted and searched.
     browser.eval("document.querySelector('th[data-key=name] button').click()");
     browser.until("document.querySelector('th[data-key=name]').ariaSort === 'ascending'");
     browser.until("document.querySelector('tbody a').innerText === '<img src=x onerror=hacked=1>'");
     browser.eval("(() => { const find = document.querySelector('input'); find.value = 'guest-77'; find.dispatchEvent(new Event('input')); })()");
     browser.until(&format!("{rows} === 11"));
 
-    // Paused and gone on with.
+    // The view is paused and continued.
     let facts = "document.querySelector('.facts').innerText";
     browser.eval(
         "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: 'p', bubbles: true }))",
@@ -189,7 +190,7 @@ fn the_page_works_in_a_browser() {
     browser.eval("document.querySelector('[title=\"Key: p\"]').click()");
     browser.until(&format!("{facts} !== {then}"));
 
-    // The theme that is chosen stays.
+    // The selected theme persists.
     browser.eval("document.getElementById('theme').click()");
     assert_ne!(browser.eval(background), light);
     browser.open(&page);
@@ -198,7 +199,7 @@ fn the_page_works_in_a_browser() {
     browser.eval("document.getElementById('theme').click()");
     browser.eval("localStorage.clear()");
 
-    // One guest, also after it went, also after a reload.
+    // One guest, also after it ended, and after a reload.
     looked_at(
         &mut browser,
         &format!("{page}/#/guest/1"),
@@ -218,10 +219,10 @@ fn the_page_works_in_a_browser() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
     browser.open(&format!("{page}/#/guest/4000"));
     browser.until("document.querySelector('[role=alert]') !== null");
-    // The answer is an error by purpose.
+    // The response is an error on purpose.
     browser.complaints();
 
-    // Without the server the page says so, and goes on when it is back.
+    // Without the server the page reports it, and continues when the server is back.
     browser.open(&format!("{page}/#/host"));
     browser.until(&format!("{rows} === 40"));
     let address = server.address();
@@ -232,7 +233,7 @@ fn the_page_works_in_a_browser() {
     browser.until("document.querySelector('[role=status]').innerText === ''");
     browser.complaints();
 
-    // No results yet, then two runs and one that goes on.
+    // No results at first, then two runs and one in progress.
     looked_at(
         &mut browser,
         &format!("{page}/#/results"),
@@ -263,7 +264,7 @@ fn the_page_works_in_a_browser() {
     );
     browser.eval("(() => { const find = document.querySelector('input'); find.value = 'different a/two'; find.dispatchEvent(new Event('input')); })()");
     browser.until(&format!("{list} === 1"));
-    // Words are looked for in what a run says of itself, not in how that is written down.
+    // The search covers the texts of a run, not the names of the fields in its record.
     for (words, found) in [
         ("container", 3),
         ("platform:container verdict:different plan:a/two", 1),
@@ -288,7 +289,7 @@ fn the_page_works_in_a_browser() {
         "document.querySelectorAll('td .different').length > 0",
     );
 
-    // The run that goes on.
+    // The run in progress.
     let trials = "document.querySelectorAll('.matrix .sign.waiting').length";
     looked_at(
         &mut browser,
@@ -311,7 +312,7 @@ fn the_page_works_in_a_browser() {
         browser.eval("fetch('/api/about').then(() => 'read', () => 'refused')"),
         "refused"
     );
-    // What was refused just now is told, and Vega thinks aloud.
+    // The request that was just refused is reported, and Vega prints warnings.
     let known = |text: &String| {
         let all = ["Content Security Policy", "CORS", "\"WARN\""];
         all.iter().any(|one| text.contains(one))

@@ -1,5 +1,5 @@
-//! Runs from the page: a plan chosen, mistaken, mended, started, paused, resumed and finished, by who has
-//! the token; and what those see who have it not.
+//! Runs from the page: a plan is selected, gets a mistake, is corrected, started, paused, resumed and finished by a
+//! user with the token; and the view of users without it.
 
 use super::chromium::Browser;
 use super::{Going, LOOK, looked_at};
@@ -14,7 +14,7 @@ use vtax_web::{AppState, ListenerSettings, Machines, RunManager, Server, Starter
 
 pub const OPERATOR: &str = "0123456789abcdef-operator";
 const WATCHER: &str = "0123456789abcdef-watcher";
-/// Longer than a trial of the fake vtax ever takes here.
+/// Longer than a trial of the fake vtax in these tests.
 pub const LONG: u64 = 600_000;
 
 pub fn serve(going: &Going, folder: &Path, listen: SocketAddr, closed: bool) -> Server {
@@ -52,14 +52,14 @@ fn click(browser: &mut Browser, what: &str) {
     browser.eval(&format!("document.querySelector({what:?}).click()"));
 }
 
-/// Types into a field as people do.
+/// Types into a field as a user does.
 fn write(browser: &mut Browser, field: &str, words: &str) {
     browser.eval(&format!(
         "(() => {{ const field = document.querySelector({field:?}); field.value = {words:?}; field.dispatchEvent(new Event('input', {{ bubbles: true }})); }})()"
     ));
 }
 
-/// What a server on another port of the same host gets when the browser visits it.
+/// The request that a server on another port of the same host receives from the browser, and its address.
 fn stranger(browser: &mut Browser, ours: SocketAddr) -> (String, String) {
     let other = TcpListener::bind((ours.ip(), 0)).unwrap();
     let address = other.local_addr().unwrap();
@@ -77,7 +77,7 @@ fn stranger(browser: &mut Browser, ours: SocketAddr) -> (String, String) {
         browser.eval("localStorage.getItem('vtax-key')"),
         serde_json::Value::Null
     );
-    // It has no icon.
+    // That server has no icon, which the console reports.
     browser.complaints();
     (said.join().unwrap(), format!("http://{address}/"))
 }
@@ -95,7 +95,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     let server = serve(&going, folder, "127.0.0.1:0".parse().unwrap(), false);
     let page = format!("http://{}", server.address());
 
-    // Who only looks is told what is needed.
+    // Users without a token see that one is needed.
     looked_at(
         &mut browser,
         &format!("{page}/#/runs"),
@@ -117,7 +117,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         "",
         "a token does not stay in the address"
     );
-    // The refusal is an error to the console.
+    // The refusal is an error in the console.
     browser.complaints();
     browser.open(&format!("{page}/#/enter"));
     browser.until("document.querySelector('input[type=password]') !== null");
@@ -128,7 +128,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     browser.until("document.getElementById('enter').hidden");
     assert_eq!(browser.eval("document.cookie"), "", "no script reads it");
 
-    // A server on another port gets the cookie of this one, and cannot do anything with it.
+    // A server on another port receives the cookie of this one, and cannot change state with it.
     let (said, other) = stranger(&mut browser, server.address());
     browser.open(&format!("{page}/#/host"));
     browser.until("document.getElementById('enter').hidden");
@@ -143,7 +143,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     assert!(answer.contains("a watcher changes nothing"), "{answer}");
     assert!(!said.to_lowercase().contains("vtax-key"), "{said}");
 
-    // A plan is chosen, mistaken and mended.
+    // A plan is selected, gets a mistake and is corrected.
     looked_at(
         &mut browser,
         &format!("{page}/#/runs"),
@@ -202,11 +202,11 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     browser.until(fields);
     browser.until("!document.querySelector('.primary').disabled");
 
-    // It is started, and seen to go on.
+    // The run is started, and its progress is shown.
     click(&mut browser, ".primary");
     browser.until("location.hash === '#/run/new%2Fsmall'");
     browser.until(&text("for 1 s: measure"));
-    // The browser asked before there was a directory with notes in it.
+    // The browser requested the notes before their directory existed.
     browser.complaints();
     let progress = "document.querySelector('.progress').innerText";
     browser.until(&format!("{progress}.startsWith('Running')"));
@@ -215,15 +215,15 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         &format!("{page}/#/run/new%2Fsmall"),
         "document.querySelector('[data-ask=pause]') !== null && document.querySelectorAll('.sign.running').length > 0 && document.querySelectorAll('canvas').length === 2",
     );
-    // What is sampled of the trial of now: numbers, curves, and who it was.
+    // The samples of the present trial: numbers, curves, and the actors.
     browser.until(&text("vhost 0.30"));
-    // What is not measured says so.
+    // Numbers that are not measured are marked.
     browser.until(&text("emulated"));
     browser.until(&text("Target: to its network device 300 MB/s"));
     browser.eval("document.querySelector('[aria-label=\"What is sampled of this trial\"] details').open = true");
     browser.until(&text("0.60 cores"));
 
-    // Paused; the page's server goes and comes again meanwhile.
+    // The run is paused; meanwhile the page's server ends and starts again.
     click(&mut browser, "[data-ask=pause]");
     browser.until(&format!(
         "{progress}.startsWith('Pausing after this trial')"
@@ -246,7 +246,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     );
     looked_at(&mut browser, &format!("{page}/#/runs"), &text("Paused"));
 
-    // Resumed, cancelled, resumed to its end.
+    // The run is resumed, cancelled, and resumed to its end.
     fake::pace(folder, LONG);
     browser.open(&format!("{page}/#/run/new%2Fsmall"));
     click(&mut browser, "[data-ask=resume]");
@@ -277,7 +277,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     let kept = fs::read_to_string(folder.join("results/new/small/notes.jsonl")).unwrap();
     assert!(kept.contains("<b>loud</b>"), "{kept}");
 
-    // Curves on top of each other, also in the file that is handed on.
+    // Curves of two runs in one panel, also in the exported file.
     for name in ["one", "two"] {
         ramp::write(&folder.join("results").join(name));
     }
@@ -295,7 +295,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         &format!("{curves} && {}", text("B / A")),
     );
 
-    // A climb is drawn while it goes up.
+    // A climb is drawn while it is in progress.
     fake::pace(folder, LONG);
     let climbs = serde_json::json!({"text": fake::CLIMBS, "dir": "climbs", "at": "local"});
     let sent = format!(
@@ -318,7 +318,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     fake::pace(folder, 0);
     browser.until(&format!("{progress}.startsWith('Complete')"));
 
-    // Nothing else is here, and the page says what to do; then there is a NIC.
+    // No machine is configured, and the page shows how to add one; then there is a NIC.
     looked_at(
         &mut browser,
         &format!("{page}/#/machines"),
@@ -350,7 +350,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         assert!(own.iter().any(|own| request.starts_with(own)), "{request}");
     }
 
-    // Where watching needs a token: none, then one that only looks.
+    // A server where reading needs a token: first without one, then with the watchers' token.
     drop(server);
     let server = serve(&going, folder, "127.0.0.1:0".parse().unwrap(), true);
     let page = format!("http://{}", server.address());
@@ -374,7 +374,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
         403
     );
 
-    // A token that is no longer one is asked for again, and the page goes on where it was.
+    // The page asks again for a token that is no longer valid, and then shows the same view.
     let address = server.address();
     browser.open(&format!("{page}/#/host"));
     browser.until(&text("This host"));

@@ -1,4 +1,4 @@
-//! Every view, in both themes and on both screens: with nothing there, and with a run under way.
+//! Every view, in both themes and on both screens: without content, and with a run in progress.
 
 use super::chromium::Browser;
 use super::runs::{LONG, OPERATOR, serve, text};
@@ -7,7 +7,7 @@ use crate::fake;
 use std::fs;
 use vtax_serve::fake::Host;
 
-/// Ticks of scales that lie on each other.
+/// The number of axes with tick labels that overlap.
 const OVERLAPS: &str = r"[...document.querySelectorAll('.axis')].filter((axis) => {
   const seen = [...axis.querySelectorAll('.tick')].map((tick) => tick.getBoundingClientRect()).filter((tick) => tick.width > 0);
   return seen.some((one, index) => seen.some((other, at) => at > index && one.left < other.right && other.left < one.right));
@@ -62,7 +62,7 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
     browser.until(&text("for 1 s: measure"));
     let run = browser.eval("location.hash.slice('#/run/'.length)");
     let run = run.as_str().unwrap();
-    // There was no directory with notes in it yet.
+    // The directory with the notes did not exist yet.
     browser.complaints();
     let there = [
         ("#/host".to_owned(), text("1 guest")),
