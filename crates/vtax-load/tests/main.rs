@@ -10,6 +10,7 @@
 #[macro_use]
 extern crate vtax_testkit;
 
+mod command;
 mod generators;
 mod host;
 mod workloads;

@@ -245,7 +245,7 @@ impl Host {
     /// See [`image::ensure`].
     pub(crate) fn with_packages(
         &self,
-        packages: &BTreeSet<&[&str]>,
+        packages: &BTreeSet<Vec<String>>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Self, HostError> {
         let recipes: Vec<Recipe> = packages

@@ -186,7 +186,7 @@ struct Hosts<'a> {
     link: Option<Link>,
     jobs: usize,
     /// The hosts by the sets of packages that their guests' images have beyond the shared image.
-    hosts: BTreeMap<BTreeSet<&'static [&'static str]>, Host>,
+    hosts: BTreeMap<BTreeSet<Vec<String>>, Host>,
     signals: &'a Signals,
     /// The file of the payload: vtax and the plan.
     payload: PathBuf,

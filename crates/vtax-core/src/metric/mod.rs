@@ -140,6 +140,9 @@ impl Family {
     }
 }
 
+/// The metrics that a plan declares for a command. The catalogue has no name with this prefix.
+pub const OWN: Pattern = Pattern("own.*");
+
 /// Returns the declaration of the metric with this name; `None` for a metric that a workload or a plan declares.
 pub fn lookup(name: &str) -> Option<&'static Metric> {
     let mut metrics = METRICS.iter().copied();
@@ -171,6 +174,14 @@ mod tests {
         assert_eq!(lookup("latency.p42"), None);
         assert_eq!(lookup("cpu.stage."), None);
         assert_eq!(lookup("pages.read"), None);
+    }
+
+    #[test]
+    fn no_name_of_the_catalogue_is_a_plan_s_own() {
+        let families = FAMILIES.iter().map(|family| family.metric().name);
+        let mut names = METRICS.iter().map(|metric| metric.name).chain(families);
+        assert!(names.all(|name| OWN.part(name).is_none()));
+        assert_eq!(lookup(&OWN.of("rate")), None);
     }
 
     #[test]

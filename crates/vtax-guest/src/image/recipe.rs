@@ -77,9 +77,9 @@ impl Recipe {
 
     /// The recipe of the shared image with these packages added, which has its own hash. Without packages it is the
     /// shared recipe itself.
-    pub fn for_packages(packages: &[&str]) -> Self {
+    pub fn for_packages<S: AsRef<str>>(packages: &[S]) -> Self {
         let mut recipe = Self::standard();
-        let added = packages.iter().map(|package| (*package).to_owned());
+        let added = packages.iter().map(|package| package.as_ref().to_owned());
         recipe.packages.extend(added);
         // The order and number of mentions must not change the hash.
         recipe.packages.sort();

@@ -639,3 +639,133 @@ fn where_a_client_lives_is_a_factor_that_needs_to_know_elsewhere() {
     assert_eq!(elsewhere, [false, true]);
     assert_eq!(all[1].record.baseline.as_ref(), Some(&all[0].record.label));
 }
+
+/// A plan with one command, whose section has these lines.
+fn of_command(lines: &str) -> Result<Plan, Diagnostics> {
+    let text = format!(
+        "name = \"own\"\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"command\"\nname = \"redis\"\n{lines}\n"
+    );
+    Plan::read("plan.toml", &text, &Catalogue::standard())
+}
+
+const REDIS: &str = r#"
+serve = "redis-server --port 6379 --save ''"
+ready = "tcp:6379"
+load = "redis-benchmark -h {target} -n 100000 --csv"
+work = { count = 100000, unit = "request" }
+packages = ["redis-server", "redis-tools"]
+[workload.metrics]
+rate = { csv = "rps", row = "SET", unit = "request/s", better = "higher" }
+"#;
+
+#[test]
+fn a_command_of_a_plan_is_read_into_settings_of_its_treatment() {
+    let plan = of_command(REDIS).unwrap();
+    let settings = &plan.workloads[0].settings;
+    assert_eq!(settings.text("load.ready"), Some("tcp:6379"));
+    assert_eq!(
+        settings.text("load.packages"),
+        Some("redis-server redis-tools")
+    );
+    let metrics = settings.text("load.metrics").unwrap();
+    assert!(
+        metrics.contains(r#""csv":{"column":"rps","row":"SET"}"#),
+        "{metrics}"
+    );
+    let newline = of_command("load = \"\"\"sh -c 'echo a\necho b'\"\"\"").unwrap();
+    let load = newline.workloads[0].settings.text("load.load").unwrap();
+    assert_eq!(load, "sh -c 'echo a\necho b'");
+}
+
+#[test]
+fn every_mistake_of_a_command_is_refused_with_its_cause() {
+    for (lines, cause) in [
+        ("", "this command has no `load`"),
+        ("load = \"a | b\"", "means something to a shell only"),
+        ("load = \"a 'b\"", "is not closed"),
+        ("load = \"a\"\nserve = \"b\"", "`serve` needs `ready`"),
+        ("load = \"a\"\nready = \"tcp:1\"", "`ready` needs `serve`"),
+        (
+            "load = \"a\"\nserve = \"b\"\nready = \"tcp:x\"",
+            "is not a port",
+        ),
+        (
+            "load = \"a\"\npackages = [\"--x\"]",
+            "not the name of a Debian package",
+        ),
+        ("load = \"a\"\npackages = \"b\"", "must be a list"),
+        ("load = \"a\"\nfiles = [\"./b\"]", "has no setting `files`"),
+        ("load = \"a\"\nlevel = 3", "no command contains {level}"),
+        ("load = \"a\"\nextent = \"duration\"", "needs `work`"),
+        ("load = \"a\"\nwork = { count = 1 }", "has no `unit`"),
+        (
+            "load = \"a\"\nwork = { count = 1, unit = \"parsec\" }",
+            "is not a unit",
+        ),
+        (
+            "load = \"a\"\nwork = { count = 1, unit = \"request/s\" }",
+            "is a total",
+        ),
+        (
+            "load = \"a\"\nwork = { count = 0, unit = \"op\" }",
+            "`count` must be",
+        ),
+        (
+            "load = \"a\"\nmetrics = { Rate = { json = \"/a\", unit = \"1\" } }",
+            "not the name of a metric",
+        ),
+        (
+            "load = \"a\"\nmetrics = { \"cpu.per_work\" = { json = \"/a\", unit = \"1\" } }",
+            "not the name of a metric",
+        ),
+        (
+            "load = \"a\"\nmetrics = { a = { unit = \"1\" } }",
+            "needs one place",
+        ),
+        (
+            "load = \"a\"\nmetrics = { a = { json = \"/a\", regex = \"(a)\", unit = \"1\" } }",
+            "needs one place",
+        ),
+        (
+            "load = \"a\"\nmetrics = { a = { count = 1, unit = \"1\" } }",
+            "has no key `count`",
+        ),
+        (
+            "load = \"a\"\nmetrics = { a = { regex = \"(\", unit = \"1\" } }",
+            "is not valid",
+        ),
+        (
+            "load = \"a\"\nmetrics = { a = { json = \"/a\", unit = \"1\", better = \"up\" } }",
+            "cannot be `up`",
+        ),
+        ("load = \"a\"\nmetrics = 3", "must be a section"),
+        ("load = 3", "`load` must be text"),
+    ] {
+        let found = of_command(lines).map(|_| ()).unwrap_err().to_string();
+        assert!(found.contains(cause), "{lines}: {found}");
+    }
+}
+
+#[test]
+fn a_profile_of_a_command_varies_its_level() {
+    let profile = "extent = \"duration\"\nwork = { count = 1, unit = \"request/s\" }\nprofile = { ramp = { from = 1, to = 4, step = 1, every = \"1s\" } }";
+    assert!(of_command(&format!("load = \"a {{level}}\"\n{profile}")).is_ok());
+    let found = of_command(&format!("load = \"a\"\n{profile}")).unwrap_err();
+    assert!(
+        found.to_string().contains("does not contain {level}"),
+        "{found}"
+    );
+}
+
+#[test]
+fn a_neighbour_is_not_a_command_and_a_command_is_no_factor() {
+    let plan = |more: &str| {
+        of_command(&format!("load = \"a\"\n{more}"))
+            .unwrap_err()
+            .to_string()
+    };
+    let neighbour = plan("[[neighbour]]\nname = \"b\"\nkind = \"command\"");
+    assert!(neighbour.contains("cannot be a command"), "{neighbour}");
+    let factor = plan("[factors]\n\"load.load\" = [\"a\", \"b\"]");
+    assert!(factor.contains("load.load"), "{factor}");
+}

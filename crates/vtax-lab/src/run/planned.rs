@@ -22,14 +22,16 @@ pub struct Planned<'a> {
 impl<'a> Planned<'a> {
     /// Returns the sets of packages that the booted guests of a treatment need beyond the shared image, one set for
     /// each image.
-    pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<&'static [&'static str]> {
+    pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<Vec<String>> {
         let booted = planned.guests().filter(|guest| {
             let platform = self.catalogue.platform(guest.platform_kind);
             platform.is_none_or(|platform| !platform.is_external(guest.settings))
         });
         booted
-            .filter_map(|guest| self.catalogue.workload(guest.workload_kind))
-            .map(|workload| workload.about().packages)
+            .filter_map(|guest| {
+                let workload = self.catalogue.workload(guest.workload_kind)?;
+                Some(workload.packages(guest.settings))
+            })
             .collect()
     }
 

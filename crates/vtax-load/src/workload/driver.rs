@@ -1,6 +1,7 @@
 //! Starting services and load generators, and waiting for them without disturbing what is
 //! measured.
 
+use super::command::{DIRECTORY, MARK};
 use super::{
     Extent, Load, LoadClient, LoadCommand, Outcome, Program, Running, Runs, Service, Timing,
 };
@@ -52,6 +53,13 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     let program = programs
         .iter()
         .find(|program| line.iter().any(|word| word == program.name));
+    let own = line.iter().skip_while(|word| *word != MARK).skip(1);
+    if let (127, Some(program)) = (finished.code, own.filter(|word| *word != DIRECTORY).next()) {
+        return HostError::Missing {
+            what: format!("`{program}` in the {where_}"),
+            remedy: "give the command's whole path, or the Debian package that has it in the plan's `packages`".to_owned(),
+        };
+    }
     // 127 is what a shell and env return for a program that is not there.
     if let (127, Some(program)) = (finished.code, program) {
         return HostError::Missing {
@@ -65,16 +73,25 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     }
     HostError::Program {
         command: shown(line),
-        status: status(finished.code),
+        // What `timeout` returns when it ends a command.
+        status: match line.iter().position(|word| word == "timeout") {
+            Some(at) if finished.code == 124 => match line.get(at + 3) {
+                Some(limit) => format!("it did not end within {limit} s"),
+                None => status(finished.code),
+            },
+            _ => status(finished.code),
+        },
         output,
     }
 }
 
 /// A command line for messages: scripts are cut short.
 fn shown(line: &[String]) -> String {
+    let own = line.iter().position(|word| word == MARK);
     let words = line
         .iter()
-        .skip_while(|word| *word == "env" || *word == "LC_ALL=C");
+        .skip(own.map_or(0, |mark| mark + 1))
+        .skip_while(|word| *word == "env" || *word == "LC_ALL=C" || *word == DIRECTORY);
     let short = |word: &String| match word.lines().next() {
         Some(first) if first.len() < word.trim_end().len() => format!("{first} …"),
         _ => word.clone(),
@@ -131,7 +148,8 @@ pub fn start_service(
     programs: &[Program],
 ) -> Outcome<Service> {
     let answers = |target: &mut dyn Target| client.can_connect(target.about().address, port);
-    start_until(target, client, name, line, port, programs, answers)
+    let (port, limit) = (Some(port), SERVICE_LIMIT);
+    start_until(target, client, name, line, port, limit, programs, answers)
 }
 
 /// The same for a server of one client at a time. An attempt to connect would be that client, and while the server leaves
@@ -150,7 +168,8 @@ pub fn start_service_of_one(
         let Finished { stdout, .. } = target.run(&tables, SERVICE_LIMIT)?;
         Ok(is_listened_on(&String::from_utf8_lossy(&stdout), port))
     };
-    start_until(target, client, name, line, port, programs, listens)
+    let (port, limit) = (Some(port), SERVICE_LIMIT);
+    start_until(target, client, name, line, port, limit, programs, listens)
 }
 
 /// Whether a socket listens on `port`, by `/proc/net/tcp` and `tcp6` (`Documentation/networking/proc_net_tcp.rst` of Linux).
@@ -164,18 +183,27 @@ fn is_listened_on(tables: &str, port: u16) -> bool {
     })
 }
 
-fn start_until(
+/// Starts a service and waits until `is_up`, for `limit`. Nothing else may answer at its `port`.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "each is one fact about the service"
+)]
+pub(super) fn start_until(
     target: &mut dyn Target,
     client: &dyn LoadClient,
     name: &'static str,
     line: &CommandLine,
-    port: u16,
+    port: Option<u16>,
+    limit: Duration,
     programs: &[Program],
     mut is_up: impl FnMut(&mut dyn Target) -> Outcome<bool>,
 ) -> Outcome<Service> {
     let address = target.about().address;
     // Whoever answers there now is not ours: neither to be loaded nor to be measured.
-    if target.about().is_shared && client.can_connect(address, port)? {
+    if let Some(port) = port
+        && target.about().is_shared
+        && client.can_connect(address, port)?
+    {
         return Err(HostError::Busy {
             what: format!("port {port} of {address} has a server already, which is not vtax's"),
             remedy: format!(
@@ -184,7 +212,7 @@ fn start_until(
         });
     }
     let job = target.start(line)?;
-    let deadline = Instant::now() + SERVICE_LIMIT;
+    let deadline = Instant::now() + limit;
     loop {
         if is_up(target)? {
             return Ok(Service {
@@ -196,8 +224,13 @@ fn start_until(
         }
         if Instant::now() >= deadline {
             return Err(HostError::Timeout {
-                what: format!("an answer of {name} in the target at {address} port {port}"),
-                seconds: SERVICE_LIMIT.as_secs(),
+                what: match port {
+                    Some(port) => {
+                        format!("an answer of {name} in the target at {address} port {port}")
+                    }
+                    None => format!("a sign that {name} in the target is ready"),
+                },
+                seconds: limit.as_secs(),
                 evidence: target.console_tail(),
             });
         }

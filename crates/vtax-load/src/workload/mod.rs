@@ -7,6 +7,7 @@
 mod apache;
 mod board;
 pub mod check;
+pub mod command;
 mod cpu;
 mod disk_read;
 mod driver;
@@ -40,7 +41,7 @@ use vtax_core::{Base, Source, Unit, metric};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Client, ClientProcess};
-use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_report::results::{Metric, Work};
 
 /// The result of an operation on a host.
@@ -68,6 +69,7 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &cpu::Cpu,
         &stress_ng::StressNg,
         &disk_read::DiskRead,
+        &command::Command,
     ]
 }
 
@@ -303,6 +305,8 @@ pub struct About {
     pub summary: &'static str,
     /// The settings of a plan for it; keys start with `load.`.
     pub parameters: &'static [Parameter],
+    /// The keys that only a section of its own in a plan can have, and no factor.
+    pub definition: &'static [Parameter],
     /// The programs it runs in the target; the image has their packages.
     pub target_programs: &'static [Program],
     /// The programs it runs as the client, checked before anything boots.
@@ -319,6 +323,7 @@ impl About {
         kind: "",
         summary: "",
         parameters: &[],
+        definition: &[],
         target_programs: &[],
         client_programs: &[],
         packages: &[],
@@ -347,6 +352,17 @@ pub trait Workload: Sync {
     /// The scratch disk it needs in the target, in MiB; 0 for none.
     fn scratch_mib(&self, _settings: &Settings) -> u64 {
         0
+    }
+
+    /// The Debian packages it needs in the target with these settings, beyond those of the shared image.
+    fn packages(&self, _settings: &Settings) -> Vec<String> {
+        let packages = self.about().packages.iter();
+        packages.map(|package| (*package).to_owned()).collect()
+    }
+
+    /// The program that these settings run as the client, beyond those of its `About`.
+    fn client_program(&self, _settings: &Settings) -> Option<String> {
+        None
     }
 
     /// Starts the service inside the target and waits until it answers (from the client, where

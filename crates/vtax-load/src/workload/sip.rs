@@ -167,6 +167,7 @@ static ABOUT: About = About {
     client_programs: CLIENT,
     packages: &["kamailio", "sip-tester"],
     level: Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "calls begun")),
+    ..About::NONE
 };
 
 impl Workload for Sip {

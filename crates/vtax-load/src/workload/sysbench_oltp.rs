@@ -46,6 +46,7 @@ static ABOUT: About = About {
     client_programs: CLIENT,
     packages: &["mariadb-server"],
     level: Some(LoadLevel::of(&RATE, OP_RATE, 1.0, "transactions asked")),
+    ..About::NONE
 };
 
 impl Workload for SysbenchOltp {

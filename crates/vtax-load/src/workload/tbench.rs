@@ -38,6 +38,7 @@ static ABOUT: About = About {
         1.0,
         "clients at once",
     )),
+    ..About::NONE
 };
 
 impl Workload for Tbench {

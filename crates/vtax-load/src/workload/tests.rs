@@ -9,6 +9,7 @@ use vtax_host::settings::Level;
 /// What the real drivers printed once, by workload: those of Debian 12, then those of Debian 13 that are others.
 const RECORDED: &[(&str, &str)] = &[
     ("idle", r#"{"seconds":3.0}"#),
+    ("command", "\nvtax: elapsed_us 3000000\n"),
     (
         "iperf3-receive",
         include_str!("../../tests/data/iperf3-receive.json"),
@@ -196,6 +197,12 @@ fn made_of(
         directory: "/scratch".into(),
     };
     let address = IpAddr::from([10, 91, 0, 2]);
+    let mut settings = settings.clone();
+    if workload.kind() == command::KIND {
+        let load = Level::Text("sleep {level}".to_owned());
+        settings.0.insert("load.load".to_owned(), load);
+    }
+    let settings = &settings;
     let load = workload.load(address, &scratch, settings, TIMING).unwrap();
     (
         load,

@@ -1,5 +1,6 @@
 //! From TOML to a validated [`Plan`], or to all of its faults.
 
+mod command;
 mod scenario;
 mod values;
 
@@ -15,6 +16,7 @@ use toml::de::{DeTable, DeValue};
 use vtax_core::metric;
 use vtax_host::cell::{CLIENT_PLACE, ELSEWHERE};
 use vtax_host::settings::{Level, Parameter, Settings};
+use vtax_load::workload::command::KIND;
 use vtax_observe::meter;
 
 /// The names that `meters` accepts.
@@ -148,7 +150,10 @@ impl Reader<'_, &Catalogue> {
                 self.complain(offset, format!("two {section}s are called `{name}`"))
                     .help_with("give each a `name` of its own");
             }
-            let settings = self.entry_settings(table, section, &kind);
+            let mut settings = self.entry_settings(table, section, &kind);
+            if section == "workload" && kind == KIND {
+                settings.0.extend(self.command(table, offset).0);
+            }
             let (profile, objective) = self.drive(table, section, &kind);
             entries.push(Entry {
                 name,
@@ -189,7 +194,8 @@ impl Reader<'_, &Catalogue> {
         for (key, offset, value) in flatten(table) {
             let is_structure = key == "kind"
                 || key == "name"
-                || section == "workload" && (key == "objective" || key.starts_with("profile"));
+                || section == "workload" && (key == "objective" || key.starts_with("profile"))
+                || section == "workload" && kind == KIND && command::is_own(&key);
             if is_structure {
                 continue;
             }
@@ -239,8 +245,11 @@ impl Reader<'_, &Catalogue> {
                 .map(|workload| workload.about().parameters)
         };
         let strip = |key: &str| key.strip_prefix("load.").unwrap_or(key).to_owned();
+        let known = self.catalogue.workload(workload);
+        let definition = known.map(|workload| workload.about().definition);
         own.unwrap_or_default()
             .iter()
+            .chain(definition.unwrap_or_default())
             .chain(&self.catalogue.shared)
             .map(|parameter| strip(parameter.key))
             .collect()

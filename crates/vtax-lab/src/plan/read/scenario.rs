@@ -12,6 +12,7 @@ use toml::de::DeTable;
 use vtax_host::cell::{OuterNetwork, SWITCH, TARGET, Uplink, link};
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
+use vtax_load::workload::command::KIND;
 
 /// The default time of a level.
 const DEFAULT_LEVEL_TIME: Duration = Duration::from_secs(10);
@@ -95,6 +96,11 @@ impl Reader<'_, &Catalogue> {
             return None;
         };
         let workload = self.text_of(kind, "kind")?;
+        if workload == KIND {
+            self.complain(kind.span().start, "a neighbour cannot be a command")
+                .help_with("take another workload, or same_as = \"target\" for a twin of the target");
+            return None;
+        }
         if self.catalogue.workload(&workload).is_none() {
             let kinds = self.catalogue.workloads.iter().map(|known| known.kind());
             self.unknown(

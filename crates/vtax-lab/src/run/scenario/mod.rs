@@ -96,7 +96,7 @@ struct Scenarios<'a> {
     signals: &'a Signals,
     cache_dir: PathBuf,
     /// The image of every set of packages beyond the base.
-    files: BTreeMap<&'static [&'static str], GuestFiles>,
+    files: BTreeMap<Vec<String>, GuestFiles>,
     meters: Meters,
     /// The programs that trace soft interrupts.
     programs: KeptPrograms,
@@ -126,12 +126,12 @@ impl Experiment for Scenarios<'_> {
         self.check(actor.as_ref())?;
         for planned in self.planned {
             for packages in self.of.packages(planned) {
-                if self.files.contains_key(packages) {
+                if self.files.contains_key(&packages) {
                     continue;
                 }
-                let recipe = image::Recipe::for_packages(packages);
+                let recipe = image::Recipe::for_packages(&packages);
                 let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
-                programs::check_image(self.planned, self.catalogue, packages, &files.root)?;
+                programs::check_image(self.planned, self.catalogue, &packages, &files.root)?;
                 self.files.insert(packages, files);
             }
         }
@@ -276,7 +276,7 @@ impl Scenarios<'_> {
         let no_image = GuestFiles::default();
         for (spec, seat) in specs.iter().zip(cell.seats()) {
             self.signals.check()?;
-            let files = match self.files.get(spec.workload.about().packages) {
+            let files = match self.files.get(&spec.workload.packages(spec.settings)) {
                 _ if spec.platform.is_external(spec.settings) => &no_image,
                 Some(files) => files,
                 None => return Err(LabError::other("the guest's image was not prepared")),

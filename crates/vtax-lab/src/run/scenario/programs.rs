@@ -54,7 +54,7 @@ pub(super) fn client_programs<'a>(
 pub(super) fn check_image(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
-    packages: &[&str],
+    packages: &[String],
     root: &Path,
 ) -> Result<(), LabError> {
     // A link counts without its target, which may exist only inside the image.

@@ -24,6 +24,7 @@ impl Scenarios<'_> {
         if let (Some(actor), Some(host)) = (actor, &self.client_host) {
             missing.extend(self.missing_on_client_host(actor, host)?);
         }
+        missing.extend(self.missing_commands()?);
         missing.extend(self.missing_for_guests()?);
         let traced = self
             .planned
@@ -42,6 +43,22 @@ impl Scenarios<'_> {
             "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
             list.join("\n  ")
         )))
+    }
+
+    /// Returns the programs of commands that clients on this host lack.
+    fn missing_commands(&self) -> Result<BTreeSet<String>, LabError> {
+        let mut missing = BTreeSet::new();
+        for planned in self.planned.iter().filter(|one| !one.client_is_remote) {
+            for spec in self.specs(planned)? {
+                let program = spec.workload.client_program(spec.settings);
+                let program = program.filter(|name| self.roots.program(name).is_none());
+                missing.extend(program.map(|name| {
+                    let workload = &planned.record.workload;
+                    format!("{workload}: the program `{name}` is missing on this host, where clients run: install it")
+                }));
+            }
+        }
+        Ok(missing)
     }
 
     /// Returns the missing requirements of the treatments' guests and host settings.

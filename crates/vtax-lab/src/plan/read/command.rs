@@ -1,0 +1,266 @@
+//! The keys of a workload that is a command: what runs, when it is ready, and what is read from its output.
+
+use super::Reader;
+use crate::plan::Catalogue;
+use std::collections::BTreeMap;
+use toml::de::DeTable;
+use vtax_core::Base;
+use vtax_core::metric::Better;
+use vtax_host::settings::Settings;
+use vtax_load::workload::command::figure::{Figure, Place, UNITS, check, unit};
+use vtax_load::workload::command::{Definition, Ready, words};
+
+/// The keys that [`Reader::command`] reads.
+const OWN: [&str; 7] = [
+    "load", "serve", "ready", "prepare", "packages", "work", "metrics",
+];
+/// The keys of a number in the output.
+const FIGURE: [&str; 6] = ["json", "csv", "row", "regex", "unit", "better"];
+/// The most metrics and packages of a command.
+const MOST: usize = 32;
+/// The longest name of a metric.
+const LONGEST_NAME: usize = 40;
+
+/// Whether the flattened key of a workload belongs to the definition of a command.
+pub(super) fn is_own(key: &str) -> bool {
+    let first = key.split('.').next();
+    first.is_some_and(|first| OWN.contains(&first))
+}
+
+impl Reader<'_, &Catalogue> {
+    /// Reads the definition of a command as settings.
+    pub(super) fn command(&mut self, table: &DeTable<'_>, offset: usize) -> Settings {
+        let load = self.line(table, "load");
+        if !table.contains_key("load") {
+            self.complain(offset, "this command has no `load`")
+                .help_with("add what is measured, such as: load = \"sysbench cpu run\"");
+        }
+        let serve = self.line(table, "serve");
+        let ready = self.ready(table);
+        match (table.get("serve"), table.get("ready")) {
+            (Some(serve), None) => self
+                .complain(serve.span().start, "`serve` needs `ready`")
+                .help_with("ready = \"tcp:PORT\", \"log:EXPRESSION\", or \"exit\" where it goes on by itself"),
+            (None, Some(ready)) => self
+                .complain(ready.span().start, "`ready` needs `serve`")
+                .help_with("leave it out: it would do nothing"),
+            _ => {}
+        }
+        let definition = Definition {
+            load: load.unwrap_or_default(),
+            serve: serve.zip(ready),
+            prepare: self.line(table, "prepare"),
+            packages: self.packages(table),
+            work: self.work(table, offset),
+            metrics: self.metrics(table),
+        };
+        self.levels_of_command(table, offset);
+        definition.settings()
+    }
+
+    /// Reads a command and checks that it can be split into words.
+    fn line(&mut self, table: &DeTable<'_>, key: &str) -> Option<String> {
+        let value = table.get(key)?;
+        let text = self.text_of(value, key)?;
+        if let Err(cause) = words::split(&text) {
+            self.complain(value.span().start, format!("`{key}`: {cause}"))
+                .help_with("quote it, or let a shell run it: sh -c '…'");
+            return None;
+        }
+        Some(text)
+    }
+
+    fn ready(&mut self, table: &DeTable<'_>) -> Option<String> {
+        let value = table.get("ready")?;
+        let text = self.text_of(value, "ready")?;
+        if let Err(cause) = text.parse::<Ready>() {
+            self.complain(value.span().start, cause)
+                .help_with("such as \"tcp:6379\", \"log:Ready to accept\" or \"exit\"");
+            return None;
+        }
+        Some(text)
+    }
+
+    fn packages(&mut self, table: &DeTable<'_>) -> Vec<String> {
+        let Some(value) = table.get("packages") else {
+            return Vec::new();
+        };
+        let Some(array) = value
+            .get_ref()
+            .as_array()
+            .filter(|array| array.len() <= MOST)
+        else {
+            self.complain(
+                value.span().start,
+                format!("`packages` must be a list of at most {MOST} names of Debian packages"),
+            )
+            .help_with("such as packages = [\"redis-server\"]");
+            return Vec::new();
+        };
+        let mut packages = Vec::new();
+        for item in array {
+            let Some(name) = self.text_of(item, "packages") else {
+                continue;
+            };
+            // Debian Policy 5.6.1.
+            let is_name = name.len() >= 2
+                && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-.".contains(c));
+            match is_name {
+                true => packages.push(name),
+                false => self
+                    .complain(
+                        item.span().start,
+                        format!("`{name}` is not the name of a Debian package"),
+                    )
+                    .help_with("names have small letters, digits and + - ."),
+            }
+        }
+        packages.sort();
+        packages.dedup();
+        packages
+    }
+
+    fn work(&mut self, table: &DeTable<'_>, offset: usize) -> Option<Figure> {
+        let is_timed = table
+            .get("extent")
+            .and_then(|extent| extent.get_ref().as_str())
+            == Some("duration");
+        let Some(value) = table.get("work") else {
+            if is_timed {
+                self.complain(offset, "a command that runs for a time needs `work`")
+                    .help_with("work per second, such as work = { regex = \"rate: ([0-9.]+)\", unit = \"request/s\" }");
+            }
+            return None;
+        };
+        let inner = self.table(value, "work")?;
+        let place = value.span().start;
+        let keys = FIGURE.into_iter().filter(|key| *key != "better");
+        self.only(inner, keys.chain(["count"]), "`work`");
+        let figure = self.figure(inner, place, "work")?;
+        let (unit, _) = unit(&figure.unit)?;
+        match (is_timed, unit.per) {
+            (true, Some(Base::Second)) | (false, None) => {}
+            (true, _) => self
+                .complain(
+                    place,
+                    "the work of a command that runs for a time is per second",
+                )
+                .help_with("such as unit = \"request/s\""),
+            (false, Some(_)) => self
+                .complain(
+                    place,
+                    "the work of a command that runs to its end is a total",
+                )
+                .help_with("such as unit = \"request\"; extent = \"duration\" measures a rate"),
+        }
+        Some(figure)
+    }
+
+    fn metrics(&mut self, table: &DeTable<'_>) -> BTreeMap<String, Figure> {
+        let mut metrics = BTreeMap::new();
+        let Some(value) = table.get("metrics") else {
+            return metrics;
+        };
+        let Some(inner) = self.table(value, "workload.metrics") else {
+            return metrics;
+        };
+        if inner.len() > MOST {
+            self.complain(value.span().start, format!("more than {MOST} metrics"));
+            return metrics;
+        }
+        for (key, value) in inner {
+            let (name, offset) = (key.get_ref().to_string(), key.span().start);
+            let is_name = name.len() <= LONGEST_NAME
+                && name.starts_with(|c: char| c.is_ascii_lowercase())
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+            if !is_name {
+                self.complain(offset, format!("`{name}` is not the name of a metric"))
+                    .help_with(format!(
+                        "names have up to {LONGEST_NAME} small letters, digits and _, and begin with a letter"
+                    ));
+                continue;
+            }
+            let Some(inner) = self.table(value, &format!("metrics.{name}")) else {
+                continue;
+            };
+            self.only(inner, FIGURE.into_iter(), &format!("the metric `{name}`"));
+            if let Some(figure) = self.figure(inner, offset, &name) {
+                metrics.insert(name, figure);
+            }
+        }
+        metrics
+    }
+
+    /// Reads the place, unit and direction of a number.
+    fn figure(&mut self, table: &DeTable<'_>, offset: usize, name: &str) -> Option<Figure> {
+        let mut places = Vec::new();
+        places.extend(self.string(table, "json").map(Place::Json));
+        let row = self.string(table, "row");
+        if table.contains_key("row") && !table.contains_key("csv") {
+            self.complain(offset, format!("`{name}`: `row` needs `csv`"));
+        }
+        let column = self.string(table, "csv");
+        places.extend(column.map(|column| Place::Csv { column, row }));
+        places.extend(self.string(table, "regex").map(Place::Regex));
+        places.extend(self.number(table, "count", 1e-9, 1e18).map(Place::Count));
+        let [place] = places.as_slice() else {
+            self.complain(offset, format!("`{name}` needs one place of its number"))
+                .help_with("json = \"/POINTER\", csv = \"HEADING\" or regex = \"…(NUMBER)…\"; `work` also count = NUMBER");
+            return None;
+        };
+        if let Err(cause) = check(place) {
+            self.complain(offset, format!("`{name}`: {cause}"));
+            return None;
+        }
+        let Some(text) = self.string(table, "unit") else {
+            self.complain(offset, format!("`{name}` has no `unit`"))
+                .help_with(UNITS);
+            return None;
+        };
+        if unit(&text).is_none() {
+            self.complain(offset, format!("`{name}`: `{text}` is not a unit"))
+                .help_with(UNITS);
+            return None;
+        }
+        let better = match self.string(table, "better").as_deref() {
+            Some("higher") => Better::Higher,
+            Some("lower") => Better::Lower,
+            None | Some("neither") => Better::Neither,
+            Some(other) => {
+                let message = format!("`{name}`: `better` cannot be `{other}`");
+                self.unknown(offset, message, other, ["higher", "lower", "neither"]);
+                Better::Neither
+            }
+        };
+        Some(Figure {
+            place: place.clone(),
+            unit: text,
+            better,
+        })
+    }
+
+    /// Refuses a level that no command contains.
+    fn levels_of_command(&mut self, table: &DeTable<'_>, offset: usize) {
+        let text = |key: &str| table.get(key).and_then(|value| value.get_ref().as_str());
+        let uses = |key: &str| text(key).is_some_and(|text| text.contains("{level}"));
+        let varies = table
+            .get("profile")
+            .is_some_and(|profile| profile.get_ref().is_table());
+        if varies && !uses("load") {
+            self.complain(
+                offset,
+                "`load` does not contain {level}, which the profile varies",
+            )
+            .help_with("write {level} where the command takes its rate or its number of clients");
+        } else if table.contains_key("level") && !["load", "serve", "prepare"].into_iter().any(uses)
+        {
+            self.complain(offset, "no command contains {level}")
+                .help_with("leave `level` out: it would do nothing");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Numbers in the output of a command: where each is, and its unit.
+
+use super::super::Outcome;
+use super::super::output::{garbage, number};
+use regex_automata::meta::Regex;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use vtax_core::metric::Better;
+use vtax_core::{Base, Unit};
+
+/// The most lines and characters of an output that an error quotes.
+const QUOTED_LINES: usize = 12;
+const QUOTED_CHARACTERS: usize = 2000;
+
+/// The name of the command in errors.
+pub const COMMAND: &str = "the command";
+
+/// The place of a number in the output.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// A JSON Pointer (RFC 6901) into the output, or into its last line that is JSON.
+    Json(String),
+    /// A column of a CSV table (RFC 4180) by its heading, in the first row, or in the row that begins with `row`.
+    Csv {
+        /// The heading.
+        column: String,
+        /// The first field of the row.
+        row: Option<String>,
+    },
+    /// A regular expression, whose first group is the number. The last match in the output counts.
+    Regex(String),
+    /// A number that does not depend on the output.
+    Count(f64),
+}
+
+/// A number that a plan reads from the output.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Figure {
+    /// Its place.
+    pub place: Place,
+    /// Its unit as the plan writes it: see [`unit`].
+    pub unit: String,
+    /// The direction that is better.
+    pub better: Better,
+}
+
+/// Units with a factor to one of the catalogue.
+const SCALED: [(&str, Base, f64); 13] = [
+    ("ms", Base::Second, 1e-3),
+    ("us", Base::Second, 1e-6),
+    ("min", Base::Second, 60.0),
+    ("kB", Base::Byte, 1e3),
+    ("MB", Base::Byte, 1e6),
+    ("KiB", Base::Byte, 1024.0),
+    ("MiB", Base::Byte, 1_048_576.0),
+    ("GiB", Base::Byte, 1_073_741_824.0),
+    ("kbit", Base::Bit, 1e3),
+    ("Mbit", Base::Bit, 1e6),
+    ("Gbit", Base::Bit, 1e9),
+    ("mJ", Base::Joule, 1e-3),
+    ("kJ", Base::Joule, 1e3),
+];
+
+/// Examples of units, for messages.
+pub const UNITS: &str = "such as request, op, request/s, s, ms, us, B, MB/s, Mbit/s, GB, % or 1";
+
+/// Reads a unit, and the factor by which a number in it is multiplied. `None` for an unknown one.
+pub fn unit(text: &str) -> Option<(Unit, f64)> {
+    let part = |text: &str| -> Option<(Base, f64)> {
+        let scaled = SCALED.iter().find(|(name, ..)| *name == text);
+        let scaled = scaled.map(|(_, base, factor)| (*base, *factor));
+        scaled.or_else(|| Some((text.parse().ok()?, 1.0)))
+    };
+    match text.split_once('/') {
+        None => part(text).map(|(base, factor)| (Unit::of(base), factor)),
+        Some((base, per)) => {
+            let ((base, factor), (per, divisor)) = (part(base)?, part(per)?);
+            Some((Unit::per(base, per), factor / divisor))
+        }
+    }
+}
+
+/// Checks a place before anything runs.
+///
+/// # Errors
+/// The reason why nothing can be at such a place.
+pub fn check(place: &Place) -> Result<(), String> {
+    match place {
+        Place::Json(pointer) if !pointer.is_empty() && !pointer.starts_with('/') => {
+            Err("a JSON Pointer begins with `/`, such as /throughput".to_owned())
+        }
+        Place::Regex(pattern) => {
+            let regex = regex(pattern)?;
+            match regex.captures_len() {
+                2 => Ok(()),
+                _ => Err(
+                    "the expression needs one group, the number: such as `rate: ([0-9.]+)`"
+                        .to_owned(),
+                ),
+            }
+        }
+        Place::Count(count) if !(count.is_finite() && *count > 0.0) => {
+            Err("`count` must be a number above 0".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Compiles an expression, in memory that is limited by the engine's default.
+///
+/// # Errors
+/// Its mistake.
+pub fn regex(pattern: &str) -> Result<Regex, String> {
+    let config = Regex::config().nfa_size_limit(Some(1 << 20));
+    let built = Regex::builder().configure(config).build(pattern);
+    built.map_err(|cause| match cause.syntax_error() {
+        Some(syntax) => format!("the expression is not valid: {syntax}"),
+        None => format!("the expression is not valid: {cause}"),
+    })
+}
+
+impl Figure {
+    /// Reads the number from an output, in the catalogue's unit.
+    ///
+    /// # Errors
+    /// When it is not there, no number, negative or not finite; with the last lines of the output.
+    pub fn read(&self, name: &str, output: &str) -> Outcome<(f64, Unit)> {
+        let (unit, factor) = unit(&self.unit)
+            .ok_or_else(|| garbage(COMMAND, &format!("`{}` is not a unit", self.unit)))?;
+        let value = match &self.place {
+            Place::Count(count) => Ok(*count),
+            Place::Json(pointer) => json(output, pointer),
+            Place::Csv { column, row } => csv(output, column, row.as_deref()),
+            Place::Regex(pattern) => matched(output, pattern),
+        };
+        let value = value.map_err(|cause| {
+            let quoted = last_lines(output);
+            garbage(
+                COMMAND,
+                &format!("`{name}` cannot be read: {cause}; its last lines:\n{quoted}"),
+            )
+        })?;
+        Ok((number(COMMAND, name, Some(value * factor))?, unit))
+    }
+}
+
+fn parsed(text: &str) -> Result<f64, String> {
+    // Some programs write 12,345.6.
+    let plain = text.trim().replace(',', "");
+    plain
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number"))
+}
+
+fn json(output: &str, pointer: &str) -> Result<f64, String> {
+    let of_lines = || {
+        let mut lines = output.lines().rev();
+        lines.find_map(|line| serde_json::from_str::<Value>(line).ok())
+    };
+    let document = serde_json::from_str(output).ok().or_else(of_lines);
+    let document = document.ok_or("it did not print JSON")?;
+    match document.pointer(pointer) {
+        Some(Value::Number(number)) => number.as_f64().ok_or_else(|| "no number".to_owned()),
+        Some(Value::String(text)) => parsed(text),
+        Some(_) => Err(format!("the value at {pointer:?} of its JSON is no number")),
+        None => Err(format!("its JSON has nothing at {pointer:?}")),
+    }
+}
+
+fn csv(output: &str, column: &str, row: Option<&str>) -> Result<f64, String> {
+    let mut lines = output.lines().map(fields);
+    let place = lines
+        .by_ref()
+        .find_map(|heading| heading.iter().position(|field| field == column))
+        .ok_or_else(|| format!("no line has the heading {column:?}"))?;
+    let found = lines
+        .find(|fields| match row {
+            Some(row) => fields.first().is_some_and(|first| first == row),
+            None => fields.len() > place,
+        })
+        .ok_or_else(|| match row {
+            Some(row) => format!("no row begins with {row:?}"),
+            None => "its table has no row".to_owned(),
+        })?;
+    let field = found.get(place);
+    parsed(field.ok_or_else(|| format!("the row has no field under {column:?}"))?)
+}
+
+/// The fields of one line of CSV.
+fn fields(line: &str) -> Vec<String> {
+    let mut all = vec![String::new()];
+    let (mut quoted, mut rest) = (false, line.chars().peekable());
+    while let Some(next) = rest.next() {
+        match next {
+            '"' if quoted && rest.peek() == Some(&'"') => {
+                rest.next();
+                all.iter_mut()
+                    .last()
+                    .into_iter()
+                    .for_each(|field| field.push('"'));
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => all.push(String::new()),
+            _ => all
+                .iter_mut()
+                .last()
+                .into_iter()
+                .for_each(|field| field.push(next)),
+        }
+    }
+    for field in &mut all {
+        *field = field.trim().to_owned();
+    }
+    all
+}
+
+fn matched(output: &str, pattern: &str) -> Result<f64, String> {
+    let last = regex(pattern)?.captures_iter(output).last();
+    let group = last.as_ref().and_then(|captures| captures.get_group(1));
+    let text = group.and_then(|group| output.get(group.range()));
+    parsed(text.ok_or_else(|| format!("nothing matches `{pattern}`"))?)
+}
+
+/// The last lines of an output.
+pub fn last_lines(output: &str) -> String {
+    let lines: Vec<&str> = output.trim_end().lines().collect();
+    let kept = lines.get(lines.len().saturating_sub(QUOTED_LINES)..);
+    let text = kept.unwrap_or_default().join("\n");
+    let skipped = text.chars().count().saturating_sub(QUOTED_CHARACTERS);
+    text.chars().skip(skipped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(place: Place, unit: &str, output: &str) -> Outcome<(f64, Unit)> {
+        let figure = Figure {
+            place,
+            unit: unit.to_owned(),
+            better: Better::Higher,
+        };
+        figure.read("rate", output)
+    }
+
+    fn value(place: Place, output: &str) -> f64 {
+        read(place, "1", output).unwrap().0
+    }
+
+    const REDIS: &str = "\"test\",\"rps\",\"avg_latency_ms\"\n\"SET\",\"1234.50\",\"0.4\"\n\"GET\",\"2000\",\"0.3\"\n";
+
+    fn column(column: &str, row: Option<&str>) -> Place {
+        Place::Csv {
+            column: column.to_owned(),
+            row: row.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_number_is_read_from_json_csv_and_text() {
+        let json = || Place::Json("/a/0/b".to_owned());
+        assert_eq!(value(json(), r#"{"a":[{"b":1.5}]}"#), 1.5);
+        assert_eq!(
+            value(json(), "warming up\n{\"a\":[{\"b\":\"2\"}]}\nbye\n"),
+            2.0
+        );
+        assert_eq!(value(column("rps", None), REDIS), 1234.5);
+        assert_eq!(value(column("rps", Some("GET")), REDIS), 2000.0);
+        assert_eq!(value(column("b,\"c", None), "a,\"b,\"\"c\"\n1, 2 \n"), 2.0);
+        let regex = || Place::Regex(r"rate: +([0-9.,]+)".to_owned());
+        assert_eq!(value(regex(), "rate: 1\nrate:  12,345.5 req\n"), 12_345.5);
+    }
+
+    #[test]
+    fn a_number_has_its_unit_and_that_unit_s_factor() {
+        let read = |unit| read(Place::Count(2.0), unit, "").unwrap();
+        assert_eq!(read("request/s"), (2.0, "request/s".parse().unwrap()));
+        assert_eq!(read("ms"), (0.002, "s".parse().unwrap()));
+        assert_eq!(read("MB/s"), (2e6, "B/s".parse().unwrap()));
+        assert_eq!(
+            read("request/min"),
+            (2.0 / 60.0, "request/s".parse().unwrap())
+        );
+        assert_eq!(unit("parsec"), None);
+        assert_eq!(unit("/s"), None);
+    }
+
+    #[test]
+    fn a_number_that_is_missing_is_an_error_with_the_last_lines() {
+        let output: String = (0..100).map(|line| format!("line {line}\n")).collect();
+        for (place, cause) in [
+            (Place::Json("/a".to_owned()), "did not print JSON"),
+            (column("rps", None), "no line has the heading"),
+            (Place::Regex("rate (.)".to_owned()), "nothing matches"),
+            (Place::Regex("(line) 99".to_owned()), "is not a number"),
+        ] {
+            let message = read(place, "1", &output).unwrap_err().to_string();
+            assert!(message.contains(cause), "{message}");
+            assert!(message.contains("line 99"), "{message}");
+            assert!(!message.contains("line 50"), "{message}");
+        }
+        let missing = read(column("rps", Some("MSET")), "1", REDIS).unwrap_err();
+        assert!(
+            missing.to_string().contains("no row begins with"),
+            "{missing}"
+        );
+        for wrong in ["-1", "NaN", "inf", "1e400"] {
+            let output = format!("{{\"a\":\"{wrong}\"}}");
+            assert!(
+                read(Place::Json("/a".to_owned()), "1", &output).is_err(),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_is_refused_before_anything_runs() {
+        assert!(check(&Place::Json("a".to_owned())).is_err());
+        assert!(check(&Place::Regex("(".to_owned())).is_err());
+        assert!(check(&Place::Regex("no group".to_owned())).is_err());
+        assert!(
+            check(&Place::Regex("(a{1000}){1000}".to_owned())).is_err(),
+            "too large"
+        );
+        assert!(check(&Place::Count(0.0)).is_err());
+        assert!(check(&Place::Regex("(a)".to_owned())).is_ok());
+    }
+}

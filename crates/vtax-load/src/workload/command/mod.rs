@@ -1,0 +1,440 @@
+//! `command`: any command as a workload, with its service and the numbers that it prints, as a plan defines them.
+//!
+//! A command runs without a shell. `bash` in front of it reads the clock before and after it, and `timeout` ends it.
+
+pub mod figure;
+pub mod words;
+
+use super::check::Claim;
+use super::driver::{command, prepare, prepare_client, script, start_until, whole_seconds};
+use super::output::{Metrics, garbage, positive, quote, text};
+use super::*;
+use figure::{COMMAND, Figure};
+use std::str::FromStr;
+use vtax_core::metric::OWN;
+
+/// The workload.
+pub struct Command;
+
+/// The kind in plans.
+pub const KIND: &str = "command";
+
+const LOAD: Parameter = Parameter::unset("load.load", Domain::Text("a command")).help(
+    "the command that is measured: as the client where there is a service, else in the target",
+);
+const SERVE: Parameter =
+    Parameter::unset("load.serve", Domain::Text("a command")).help("the service in the target");
+const READY: Parameter = Parameter::unset(
+    "load.ready",
+    Domain::Text("tcp:PORT, log:EXPRESSION or exit"),
+)
+.help("when the service is ready: a port answers, its output matches, or it has ended well");
+const PREPARE: Parameter = Parameter::unset("load.prepare", Domain::Text("a command"))
+    .help("a command in the target before the service, once a trial");
+const PACKAGES: Parameter = Parameter::unset("load.packages", Domain::Text("a list of names"))
+    .help("Debian packages that the image gets");
+const WORK: Parameter = Parameter::unset(
+    "load.work",
+    Domain::Text("{ count | json | csv | regex, unit }"),
+)
+.help("the work that the command does: a count, or a number that it prints");
+const METRICS: Parameter = Parameter::unset(
+    "load.metrics",
+    Domain::Text("a table: NAME = { json | csv | regex, unit, better }"),
+)
+.help("numbers that the command prints, as metrics own.NAME");
+
+const LEVEL: Parameter = Parameter::new("load.level", Domain::Number(1e-9, 1e12), "1")
+    .help("the value of {level} in the command");
+const WARMUP_RUNS: Parameter = Parameter::new("load.warmup_runs", Domain::Integer(0, 1000), "0")
+    .help("runs of the command before the measured one, in each trial");
+const READY_WITHIN: Parameter =
+    Parameter::new("load.ready_within_s", Domain::Number(0.1, 3600.0), "60")
+        .help("after which a service that is not ready fails the trial, in seconds");
+const LIMIT: Parameter = Parameter::new("load.limit_s", Domain::Number(0.1, 3500.0), "3500")
+    .help("after which a command that has not ended fails the trial, in seconds");
+const EXTENT: Parameter = Extent::parameter("completion");
+
+/// How long a command of a fixed duration may outlast it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The first argument of the script that a command runs in; messages leave out all before it.
+pub(super) const MARK: &str = "vtax-command";
+/// The directory of the service's log in the target.
+pub(super) const DIRECTORY: &str = "/tmp/vtax-command";
+/// The beginning of the line that the script prints last.
+const TRAILER: &str = "vtax: elapsed_us ";
+
+/// Runs a command and prints its time by the clock of the machine that it runs on.
+const TIMED: &str = r#"a=$EPOCHREALTIME; "$@" || exit; b=$EPOCHREALTIME
+printf '\nvtax: elapsed_us %d\n' $((${b/[.,]/} - ${a/[.,]/}))"#;
+
+/// Runs a service. The last of its outputs, at most 256 KiB, are kept in `$1`, and the end of
+/// them is printed when it ends. `dd` writes at once what it reads.
+const SERVED: &str = r#"umask 077; d=$1; shift
+rm -rf "$d" && mkdir "$d" && mkfifo "$d/pipe" || exit 1
+while dd bs=1k count=128 of="$d/new" 2>"$d/dd" && [ -s "$d/new" ]; do mv "$d/new" "$d/old"; done <"$d/pipe" &
+"$@" >"$d/pipe" 2>&1 </dev/null; s=$?; wait
+cat "$d/old" "$d/new" 2>/dev/null | tail -n 12 >&2; exit $s"#;
+
+/// When a service is ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    /// When its port accepts a connection from the client.
+    Tcp(u16),
+    /// When its output matches an expression.
+    Log(String),
+    /// When its command has ended with 0: it went on in the background, or had only to prepare something.
+    Exit,
+}
+
+impl FromStr for Ready {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("tcp", port)) => match port.parse() {
+                Ok(port) if port > 0 => Ok(Self::Tcp(port)),
+                _ => Err(format!("`{port}` is not a port from 1 to 65535")),
+            },
+            Some(("log", pattern)) if !pattern.is_empty() => {
+                figure::regex(pattern)?;
+                Ok(Self::Log(pattern.to_owned()))
+            }
+            None if text == "exit" => Ok(Self::Exit),
+            _ => Err("`ready` is tcp:PORT, log:EXPRESSION or exit".to_owned()),
+        }
+    }
+}
+
+/// What a plan defines of a command, beside its parameters.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Definition {
+    /// The measured command.
+    pub load: String,
+    /// The service and when it is ready.
+    pub serve: Option<(String, String)>,
+    /// The command before it.
+    pub prepare: Option<String>,
+    /// The packages of the image.
+    pub packages: Vec<String>,
+    /// The work.
+    pub work: Option<Figure>,
+    /// The metrics by name, without their prefix.
+    pub metrics: BTreeMap<String, Figure>,
+}
+
+impl Definition {
+    /// The settings that carry it.
+    pub fn settings(&self) -> Settings {
+        let json = |value: serde_json::Result<String>| value.unwrap_or_default();
+        let mut settings = Settings::default();
+        let mut set = |parameter: &Parameter, text: Option<String>| {
+            if let Some(text) = text {
+                settings
+                    .0
+                    .insert(parameter.key.to_owned(), Level::Text(text));
+            }
+        };
+        let (serve, ready) = self.serve.clone().unzip();
+        set(&LOAD, Some(self.load.clone()));
+        set(&SERVE, serve);
+        set(&READY, ready);
+        set(&PREPARE, self.prepare.clone());
+        set(
+            &PACKAGES,
+            (!self.packages.is_empty()).then(|| self.packages.join(" ")),
+        );
+        set(
+            &WORK,
+            self.work
+                .as_ref()
+                .map(|work| json(serde_json::to_string(work))),
+        );
+        let metrics = || json(serde_json::to_string(&self.metrics));
+        set(&METRICS, (!self.metrics.is_empty()).then(metrics));
+        settings
+    }
+}
+
+fn figures<T: serde::de::DeserializeOwned>(
+    parameter: &Parameter,
+    settings: &Settings,
+) -> Outcome<Option<T>> {
+    let parsed = parameter.given(settings).map(serde_json::from_str);
+    let wrong = |cause| {
+        HostError::Setting(format!(
+            "{} is not as a plan sets it: {cause}",
+            parameter.key
+        ))
+    };
+    parsed.transpose().map_err(wrong)
+}
+
+/// The words of a command with the values of its placeholders; `None` where it is not set.
+fn line(
+    parameter: &Parameter,
+    address: IpAddr,
+    settings: &Settings,
+    timing: Timing,
+) -> Outcome<Option<Vec<String>>> {
+    let Some(text) = parameter.given(settings) else {
+        return Ok(None);
+    };
+    let words = words::split(text)
+        .map_err(|cause| HostError::Setting(format!("{}: {cause}", parameter.key)))?;
+    let values = [
+        ("{target}", address.to_string()),
+        ("{level}", LEVEL.number(settings).to_string()),
+        ("{warmup}", whole_seconds(timing.warmup).to_string()),
+        ("{duration}", whole_seconds(timing.duration).to_string()),
+        (
+            "{seconds}",
+            (whole_seconds(timing.warmup) + whole_seconds(timing.duration)).to_string(),
+        ),
+    ];
+    let filled = words.into_iter().map(|word| {
+        values
+            .iter()
+            .fold(word, |word, (name, value)| word.replace(name, value))
+    });
+    Ok(Some(filled.collect()))
+}
+
+/// The times of a command outside of a window.
+const NO_TIMES: Timing = Timing {
+    warmup: Duration::ZERO,
+    duration: Duration::ZERO,
+};
+
+static ABOUT: About = About {
+    kind: KIND,
+    summary: "any command, with a service of its own where it needs one, and the numbers that it prints",
+    parameters: &[LEVEL, EXTENT, WARMUP_RUNS, READY_WITHIN, LIMIT],
+    definition: &[LOAD, SERVE, READY, PREPARE, PACKAGES, WORK, METRICS],
+    target_programs: &[
+        Program::of("bash", "bash"),
+        Program::of("timeout", "coreutils"),
+    ],
+    client_programs: &[
+        Program::of("bash", "bash"),
+        Program::of("timeout", "coreutils"),
+    ],
+    level: Some(LoadLevel::of(
+        &LEVEL,
+        Unit::of(Base::One),
+        1.0,
+        "level of the command",
+    )),
+    ..About::NONE
+};
+
+impl Workload for Command {
+    fn about(&self) -> &'static About {
+        &ABOUT
+    }
+
+    fn extent(&self, settings: &Settings) -> Extent {
+        Extent::chosen(&EXTENT, settings)
+    }
+
+    fn packages(&self, settings: &Settings) -> Vec<String> {
+        let text = PACKAGES.text(settings);
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn client_program(&self, settings: &Settings) -> Option<String> {
+        SERVE.given(settings)?;
+        words::split(LOAD.given(settings)?).ok()?.into_iter().next()
+    }
+
+    fn serve(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        settings: &Settings,
+    ) -> Outcome<Service> {
+        let address = target.about().address;
+        if let Some(words) = line(&PREPARE, address, settings, NO_TIMES)? {
+            prepare(target, &command(words), &[])?;
+        }
+        let service = match line(&SERVE, address, settings, NO_TIMES)? {
+            Some(words) => self.start(target, client, settings, &words)?,
+            None => Service::default(),
+        };
+        for _ in 0..WARMUP_RUNS.integer(settings) {
+            let scratch = Scratch::of(target);
+            let load = self.load(address, &scratch, settings, NO_TIMES)?;
+            match load.runs {
+                Runs::Client => prepare_client(client, &load.line, &[])?,
+                Runs::Target => prepare(target, &load.line, &[])?,
+            }
+        }
+        Ok(service)
+    }
+
+    fn load(
+        &self,
+        address: IpAddr,
+        _scratch: &Scratch,
+        settings: &Settings,
+        timing: Timing,
+    ) -> Outcome<LoadCommand> {
+        let words = line(&LOAD, address, settings, timing)?
+            .ok_or_else(|| HostError::Setting(format!("{} is not set", LOAD.key)))?;
+        let limit = match self.extent(settings) {
+            Extent::FixedDuration => (timing.warmup + timing.duration + PATIENCE).as_secs_f64(),
+            Extent::ToCompletion => LIMIT.number(settings),
+        };
+        let limit = limit.to_string();
+        let before = ["timeout", "-k", "2", &limit, "bash", "-c", TIMED, MARK].map(str::to_owned);
+        let line = command(before.into_iter().chain(words));
+        Ok(match SERVE.given(settings) {
+            Some(_) => LoadCommand::client(line),
+            None => LoadCommand::target(line),
+        }
+        .patient(PATIENCE))
+    }
+
+    fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
+        let all = text(COMMAND, raw)?;
+        let trailer = all.rfind(TRAILER).map(|at| all.split_at(at));
+        let (output, elapsed) = trailer
+            .and_then(|(output, trailer)| {
+                let elapsed: f64 = trailer.strip_prefix(TRAILER)?.trim_end().parse().ok()?;
+                Some((output.strip_suffix('\n').unwrap_or(output), elapsed / 1e6))
+            })
+            .ok_or_else(|| {
+                garbage(
+                    COMMAND,
+                    &format!("its time is missing after {}", quote(raw)),
+                )
+            })?;
+        let elapsed = positive(COMMAND, "elapsed", Some(elapsed))?;
+        let mut metrics = Metrics::default();
+        let own: Option<BTreeMap<String, Figure>> = figures(&METRICS, settings)?;
+        for (name, figure) in own.unwrap_or_default() {
+            let (value, unit) = figure.read(&name, output)?;
+            let metric = Metric {
+                quantity: vtax_core::Quantity::new(value, unit),
+                source: Source::Measured,
+                model: None,
+                better: figure.better,
+                headline: true,
+                title: format!("{name}, as the command printed it"),
+            };
+            metrics.0.insert(OWN.of(&name), metric);
+        }
+        let work: Option<Figure> = figures(&WORK, settings)?;
+        let work = work.map(|work| work.read("work", output)).transpose()?;
+        let extent = self.extent(settings);
+        let (done, claims) = match (extent, work) {
+            (
+                Extent::FixedDuration,
+                Some((
+                    amount,
+                    Unit {
+                        base,
+                        per: Some(Base::Second),
+                    },
+                )),
+            ) => (WorkDone::Rate(of(amount, base)), Vec::new()),
+            (Extent::ToCompletion, None) => {
+                (WorkDone::Total(once()), vec![Claim::elapsed(elapsed)])
+            }
+            (Extent::ToCompletion, Some((amount, Unit { base, per: None }))) => {
+                positive(COMMAND, "work", Some(amount))?;
+                (
+                    WorkDone::Total(of(amount, base)),
+                    vec![Claim::elapsed(elapsed)],
+                )
+            }
+            (Extent::FixedDuration, _) => {
+                let detail = format!(
+                    "{} has no unit per second, which `duration` needs",
+                    WORK.key
+                );
+                return Err(HostError::Setting(detail));
+            }
+            (Extent::ToCompletion, _) => {
+                let detail = format!("{} has a unit per second, which needs `duration`", WORK.key);
+                return Err(HostError::Setting(detail));
+            }
+        };
+        if extent == Extent::ToCompletion {
+            metrics.add(metric::ELAPSED, elapsed, "time until the command ended");
+            metrics.lead(metric::ELAPSED);
+        }
+        Ok(WorkloadResult {
+            claims,
+            ..metrics.result(done)
+        })
+    }
+}
+
+/// Work in a unit of the plan.
+fn of(amount: f64, base: Base) -> Work {
+    super::output::work(amount, base, &format!("do 1 {}", base.symbol()))
+}
+
+/// The work of a command that counts none.
+fn once() -> Work {
+    super::output::work(1.0, Base::Operation, "run the command once")
+}
+
+impl Command {
+    /// Starts the service and waits until it is ready.
+    fn start(
+        &self,
+        target: &mut dyn Target,
+        client: &dyn LoadClient,
+        settings: &Settings,
+        words: &[String],
+    ) -> Outcome<Service> {
+        let ready = READY
+            .text(settings)
+            .parse::<Ready>()
+            .map_err(HostError::Setting)?;
+        if ready == Ready::Exit {
+            prepare(target, &command(words.iter().cloned()), &[])?;
+            return Ok(Service::default());
+        }
+        let mut arguments = vec![DIRECTORY];
+        arguments.extend(words.iter().map(String::as_str));
+        let mut line = script("sh", SERVED, &arguments);
+        if let Some(name) = line.iter_mut().find(|word| *word == "vtax-workload") {
+            MARK.clone_into(name);
+        }
+        let limit = Duration::from_secs_f64(READY_WITHIN.number(settings));
+        let name = "the service of the command";
+        let started = match ready {
+            Ready::Tcp(port) => {
+                let up = |target: &mut dyn Target| client.can_connect(target.about().address, port);
+                start_until(target, client, name, &line, Some(port), limit, &[], up)
+            }
+            Ready::Log(pattern) => {
+                let regex = figure::regex(&pattern).map_err(HostError::Setting)?;
+                let up = |target: &mut dyn Target| Ok(regex.is_match(&*service_log(target)?));
+                start_until(target, client, name, &line, None, limit, &[], up)
+            }
+            Ready::Exit => return Ok(Service::default()),
+        };
+        match started {
+            Err(HostError::Timeout { what, seconds, .. }) => Err(HostError::Timeout {
+                what,
+                seconds,
+                evidence: figure::last_lines(&service_log(target)?),
+            }),
+            other => other,
+        }
+    }
+}
+
+/// What the service printed last.
+fn service_log(target: &mut dyn Target) -> Outcome<String> {
+    let read = format!("cat {DIRECTORY}/old {DIRECTORY}/new 2>/dev/null | tail -c 60000");
+    let log = target.run(&script("sh", &read, &[]), Duration::from_secs(30))?;
+    Ok(String::from_utf8_lossy(&log.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Tests of a command's definition, its command line and what is read from its output.
+
+use super::*;
+use figure::Place;
+use vtax_core::metric::Better;
+
+fn figure(place: Place, unit: &str) -> Figure {
+    Figure {
+        place,
+        unit: unit.to_owned(),
+        better: Better::Higher,
+    }
+}
+
+fn redis() -> Definition {
+    let rate = Place::Csv {
+        column: "rps".to_owned(),
+        row: Some("SET".to_owned()),
+    };
+    Definition {
+        load: "redis-benchmark -h {target} -n {level} --csv".to_owned(),
+        serve: Some(("redis-server --save ''".to_owned(), "tcp:6379".to_owned())),
+        prepare: None,
+        packages: vec!["redis-server".to_owned()],
+        work: Some(figure(Place::Count(100.0), "request")),
+        metrics: [("rate".to_owned(), figure(rate, "request/s"))].into(),
+    }
+}
+
+fn load(settings: &Settings) -> LoadCommand {
+    let scratch = Scratch {
+        device: "/dev/vdb".into(),
+        directory: "/scratch".into(),
+    };
+    let address = IpAddr::from([10, 0, 0, 2]);
+    Command.load(address, &scratch, settings, TIMING).unwrap()
+}
+
+#[test]
+fn a_command_runs_without_a_shell_as_the_client_of_its_service() {
+    let mut settings = redis().settings();
+    let level = Level::Number(250.0);
+    settings.0.insert("load.level".to_owned(), level);
+    let command = load(&settings);
+    assert_eq!(command.runs, Runs::Client);
+    let own = command.line.iter().skip_while(|word| *word != MARK).skip(1);
+    let own: Vec<&str> = own.map(String::as_str).collect();
+    assert_eq!(own.join(" "), "redis-benchmark -h 10.0.0.2 -n 250 --csv");
+    assert_eq!(
+        Command.client_program(&settings).unwrap(),
+        "redis-benchmark"
+    );
+    assert_eq!(Command.packages(&settings), ["redis-server"]);
+}
+
+#[test]
+fn a_command_without_a_service_runs_in_the_target_with_its_words_as_they_are() {
+    let definition = Definition {
+        load: "sh -c 'echo \"{seconds} $1\"\nexit' x".to_owned(),
+        ..Definition::default()
+    };
+    let command = load(&definition.settings());
+    assert_eq!(command.runs, Runs::Target);
+    let end = &command.line[command.line.len() - 4..];
+    assert_eq!(end, ["sh", "-c", "echo \"3 $1\"\nexit", "x"]);
+    assert_eq!(Command.client_program(&definition.settings()), None);
+}
+
+#[test]
+fn work_time_and_metrics_are_read_from_the_output() {
+    let raw = b"\"test\",\"rps\"\n\"SET\",\"1500.0\"\n\nvtax: elapsed_us 2000000\n";
+    let result = Command.parse(raw, &redis().settings(), TIMING).unwrap();
+    assert_eq!(
+        result.metrics["own.rate"].quantity.to_string(),
+        "1.50 krequest/s"
+    );
+    assert_eq!(result.metrics["elapsed"].quantity.value, 2.0);
+    match result.work {
+        Some(WorkDone::Total(work)) => {
+            assert_eq!((work.amount, work.phrase.as_str()), (100.0, "do 1 request"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_command_that_counts_nothing_does_the_work_of_one_run() {
+    let settings = Settings::default();
+    let result = Command
+        .parse(b"\nvtax: elapsed_us 5\n", &settings, TIMING)
+        .unwrap();
+    assert!(matches!(result.work, Some(WorkDone::Total(work)) if work.amount == 1.0));
+}
+
+#[test]
+fn a_duration_needs_work_per_second() {
+    let mut settings = redis().settings();
+    let duration = Level::Text("duration".to_owned());
+    settings.0.insert("load.extent".to_owned(), duration);
+    let raw = b"\"test\",\"rps\"\n\"SET\",\"1500\"\n\nvtax: elapsed_us 2000000\n";
+    let message = Command
+        .parse(raw, &settings, TIMING)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("unit per second"), "{message}");
+    let work = serde_json::to_string(&figure(Place::Count(5.0), "request/s")).unwrap();
+    settings.0.insert("load.work".to_owned(), Level::Text(work));
+    let result = Command.parse(raw, &settings, TIMING).unwrap();
+    assert!(matches!(result.work, Some(WorkDone::Rate(work)) if work.amount == 5.0));
+    assert!(!result.metrics.contains_key("elapsed"));
+}
+
+#[test]
+fn output_that_is_not_as_the_plan_says_is_an_error_with_its_last_lines() {
+    let raw = b"connection refused\n\nvtax: elapsed_us 2000000\n";
+    let message = Command
+        .parse(raw, &redis().settings(), TIMING)
+        .unwrap_err()
+        .to_string();
+    assert!(message.contains("`rate` cannot be read"), "{message}");
+    assert!(message.contains("connection refused"), "{message}");
+}
+
+#[test]
+fn readiness_is_a_port_a_line_of_the_log_or_an_end() {
+    let ready = |text: &str| text.parse::<Ready>();
+    assert_eq!(ready("tcp:6379"), Ok(Ready::Tcp(6379)));
+    assert_eq!(ready("log:a:b"), Ok(Ready::Log("a:b".to_owned())));
+    assert_eq!(ready("exit"), Ok(Ready::Exit));
+    for wrong in [
+        "tcp:0",
+        "tcp:70000",
+        "tcp:",
+        "tcp",
+        "log:",
+        "log:(",
+        "exit:",
+        "udp:1",
+        "",
+    ] {
+        assert!(ready(wrong).is_err(), "{wrong}");
+    }
+}
