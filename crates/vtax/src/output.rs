@@ -1,4 +1,4 @@
-//! Standard output: what cannot be written is an error of the command, never a panic.
+//! Standard output: a failed write is an error of the command, never a panic.
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::io::{self, Write};
 /// Writes formatted text to standard output; [`out!`] and [`outln!`] call it.
 ///
 /// # Errors
-/// When standard output takes no more: a full disk, a closed descriptor.
+/// When standard output cannot be written: a full disk, a closed descriptor.
 pub fn write(text: Arguments<'_>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_fmt(text)
@@ -14,7 +14,7 @@ pub fn write(text: Arguments<'_>) -> io::Result<()> {
         .map_err(cannot_write)
 }
 
-/// The cause with what was tried.
+/// Adds the failed operation to the cause.
 pub fn cannot_write(cause: io::Error) -> io::Error {
     io::Error::new(
         cause.kind(),
@@ -22,7 +22,7 @@ pub fn cannot_write(cause: io::Error) -> io::Error {
     )
 }
 
-/// Standard output for code that writes, with errors that name it.
+/// Standard output for code that takes a writer, with errors that name it.
 #[derive(Debug)]
 pub struct Stdout;
 
@@ -36,12 +36,12 @@ impl Write for Stdout {
     }
 }
 
-/// `print!` whose failure is a value.
+/// `print!` that returns an error instead of a panic.
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::write(format_args!($($text)*)) };
 }
 
-/// `println!` whose failure is a value.
+/// `println!` that returns an error instead of a panic.
 macro_rules! outln {
     () => { $crate::output::write(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };

@@ -1,4 +1,4 @@
-//! How a run looks: one moving line on a terminal, plain lines in a log, JSON for programs.
+//! The progress of a run: one moving line on a terminal, plain lines in a log, JSON for programs.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IsTerminal, Write};
@@ -9,7 +9,7 @@ use vtax_core::counted;
 use vtax_host::signals::Signals;
 use vtax_lab::run::{Event, Progress};
 
-/// JSON lines, or what fits where standard error goes.
+/// JSON lines, or the format that suits standard error.
 pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
     if json {
         Box::new(Json {
@@ -20,7 +20,7 @@ pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
     }
 }
 
-/// The progress that fits where standard error goes.
+/// The format for people that suits standard error: a moving line on a terminal, else plain lines.
 pub fn for_people(signals: &Signals) -> Box<dyn Progress> {
     if io::stderr().is_terminal() {
         Box::new(Terminal::default())
@@ -31,12 +31,12 @@ pub fn for_people(signals: &Signals) -> Box<dyn Progress> {
     }
 }
 
-/// A line on standard error for whoever still reads it.
+/// Writes a line to standard error; an error is ignored.
 pub fn note(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Whether standard output or standard error is a pipe that nobody reads any more.
+/// Whether standard output or standard error is a pipe without a reader.
 pub fn is_unread() -> bool {
     let (out, err) = (io::stdout(), io::stderr());
     let mut pipes = [
@@ -49,9 +49,9 @@ pub fn is_unread() -> bool {
         .any(|pipe| pipe.revents().contains(PollFlags::ERR))
 }
 
-/// One JSON object a line on standard output.
+/// Progress as one JSON object a line on standard output.
 struct Json {
-    /// Set when nobody reads any more: that run must end, as one over ssh whose connection broke.
+    /// Set when there is no reader: the run must then end, as one over ssh whose connection broke.
     interrupted: Arc<AtomicBool>,
 }
 
@@ -66,9 +66,9 @@ impl Progress for Json {
     }
 }
 
-/// Plain lines.
+/// Progress as plain lines on standard error.
 struct Plain {
-    /// Set when nobody reads any more.
+    /// Set when there is no reader.
     interrupted: Arc<AtomicBool>,
 }
 
@@ -82,7 +82,7 @@ impl Progress for Plain {
     }
 }
 
-/// Plain lines above one line that moves.
+/// Progress as plain lines above one moving line.
 #[derive(Default)]
 struct Terminal {
     trial: String,
@@ -138,7 +138,7 @@ impl Progress for Terminal {
             );
             let width = 79;
             let shown: String = line.chars().take(width).collect();
-            // A terminal that is gone has hung up: that signal ends the run.
+            // A closed terminal has sent SIGHUP, which ends the run.
             let _ = write!(io::stderr(), "\r\x1b[K{shown}");
         }
     }
@@ -194,7 +194,7 @@ fn lines(event: &Event) -> Option<String> {
     }
 }
 
-/// `45 s`, `3 min 20 s`, `2 h 05 min`.
+/// A duration in words: `45 s`, `3 min 20 s`, `2 h 05 min`.
 pub fn in_words(time: Duration) -> String {
     let seconds = time.as_secs_f64().round() as u64;
     match seconds {

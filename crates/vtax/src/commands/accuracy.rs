@@ -1,4 +1,4 @@
-//! `vtax accuracy`: how right charge-back is.
+//! `vtax accuracy`: the accuracy of charge-back.
 
 use super::{json, plan, run, testbed};
 use crate::Outcome;
@@ -21,7 +21,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     let mut progress = progress::choose(arguments.json, &signals);
     let untraced = match &arguments.at {
         Place::Local => why_not_traced(),
-        // Emulated hosts have all that tracing needs.
+        // Emulated hosts have all prerequisites of tracing.
         Place::Testbed(_) => None,
         Place::Ssh(_) => {
             return Err("a study of charge-back runs locally or in a testbed; \

@@ -1,4 +1,4 @@
-//! `vtax actor`: what another host's vtax starts here through ssh.
+//! `vtax actor`: the process that another host's vtax starts here through ssh.
 
 use crate::Outcome;
 use std::sync::Arc;

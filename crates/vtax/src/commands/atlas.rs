@@ -1,4 +1,4 @@
-//! `vtax atlas`: the papers' figures, published beside ours.
+//! `vtax atlas`: the figures of papers, each as published and as measured by vtax.
 
 use super::NothingCounts;
 use crate::Outcome;
@@ -56,8 +56,8 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     }
 }
 
-/// Runs each plan that has no whole run, by the command that anybody would give, and says how long it took; names those
-/// that failed. One that fails leaves the others.
+/// Runs each plan without a complete run, by the command that a user would enter, and reports its duration. Returns the
+/// names of the plans that failed; the other plans still run.
 fn run_missing<'a>(
     arguments: &AtlasArgs,
     catalogue: &'a Catalogue,
@@ -80,7 +80,7 @@ fn run_missing<'a>(
         let ended = follow(&words, &signals);
         signals.check()?;
         match ended {
-            // One of which nothing counts has its results too.
+            // A run with no trial that counts has results too.
             Ok(status)
                 if status.success() || status.code() == Some(i32::from(NothingCounts::EXIT)) =>
             {
@@ -109,8 +109,8 @@ fn words(arguments: &AtlasArgs, folders: &Folders<'_>, name: &str, plan: &Plan) 
     )
 }
 
-/// Runs vtax with these arguments, and hands a request to stop on, once: in a process group of its
-/// own, since a terminal would ask it a second time, which ends a run without its clean-up.
+/// Runs vtax with these arguments, and forwards a request to stop, once. The child has a process group of its own: a
+/// terminal would send it a second request, which ends a run without its clean-up.
 fn follow(words: &[String], signals: &Signals) -> io::Result<ExitStatus> {
     let mut child = Command::new("/proc/self/exe")
         .args(words)
@@ -125,7 +125,7 @@ fn follow(words: &[String], signals: &Signals) -> io::Result<ExitStatus> {
             asked = true;
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             if let Some(pid) = pid {
-                // One that has just ended needs no signal.
+                // A child that has just ended needs no signal.
                 let _ = kill_process(pid, Signal::TERM);
             }
         }

@@ -1,4 +1,5 @@
-//! `vtax top`, `vtax charge`, `vtax cap`, `vtax exporter`, `vtax web`: what guests cost their host.
+//! `vtax top`, `vtax charge`, `vtax cap`, `vtax exporter`, `vtax share`, `vtax web`: the costs of guests for their
+//! host.
 
 use crate::Outcome;
 use crate::cli::{
@@ -64,7 +65,8 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
     )?)
 }
 
-/// The directory of the journal of `vtax cap` below the state directory: a run that starts meanwhile undoes the lab's journal.
+/// The directory of the journal of `vtax cap` below the state directory. It is separate from the lab's journal, which a
+/// run undoes when it starts.
 pub const CAP: &str = "cap";
 
 pub fn cap(arguments: &CapArgs) -> Outcome {

@@ -1,4 +1,4 @@
-//! `vtax doctor`: what this host can run and measure.
+//! `vtax doctor`: the platforms that this host can run, and the quantities that it can measure.
 
 use crate::Outcome;
 use crate::cli::DoctorArgs;
@@ -37,7 +37,8 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     }
 }
 
-/// What starts the emulated host that `--at` calls so; its images are built once, by root.
+/// Describes the emulator and the image of the testbed with this `--at` name. An error where there is no image: root
+/// builds it once.
 fn testbed(name: &str) -> Result<String, HostError> {
     let Ok(Place::Testbed(hypervisor)) = name.parse() else {
         return Err(HostError::Other(format!("{name} is no emulated host")));

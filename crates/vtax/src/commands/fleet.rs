@@ -89,7 +89,7 @@ pub fn merge(arguments: &MergeArgs) -> Outcome {
     tell(&collected, false)
 }
 
-/// Reports what was collected.
+/// Prints the notes and reports of collected results.
 fn tell(collected: &Collected, json: bool) -> Outcome {
     for line in &collected.notes {
         note(line);
@@ -119,7 +119,7 @@ fn tell(collected: &Collected, json: bool) -> Outcome {
     .into())
 }
 
-/// Runs what this machine is to run of a shard, as `vtax run`.
+/// Runs the part of a shard that this machine runs, as `vtax run`.
 pub fn shard(arguments: &ShardArgs) -> Outcome {
     let workdir = WorkDir::read(&arguments.workdir)?;
     let boot = boot(&Roots::host())?;

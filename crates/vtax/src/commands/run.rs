@@ -31,7 +31,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, arguments.treatment)?;
     let results = arguments.results(&plan.name);
-    // What another vtax puts together is judged there.
+    // The vtax that merges partial results judges them.
     let is_whole =
         shard.is_none() && arguments.treatment.is_none() && arguments.place_name.is_none();
     let signals = Signals::install()?;
@@ -106,7 +106,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         return failed.map_or(Ok(()), |failed| Err(failed.into()));
     }
     let analysis = if arguments.json {
-        // Whoever reads JSON lines reads analysis.json too.
+        // Programs that read JSON lines read analysis.json too.
         report::write(std::slice::from_ref(&results))?.1
     } else {
         report::show(std::slice::from_ref(&results))?
@@ -120,7 +120,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     Ok(())
 }
 
-/// What of a plan a run is.
+/// The part of a plan that one run executes.
 #[derive(Debug, Default)]
 pub struct Share {
     /// Only these blocks.
@@ -129,7 +129,7 @@ pub struct Share {
     pub waits: bool,
 }
 
-/// Runs a plan on this host, or in emulated ones on it. `command` is what of vtax does.
+/// Runs a plan on this host, or in emulated hosts on it. `command` is the vtax command that runs it.
 pub fn run_here(
     planned: Planned<'_>,
     command: &str,
@@ -155,7 +155,7 @@ pub fn run_here(
         vtax_testbed::watch();
     }
     let place = arguments.place_name.clone();
-    // The frequencies of an emulated host are words alone until something makes it that fast.
+    // The frequencies of an emulated host have no effect unless this adjusts its speed to them.
     let speed = match arguments.emulated {
         true => Speed::start(&Roots::host())?,
         false => None,
@@ -180,7 +180,7 @@ pub fn run_here(
 /// The treatments that are to run: all, or one of them, once.
 ///
 /// # Errors
-/// When there is none of that number.
+/// When there is no treatment with that number.
 pub fn narrowed(
     plan: &mut Plan,
     mut treatments: Vec<PlannedTreatment>,
@@ -197,7 +197,7 @@ pub fn narrowed(
     Ok(vec![treatments.swap_remove(number)])
 }
 
-/// The arguments that the other vtax needs too.
+/// The arguments that are also passed to the other vtax.
 pub fn forwarded(arguments: &PlanRunArgs, shard: Option<&Shard>) -> Vec<String> {
     let quick = arguments.quick.then(|| "--quick".to_owned());
     let shard = shard.map(|shard| format!("--shard={shard}"));
@@ -211,7 +211,7 @@ pub fn restore(arguments: &RestoreArgs) -> Outcome {
     if cap.exists() {
         match run::restore(&cap, arguments.forget) {
             Ok(limits) => restored.extend(limits),
-            // It holds guests still, and restores their limits when it ends.
+            // The running `vtax cap` still limits guests, and restores their limits when it ends.
             Err(LabError::Host(HostError::Busy { what, .. })) => note(&format!("vtax: {what}")),
             Err(error) => return Err(error.into()),
         }

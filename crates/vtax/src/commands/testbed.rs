@@ -124,7 +124,7 @@ fn remove(part: TestbedPart) -> Outcome {
 fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(path, false, &catalogue)?;
-    // Of a random name, and its parent is nobody else's.
+    // The directory has a random name, and no other user can replace it.
     let scratch = tempfile::Builder::new()
         .prefix("vtax-guard-")
         .tempdir()
@@ -150,7 +150,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let ended = inside.run(&signals, progress.as_mut());
     drop(progress);
     let found = ended.and_then(|_| Counts::of(&ResultsDir::open(&directory)?));
-    // Only counts are wanted of it.
+    // Only the counts of the run are used.
     drop(scratch);
     let found = found?;
     end_with_reader()?;
@@ -191,12 +191,12 @@ pub struct Inside<'a> {
     pub hypervisor: Hypervisor,
     /// The file of the testbed's settings.
     pub settings: Option<&'a Path>,
-    /// What of vtax runs the plan.
+    /// The vtax command that runs the plan.
     pub command: &'a str,
     pub planned: Planned<'a>,
     pub results: PathBuf,
     pub shard: Option<Shard>,
-    /// Hosts at the same time.
+    /// The number of emulated hosts at the same time.
     pub jobs: Option<usize>,
 }
 
@@ -232,7 +232,7 @@ impl Inside<'_> {
     }
 }
 
-/// In a deterministic testbed each treatment runs once: what is repeated is the same again.
+/// In a deterministic testbed each treatment runs once: a repetition would give the same results.
 pub fn leave_out_repetitions(
     plan: &mut Plan,
     arguments: &PlanRunArgs,
