@@ -124,22 +124,32 @@ pub struct DoctorArgs {
 #[derive(Debug, Subcommand)]
 pub enum PlanCommand {
     /// Check a plan; print its treatments, the number of trials and the expected time.
-    Check {
-        /// The plan, a TOML file.
-        plan: PathBuf,
-        /// Use the quick profile.
-        #[arg(long)]
-        quick: bool,
-        /// Print one JSON document: the treatments, trials and expected seconds.
-        #[arg(long)]
-        json: bool,
-    },
+    Check(PlanCheckArgs),
     /// Print everything that a plan can set or vary.
     Keys {
         /// Print one JSON document: the parameters of every trial, platform and workload.
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct PlanCheckArgs {
+    /// The plan, a TOML file.
+    pub plan: PathBuf,
+    /// Use the quick profile.
+    #[arg(long)]
+    pub quick: bool,
+    /// Results of the same plan: print how many blocks each comparison needs for an interval of the wanted width. Several
+    /// shards of one run are read together.
+    #[arg(long, value_name = "DIR")]
+    pub results: Vec<PathBuf>,
+    /// The wanted half width of each ratio's interval, in percent.
+    #[arg(long, value_name = "PCT", default_value = "5", value_parser = percent, requires = "results")]
+    pub width: f64,
+    /// Print one JSON document: the treatments, trials and expected seconds, and with --results the blocks needed.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -241,6 +251,9 @@ pub struct ReportArgs {
     /// Results directories; several shards of one plan are read together.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
+    /// Print the variance of headline metrics by level, and the recommended repetitions, too.
+    #[arg(long)]
+    pub variance: bool,
     /// Print one JSON document, the analysis, instead of the table.
     #[arg(long)]
     pub json: bool,
@@ -672,6 +685,14 @@ fn label(text: &str) -> Result<(String, String), ValueError> {
         return Err(ValueError::LabelValue(named));
     }
     Ok((named, value.to_owned()))
+}
+
+/// Parses a half width in percent as a share of 1.
+fn percent(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.trim_end_matches([' ', '%']).parse().ok();
+    let is_width = |percent: &f64| (0.01..=1000.0).contains(percent);
+    let width = number.filter(is_width).map(|percent| percent / 100.0);
+    width.ok_or_else(|| "a width is 0.01 to 1000 percent, such as 5".to_owned())
 }
 
 fn watts(text: &str) -> Result<f64, ValueError> {

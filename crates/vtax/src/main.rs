@@ -39,9 +39,7 @@ fn main() -> ExitCode {
     }
     let outcome = match command {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
-        Command::Plan(PlanCommand::Check { plan, quick, json }) => {
-            commands::plan::check(&plan, quick, json)
-        }
+        Command::Plan(PlanCommand::Check(arguments)) => commands::plan::check(&arguments),
         Command::Plan(PlanCommand::Keys { json }) => commands::plan::keys(json),
         Command::Run(arguments) if arguments.on.on.is_some() => commands::fleet::run(&arguments),
         Command::Run(arguments) => commands::run::run(arguments),

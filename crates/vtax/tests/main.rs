@@ -26,6 +26,7 @@ mod mutations;
 mod page_names;
 mod places;
 mod pool;
+mod precision;
 mod prometheus;
 mod push;
 mod remote_machine;

@@ -10,6 +10,7 @@ pub mod image;
 pub mod load;
 pub mod meter;
 pub mod plan;
+pub mod precision;
 pub mod report;
 pub mod run;
 pub mod testbed;

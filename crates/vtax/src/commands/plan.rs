@@ -1,7 +1,8 @@
 //! `vtax plan`: what a plan comes to, and what plans can say.
 
-use super::json;
+use super::{json, precision};
 use crate::Outcome;
+use crate::cli::PlanCheckArgs;
 use crate::output::outln;
 use crate::progress::in_words;
 use serde_json::{Value, json};
@@ -55,10 +56,18 @@ fn other_kind(path: &Path, text: &str) -> Option<&'static str> {
     }
 }
 
-pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
+pub fn check(arguments: &PlanCheckArgs) -> Outcome {
+    let (path, quick, as_json) = (&arguments.plan, arguments.quick, arguments.json);
     let text = text_of(path)?;
     if density::Plan::is_meant(&text) {
         let plan = density::Plan::read(&path.display().to_string(), &text, quick)?;
+        if !arguments.results.is_empty() {
+            return Err(format!(
+                "{} is a plan of climbs, which have no blocks to compare: --results is for plans of `vtax run`",
+                path.display()
+            )
+            .into());
+        }
         return show_density(&plan, as_json);
     }
     let catalogue = Catalogue::standard();
@@ -67,8 +76,13 @@ pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
     let is_fixed = plan.stop == StopRule::Fixed;
     let trials = all.len() * plan.repetitions as usize;
     let time = plan.expected_time(&all, &catalogue);
+    let precision = match arguments.results.is_empty() {
+        true => None,
+        false => Some(precision::estimate(arguments, &plan, &all, &catalogue)?),
+    };
     if as_json {
         return json(&json!({
+            "precision": precision,
             "name": plan.name,
             "description": plan.description,
             "quick": plan.is_quick,
@@ -97,7 +111,10 @@ pub fn check(path: &Path, quick: bool, as_json: bool) -> Outcome {
         counted(trials, "trial"),
         in_words(time)
     )?;
-    Ok(())
+    match (&precision, arguments.results.first()) {
+        (Some(found), Some(at)) => precision::print(found, &plan, all.len(), at),
+        _ => Ok(()),
+    }
 }
 
 /// What is said of a treatment whose baseline the plan does not contain.
@@ -161,8 +178,10 @@ pub fn keys(as_json: bool) -> Outcome {
             json!({"kind": platform.kind(), "parameters": parameters})
         });
         let workloads = catalogue.workloads.iter().map(|workload| {
-            let parameters = documents(workload.about().parameters);
-            json!({"kind": workload.kind(), "summary": workload.about().summary, "parameters": parameters})
+            let about = workload.about();
+            let parameters = documents(about.parameters);
+            let definition = documents(about.definition);
+            json!({"kind": about.kind, "summary": about.summary, "parameters": parameters, "definition": definition})
         });
         return json(&json!({
             "settings": documents(&catalogue.shared),
@@ -182,7 +201,7 @@ pub fn keys(as_json: bool) -> Outcome {
             workload.kind(),
             workload.about().summary
         )?;
-        print(workload.about().parameters)?;
+        print(&[workload.about().definition, workload.about().parameters].concat())?;
     }
     Ok(())
 }

@@ -30,7 +30,12 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
         let (_, analysis) = read(&arguments.results)?;
         return json(&analysis);
     }
-    show(&arguments.results).map(drop)
+    let analysis = show(&arguments.results)?;
+    if arguments.variance {
+        let is_terminal = io::stdout().is_terminal();
+        out!("{}", terminal::variance(&analysis, width(), is_terminal))?;
+    }
+    Ok(())
 }
 
 /// Writes the report and prints the table, its sentences and the report's path.
@@ -49,7 +54,7 @@ pub fn write(directories: &[PathBuf]) -> Result<(PathBuf, Analysis), Box<dyn Err
     Ok((path, analysis))
 }
 
-fn read(directories: &[PathBuf]) -> Result<(ResultsDir, Analysis), Box<dyn Error>> {
+pub(super) fn read(directories: &[PathBuf]) -> Result<(ResultsDir, Analysis), Box<dyn Error>> {
     let shards: Vec<ResultsDir> = directories
         .iter()
         .map(|path| ResultsDir::open(path))
