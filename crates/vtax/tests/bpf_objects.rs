@@ -1,4 +1,4 @@
-//! The committed BPF objects are what the pinned compiler makes of their sources.
+//! The committed BPF objects are equal to the output of the pinned compiler for their sources.
 
 use std::fs;
 use std::path::Path;

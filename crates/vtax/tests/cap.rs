@@ -1,4 +1,4 @@
-//! `vtax cap` on this machine: two containers of equal shares, one of which others send datagrams to.
+//! `vtax cap` on this machine: two containers of equal shares, one of which receives datagrams from a client.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,10 +20,10 @@ use vtax_observe::guests::Hierarchy;
 use vtax_testkit::containers::{Container, Group, Setting};
 use vtax_testkit::skip;
 
-/// In processors.
+/// The quota of each container, in processors.
 const SHARE: f64 = 0.3;
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Ended(Child);
 
 impl Ended {
@@ -42,12 +42,12 @@ impl Drop for Ended {
     }
 }
 
-/// The containers, each with a process that takes what it gets, and a quota of [`SHARE`].
+/// The containers, each with a process that uses all the time that it gets, and a quota of [`SHARE`].
 struct Two {
     setting: Setting,
-    /// Ended before their groups go.
+    /// Killed before their control groups are removed.
     burners: Vec<Ended>,
-    /// v1's `cpu`, where it is mounted apart.
+    /// The groups in cgroup v1's `cpu` hierarchy, where it is mounted separately.
     _beside: Vec<Group>,
     quotas: Vec<PathBuf>,
     names: Vec<String>,
@@ -111,10 +111,10 @@ impl Two {
         self.quotas.iter().map(read).collect()
     }
 
-    /// What `work` gives while the first container is sent datagrams, some fifty thousand a second.
+    /// The result of `work`, which runs while the first container receives about fifty thousand datagrams a second.
     fn while_sent_to<T>(&self, work: impl FnOnce() -> T) -> T {
         let bind = || UdpSocket::bind("0.0.0.0:9999").unwrap();
-        // Nobody reads: what does not fit is dropped when all of the host's work is done.
+        // The socket is never read: the kernel drops datagrams that do not fit, after all of the host's work for them.
         let _receiver = self.setting.containers[0].namespace.within(bind);
         let over = AtomicBool::new(false);
         let send = || {
@@ -136,7 +136,7 @@ impl Two {
         })
     }
 
-    /// What each of the two used in the last `count` intervals on average, in processors, while they are held.
+    /// The mean use of each container in the last `count` intervals of a cap, in processors.
     fn used(&self, state: &Path, arguments: &[&str], count: usize) -> Vec<f64> {
         let output = finish(vtax(state).args(["cap", "--json"]).args(arguments), true);
         let lines: Vec<Value> = output
@@ -171,7 +171,7 @@ fn of_two_guests_of_equal_shares_neither_gets_more_for_what_others_send_it() {
         "datagrams must cost the host something: {by_quota:?}"
     );
     for used in by_share {
-        // Other programs of this machine may take time away, but nothing may give more.
+        // Other programs of this machine may use some of the time, but no guest may exceed its share.
         assert!((0.9..1.05).contains(&(used / SHARE)), "{used} of {SHARE}");
     }
 }
@@ -194,11 +194,11 @@ fn a_cap_that_was_killed_leaves_no_limit_behind() {
         assert!(began.elapsed() < Duration::from_secs(20), "nothing was set");
         std::thread::sleep(Duration::from_millis(20));
     }
-    // A second one would set other limits.
+    // A second `vtax cap` would set other limits, and is refused.
     let refused = finish(vtax(state.path()).args(["cap", "--count", "1"]), false);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("vtax cap"), "{said}");
-    // It still holds them.
+    // The running `vtax cap` still limits the guests.
     finish(vtax(state.path()).arg("restore"), true);
     assert_ne!(two.quotas()[0], before[0]);
     cap.0.kill().unwrap();
@@ -212,7 +212,7 @@ fn a_cap_that_was_killed_leaves_no_limit_behind() {
     );
 }
 
-/// Starts a cap of the first container, until its limit is in force.
+/// Starts a cap of the first container, and waits until its limit is in force.
 fn capped(two: &Two, state: &Path) -> Ended {
     let before = two.quotas();
     let share = format!("{}=0.05", two.names[0]);
@@ -232,7 +232,7 @@ fn capped(two: &Two, state: &Path) -> Ended {
     cap
 }
 
-/// Ends it with SIGTERM; what it said.
+/// Ends a cap with SIGTERM, and returns its standard error.
 fn end(mut cap: Ended) -> String {
     rustix::process::kill_process(
         rustix::process::Pid::from_child(&cap.0),
@@ -245,7 +245,7 @@ fn end(mut cap: Ended) -> String {
     said
 }
 
-/// The first container's control group ends, and another is made at its path with this limit.
+/// Ends the first container's control group, and creates another at its path with this limit.
 fn make_anew(two: &mut Two, limit: &str) {
     two.burners.remove(0);
     let container = &mut two.setting.containers[0];
@@ -301,7 +301,7 @@ fn a_group_that_is_made_anew_after_a_cap_was_killed_keeps_its_limit() {
         said.contains("not restored:") && said.contains("made anew"),
         "{said}"
     );
-    // It is said once.
+    // The message is printed once.
     let restored = finish(vtax(state.path()).arg("restore"), true);
     let said = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(said.contains("nothing to restore"), "{said}");
@@ -346,7 +346,7 @@ fn who_is_named_and_was_never_held_is_an_error() {
     assert!(said.contains("no guest called nobody was held"), "{said}");
 }
 
-/// Where a container's group is in a hierarchy.
+/// The path of a container's group in a hierarchy.
 trait Placed {
     fn path(&self, mounted: &Path) -> PathBuf;
 }

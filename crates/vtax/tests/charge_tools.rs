@@ -60,7 +60,7 @@ fn top_shows_a_guest_and_rows_that_add_up() {
 fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
     let name = unique("unprivileged");
     let _guest = Guest::start(&name);
-    // Where nobody may read and execute it.
+    // A directory whose files any user may read and execute.
     let directory = tempfile::tempdir_in("/tmp").unwrap();
     let open = |path: &Path| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -103,7 +103,7 @@ fn a_hostile_name_cannot_draw_on_the_terminal_or_widen_the_table() {
     }
 }
 
-/// Time that a hypervisor below has taken from this machine, in seconds.
+/// The time that a hypervisor below has taken from this machine, in seconds.
 fn stolen() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap();
     let ticks = stat.split_ascii_whitespace().nth(8).unwrap();
@@ -133,8 +133,8 @@ fn records_add_up_to_what_was_measured() {
         wanted.map(|record| number(&record["cpu_seconds"])).sum()
     };
     let sum = of(&|_| true);
-    // Kernels book stolen time on the task that it was stolen from, which the measured total leaves
-    // out; and sources may be a tick apart for each processor.
+    // Kernels book stolen time on the task that it was stolen from, but the measured total excludes it. The sources may
+    // also differ by a tick for each processor.
     let slack = measured * 0.01 + 0.1 + stolen;
     assert!(
         (sum - measured).abs() <= slack,
@@ -160,7 +160,7 @@ fn a_bill_that_is_stopped_has_the_interval_so_far() {
         .unwrap();
     let mut out = BufReader::new(child.0.stdout.take().unwrap());
     let mut names = String::new();
-    // Written once the first interval has begun.
+    // The line is written when the first interval has begun.
     out.read_line(&mut names).unwrap();
     assert!(
         names.contains("cpu_seconds") && names.contains("energy_joules"),
@@ -422,16 +422,16 @@ impl Terminal {
         String::from_utf8_lossy(&self.seen.lock().unwrap()).into_owned()
     }
 
-    /// The lines of the last whole frame, without what colours them.
+    /// The lines of the last whole frame, without escape sequences.
     fn frame(&self) -> Option<Vec<String>> {
         let seen = self.seen();
-        // Its last line begins with J; a frame without is not there whole.
+        // The last line of a frame ends with J; a frame without it is incomplete.
         let is_whole = |frame: &&str| frame.contains("\x1b[J") && frame.ends_with("\x1b[0m");
         let frame = seen.rsplit("\x1b[H").find(is_whole)?;
         let plain = ["\x1b[0m", "\x1b[2m", "\x1b[7m", "\x1b[K", "\x1b[J"]
             .into_iter()
             .fold(frame.to_owned(), |text, code| text.replace(code, ""));
-        // The terminal's own driver adds a carriage return to each line's end.
+        // The terminal driver adds a carriage return at the end of each line.
         let lines = plain.split("\r\n").map(|line| line.trim_end_matches('\r'));
         Some(lines.map(str::to_owned).collect())
     }

@@ -1,4 +1,4 @@
-//! What every command has in common: pipes whose reader goes, JSON, exit codes, numbers in words.
+//! The behaviour that all commands share: closed pipes, JSON, exit codes, numbers in words.
 
 use crate::support::{can_run_trials, finish, in_order, vtax};
 #[allow(dead_code, reason = "the state of the host is for tests of runs")]
@@ -34,7 +34,7 @@ const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\nsample_ms =
 
 const SIGPIPE: i32 = 13;
 
-/// A state directory, a plan and an empty cache in one place.
+/// A directory for state, with plans and an empty cache.
 fn work() -> tempfile::TempDir {
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), PLAN).unwrap();
@@ -52,7 +52,7 @@ fn command(work: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs with standard output, or that and standard error, into a pipe that nobody reads.
+/// Runs a command with standard output, or also standard error, as a pipe without a reader.
 fn unread(mut command: Command, also_stderr: bool) -> Output {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -95,7 +95,7 @@ fn commands_end_quietly_when_their_reader_goes() {
     }
 }
 
-/// A copy of committed results, which reports may be written into; its path.
+/// A writable copy of committed results; returns its path.
 fn finished_results(work: &Path) -> String {
     let kept = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -118,21 +118,21 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs with standard output on a device that takes nothing, as a full disk.
+/// Runs a command with standard output on a device that accepts no data, as on a full disk.
 fn full(mut command: Command) -> Output {
     let full = fs::OpenOptions::new().write(true).open("/dev/full");
     command.stdout(full.unwrap()).stderr(Stdio::piped());
     command.spawn().unwrap().wait_with_output().unwrap()
 }
 
-/// What is wrong with the end of a command whose output was refused.
+/// The deviation from the right end of a command whose output was refused; `None` where there is none.
 fn unrefused(output: &Output) -> Option<String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = said
         .lines()
         .filter(|line| line.contains("No space left"))
         .collect();
-    // With what was being written, not the kernel's words alone.
+    // The error contains the failed operation, not the kernel's message alone.
     let is_told = matches!(lines.as_slice(), [line] if line.starts_with("vtax: ") && !line.starts_with("vtax: No space"));
     let ends = output.status.code() == Some(1) && !said.contains("panicked");
     (!is_told || !ends).then(|| format!("{}: {said}", output.status))
@@ -215,7 +215,7 @@ fn a_run_ends_in_order_when_its_reader_goes() {
     ended_quietly(&unread(start(&[]), true), "run");
     let journal = fs::read_to_string(work.path().join("state/journal.jsonl")).unwrap();
     assert_eq!(journal, "");
-    // It goes on from there, and says one trial in the singular.
+    // The run continues there, and counts one trial in the singular.
     let output = finish(&mut start(&[]), true);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("single: 1 trial to run,"), "{said}");
@@ -429,7 +429,7 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
         let all: Vec<&str> = ["atlas"].iter().chain(arguments).copied().collect();
         command(work.path(), &all).output().unwrap()
     };
-    // There are no plans here, so that none of the figure's can run.
+    // There are no plans here, so that no plan of the figure can run.
     let made = atlas(&["cherkasova/fig-3"]);
     assert_eq!(made.status.code(), Some(1));
     let told = String::from_utf8(made.stderr).unwrap();

@@ -1,11 +1,11 @@
-//! The closing lines of `make test`, where nothing that was skipped or left out is counted as passed, and of `make demo`.
+//! The closing lines of `make test`, which counts no skipped or omitted test as passed, and of `make demo`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What cargo prints of three tests that passed, one of them without having done all.
+/// The output of cargo for three tests that passed, one of which skipped a part.
 const LOG: &str = "     Running unittests src/lib.rs (target/debug/deps/a-0123)
 
 running 3 tests
@@ -63,7 +63,7 @@ fn a_test_that_was_skipped_is_counted_as_skipped_with_its_reason() {
     assert_eq!(said.lines().filter(|found| *found == line).count(), 2);
 }
 
-/// A program in a directory that is this line of shell.
+/// A program in a directory whose script is this line of shell.
 fn program(directory: &Path, line: &str) -> PathBuf {
     let path = directory.join("program");
     fs::write(&path, format!("#!/bin/sh\n{line}\n")).unwrap();
@@ -71,7 +71,7 @@ fn program(directory: &Path, line: &str) -> PathBuf {
     path
 }
 
-/// Runs the script with a cargo that is this line of shell.
+/// Runs the script with a cargo whose script is this line of shell.
 fn with_cargo(line: &str) -> (Output, String) {
     with_arguments(&[], line)
 }

@@ -1,7 +1,7 @@
-//! Every TOML block of the documentation is taken by the reader that it is for.
+//! Every TOML block of the documentation is valid for the reader of its format.
 //!
-//! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for what goes into
-//! a plan, `density`, `testbed`, `nic`, `power-model`.
+//! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for a part of a plan,
+//! `density`, `testbed`, `nic`, `power-model`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use vtax_nic::config::Config;
 use vtax_observe::meter::Model;
 use vtax_testbed::Settings;
 
-/// A block: where it begins, the second word of its fence, what is in it.
+/// A block: its position, the second word of its fence, and its text.
 struct Block {
     place: String,
     reader: String,
@@ -54,7 +54,7 @@ fn blocks(page: &Path) -> Vec<Block> {
     found
 }
 
-/// A part of a plan with what else a plan needs.
+/// A part of a plan, completed with the other required parts.
 fn completed(part: &str) -> String {
     let mut plan = String::new();
     if !part.contains("name = \"whole\"") {

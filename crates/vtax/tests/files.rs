@@ -1,4 +1,4 @@
-//! Directories of other users that vtax works in: nothing outside of them is read, changed or removed.
+//! Directories of other users that vtax works in: files outside of them are not read, changed or removed.
 
 use crate::support::{finish, vtax};
 #[allow(dead_code, reason = "the state of the host is for tests of runs")]
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// Results that anybody may have made, and a private directory beside them.
+/// Results that any user may have written, and a private directory beside them.
 struct Work {
     folder: TempDir,
     results: PathBuf,

@@ -1,5 +1,5 @@
-//! Plans over many machines: a real Slurm of four nodes, one of which dies in the middle of a trial;
-//! machines behind an ssh; and everything that goes wrong before a trial.
+//! Plans over many machines: a real Slurm of four nodes, one of which dies in the middle of a trial; machines behind an
+//! ssh; and errors before the first trial.
 
 use crate::support::{can_run_trials, directories, finish, in_order, run, the_host, vtax};
 use rustix::process::{Pid, Signal, kill_process};
@@ -43,7 +43,7 @@ fn prepared(plan: &str) -> tempfile::TempDir {
     work
 }
 
-/// A directory for `PATH` with these scripts in it, before what there is.
+/// A value of `PATH` with a directory of these scripts first.
 fn path_with(work: &Path, scripts: &[(&str, &str)]) -> String {
     let bin = work.join("bin");
     fs::create_dir_all(&bin).unwrap();
@@ -77,7 +77,7 @@ fn analysis(work: &Path, results: &Path) -> Value {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// Every trial of the merged results is there, each block on one machine, and so it is in the tables.
+/// Checks that the merged results and their analysis have every trial, and each block on one machine.
 fn is_whole(work: &Path, trials: u64) -> Value {
     let found = analysis(work, &work.join("results"));
     assert_eq!(found["counts"]["pending"], 0, "{found}");
@@ -148,7 +148,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// A command on the machine that submits.
+    /// A command on the machine that submits jobs.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -165,7 +165,7 @@ impl Cluster {
         fs::read_to_string(file).unwrap().trim().to_owned()
     }
 
-    /// Processes that live in the cluster's network, with their command lines and environments.
+    /// The processes in the cluster's network, with their command lines and environments.
     fn processes(&self) -> Vec<(i32, String, String)> {
         let space = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
         let own = space(&self.unshare.id().to_string());
@@ -190,7 +190,7 @@ impl Cluster {
             .collect()
     }
 
-    /// What a machine that loses its power does: all that ran on it is gone at once.
+    /// Simulates a node that loses its power: all of its processes end at once.
     fn lose(&self, node: &str) {
         let daemon = format!("slurmd -D -N {node} ");
         let job = format!("SLURMD_NODENAME={node} ");
@@ -215,7 +215,7 @@ impl Cluster {
             .collect();
         assert!(doomed.len() >= 3, "{node}: {doomed:?}");
         doomed.iter().copied().for_each(end);
-        // Its control groups are this host's, which no power is taken from.
+        // The control groups of the node are on this host, and survive: they are removed here.
         let of_it = |path: &PathBuf| {
             let path = path.to_string_lossy();
             doomed
@@ -226,7 +226,7 @@ impl Cluster {
             let groups = directories(Path::new("/sys/fs/cgroup"));
             let left: Vec<PathBuf> = groups.into_iter().filter(of_it).collect();
             for group in left.iter().rev() {
-                // What still has a process goes the next time.
+                // A group that still has a process is removed in a later attempt.
                 let _ = fs::remove_dir(group);
             }
             left.is_empty().then_some(())
@@ -255,7 +255,7 @@ fn a_cluster() -> Cluster {
     Cluster::start().unwrap_or_else(|reason| skip!("no Slurm to run on: {reason}"))
 }
 
-/// The plan of a directory in 8 shards on a cluster.
+/// The command that runs the plan of a directory in 8 shards on a cluster.
 fn submission(cluster: &Cluster, work: &Path) -> Command {
     let mut command = cluster.command(Path::new(env!("CARGO_BIN_EXE_vtax")));
     command
@@ -268,7 +268,7 @@ fn submission(cluster: &Cluster, work: &Path) -> Command {
     command
 }
 
-/// Follows the plan to its end; the node n2 dies in the middle of a trial.
+/// Runs the plan to its end; the node n2 dies in the middle of a trial.
 fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
     let said = work.join("said");
     let mut follower = submission(cluster, work)
@@ -301,7 +301,7 @@ fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
         names.any(|name| name.contains(".partial-")).then_some(())
     });
     cluster.lose("n2");
-    // Slurm holds a requeued task back for a while.
+    // Slurm delays a requeued task for a while.
     let scontrol = Path::new("scontrol");
     let deadline = Instant::now() + most;
     let ended = loop {
@@ -342,12 +342,12 @@ fn slurm_loses_a_node_in_mid_trial_and_the_run_ends_whole() {
     assert_eq!(found["place"], "slurm");
     let machines = found["fleet"]["machines"].as_u64().unwrap();
     assert!((3..=4).contains(&machines), "{found}");
-    // The same command finds it finished, and starts nothing.
+    // The same command finds the run finished, and submits no job.
     let again = finish(&mut submission(&cluster, work.path()), true);
     assert!(!text(&again.stderr).contains("Slurm's job"), "{again:?}");
 }
 
-/// CPU time a request, whose scatter is small beside other work too.
+/// CPU time for each request, whose variation is small even beside other load.
 const STEADY: &str = r#"
 name = "steady"
 repetitions = 80
@@ -365,8 +365,8 @@ rate = 1000
 arrival = "constant"
 "#;
 
-/// One machine runs half of the blocks before the cluster runs all of them, and half after it, so that
-/// what drifts steadily is no difference.
+/// One machine runs half of the blocks before the cluster runs all of them, and half after it, so that a steady drift
+/// gives no difference.
 #[test(needs = [by_name_only()])]
 fn what_four_nodes_say_of_which_one_dies_one_machine_says_too() {
     let _host = the_host();
@@ -410,7 +410,7 @@ fn what_four_nodes_say_of_which_one_dies_one_machine_says_too() {
         })
         .collect();
     assert_eq!(differences.len(), 2);
-    // Of 20 such intervals one misses 1 by chance.
+    // By chance 1 of 20 such intervals misses the value.
     assert!(
         (differences.iter()).all(|[low, ratio, high]| {
             (*low..=*high).contains(&1.0) && ratio - low < 0.05 && high - ratio < 0.05
@@ -419,7 +419,7 @@ fn what_four_nodes_say_of_which_one_dies_one_machine_says_too() {
     );
 }
 
-/// Stands for ssh: reaches this host by every name but two.
+/// A stand-in for ssh: it reaches this host by every name but two.
 const SSH: &str = r#"
 while [ "$1" != -- ]; do shift; done
 host=$2
@@ -444,7 +444,7 @@ fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
     assert!(said.contains("Permission denied"), "{said}");
     is_whole(work.path(), 8);
     what_is_merged_by_hand(work.path());
-    // Without any machine the run says why, and what there is stays.
+    // Without any machine the run reports the reason, and existing results stay.
     fs::write(&hosts, "refuses\n").unwrap();
     let lost = prepared(PLAN);
     let all = finish(run_on(lost.path(), &engine).env("PATH", &path), false);
@@ -454,7 +454,7 @@ fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
     );
 }
 
-/// `vtax merge` of what the machines left, as it was and after damage of every kind.
+/// `vtax merge` of the machines' results, intact and after several kinds of damage.
 fn what_is_merged_by_hand(work: &Path) {
     let workdir = work.join("results.fleet");
     let shard = |number: u32| -> PathBuf {

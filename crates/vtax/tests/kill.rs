@@ -1,4 +1,4 @@
-//! `kill -9` at random moments: nothing is lost, nothing is doubled, the host is restored.
+//! `kill -9` of runs at random times: no trial is lost or run twice, and the host is restored.
 
 use crate::support::{
     HostState, can_run_trials, finish, note, record, recorded, run, the_host, vtax,
@@ -36,7 +36,8 @@ kind = "iperf3-receive"
 rate_mbit = 10
 "#;
 
-/// The finished trials that count, each with the bytes of its record: not those that were set aside, whose names have a dot.
+/// The finished trials that count, each with the bytes of its record. Trials that were set aside have a dot in their
+/// names, and are left out.
 fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(results.join("trials"))
         .into_iter()
@@ -55,7 +56,7 @@ fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test(needs = [root()])]
 fn a_process_and_a_control_group_that_a_run_leaves_are_seen() {
     let before = HostState::read();
-    // Its parent ends before it.
+    // The parent of the process ends before the process.
     let script = "setsid unshare --net sleep 61.7 > /dev/null 2>&1 & echo $$";
     let left = recorded(Command::new("sh").args(["-c", script]))
         .output()
@@ -96,7 +97,7 @@ fn what_was_there_before_is_not_taken_for_a_runs_though_a_run_gets_the_pid_in_it
     assert_eq!(news, [""; 0]);
 }
 
-/// What the plan sets, as it is now.
+/// The present value of the setting that the plan changes.
 fn huge_pages() -> Option<String> {
     fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()
 }
@@ -108,13 +109,13 @@ fn killed_twice_a_run_loses_nothing_and_leaves_nothing() {
 
 #[test(needs = [can_run_trials(), test_all("a minute: ten runs that are killed")])]
 fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
-    // A fixed seed of moments, spread over boot, measurement and teardown of every platform.
+    // Fixed times of kills, spread over boot, measurement and teardown of every platform.
     killed_a_run_loses_nothing(&[150, 700, 1100, 1900, 2600, 3300, 4100, 5200, 6400, 7700]);
 }
 
-/// Kills a run at each moment, in milliseconds, and finishes it.
+/// Kills a run after each time, in milliseconds, and then finishes it.
 fn killed_a_run_loses_nothing(moments: &[u64]) {
-    // Others' runs set what this one compares.
+    // Runs of other tests change the settings that this one compares.
     let _host = the_host();
     let work = tempfile::tempdir().unwrap();
     let plan = work.path().join("plan.toml");

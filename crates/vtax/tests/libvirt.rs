@@ -1,5 +1,5 @@
-//! Domains of libvirt: a real libvirtd in a network and mount namespace of its own, without a network of
-//! libvirt's, and emulated guests.
+//! Domains of libvirt: a real libvirtd in network and mount namespaces of its own, without a network of libvirt's, and
+//! emulated guests.
 
 use crate::support::{HostState, can_run_trials, finish, in_order, recorded, the_host, vtax};
 use std::fs;
@@ -30,7 +30,7 @@ kind = "iperf3-receive"
 rate_mbit = 20
 "#;
 
-/// A libvirtd and the namespaces that it lives in.
+/// A libvirtd and its namespaces.
 struct Libvirt {
     work: tempfile::TempDir,
     space: Child,
@@ -39,13 +39,13 @@ struct Libvirt {
 
 impl Drop for Libvirt {
     fn drop(&mut self) {
-        // Guests outlive their libvirtd.
+        // Guests survive their libvirtd.
         for name in String::from_utf8_lossy(&self.virsh(&["list", "--name"]).stdout).lines() {
             self.virsh(&["destroy", name]);
         }
         let _ = self.space.kill();
         let _ = self.space.wait();
-        // What libvirt made above its guests' control groups.
+        // The control groups that libvirt created above those of its guests.
         let _ = Command::new("sh")
             .args(["-c", "find /sys/fs/cgroup -depth -type d -path '*/machine/*' -exec rmdir {} + ; rmdir /sys/fs/cgroup/*/machine"])
             .stderr(Stdio::null())
@@ -139,7 +139,7 @@ impl Libvirt {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// The network namespace of libvirt, as nsenter takes it.
+    /// The network namespace of libvirt, as an argument of nsenter.
     fn network(&self) -> String {
         let children = sh(&format!("cat /proc/{0}/task/{0}/children", self.space.id()));
         format!("--net=/proc/{}/ns/net", children.trim())
@@ -149,7 +149,7 @@ impl Libvirt {
         self.work.path().join("results")
     }
 
-    /// `vtax run` beside libvirt.
+    /// `vtax run` in the network namespace of libvirt.
     fn run(&self, more: &str) -> Command {
         let plan = PLAN.replace("URI", &self.uri()).replace("MORE", more);
         let file = self.work.path().join("plan.toml");
@@ -170,7 +170,7 @@ impl Libvirt {
         command
     }
 
-    /// The command without what debuggers read, which would travel into an emulated guest for long.
+    /// The program without debug information, which takes long to copy into an emulated guest.
     fn program(&self) -> PathBuf {
         let small = self.work.path().join("vtax");
         if !small.exists() {
@@ -187,7 +187,7 @@ impl Libvirt {
 #[test(needs = [can_run_trials(), brought_by_test_all("libvirtd"), brought_by_test_all("virsh")])]
 fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kill() {
     let libvirt = Libvirt::start();
-    // The directories of domains are among what is compared.
+    // The comparison includes the directories of domains.
     let left = || libvirt.ask(&["list", "--all"]);
     let (host, before) = (HostState::read(), left());
     let output = libvirt.run("").output().unwrap();
@@ -204,7 +204,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
         assert!(trial.metrics["net.tx_bytes_per_second"].quantity.value > 1e5);
         assert!(trial.environment["libvirt.xml"].contains("<domain type='qemu'>"));
     }
-    // Killed while a domain runs, which no kernel ends: the journal does.
+    // The run is killed while a domain runs. The kernel does not end the domain; the journal does.
     fs::remove_dir_all(libvirt.results()).unwrap();
     let mut run = libvirt
         .run("")
@@ -227,7 +227,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
     host.assert_nothing_new("after a kill");
 }
 
-/// A domain with an sshd, as its owner would have it.
+/// A domain with an sshd, as in production.
 fn production(libvirt: &Libvirt) {
     let files = image::ensure(
         &image::Recipe::for_packages(&["openssh-server"]),
@@ -303,7 +303,7 @@ fn production(libvirt: &Libvirt) {
     }
 }
 
-/// The exporter tells the domain its own share, which `vtax share` reads inside.
+/// The exporter sends the domain its own share, which `vtax share` reads inside.
 fn is_told_its_share(libvirt: &Libvirt) {
     let work = libvirt.work.path();
     let mut exporter = vtax(&work.join("state"));
@@ -379,7 +379,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     let more = "libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"";
     let output = libvirt.run(more).output().unwrap();
     assert!(in_order(output.status), "{}", said(&output));
-    // It ran all the time: as many seconds went by for it as for us.
+    // The domain ran all the time: its uptime grew by the same number of seconds as the host's clock.
     let (inside_it, here) = (uptime() - began.0, began.1.elapsed().as_secs_f64());
     assert!((inside_it - here).abs() < 5.0, "{inside_it} s and {here} s");
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -402,7 +402,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     let cores = |name: &str| trial.metrics[name].quantity.value;
     assert!(cores("cpu.stage.vcpu") > 0.0 && cores("guest.cpu.cores") > 0.0);
     assert_eq!(trial.metrics["cpu.cores"].source, Source::Emulated);
-    // By ssh alone it is the same guest of this host, known by its UUID.
+    // By ssh alone the target is the same guest of this host, identified by its UUID.
     fs::remove_dir_all(libvirt.results()).unwrap();
     let mut run = libvirt.run("");
     let plan = libvirt.work.path().join("plan.toml");
@@ -425,7 +425,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     what_its_host_does_is_measured_there(&libvirt, trial.metrics["cpu.stage.vcpu"].quantity.value);
 }
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -435,7 +435,7 @@ impl Drop for Ended {
     }
 }
 
-/// The same target, whose host is one to log into.
+/// The same target, where vtax logs in to the target's host.
 fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     let path = libvirt.work.path().display().to_string();
     let config = format!(
@@ -479,7 +479,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
         (fact("host.guest"), fact("host.place")),
         ("web", "ssh:root@hypervisor")
     );
-    // As much as was measured here, as far as a busy machine lets two trials be alike.
+    // The same as measured on this host, within the variation between two trials on a busy machine.
     let there = &trial.metrics["cpu.stage.vcpu"];
     assert_eq!(there.source, Source::Emulated);
     let there = there.quantity.value;
@@ -493,7 +493,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     let samples = results.samples(trial.index).unwrap();
     let of_target = samples.load(|owner, _| owner == "target").unwrap();
     assert!(!of_target.is_empty());
-    // Its libvirt can be asked through the same login; of the host nothing is told then.
+    // The login also reaches the libvirt of that host; there are then no measurements of the host.
     let uri = format!("qemu+ssh://root@hypervisor/system?command={path}/bin/ssh");
     let _ = fs::remove_dir_all(libvirt.results());
     let mut run = libvirt.run("libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"");

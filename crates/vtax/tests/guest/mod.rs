@@ -1,4 +1,4 @@
-//! Guests for the tests of what charges them, and a client for what is served.
+//! Guests for the tests of charge-back, and a client for HTTP servers.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A process that looks like a Firecracker and uses some processor time, until dropped.
+/// A process that appears as a Firecracker guest and uses some processor time, until dropped.
 pub struct Guest(Child);
 
 impl Guest {
     pub fn start(name: &str) -> Self {
-        // Busy now and then: other tests run beside this one.
+        // Busy for a part of the time only: other tests run beside this one.
         let work = "while :; do i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; sleep 0.05; done";
         let child = Command::new("sh")
             .arg0("firecracker")
@@ -35,7 +35,7 @@ pub fn unique(name: &str) -> String {
     format!("{name}-{}", std::process::id())
 }
 
-/// A child that is killed when dropped, whatever the test's end.
+/// A child that is killed when dropped, also where the test fails.
 pub struct Running(pub Child);
 
 impl Drop for Running {
@@ -45,7 +45,7 @@ impl Drop for Running {
     }
 }
 
-/// A running exporter, which listens on a free port besides, and where that is.
+/// A running exporter that also listens on a free port, and its address there.
 pub fn exporter(arguments: &[&str]) -> (Running, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_vtax"))
         .args(["exporter", "--listen", "0"])
@@ -62,12 +62,12 @@ pub fn exporter(arguments: &[&str]) -> (Running, String) {
         .unwrap();
     let address = line.split("http://").nth(1).unwrap();
     let address = address.trim_end_matches("/metrics").to_owned();
-    // Somebody must read on.
+    // The pipe must be read further, so that the exporter does not block.
     std::thread::spawn(move || said.for_each(drop));
     (child, address)
 }
 
-/// The content of a page.
+/// The body of the response for a path.
 pub fn get(address: &str, path: &str, accept: &str) -> Result<String, String> {
     let stream = TcpStream::connect(address).map_err(|cause| format!("{address}: {cause}"))?;
     get_from(stream, path, accept)
@@ -109,7 +109,7 @@ fn unchunk(mut body: &str) -> Result<String, String> {
     }
 }
 
-/// Tries until it works; the last failure after half a minute.
+/// Tries until an attempt succeeds; panics with the last failure after half a minute.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {

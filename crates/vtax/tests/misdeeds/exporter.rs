@@ -1,4 +1,4 @@
-//! Clients of the exporter.
+//! Misbehaving clients of the exporter.
 
 use super::{any, bytes, commit};
 use crate::guest::{self, Guest, eventually, get};
@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 use vtax_report::stats::Random;
 
-/// What misbehaving clients say.
+/// The requests of misbehaving clients.
 pub const REQUESTS: [&str; 16] = [
     "GET /metrics HTTP/1.1\r\n",
     "GET /metrics HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
@@ -27,7 +27,7 @@ pub const REQUESTS: [&str; 16] = [
     "GET /metrics\r\n\r\n",
 ];
 
-/// Misbehaves as a client of HTTP; what it opens stays open in `held`.
+/// Misbehaves as an HTTP client; some connections stay open in `held`.
 pub fn speak(random: &mut Random, address: &str, held: &mut Vec<TcpStream>) {
     let Ok(mut stream) = TcpStream::connect(address) else {
         return;
@@ -41,7 +41,7 @@ pub fn speak(random: &mut Random, address: &str, held: &mut Vec<TcpStream>) {
     let wrote = match random.below(8) {
         0 => stream.write_all(&bytes(random, 2048)),
         1 => {
-            // A head without end.
+            // A request whose head has no end.
             let line = format!(
                 "X-{}: {}\r\n",
                 random.below(1000),
@@ -78,7 +78,7 @@ pub fn speak(random: &mut Random, address: &str, held: &mut Vec<TcpStream>) {
         return;
     }
     match random.below(4) {
-        // It leaves without a word, half, or after its answer; or stays.
+        // The client closes without reading, half closes, closes after a part of the response, or stays.
         0 => {}
         1 => {
             let _ = stream.shutdown(Shutdown::Write);
@@ -94,7 +94,7 @@ pub fn speak(random: &mut Random, address: &str, held: &mut Vec<TcpStream>) {
     }
 }
 
-/// How long a process pretends to be a guest: it is in two intervals at least.
+/// The time that a process poses as a guest: at least two intervals contain it.
 const PRETENDED: Duration = Duration::from_millis(1200);
 
 #[test(needs = [test_all("takes 21 s")])]
@@ -117,7 +117,7 @@ fn a_thousand_misdeeds_keep_no_scrape_out() {
             return;
         };
         if random.below(50) == 0 {
-            // A process that calls itself a guest, with a name of its choice.
+            // A process that poses as a guest, with a random name.
             let name = String::from_utf8_lossy(&bytes(random, 300)).replace('\0', "");
             pretenders.push((Instant::now(), Guest::start(&name)));
         }

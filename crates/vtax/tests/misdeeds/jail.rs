@@ -1,12 +1,12 @@
-//! What the threads of a running exporter can still do: by what the kernel says of them, and by system calls made in
-//! their place.
+//! The remaining privileges of the threads of a running exporter, from the kernel's status files and from system calls
+//! made in those threads.
 
 use crate::guest::{self, Guest, Running, eventually, get};
 use std::fs;
 use std::net::TcpListener;
 use vtax_testkit::skip;
 
-/// What keeps of root's capabilities: DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, PERFMON and BPF.
+/// The capabilities of root that the exporter keeps: DAC_READ_SEARCH, SYS_PTRACE, SYS_ADMIN, PERFMON and BPF.
 const READS_THE_HOST: u64 = 1 << 2 | 1 << 19 | 1 << 21 | 1 << 38 | 1 << 39;
 
 /// The threads of a process, with their names.
@@ -27,7 +27,7 @@ fn thread(process: u32, name: &str) -> i32 {
     found.unwrap_or_else(|| panic!("no {name}: {threads:?}")).0
 }
 
-/// Says what the kernel says: filtered, no new privileges, and of capabilities at most these.
+/// Asserts that the kernel reports a seccomp filter, no new privileges, and at most these capabilities.
 fn is_shut_in(process: u32, thread: i32, kept: u64) {
     let status = fs::read_to_string(format!("/proc/{process}/task/{thread}/status")).unwrap();
     let field = |name: &str| {
@@ -42,7 +42,7 @@ fn is_shut_in(process: u32, thread: i32, kept: u64) {
     }
 }
 
-/// An exporter that has been through a pass in its jail.
+/// An exporter that has made a pass in its jail.
 fn start(arguments: &[&str]) -> (Running, String, Guest) {
     let name = guest::unique("jail");
     let guest = Guest::start(&name);
@@ -77,7 +77,7 @@ mod taken_over {
         i64::from(libc::AT_FDCWD).cast_unsigned()
     }
 
-    /// What no thread has a use for.
+    /// Asserts that system calls which no thread needs are refused.
     fn finds_no_way_out(process: u32, thread: &Thread) {
         // Calls are really made in its place.
         assert_eq!(thread.call(libc::SYS_getpid, [0; 4]), i64::from(process));
@@ -186,7 +186,7 @@ mod taken_over {
             ],
         );
         drop(passes);
-        // It goes on as if nothing had been.
+        // The exporter still makes passes.
         let passes = |text: &str| {
             let line = text
                 .lines()
@@ -204,7 +204,7 @@ mod taken_over {
 
     #[test]
     fn a_thread_that_pushes_reaches_its_queue_and_its_server_and_nothing_else() {
-        // It takes connections and answers nobody.
+        // The server accepts connections and sends no response.
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
         let directory = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-//! A thousand random misdeeds, a seed each, against each program that serves strangers, beside a well-behaved
-//! neighbour at a steady rate: the neighbour loses at most 1 % of what it asks, and afterwards the program has
-//! as many descriptors open as before and at most 1 MiB more memory.
+//! A thousand random misdeeds, one for each seed, against each program that serves untrusted clients, while a
+//! well-behaved neighbour sends requests at a steady rate. At most 1 % of the neighbour's requests fail. Afterwards the
+//! program has as many descriptors open as before and at most 1 MiB more memory.
 
 #![allow(clippy::indexing_slicing, reason = "in a test, a failure is a panic")]
 
@@ -15,19 +15,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_report::stats::Random;
 
-/// Misdeeds against each program.
+/// The number of misdeeds against each program.
 const MISDEEDS: u64 = 1000;
 
-/// Of these, how many come before its footprint is taken: what it allocates once and keeps is there then.
+/// The number of misdeeds before the first footprint: afterwards the program has made its one-time allocations.
 const FIRST: u64 = 100;
 
-/// Between two.
+/// The pause between two misdeeds.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long a program may take until it has let go of everything.
+/// The time limit in which a program must release all resources.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a process holds.
+/// The resources of a process.
 #[derive(Debug, Clone, Copy)]
 struct Footprint {
     descriptors: usize,
@@ -45,12 +45,12 @@ impl Footprint {
         }
     }
 
-    /// Holds no more than before, when a connection of its neighbour may have been open.
+    /// Whether no more is held than before. A connection of the neighbour may have been open at that time.
     fn is_within(self, before: Self) -> bool {
         self.descriptors <= before.descriptors && self.resident_kib <= before.resident_kib + 1024
     }
 
-    /// That of a process with no connection but its neighbour's.
+    /// The footprint of a process with no connection but its neighbour's.
     fn settled(process: u32) -> Self {
         let mut last = Self::of(process);
         for _ in 0..PATIENCE.as_secs() {
@@ -65,8 +65,8 @@ impl Footprint {
     }
 }
 
-/// Commits them against a process, while the neighbour asks so many times a second; `asks` fails where it is not
-/// answered, and a misdeed without chance is to let go of all that it holds.
+/// Commits the misdeeds against a process, while the neighbour sends `rate` requests a second. `asks` fails where there
+/// is no right response. A call of `misdeed` with `None` releases all resources that it holds.
 fn commit(
     process: u32,
     rate: u32,
@@ -90,7 +90,7 @@ fn commit(
                 Instant::now().saturating_duration_since(due),
             )
         });
-        // Whatever ends this thread ends the neighbour's.
+        // The neighbour's thread ends when this thread ends, also by a panic.
         let _stop = Stop(&stop);
         let started = Instant::now();
         let mut before = None;
@@ -127,7 +127,7 @@ fn commit(
             failures.len()
         );
         assert!(
-            // Who misbehaves shares this machine's processors with it.
+            // The misbehaving clients share this machine's processors with the neighbour.
             late.as_secs_f64() < 0.1 * seconds + 2.0,
             "the neighbour is {late:?} behind its rate"
         );
@@ -151,7 +151,7 @@ fn is_alive(process: u32) -> bool {
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// One of them.
+/// A random item of a list.
 fn any<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[random.below(of.len())]
 }

@@ -1,4 +1,4 @@
-//! Clients of micro VMs, and guests that run what a stranger sends them.
+//! Misbehaving clients of micro VMs, and guests that execute code of untrusted senders.
 
 use super::exporter::speak;
 use super::{bytes, commit};
@@ -30,7 +30,7 @@ const FILL: [u8; 65] = {
     fill
 };
 
-/// A guest's serial port.
+/// Connects to a guest's serial port.
 fn serial(socket: &Path, guest: usize) -> std::io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -76,7 +76,7 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
         .to_owned();
     std::thread::spawn(move || said.for_each(drop));
 
-    // What a guest writes to its memory stays its own: each has written all of it.
+    // Writes of a guest reach its own memory only: each guest fills all of its memory.
     for guest in 1..GUESTS {
         let mut stream = serial(&socket, guest).unwrap();
         stream.write_all(&FILL).unwrap();
@@ -112,7 +112,7 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
         let other = 1 + random.below(GUESTS - 1);
         match random.below(8) {
             0 => {
-                // The guest runs it.
+                // The guest executes it.
                 let code: Vec<u8> = (0..64)
                     .map(|_| u8::try_from(random.below(256)).unwrap())
                     .collect();
@@ -122,7 +122,7 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
                 }
             }
             1 => {
-                // Nobody reads what it answers.
+                // The output is not read.
                 if let Ok(mut stream) = serial(&socket, other) {
                     let _ = stream.write_all(&vec![b'x'; random.below(1 << 16)]);
                     lines.push(stream);
