@@ -1,6 +1,6 @@
-//! Results and plans that were altered at random are refused or read: nothing panics, and no number is taken that
-//! cannot be. `TRIES=5000 cargo test -p vtax --test integration mutations` takes minutes; without it 1,000 plans and 200
-//! results are altered.
+//! Randomly altered results and plans are read or refused: no reader panics, and no impossible number is accepted.
+//! `TRIES=5000 cargo test -p vtax --test integration mutations` takes minutes; without it 1,000 plans and 200 results
+//! are altered.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ fn tries() -> u64 {
     std::env::var("TRIES").map_or(1000, |tries| tries.parse().unwrap())
 }
 
-/// What breaks readers of numbers, texts and nesting.
+/// Inputs that are hard for readers of numbers, texts and nesting.
 const FRAGMENTS: [&[u8]; 16] = [
     b"1e999",
     b"-1",
@@ -51,7 +51,7 @@ fn mutated(original: &[u8], random: &mut SplitMix64) -> Vec<u8> {
             }
             3 => bytes.truncate(at),
             4 => {
-                // In the place of a number, where one is near.
+                // Replaces the next number, where there is one.
                 let digits = |byte: &u8| byte.is_ascii_digit() || b".-+eE".contains(byte);
                 let begin = bytes[at..]
                     .iter()
@@ -88,7 +88,7 @@ fn copy(from: &Path, to: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// All that is done with a results directory; whether it was read.
+/// Reads, analyses and renders a results directory. Returns whether it was read.
 fn read_results(path: &Path, good: &Analysis) -> bool {
     let Ok(results) = ResultsDir::open(path) else {
         return false;
@@ -116,7 +116,7 @@ fn results_that_were_altered_at_random_are_read_or_refused() {
     let mut files = Vec::new();
     copy(&kept, &path, &mut files);
     files.sort();
-    // Each of them is read, analysed and rendered.
+    // Each altered directory is read, analysed and rendered.
     for seed in 0..tries() / 5 {
         let mut random = SplitMix64::new(seed);
         let file = &files[random.below(files.len())];
@@ -130,7 +130,7 @@ fn results_that_were_altered_at_random_are_read_or_refused() {
             Err(_) => panic!("try {seed} of {} panicked", file.display()),
         }
     }
-    // Both happen, or the alterations are of no use.
+    // Both outcomes must occur, or the alterations are of no use.
     assert!(read > 2 && refused > 2, "{read} read, {refused} refused");
 }
 

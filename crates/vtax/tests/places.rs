@@ -1,5 +1,5 @@
-//! The target's client on another machine: an sshd in namespaces of its own (network, mounts, processes
-//! and clock), behind a bridge in a network namespace that stands for this host's.
+//! The target's client on another machine: an sshd in namespaces of its own (network, mounts, processes and clock),
+//! behind a bridge in a network namespace that represents this host's.
 
 use crate::pool;
 use crate::support::{HostState, can_run_trials, finish, in_order, recorded, the_host, vtax};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Role, TrialOutcome};
 
-/// How far the other machine's monotonic clock is ahead, where the kernel has time namespaces.
+/// The lead of the other machine's monotonic clock in seconds, where the kernel has time namespaces.
 const AHEAD: f64 = 5000.0;
 
 const PLAN: &str = r#"
@@ -74,7 +74,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A process in namespaces of its own that says when it is ready, and its PID.
+/// Starts a process in namespaces of its own, waits until it is ready, and returns it with its PID.
 fn namespaces(options: &[&str], script: &str) -> (Child, u32) {
     let mut child = Command::new("unshare")
         .args(options)
@@ -96,7 +96,7 @@ fn namespaces(options: &[&str], script: &str) -> (Child, u32) {
 }
 
 impl Machines {
-    /// Both.
+    /// Starts both machines.
     fn start(plan: &str) -> Self {
         let turn = the_host();
         let work = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ impl Machines {
         machines
     }
 
-    /// The PID, on this machine, of what runs in the namespaces of a machine.
+    /// The PID on this machine of the process in the namespaces of a machine.
     fn inside(machine: &Child) -> u32 {
         let children = sh(&format!("cat /proc/{0}/task/{0}/children", machine.id()));
         children.trim().parse().unwrap()
@@ -185,7 +185,7 @@ impl Machines {
         ))
     }
 
-    /// The devices of the host, but for what the kernel finds out about them in its own time.
+    /// The network devices of the host, without the states that the kernel updates with a delay.
     fn links(&self) -> String {
         self.on_host(r#"ip -o link | sed -E "s/ state [A-Z]+//; s/NO-CARRIER,//""#)
     }
@@ -210,7 +210,7 @@ impl Machines {
             false
         });
         assert!(answered.join().unwrap(), "{}", self.sshd_said());
-        // What served that attempt is gone in a moment.
+        // The sshd process of that attempt ends in a moment.
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.processes().len() > 1 {
             assert!(Instant::now() < deadline, "{:?}", self.processes());
@@ -251,7 +251,7 @@ impl Machines {
         self.work.path().join("results")
     }
 
-    /// Everything of the other machine that an actor touches.
+    /// The files and processes of the other machine that an actor can change.
     fn other_machine(&self) -> BTreeSet<String> {
         let pid = Self::inside(&self.other);
         let root = format!("/proc/{pid}/root/var/tmp");
@@ -285,7 +285,7 @@ impl Machines {
         found.next().map(|(pid, _)| pid)
     }
 
-    /// Runs the plan to its end, which leaves nothing.
+    /// Runs the plan to its end, and asserts that nothing is left.
     fn run_whole(&self) {
         let found = self.found();
         let output = self.run().output().unwrap();
@@ -298,12 +298,12 @@ impl Machines {
         self.assert_as_found(&found, "after a run");
     }
 
-    /// Both machines as they are now.
+    /// The present state of both machines.
     fn found(&self) -> Found {
         (HostState::read(), self.links(), self.other_machine())
     }
 
-    /// Waits until both machines are as they were.
+    /// Waits until both machines have this earlier state.
     fn assert_as_found(&self, (host, links, other): &Found, when: &str) {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
@@ -409,7 +409,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
                 first + slack >= begin && last <= end + slack,
                 "{label}: {owner} {seen:?}"
             );
-            // Ten samples a second: the window is covered but for two of them at either end.
+            // Ten samples a second: the samples cover the window, except for two at either end.
             let two = 200_000_000;
             assert!(
                 first <= trial.window.0.0 + two && last + two >= trial.window.1.0,
@@ -430,7 +430,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
     let machines = Machines::start(&plan);
     let state = machines.work.path().join("state");
-    // What another test's kill left of a probe is not this one's.
+    // A probe may be left by a killed run of another test.
     finish(vtax(&state).arg("restore"), true);
     let found = machines.found();
     let mut seen = BTreeMap::new();
@@ -446,7 +446,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
         }
         seen = now;
     };
-    // A fixed seed of moments, spread over the actor's journey, boot, load and teardown.
+    // Fixed times of kills, spread over the start of the actor, boot, load and teardown.
     let moments = [100, 400, 700, 1000, 1300, 1700, 2200, 2900, 3700, 4600_u64];
     let start = || {
         machines
@@ -456,7 +456,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
             .spawn()
             .unwrap()
     };
-    // One trial is there from the first, to be kept.
+    // One trial is finished first, and must be kept.
     let mut run = start();
     let deadline = Instant::now() + Duration::from_secs(120);
     while finished(&machines.results()).is_empty() {
@@ -471,10 +471,10 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
         let mut run = start();
         std::thread::sleep(Duration::from_millis(moment));
         assert!(run.try_wait().unwrap().is_none(), "the plan is too short");
-        // nsenter has become vtax.
+        // nsenter has executed vtax in its place.
         run.kill().unwrap();
         run.wait().unwrap();
-        // What no process owns is undone at the next start.
+        // A change that no process owns is undone at the next start.
         finish(vtax(&state).arg("restore"), true);
         check(&format!("vtax killed after {moment} ms"));
     }
@@ -489,13 +489,13 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(10));
         };
         std::thread::sleep(Duration::from_millis(moment / 2));
-        // By turns the actor itself, and the ssh that leads to it.
+        // In turn the actor itself, and the ssh that leads to it.
         let victim = match number % 2 {
             0 => actor,
             _ => ssh_of(run.id()),
         };
         kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
-        // The run goes on with another actor.
+        // The run continues with another actor.
         let deadline = Instant::now() + Duration::from_secs(60);
         while machines.actor().is_none_or(|another| another == actor) {
             if run.try_wait().unwrap().is_some() {
@@ -523,7 +523,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     );
 }
 
-/// The ssh that a vtax talks to its actor through.
+/// The ssh through which a vtax reaches its actor.
 fn ssh_of(vtax: u32) -> i32 {
     let children = sh(&format!("cat /proc/{vtax}/task/*/children"));
     children
@@ -583,7 +583,7 @@ fn what_is_wrong_with_the_places_is_said_before_anything_boots() {
     );
 }
 
-/// The other machine as a target that was found: its servers there, the load here.
+/// The other machine as an existing target: the servers run there, the load runs here.
 const FOUND: &str = r#"
 name = "found"
 repetitions = 2
@@ -613,7 +613,7 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
     };
     let before = there();
     machines.run_whole();
-    // What a session there leaves goes a moment after it.
+    // Processes and files of a session there are removed shortly after it.
     let deadline = Instant::now() + Duration::from_secs(15);
     while there() != before && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
@@ -634,7 +634,7 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
         );
         assert!(!fact("guest.kernel").is_empty());
         assert!(trial.metrics.contains_key("guest.cpu.cores"));
-        // It is no guest of this host: what this host did says nothing of its costs.
+        // The target is not a guest of this host: measurements of this host say nothing about its costs.
         for metric in ["cpu.cores", "cpu.per_work", "energy.total", "power.mean"] {
             assert!(!trial.metrics.contains_key(metric), "{metric}");
         }
@@ -657,7 +657,7 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
         assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(20));
     }
-    // In the middle of a trial, its servers and all.
+    // The target is killed in the middle of a trial, with its servers.
     let actor = machines
         .processes()
         .into_iter()
@@ -721,7 +721,7 @@ fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
         FOUND.replace("http-rate\"\nrate = 200", "sysbench-oltp\""),
         &["scratch disk"],
     );
-    // Somebody else's key, since the last time.
+    // The machine has another key than at the last login.
     let path = machines.work.path();
     let bin = path.join("bin/ssh");
     let strict = fs::read_to_string(&bin).unwrap();
@@ -783,7 +783,7 @@ fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
     );
 }
 
-/// The other machine as a VM of a pool: the pool is a stand-in, whose address is this host's.
+/// The other machine as a VM of a pool. The pool is a stand-in with the address of this host.
 fn pooled(machines: &Machines, which: &str) -> pool::Pool {
     let network = format!("/proc/{}/ns/net", Machines::inside(&machines.host));
     let namespace = fs::File::open(network).unwrap();
@@ -802,7 +802,7 @@ fn pooled(machines: &Machines, which: &str) -> pool::Pool {
     pool
 }
 
-/// What is called of a VM that was there before: nothing that changes anything.
+/// The permitted calls for a VM that vtax did not create: none of these changes the pool.
 const LOOKS: [&str; 12] = [
     "session.login_with_password",
     "session.logout",
@@ -847,7 +847,8 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
         ("net.rx_bytes_per_second", 2e5, Source::Measured),
     ] {
         let metric = &trial.metrics[name];
-        // Two looks at the pool's clock are milliseconds off each on a busy machine, of a window of some seconds.
+        // Each of the two readings of the pool's clock may be off by milliseconds on a busy machine, in a window of
+        // some seconds.
         let off = (metric.quantity.value / expected - 1.0).abs();
         assert!(off < 0.02, "{name}: {:?}", metric.quantity);
         assert_eq!(metric.source, source, "{name}");
@@ -862,7 +863,7 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     assert_eq!(leaks, "", "the password is in a record");
     let is_of_pool = |why: &String| why.contains("clock moved") || why.contains("the VM moved");
     assert!(!trial.suspect.iter().any(is_of_pool), "{:?}", trial.suspect);
-    // A window of less than two of the pool's samples says nothing of processors, and the log says so.
+    // A window with less than two of the pool's samples gives no processor time, and the log reports it.
     fs::remove_dir_all(machines.results()).unwrap();
     pool.inside().step = 5;
     machines.run_whole();
@@ -893,7 +894,7 @@ fn a_clone_of_a_template_is_measured_and_removed_and_so_it_is_after_a_kill() {
     assert!(trial.environment["xenapi.vm"].starts_with("vtax-"));
     let vcpu = trial.metrics["cpu.stage.vcpu"].quantity.value;
     assert!((vcpu - 0.2).abs() < 1e-3, "{vcpu}");
-    // Killed while it runs, which no kernel here ends: the journal does.
+    // The run is killed while the VM runs. No kernel here ends the VM; the journal does.
     fs::remove_dir_all(machines.results()).unwrap();
     let mut run = machines
         .run()

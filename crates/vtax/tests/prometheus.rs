@@ -1,5 +1,5 @@
-//! What real tools of Prometheus say of the metrics, the rules and the dashboard's queries. Needs
-//! Debian's package `prometheus`, which brings promtool.
+//! Checks of the metrics, the rules and the dashboard's queries with the tools of Prometheus. Needs Debian's package
+//! `prometheus`, which contains promtool.
 
 use crate::guest::{Guest, Running, eventually, exporter, get, unique};
 use serde_json::Value;
@@ -106,7 +106,7 @@ fn a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboa
         rules.display()
     );
     std::fs::write(&config, text).unwrap();
-    // Prometheus does not say which port it got, so it cannot be given port 0.
+    // Prometheus does not report its port, so port 0 is of no use.
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -142,8 +142,8 @@ fn a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboa
         0 => Err("none yet".to_owned()),
         _ => Ok(()),
     });
-    // Series that this host may really lack: VM exits need KVM, and a hidden share is shown of
-    // guests with vCPU threads, which the stand-in has not.
+    // Series that may be absent on this host: VM exits need KVM, and the hidden share is that of guests with vCPU
+    // threads, which the stand-in lacks.
     let may_be_empty =
         |title: &str, query: &str| title == "VM exits" || query.contains("stage=\"vcpu\"");
     for (title, query) in queries() {
@@ -152,7 +152,7 @@ fn a_real_prometheus_scrapes_the_exporter_and_answers_every_query_of_the_dashboa
             _ => Ok(()),
         });
     }
-    // Recorded by the rules from live series.
+    // The rules recorded it from live series.
     eventually("the recorded sum", || {
         match ask("vtax:charged_cpu_seconds:sum")?.len() {
             1 => Ok(()),

@@ -1,5 +1,4 @@
-//! A real exporter pushes to a real Prometheus; both are killed in between. Needs Debian's package
-//! `prometheus`.
+//! A real exporter pushes to a real Prometheus; both are killed in the meantime. Needs Debian's package `prometheus`.
 
 use crate::guest::{Guest, Running, eventually, exporter, get, unique};
 use serde_json::Value;
@@ -28,7 +27,7 @@ fn prometheus(directory: &Path, address: &str) -> Running {
     server
 }
 
-/// Every value that was pushed of how many passes the exporter had made, in order.
+/// The pushed values of the exporter's count of passes, in order.
 fn passes(address: &str, name: &str) -> Result<Vec<u64>, String> {
     let query = format!("vtax_exporter_passes_total{{instance=\"{name}\"}}[10m]");
     let query: String = query.bytes().map(|byte| format!("%{byte:02X}")).collect();

@@ -1,5 +1,5 @@
-//! A machine that runs a plan for this one, and has been taken over: what it sends reaches nothing but the
-//! results, and no terminal.
+//! A machine that runs a plan for this one and is under an attacker's control: its output reaches only the results, and
+//! no terminal.
 
 use crate::support::run;
 #[allow(dead_code, reason = "the state of the host is for tests of runs here")]
@@ -25,7 +25,7 @@ kind = "native"
 kind = "idle"
 "#;
 
-/// Answers for the machine: files of the test's directory, chosen by what is asked.
+/// A stand-in for ssh that responds with files of the test's directory, selected by the remote command.
 const SSH: &str = r#"#!/bin/bash
 cd "$(dirname "$0")/.."
 printf '\033]0;TITLE\007complaint\n' >&2
@@ -41,7 +41,7 @@ case "${!#}" in
 esac
 "#;
 
-/// A machine that has run the plan and does as it should, in a directory.
+/// A well-behaved machine that has run the plan, in a directory.
 struct Machine {
     work: tempfile::TempDir,
     victim: PathBuf,
@@ -81,7 +81,7 @@ impl Machine {
         fs::write(self.path(file), answer).unwrap();
     }
 
-    /// A script that prints what its vtax says, before that of two trials.
+    /// Sets the script that prints the output of the machine's vtax. The events of two finished trials follow.
     fn says(&self, script: &str) {
         let finished = |index: u32| {
             format!(
@@ -100,7 +100,7 @@ impl Machine {
         self.answers(file, &[entries, &[0; 1024]].concat());
     }
 
-    /// Adds to what it packs.
+    /// Appends entries to an archive of the machine.
     fn adds(&self, file: &str, entries: &[u8]) {
         let mut archive = fs::read(self.path(file)).unwrap();
         archive.truncate(archive.len() - 1024);
@@ -112,7 +112,7 @@ impl Machine {
         self.path("results")
     }
 
-    /// `vtax run --at ssh:` of the plan there, and that nothing but its results was touched.
+    /// Executes `vtax run --at ssh:` of the plan on the machine, and asserts that only the results were touched.
     fn run(&self) -> Output {
         let paths = format!(
             "{}:{}",
@@ -150,7 +150,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What is below a directory and no directory.
+/// The entries below a directory that are not directories.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -171,7 +171,7 @@ fn packed(directory: &Path, below: &str) -> Vec<u8> {
     entries.collect::<Vec<_>>().concat()
 }
 
-/// Two trials of one treatment, as a run leaves them.
+/// Two trials of one treatment, in the form of a finished run.
 fn record(path: &Path) {
     let treatment = Treatment {
         label: "native · idle".to_owned(),

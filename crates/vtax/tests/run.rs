@@ -1,4 +1,4 @@
-//! Running plans as a user does: finished, resumed, sharded, elsewhere, twice at once, and wrong.
+//! Plans run by the command: finished, resumed, sharded, on another host, twice at once, and with errors.
 
 use crate::support::{HostState, can_run_trials, finish, recorded, run, the_host, vtax};
 use std::fs::{self, File};
@@ -41,7 +41,7 @@ fn trials(results: &Path) -> usize {
         .count()
 }
 
-/// A directory with the plan in it and the host to itself.
+/// A directory with the plan, and the lock of tests that need the host alone.
 fn prepared(plan: &str) -> (tempfile::TempDir, File) {
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), plan).unwrap();
@@ -105,7 +105,7 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
         true,
     );
     let analysis: serde_json::Value = serde_json::from_slice(&both.stdout).unwrap();
-    // Whether they count says how busy this host is.
+    // Whether trials count depends on the other load of this host.
     for treatment in analysis["treatments"].as_array().unwrap() {
         let trials = ["counted", "suspect"].map(|kind| treatment["counts"][kind].as_u64().unwrap());
         assert_eq!(trials.iter().sum::<u64>(), 2, "{analysis}");
@@ -115,7 +115,7 @@ fn shards_fill_their_own_directories_and_are_reported_together() {
 #[test(needs = [test_all("takes 7 s"), can_run_trials()])]
 fn the_same_plan_runs_on_another_host_through_ssh() {
     let (work, _host) = prepared(PLAN);
-    // An ssh that reaches this host: it drops its options and the host, and runs the line.
+    // A stand-in for ssh that reaches this host: it drops the options and the host, and executes the line.
     let bin = work.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let script = "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done\nshift 2\nexec sh -c \"$*\"\n";
@@ -206,7 +206,7 @@ rate = 6000
 
 #[test(needs = [can_run_trials(), brought_by_test_all("apache2")])]
 fn a_ramp_in_one_process_has_the_same_record_as_a_load_started_for_each_level() {
-    // Alone, the generator of http-rate ramps by itself; beside a twin, each level starts its own.
+    // Alone, the generator of http-rate runs the ramp in one process; beside a twin, each level starts a process.
     let plan = r#"
 name = "ramps"
 repetitions = 1
@@ -264,7 +264,7 @@ objective = "throughput <= 1Mbit/s"
         let phases = record["phases"].as_array().unwrap().iter();
         phases.map(phase).collect::<Vec<_>>()
     };
-    // 200 breaks it and is repeated; 400 follows, as the break was less than half a second ago.
+    // 200 misses the objective and is repeated; 400 follows, as the miss was less than half a second ago.
     let expected = [
         ("\"50.0 request/s\"", true),
         ("\"100 request/s\"", true),
@@ -277,7 +277,7 @@ objective = "throughput <= 1Mbit/s"
         let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, expected.map(|(name, _)| name), "{trial}");
         for ((name, kept), (_, expected)) in found.iter().zip(expected) {
-            // A broken level at which the generator was late, which a busy machine makes it, is not judged.
+            // A missed level at which the generator was late, as on a busy machine, is not judged.
             let is_unjudged = kept.is_none() && !expected;
             assert!(is_unjudged || *kept == Some(expected), "{trial}: {name}");
         }
@@ -389,7 +389,7 @@ rate_mbit = 50
     before.assert_nothing_new("after the run");
 }
 
-/// Two loads that iperf3 claims to have carried.
+/// Two loads of iperf3.
 const CARRIED: &str = r#"
 name = "claims"
 repetitions = 1
@@ -411,7 +411,7 @@ name = "udp"
 rate_mbit = 10
 "#;
 
-/// iperf3, whose client counts ten times the bytes.
+/// A stand-in for iperf3 whose client reports ten times the bytes.
 const MORE: &str = r#"#!/bin/sh
 case " $* " in
 *" --client "*) /mnt/iperf3 "$@" | sed -E 's/("bytes":[[:space:]]*[1-9][0-9]*)/\10/' ;;
@@ -419,7 +419,7 @@ case " $* " in
 esac
 "#;
 
-/// `$1` takes the place of iperf3 for what follows, and for nothing else on this machine.
+/// Replaces iperf3 by `$1` for the command that follows, and for no other process of this machine.
 const REPLACED: &str = r#"
 real=$(command -v iperf3) && mount -t tmpfs tmpfs /mnt && cp "$real" /mnt/iperf3 &&
 mount --bind "$1" "$real" && shift && exec "$@"
@@ -446,7 +446,7 @@ fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect(
         let results = at(&format!("{name}.results"));
         command.arg("--results").arg(&results);
         command.env("VTAX_STATE_DIR", at("state"));
-        // Whether a trial counts is not asked here: other programs on this machine make it suspect too.
+        // The test ignores whether a trial counts: other programs on this machine make trials suspect too.
         let said = text(&recorded(&mut command).output().unwrap().stderr);
         for trial in ["0000", "0001"] {
             let record = results.join("trials").join(trial).join("trial.json");

@@ -1,4 +1,4 @@
-//! What `make test-all` installs changes nothing but files: no service runs for it, now or after the next boot.
+//! `make test-all` installs files only: no service runs for it, now or after the next boot.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

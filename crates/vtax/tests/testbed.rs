@@ -1,5 +1,4 @@
-//! Plans in an emulated host, as a user runs them: the same numbers twice, and the same as those
-//! that are committed.
+//! Plans in an emulated host: two runs give the same numbers, and these are the committed ones.
 
 use crate::support::in_order;
 use std::fs;
@@ -28,7 +27,7 @@ fn repository(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Builds a part of testbeds if it is not there; the error where it cannot be built.
+/// Builds a part of testbeds where it is missing. An error where it cannot be built.
 fn built(part: &str) -> Result<(), String> {
     let built = vtax(&["testbed", "build", part]);
     let why = String::from_utf8_lossy(&built.stderr);
@@ -42,7 +41,7 @@ fn need(part: &str) {
     built(part).unwrap_or_else(|reason| skip!("{reason}"));
 }
 
-/// Whether there is the QEMU in which a run gives the same numbers again, built once: what fails takes long.
+/// Whether the QEMU whose runs repeat their numbers can be built. Tried once: a failed build takes long.
 fn is_exact() -> bool {
     static EXACT: LazyLock<bool> = LazyLock::new(|| {
         let qemu = built("qemu");
@@ -52,7 +51,7 @@ fn is_exact() -> bool {
     *EXACT
 }
 
-/// `vtax COMMAND PLAN --at PLACE`, the results in a directory.
+/// `vtax COMMAND PLAN --at PLACE`, with the results in a directory.
 fn run_at(place: &str, command: &[&str], plan: &Path, into: &Path) -> Output {
     let [plan, into] = [plan, into].map(|path| path.to_str().unwrap());
     vtax(&[command, &[plan, "--at", place, "--results", into]].concat())
@@ -63,11 +62,11 @@ fn succeeded(output: &Output) {
     assert!(in_order(output.status), "{said}");
 }
 
-/// Runs a plan twice at the same time, the second in another order and with its first seed alone, and demands that
-/// every metric and every sample is the same to the last bit: the results of the first, and how many metrics were
-/// compared. None are where the system's QEMU did the work (docs/testbed.md).
+/// Runs a plan twice at the same time, the second in another order and with its first seed alone, and asserts that
+/// every metric and every sample is equal to the last bit. Returns the results of the first, and the number of compared
+/// metrics. Nothing is compared where the system's QEMU ran the plan (docs/testbed.md).
 fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
-    // As long as the first: a plan of another length moves what is loaded after it.
+    // Both plans have the same length: another length would move the data that is loaded after the plan.
     let other = plan.replacen("\nseed = 5\n", "\nseed = 8\n", 1).replacen(
         "\nseeds = 2\n",
         "\nseeds = 1\n",
@@ -242,7 +241,7 @@ fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instruct
     });
     let ratio = |metric: usize| half[metric] / full[metric];
     assert!((1.7..2.3).contains(&ratio(0)), "CPU time × {}", ratio(0));
-    // iperf3 paces in blocks of 128 KiB: one more or less in the window is 5 %.
+    // iperf3 paces in blocks of 128 KiB: one block more or less in the window is 5 %.
     assert!((0.9..1.1).contains(&ratio(1)), "throughput × {}", ratio(1));
     assert!((0.8..1.2).contains(&ratio(2)), "cycles × {}", ratio(2));
 }
@@ -262,7 +261,7 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
     });
     let value = |trial: &Trial, name: &str| trial.metrics[name].quantity.value;
     let expected = 1600.0 / 2267.0;
-    // The processor does nothing else, so that work and the cycles for it take as much longer.
+    // The processor does no other work, so that the time for the work grows by this ratio.
     let pace = value(&fast, "cpu.per_work") / value(&slow, "cpu.per_work");
     assert!((pace / expected - 1.0).abs() < 0.03, "pace × {pace}");
     let cycles = value(&slow, "model.cycles_per_work") / value(&fast, "model.cycles_per_work");
@@ -271,7 +270,7 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
         "cycles for the work × {cycles}"
     );
     assert!(value(&slow, "model.power") < 0.8 * value(&fast, "model.power"));
-    // From the kernel's own statistics, which know ticks of 10 ms.
+    // From the kernel's own statistics, in ticks of 10 ms.
     assert!(value(&fast, "frequency.2267_mhz") > 0.98);
     assert!(value(&slow, "frequency.1600_mhz") > 0.98);
     for trial in [&fast, &slow] {
@@ -305,10 +304,11 @@ fn two_guests_together_are_charged_what_each_is_charged_alone() {
     let containers = &study.platforms[0];
     let sum = |method| containers.compare_sum(method).unwrap();
     let (traced, counted) = (sum(Method::Traced), sum(Method::Counted));
-    // Long enough, they are within 1 % and 5 %; a wrong owner of packets moves them by tens.
+    // In long runs the sums are within 1 % and 5 %; a wrong owner of packets changes the sums by tens of percent.
     assert!((0.95..1.05).contains(&traced), "traced {traced}");
     assert!((0.88..1.12).contains(&counted), "counted {counted}");
-    // Where the large files' packets are others' soft interrupts, the small guest would pay them.
+    // If soft interrupts of the large files' packets were charged to the wrong guest, the small guest would pay for
+    // these.
     let small = containers.compare("small", Method::Traced).ratio().unwrap();
     assert!((0.95..1.05).contains(&small), "small {small}");
     let softirq = |guest: &str| {
@@ -319,7 +319,7 @@ fn two_guests_together_are_charged_what_each_is_charged_alone() {
     assert!(softirq("small") > 0 && softirq("large") > softirq("small"));
 }
 
-/// What a shell in the testbed says to a script, on its console, until the script powers it off.
+/// The console output of a shell in the testbed that executes a script, until the script powers it off.
 fn in_shell(hypervisor: &str, script: &str) -> String {
     let mut shell = Command::new(env!("CARGO_BIN_EXE_vtax"))
         .args(["testbed", "shell", hypervisor])
@@ -333,7 +333,8 @@ fn in_shell(hypervisor: &str, script: &str) -> String {
     for line in BufReader::new(shell.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         if line.contains("poweroff ends it") {
-            // As a file: what a shell runs may read the console as well. Line by line: Xen's drops what comes fast.
+            // The script goes into a file: its commands may read the console as well. Lines are sent with pauses: Xen's
+            // console drops fast input.
             for line in format!("cat >/run/s <<'END'\n{script}\nEND\n. /run/s").lines() {
                 writeln!(into, "{line}").unwrap();
                 if hypervisor == "xen" {
@@ -358,7 +359,7 @@ fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
     );
 }
 
-/// A domain that computes, held to a fifth of a processor by its cap; and by one that is killed.
+/// A domain that computes and is limited to a fifth of a processor by its cap; then a killed `vtax cap`.
 const XEN_CAP: &str = r#"
 echo +cpu >/sys/fs/cgroup/cgroup.subtree_control
 cat >/run/p.toml <<'PLAN'
@@ -416,9 +417,8 @@ fn a_domain_is_held_to_its_share_by_its_cap_which_is_restored_after_kill_9_too()
     assert!((0.1..0.21).contains(&mean), "{mean}: {said}");
 }
 
-/// A guest on a tap, the NIC between them leaving the frames to vhost-net: pings, and what the NIC
-/// says of itself, while nothing is held, while all is, after the back end was killed, and while
-/// nothing is held again.
+/// A guest on a tap, with the NIC between, which leaves the frames to vhost-net. The script prints pings and the NIC's
+/// statistics, without holds, with holds, after a kill of the back end, and again without holds.
 const KERNEL_PATH: &str = r#"
 ip tuntap add tap0 mode tap vnet_hdr
 ip address add 10.91.0.1/24 dev tap0
@@ -469,7 +469,7 @@ fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
         let found = said.lines().find_map(|line| line.strip_prefix(of));
         found.unwrap_or_else(|| panic!("{of}: {said}"))
     };
-    // Milliseconds there and back, of 20 that all came back.
+    // The round-trip time in milliseconds, of 20 pings that were all answered.
     let rtt = |of: &str| {
         let line = line(&format!("{of} PING "));
         assert!(line.contains("20 packets received"), "{of}: {line}");
@@ -483,11 +483,11 @@ fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
         answer["stats"][0].clone()
     };
     let count = |of: &str, what: &str| stats(of)[what].as_u64().unwrap();
-    // Nobody asks the NIC: its descriptors are not in between.
+    // Without holds the NIC's descriptors are not in the path.
     assert!(rtt("off") < 0.5, "{said}");
     assert_eq!((count("off", "rx_calls"), count("off", "kicks")), (0, 0));
     for of in ["held", "again"] {
-        // A call and a kick are held for a budget of 1 ms each.
+        // A call and a kick are each held for a budget of 1 ms.
         assert!((1.5..3.0).contains(&rtt(of)), "{of}: {said}");
         assert!(count(of, "rx_calls") > 15, "{of}: {said}");
         let longest = stats(of)["hold_ns"]["max"].as_u64().unwrap();

@@ -1,4 +1,4 @@
-//! Every test that `docs/threat-model.md` names as holding a line of it exists.
+//! Every test that `docs/threat-model.md` names exists.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn every_test_that_the_threat_model_names_exists() {
         .collect();
     assert!(tests.len() > 40, "{tests:?}");
     for test in tests {
-        // Its attributes are what lies between it and the end of the item before it.
+        // The attributes of a function are the text between the end of the item before it and the function.
         let attributes = |at: usize| code[..at].rsplit(['{', '}']).next().unwrap_or("");
         let function = format!("fn {test}(");
         let mut named = code.match_indices(&function);

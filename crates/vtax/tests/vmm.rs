@@ -1,5 +1,5 @@
-//! Plans whose guests are Firecracker's and Cloud Hypervisor's, with a stand-in for the VMM that lets
-//! QEMU boot them: a run from its beginning to its end, with `kill -9` in between.
+//! Plans with guests of Firecracker and Cloud Hypervisor, where a stand-in for the VMM lets QEMU boot these: whole runs
+//! with `kill -9` in between.
 
 use crate::support::{HostState, can_run_trials, finish, run, the_host, vtax};
 use serde_json::Value;
@@ -61,7 +61,7 @@ fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
     finish(vtax(&state).args(["image", "build"]), true);
     let before = HostState::read();
 
-    // While a cell is made, while a guest boots, and while one is measured.
+    // During the creation of a cell, the boot of a guest, and a measurement.
     for moment in [700, 3000, 9000] {
         let mut run = run(&state, &file, &results)
             .stdout(Stdio::null())

@@ -1,5 +1,5 @@
-//! Pools of XenServer and XCP-ng. No real one is at hand: the stand-in of `pool/` is asked by the vendor's
-//! own Python SDK, and by vtax where something is wrong. Trials with it are in `tests/places.rs`.
+//! Pools of XenServer and XCP-ng. The tests have no real pool: the vendor's own Python SDK uses the stand-in of
+//! `pool/`, and vtax uses it in cases of error. Trials with it are in `tests/places.rs`.
 
 use crate::pool;
 use crate::pool::Pool;
@@ -11,7 +11,7 @@ use vtax_host::settings::{Level, Settings};
 use vtax_host::xenapi;
 use vtax_lab::plan::Catalogue;
 
-/// What the SDK is to see.
+/// A script that checks the stand-in with the SDK.
 const SDK: &str = r#"
 import os, sys, urllib.request, xml.etree.ElementTree as ElementTree
 import XenAPI
@@ -164,7 +164,7 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
             &["xenapi.ca", "no certificate in it"],
         ),
         (
-            // The certificate is for the address alone.
+            // The certificate names the address alone.
             xenapi::Access {
                 host: format!("localhost:{}", pool.address.port()),
                 ..good.clone()
@@ -254,7 +254,7 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
             assert!(said.contains(part), "{part}: {said}");
         }
     }
-    // No VM but one of ours is ever removed, whatever a journal says.
+    // Only VMs that vtax created are ever removed, whatever a journal contains.
     let logged_in = xenapi::Pool::log_in(&good).unwrap();
     let refused = logged_in.end("web").unwrap_err().to_string();
     assert!(refused.contains("never stopped"), "{refused}");

@@ -1,4 +1,4 @@
-//! Front ends and drivers of the virtual NIC.
+//! Misbehaving front ends and drivers of the virtual NIC.
 
 use super::{any, bytes, commit};
 use rustix::event::{EventfdFlags, eventfd};
@@ -18,7 +18,7 @@ use vtax_nic_driver::nic::{Layout, Nic, Options};
 use vtax_nic_driver::session::{Session, message};
 use vtax_report::stats::Random;
 
-/// The frames of the well-behaved in a second.
+/// The frames of the well-behaved port in a second.
 const RATE: u32 = 500;
 
 fn frame(number: u32) -> Vec<u8> {
@@ -41,7 +41,7 @@ fn options(random: &mut Random) -> Options {
     options
 }
 
-/// A driver's misdeeds, or a front end's, on a port that is set up.
+/// Commits a misdeed of a driver or a front end, on a port that is set up.
 fn misbehave(random: &mut Random, nic: &mut Nic, peer: Option<&mut Nic>) {
     let kind = random.below(6);
     if let Some(peer) = peer {
@@ -50,11 +50,11 @@ fn misbehave(random: &mut Random, nic: &mut Nic, peer: Option<&mut Nic>) {
     match kind {
         0 | 1 => any(random, &DriverFault::ALL).inject(nic),
         2 => {
-            // The session may be over already.
+            // The session may have ended.
             let _ = any(random, &BadMessage::ALL).send(nic);
         }
         3 => {
-            // A ring full of anything.
+            // A ring with random descriptors.
             let memory = &nic.memory;
             for pair in &mut nic.pairs {
                 for queue in [&mut pair.tx, &mut pair.rx] {
@@ -96,7 +96,7 @@ fn misbehave(random: &mut Random, nic: &mut Nic, peer: Option<&mut Nic>) {
     }
 }
 
-/// Nonsense on the socket of a port.
+/// Sends nonsense on the socket of a port.
 fn speak(random: &mut Random, socket: &Path) {
     let Ok(session) = Session::connect(socket) else {
         return;
@@ -188,7 +188,7 @@ fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
             _ => {
                 let peer = options(random);
                 let mut peer = backend.connect("b0", peer).ok();
-                // A port that still lets go of the one before takes the next a moment later.
+                // A port that still releases its earlier session accepts the next one a moment later.
                 tried += 1;
                 if let Ok(mut nic) = backend.connect("a0", options(random)) {
                     connected += 1;
@@ -200,6 +200,6 @@ fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
             held.clear();
         }
     });
-    // A suite that could not get in would prove nothing.
+    // Most connections must succeed, or the test shows nothing.
     assert!(connected * 2 > tried, "{connected} of {tried} got in");
 }

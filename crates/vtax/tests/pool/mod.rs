@@ -1,6 +1,6 @@
-//! A stand-in for a pool of XenServer or XCP-ng, as far as vtax and the tests call it: JSON-RPC and XML-RPC
-//! over https, and `/rrd_updates`. What it does is what the vendor's documents say; the vendor's own SDK is
-//! content with it (`tests/xenapi.rs`). It is no pool: nothing runs in it.
+//! A stand-in for a pool of XenServer or XCP-ng, limited to the calls of vtax and the tests: JSON-RPC and XML-RPC over
+//! https, and `/rrd_updates`. Its behaviour follows the vendor's documents, and the vendor's own SDK accepts it
+//! (`tests/xenapi.rs`). No VM runs in it.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub const LOGIN: (&str, &str) = ("root", "secret");
-/// The most rows that a host has of one step.
+/// The largest number of rows that a host keeps for one step.
 const ROWS: u64 = 120;
 const NOTHING: &str = "OpaqueRef:NULL";
 
@@ -30,7 +30,7 @@ pub struct Pool {
     inside: Arc<Mutex<Inside>>,
 }
 
-/// What it has.
+/// The state of the pool.
 pub struct Inside {
     /// Every object by its reference: its class and its record.
     objects: BTreeMap<String, (String, Map<String, Value>)>,
@@ -39,14 +39,14 @@ pub struct Inside {
     pub calls: Vec<String>,
     /// Seconds between two rows.
     pub step: u64,
-    /// What every row says: class, UUID, name, value.
+    /// The columns of every row: class, UUID, name, value.
     pub counted: Vec<(String, String, String, f64)>,
-    /// The address that the tools of VMs tell.
+    /// The address that the tools of VMs report.
     guest: String,
     made: u32,
 }
 
-/// Why a call fails: a code, and what it is about.
+/// The reason why a call fails: a code and its arguments.
 type Refusal = Vec<String>;
 
 fn refuse<T>(parts: &[&str]) -> Result<T, Refusal> {
@@ -54,11 +54,11 @@ fn refuse<T>(parts: &[&str]) -> Result<T, Refusal> {
 }
 
 impl Pool {
-    /// A pool of one host, at this address in a network namespace (or this one's); `None` without openssl,
-    /// which makes its certificate.
+    /// A pool of one host, at this address in a network namespace, or in the present one. Panics without openssl, which
+    /// creates its certificate.
     pub fn start(folder: &Path, at: &str, namespace: Option<fs::File>) -> Self {
         let path = |name: &str| folder.join(name);
-        // As a host's own certificate is: it signs itself, and is no authority.
+        // Like a host's own certificate, it is self-signed and not an authority.
         let config = format!(
             "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n\
              [name]\nCN = xcp\n[more]\nsubjectAltName = IP:{at}\n"
@@ -116,7 +116,7 @@ impl Pool {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (server, config) = (server.clone(), Arc::clone(&config));
-                // Whoever goes away in the middle is no concern of ours.
+                // A connection that breaks is not an error of the test.
                 std::thread::spawn(move || server.serve(stream, config).ok());
             }
         });
@@ -132,7 +132,7 @@ impl Pool {
         self.folder.join(name)
     }
 
-    /// The lines of a plan that lead to it.
+    /// The lines of a plan that select this pool.
     pub fn lines(&self) -> String {
         format!(
             "kind = \"xenapi\"\nxenapi.host = \"{}\"\nxenapi.login = {:?}\nxenapi.ca = {:?}",
@@ -142,7 +142,7 @@ impl Pool {
         )
     }
 
-    /// The names of the VMs that are no templates.
+    /// The names of the VMs, without templates and Domain 0.
     pub fn vms(&self) -> Vec<String> {
         let inside = self.inside();
         let vms = inside.objects.values().filter(|(class, vm)| {
@@ -151,7 +151,7 @@ impl Pool {
         vms.map(|(_, vm)| text(&vm["name_label"])).collect()
     }
 
-    /// All that it has but sessions, to compare before and after.
+    /// All objects except sessions and guest metrics, for a comparison.
     pub fn objects(&self) -> BTreeMap<String, (String, Map<String, Value>)> {
         let mut objects = self.inside().objects.clone();
         objects.retain(|_, (class, _)| class != "session" && class != "VM_guest_metrics");
@@ -273,7 +273,7 @@ impl Pool {
         let last = now() / step * step;
         let first = (start / step * step + step).max(last.saturating_sub((ROWS - 1) * step));
         let mut rows = String::new();
-        // The newest first.
+        // The newest row first.
         for number in 0..=(last.saturating_sub(first) / step) {
             rows += &format!("<row><t>{}</t>", last - number * step);
             rows.extend(
@@ -298,7 +298,7 @@ impl Pool {
 }
 
 impl Inside {
-    /// One host with Domain 0, two VMs of one name each, two of the same name, one that is off, and a template.
+    /// One host with Domain 0, two VMs with unique names, two VMs with the same name, a halted VM, and a template.
     fn new(address: &str) -> Self {
         let mut inside = Self {
             objects: BTreeMap::new(),
@@ -373,7 +373,7 @@ impl Inside {
         reference
     }
 
-    /// A VM with a disk and a drive without one.
+    /// A VM with a disk and an empty CD drive.
     fn vm(&mut self, name: &str, state: &str, host: &str) -> String {
         let metrics = self.add("VM_guest_metrics", json!({"networks": {}}));
         let vm = self.add(
@@ -396,7 +396,7 @@ impl Inside {
         record.insert(field.to_owned(), value);
     }
 
-    /// From now on the tools of all VMs tell this address.
+    /// Sets the address that the tools of all VMs report.
     pub fn tell(&mut self, address: &str) {
         self.guest = address.to_owned();
         for (class, record) in self.objects.values_mut() {
@@ -547,7 +547,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// What is between the tags of a name.
+/// The texts between the tags of a name.
 fn between<'a>(text: &'a str, name: &str) -> impl Iterator<Item = String> + use<'a> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = text;
@@ -559,7 +559,7 @@ fn between<'a>(text: &'a str, name: &str) -> impl Iterator<Item = String> + use<
     })
 }
 
-/// An argument: no call here takes lists.
+/// An argument of a call; no call here takes lists.
 fn scalar(value: &str) -> Value {
     let plain = |kind: &str| between(value, kind).next();
     if let Some(flag) = plain("boolean") {

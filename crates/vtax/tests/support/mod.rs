@@ -1,4 +1,4 @@
-//! What the command's tests share: running it, and seeing whether the host is as it was found.
+//! Shared by the tests of the command: starting it, and comparing the state of the host.
 
 use rustix::process::{Pid, WaitOptions, getpid, getsid, set_child_subreaper, waitpid};
 use std::collections::BTreeSet;
@@ -33,7 +33,7 @@ pub fn in_order(status: ExitStatus) -> bool {
     matches!(status.code(), Some(0 | 3))
 }
 
-/// Runs to the end; panics with everything that was printed where the exit is not as wanted.
+/// Runs a command to its end; panics with its whole output where the exit status is not the expected one.
 pub fn finish(command: &mut Command, success: bool) -> Output {
     let output = command.output().expect("vtax starts");
     assert_eq!(
@@ -47,7 +47,7 @@ pub fn finish(command: &mut Command, success: bool) -> Output {
     output
 }
 
-/// What trials need.
+/// The needs of trials.
 pub fn can_run_trials() -> Need {
     let programs = [
         "mmdebstrap",
@@ -60,17 +60,17 @@ pub fn can_run_trials() -> Need {
     Need::all([root()].into_iter().chain(programs.map(program)))
 }
 
-/// The turn of a test whose runs change the host, or that another's runs would disturb.
+/// The lock of a test whose runs change the host, or that runs of other tests would disturb.
 pub fn the_host() -> File {
     alone("host")
 }
 
-/// What vtax has on the host, to compare before and after. Of what came since, only what runs of this test made counts:
-/// others on this machine log in, run vtax, make networks at the same time.
+/// The processes and objects of vtax on the host, for a comparison. Of new ones only those of this test's runs count:
+/// other users of this machine log in, run vtax and create networks at the same time.
 #[derive(Debug)]
 pub struct HostState(BTreeSet<String>);
 
-/// How long what has been ended may take to be gone.
+/// The time limit in which ended processes and objects must disappear.
 const GOING: Duration = Duration::from_secs(15);
 
 impl HostState {
@@ -81,7 +81,7 @@ impl HostState {
         let in_another_network = |pid: &u32| {
             let space =
                 |pid: &str| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.st_ino());
-            // One that has ended has no network.
+            // A process that has ended has no network.
             space(&pid.to_string()).is_ok_and(|its| its != space("self").unwrap())
         };
         for pid in own.iter().filter(|pid| in_another_network(pid)) {
@@ -97,7 +97,7 @@ impl HostState {
             let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
             names.collect()
         };
-        // The holder of a cell is the number in the name of its port.
+        // The name of a cell's port contains the PID of its holder.
         let links = names("/sys/class/net").into_iter().filter(|name| {
             let holder = name.strip_prefix("vtax").and_then(|rest| rest.parse().ok());
             holder.is_some_and(|holder: u32| {
@@ -116,17 +116,18 @@ impl HostState {
         Self(found)
     }
 
-    /// What runs of this test made since. What was there before is theirs whose PID a run of this test got again.
+    /// The objects that runs of this test created since. An object that existed before belongs to an earlier process,
+    /// even where a run of this test has the same PID.
     pub fn news(&self) -> Vec<String> {
         let now = Self::read().0;
         let came = now.difference(&self.0);
-        // A process or a port was looked up among the descendants of this test.
+        // Processes and ports were selected among the descendants of this test.
         let is_found = |name: &str| !name.contains("vtax-") || name.starts_with("process ");
         let own = came.filter(|name| is_found(name) || is_own(name));
         own.cloned().collect()
     }
 
-    /// Waits until nothing is left of what came since.
+    /// Waits until no new process or object is left.
     pub fn assert_nothing_new(&self, when: &str) {
         let deadline = Instant::now() + GOING;
         loop {
@@ -140,8 +141,8 @@ impl HostState {
     }
 }
 
-/// Makes what a run leaves behind a child of this process and not of the machine's first, and reaps daemons among it:
-/// libvirt waits 40 s for each that has ended and was not reaped.
+/// Makes orphans of a run children of this process rather than of the machine's init, and reaps daemons among these:
+/// libvirt waits 40 s for each daemon that has ended and was not reaped.
 fn adopt_orphans() {
     static REAPER: OnceLock<()> = OnceLock::new();
     REAPER.get_or_init(|| {
@@ -157,7 +158,8 @@ fn adopt_orphans() {
     });
 }
 
-/// Children of this process that have ended, in sessions of their own: none that a test started and waits for.
+/// Children of this process that have ended, in sessions of their own: children that a test started and waits for are
+/// not among these.
 fn ended_daemons() -> Vec<Pid> {
     let own = getpid().as_raw_nonzero().get();
     let session = getsid(None).unwrap().as_raw_nonzero().get();
@@ -174,19 +176,20 @@ fn ended_daemons() -> Vec<Pid> {
     ended.collect()
 }
 
-/// The PIDs of the runs that [`recorded`] saw start.
+/// The PIDs of the runs that [`recorded`] started.
 pub fn record() -> &'static File {
     static RECORD: OnceLock<File> = OnceLock::new();
     RECORD.get_or_init(|| tempfile::tempfile().unwrap())
 }
 
-/// Adds a PID to a record, whole, at the file's end: the offset is shared.
+/// Appends a PID to a record in one write: processes share the offset.
 pub fn note(record: &File, pid: Pid) -> std::io::Result<()> {
     rustix::io::write(record, &pid.as_raw_nonzero().get().to_ne_bytes())?;
     Ok(())
 }
 
-/// Notes the PID of what this command starts: what a run makes on the host is named by it.
+/// Records the PID of the process that this command starts: the objects of a run on the host have the PID in their
+/// names.
 pub fn recorded(command: &mut Command) -> &mut Command {
     let record = record();
     let note = move || note(record, getpid());
@@ -194,7 +197,7 @@ pub fn recorded(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(note) }
 }
 
-/// Whether a name has the PID of a run of this test in it, as `vtax-trial-PID-0` has.
+/// Whether a name contains the PID of a run of this test, as in `vtax-trial-PID-0`.
 pub fn is_own(name: &str) -> bool {
     let length = record().metadata().unwrap().len();
     let mut bytes = vec![0; usize::try_from(length).unwrap()];
@@ -206,7 +209,7 @@ pub fn is_own(name: &str) -> bool {
         .any(|number: i32| pids.iter().any(|pid| i32::from_ne_bytes(*pid) == number))
 }
 
-/// The processes that this one started, and those that they did.
+/// This process, and the processes below it.
 fn descendants() -> BTreeSet<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .unwrap()
@@ -234,7 +237,7 @@ fn descendants() -> BTreeSet<u32> {
     }
 }
 
-/// Every directory below one.
+/// Every directory below a directory.
 pub fn directories(root: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut open = vec![root.to_owned()];
