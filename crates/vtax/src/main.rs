@@ -1,4 +1,4 @@
-//! The `vtax` command: parses, calls the libraries, prints. No logic.
+//! The `vtax` command: parses the command line, calls the libraries, prints the results.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(
@@ -23,7 +23,7 @@ use vtax_host::signals::{end_unread, end_with_reader};
 use vtax_lab::LabError;
 use vtax_mvm::cli::MvmCommand;
 
-/// What every command ends with.
+/// The result of every command.
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // It was stopped because nobody reads any more: there is nobody to tell.
+        // The command was interrupted because its output has no reader: a message would have none either.
         Err(cause) if is_interrupt(cause.as_ref()) && is_unread() => {
             end_unread();
             ExitCode::FAILURE
@@ -94,8 +94,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints what clap answers in place of a command: help and version on standard output with status 0,
-/// a wrong command line on standard error with status 2.
+/// Prints the output of clap where no command runs: help and version on standard output with status 0, a wrong command
+/// line on standard error with status 2.
 fn print_parsed(answer: &clap::Error) -> ExitCode {
     match answer.print().and_then(|()| std::io::stdout().flush()) {
         Err(cause) if !answer.use_stderr() && cause.kind() != ErrorKind::BrokenPipe => {
@@ -106,9 +106,8 @@ fn print_parsed(answer: &clap::Error) -> ExitCode {
     }
 }
 
-/// Whether a command does nothing but read files and print: it may end with its reader at any
-/// moment. The others work first, some with sockets, where SIGPIPE must stay ignored; they call
-/// [`end_with_reader`] before they print.
+/// Whether a command only reads files and prints: it may end at any time when its reader does. The other commands work
+/// first, some with sockets, where SIGPIPE must stay ignored; they call [`end_with_reader`] before they print.
 fn only_prints(command: &Command) -> bool {
     matches!(
         command,

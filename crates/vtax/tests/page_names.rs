@@ -1,5 +1,5 @@
-//! What `docs/design.md` and `docs/contributing.md` name in code spans is in the tree: paths, crates, functions and types,
-//! commands, settings.
+//! The names in code spans of `docs/design.md` and `docs/contributing.md` exist in the tree: paths, crates, functions
+//! and types, commands, settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -75,7 +75,7 @@ impl Tree {
             .any(|kind| self.has_word(&format!("{kind} {name}")))
     }
 
-    /// Whether what a code span without spaces names is there.
+    /// Whether the item that a code span without spaces names exists.
     fn has(&self, span: &str) -> bool {
         const TYPES: [&str; 5] = ["struct", "enum", "trait", "type", "mod"];
         let is_file = [".rs", ".md", ".toml"]
@@ -92,13 +92,13 @@ impl Tree {
             let of_what = of.rsplit("::").next().unwrap();
             let is_there = self.defines(&TYPES, of_what)
                 || self.has_path(&format!("crates/{}", of_what.replace('_', "-")));
-            // A method, a type or function of a module, a variant.
+            // The name is a method, a type or function of a module, or a variant.
             let is_known = is_there
                 && (self.defines(&["fn", "struct", "enum", "trait", "const"], name)
                     || is_type(name));
             is_known || self.has_word(span)
         } else if is_type(span) {
-            // One of another crate's is imported.
+            // A type of another crate is imported.
             self.defines(&TYPES, span) || self.has_word(span)
         } else if span.starts_with("vtax-") {
             self.has_path(&format!("crates/{span}")) || self.has_word(&format!("name = \"{span}\""))
@@ -108,7 +108,7 @@ impl Tree {
     }
 }
 
-/// What is in single backquotes outside of fenced blocks and of the table of commits, which are history.
+/// The text in single backquotes, without fenced blocks and the table of commits: that table names earlier code.
 fn spans(page: &str) -> Vec<String> {
     let mut text = String::new();
     let (mut is_fenced, mut is_history) = (false, false);
@@ -129,7 +129,7 @@ fn spans(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// A span with what varies in it cut off: `ssh:HOST` names `ssh`, `make lint` the goal of the Makefile.
+/// The fixed parts of a span: `ssh:HOST` gives `ssh`, `make lint` the goal of the Makefile.
 fn names(span: &str) -> Vec<String> {
     if let Some(goal) = span.strip_prefix("make ") {
         return vec![format!("{goal}:")];

@@ -1,4 +1,4 @@
-//! `vtax plan`: what a plan comes to, and what plans can say.
+//! `vtax plan`: the check of a plan with its expected time, and the keys of plans.
 
 use super::{json, precision};
 use crate::Outcome;
@@ -17,7 +17,7 @@ use vtax_host::settings::{Domain, Parameter};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, treatments};
 use vtax_testbed::guard::Counts;
 
-/// Reads a plan file; complaints name the file as the user did.
+/// Reads a plan file; errors name the path as the user wrote it.
 pub fn read(
     path: &Path,
     quick: bool,
@@ -36,7 +36,8 @@ fn text_of(path: &Path) -> Result<String, HostError> {
     fs::read_to_string(path).map_err(HostError::file("read", path))
 }
 
-/// What a file is that lies beside plans and is read by another command, with that command.
+/// The purpose of a TOML file that is not a plan of `vtax run`, with the command that reads it; `None` for a plan or an
+/// unknown file.
 fn other_kind(path: &Path, text: &str) -> Option<&'static str> {
     let is_of_testbed = || {
         vtax_testbed::Settings::read(path)
@@ -117,7 +118,7 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     }
 }
 
-/// What is said of a treatment whose baseline the plan does not contain.
+/// The notice for a treatment whose baseline is not in the plan.
 pub fn without_baseline(planned: &PlannedTreatment) -> Option<String> {
     let missing = planned.missing_baseline.as_ref()?;
     let label = &planned.record.label;
@@ -126,7 +127,7 @@ pub fn without_baseline(planned: &PlannedTreatment) -> Option<String> {
     ))
 }
 
-/// The same of a plan of climbs.
+/// Prints the check of a plan of climbs.
 fn show_density(plan: &density::Plan, as_json: bool) -> Outcome {
     let climbs = plan.variants.len() * plan.repetitions as usize;
     let time = plan.least_time();
@@ -219,7 +220,7 @@ fn documents(parameters: &[Parameter]) -> Vec<Value> {
     parameters.iter().map(document).collect()
 }
 
-/// What a parameter accepts, in words.
+/// The values that a parameter accepts, in words.
 fn values(domain: Domain) -> String {
     match domain {
         Domain::Bool => "true | false".to_owned(),

@@ -1,4 +1,5 @@
-//! `vtax report`, `vtax compare`, `vtax history`, `vtax export`: from results to what people and programs read.
+//! `vtax report`, `vtax compare`, `vtax history`, `vtax survey`, `vtax export`: results as tables, pages, JSON, CSV and
+//! Parquet.
 
 use super::json;
 use crate::Outcome;
@@ -47,7 +48,7 @@ pub fn show(directories: &[PathBuf]) -> Result<Analysis, Box<dyn Error>> {
     Ok(analysis)
 }
 
-/// Writes the report into the first of the directories.
+/// Writes the report into the first of the directories, and returns its path.
 pub fn write(directories: &[PathBuf]) -> Result<(PathBuf, Analysis), Box<dyn Error>> {
     let (results, analysis) = read(directories)?;
     let path = html::write_report(&results, &analysis)?;
@@ -186,7 +187,7 @@ fn csv(
     Ok(unreadable)
 }
 
-/// The terminal's width in columns, within what the tables are made for.
+/// The terminal's width in columns, within the limits of the tables.
 fn width() -> usize {
     tcgetwinsize(io::stdout())
         .map_or(80, |size| usize::from(size.ws_col))
