@@ -63,9 +63,9 @@ pub struct PlanSummary {
     pub description: String,
     /// The labels of its treatments.
     pub treatments: Vec<String>,
-    /// Its trials, in their order.
+    /// Its trials in their scheduled order.
     pub schedule: Vec<Scheduled>,
-    /// An estimate for all of them.
+    /// An estimate of the time for all trials, in seconds.
     pub expected_seconds: f64,
     /// Whether the estimate lacks the time to create guests, as for climbs.
     pub at_least: bool,
@@ -126,7 +126,7 @@ impl Plans {
         }
     }
 
-    /// All plans, with those that have mistakes, in the order of their paths.
+    /// All plans, including those with mistakes, in the order of their paths.
     pub fn list(&self) -> PlanList {
         let catalogue = Catalogue::standard();
         let mut plans: Vec<PlanEntry> = Vec::new();

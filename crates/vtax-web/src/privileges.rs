@@ -6,8 +6,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 /// Drops every capability of this thread, and of threads that it starts, except the one to read files. Returns whether
 /// it had others.
 ///
+/// # Errors
 /// When the kernel rejects the change.
-/// When the kernel refuses.
 pub fn drop_capabilities() -> std::io::Result<bool> {
     let held = capabilities(None)?;
     let kept = held.permitted & CapabilitySet::DAC_READ_SEARCH;
