@@ -837,7 +837,8 @@ fn a_vm_of_a_pool_is_measured_with_what_its_host_counts_and_never_changed() {
     assert_eq!((fact("xenapi.vm"), fact("xenapi.member")), ("web", "xcp"));
     assert_eq!(fact("xenapi.version"), "XCP-ng 8.3.0, Xen 4.17.5");
     assert_eq!(fact("host.counted"), "by the pool: averages of 1 s");
-    // Of 1.2 MB/s that Domain 0 exchanged with all VMs, 0.3 were this one's: a quarter of its 0.4 processors.
+    // The VM exchanged 0.3 of the 1.2 MB/s between Domain 0 and all VMs: a quarter of Domain 0's 0.4 processors is its
+    // share.
     for (name, expected, source) in [
         ("cpu.stage.vcpu", 0.75, Source::Measured),
         ("cpu.stage.backend", 0.1, Source::Modelled),

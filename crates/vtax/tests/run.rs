@@ -245,7 +245,7 @@ objective = "throughput <= 1Mbit/s"
         let mut ended = None;
         let phase = |phase: &serde_json::Value| {
             let [begin, end] = [0, 1].map(|mark| phase["window"][mark].as_u64().unwrap());
-            // Three quarters of a second are measured, after a quarter has settled.
+            // Each level is measured for three quarters of a second, after a quarter of a second to settle.
             assert!(
                 (600..900).contains(&((end - begin) / 1_000_000)),
                 "{phase:#}"

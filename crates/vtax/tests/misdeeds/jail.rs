@@ -79,7 +79,7 @@ mod taken_over {
 
     /// Asserts that system calls which no thread needs are refused.
     fn finds_no_way_out(process: u32, thread: &Thread) {
-        // Calls are really made in its place.
+        // The system calls are really made in the thread: this one returns the exporter's PID.
         assert_eq!(thread.call(libc::SYS_getpid, [0; 4]), i64::from(process));
         let file = thread.string("/etc/passwd");
         let page = file & !4095;
