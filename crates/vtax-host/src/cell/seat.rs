@@ -16,6 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use vtax_core::owner::{CLIENT, Owner};
 
 /// The name of the target's seat.
 pub use vtax_core::owner::TARGET;
@@ -220,8 +221,12 @@ impl<'a> Seat<'a> {
     /// The client that drives the guest.
     pub fn client(&self) -> Client {
         let name = match self.entry.seat {
-            0 => "client".to_owned(),
-            _ => format!("{}.client", self.config.name),
+            0 => CLIENT.to_owned(),
+            _ => Owner::Of {
+                actor: &self.config.name,
+                owner: CLIENT,
+            }
+            .to_string(),
         };
         let space = match self.config.is_outside {
             true => Space::Outside,

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use vtax_core::counter;
+use vtax_core::owner::{self, DOM0};
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
@@ -42,8 +43,6 @@ const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("na
 
 /// The fact with the VM's UUID.
 const UUID: &str = "xenapi.uuid";
-/// The owner of Domain 0's series.
-pub(crate) const DOM0: &str = "dom0";
 /// The time limit of a clone's boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// The interval between two checks whether a clone has booted.
@@ -485,7 +484,7 @@ fn counters(
     };
     let (time, measured) = (Base::Nanosecond, Source::Measured);
     let mut columns = vec![
-        column("host", counter::CPU_IDLE, time, measured),
+        column(owner::HOST, counter::CPU_IDLE, time, measured),
         column(DOM0, counter::CPU_TOTAL, time, measured),
         column(TARGET, counter::CPU_VCPU, time, measured),
         column(TARGET, counter::CPU_BACKEND, time, Source::Modelled),

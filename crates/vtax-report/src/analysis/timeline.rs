@@ -4,7 +4,7 @@ use crate::results::{Actor, Role, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::account::{Window, beside_target};
-use vtax_core::owner::{CLIENT, HOST, OBSERVER, SWITCH, TARGET};
+use vtax_core::owner::{CLIENT, HOST, OBSERVER, Owner, SWITCH, TARGET};
 use vtax_core::{Base, Nanoseconds, Quantity, SeriesKind, Source, counter, metric};
 
 /// One trial over time, with one value per second of its window.
@@ -81,17 +81,14 @@ pub(in crate::analysis) fn is_wanted(owner: &str, metric: &str) -> bool {
     let power = [counter::ENERGY, counter::POWER]
         .map(|family| family.part(metric).is_some())
         .contains(&true);
-    match is_host(owner) {
-        true => OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric) || owner == HOST && power,
+    let owner = Owner::named(owner);
+    match owner.is_host() {
+        true => {
+            let of_host = OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric);
+            of_host || owner == Owner::Host && power
+        }
         false => OF_OWNERS.contains(&metric),
     }
-}
-
-/// Whether an owner is a host: `host`, or, on another machine, a name with the suffix `.host`.
-fn is_host(owner: &str) -> bool {
-    owner
-        .rsplit_once('.')
-        .map_or(owner == HOST, |(_, name)| name == HOST)
 }
 
 /// Builds the timeline of a trial from its samples.
@@ -191,6 +188,12 @@ fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str
     (target, others)
 }
 
+/// Returns the name of an owner on the machine that runs the target.
+fn on_targets_machine(owner: &str) -> String {
+    let actor = TARGET;
+    Owner::Of { actor, owner }.to_string()
+}
+
 /// A counter and its increase in each second.
 type Advances<'a> = (&'a Samples, Vec<Option<Nanoseconds>>);
 
@@ -199,8 +202,8 @@ struct Counted<'a> {
     series: HashMap<&'a str, HashMap<&'a str, Advances<'a>>>,
     seconds: usize,
     processors: usize,
-    /// Prefix of the name of every owner but the target, where the target's host is another machine.
-    elsewhere: &'static str,
+    /// Whether the target's host is another machine, so that every owner but the target is one of that machine.
+    is_elsewhere: bool,
 }
 
 impl<'a> Counted<'a> {
@@ -217,19 +220,18 @@ impl<'a> Counted<'a> {
             series,
             seconds: usize::try_from(seconds).unwrap_or(0),
             processors: 1,
-            elsewhere: "",
+            is_elsewhere: false,
         };
-        if counted.has("target.host", counter::CPU_IDLE) {
-            counted.elsewhere = "target.";
-        }
+        let there = on_targets_machine(HOST);
+        counted.is_elsewhere = counted.has(&there, counter::CPU_IDLE);
         counted.processors = counted.processors_of(trial);
         counted
     }
 
     fn name(&self, owner: &str) -> String {
-        match owner {
-            TARGET => owner.to_owned(),
-            _ => format!("{}{owner}", self.elsewhere),
+        match self.is_elsewhere && owner != TARGET {
+            true => on_targets_machine(owner),
+            false => owner.to_owned(),
         }
     }
 
@@ -257,7 +259,7 @@ impl<'a> Counted<'a> {
     fn processors_of(&self, trial: &Trial) -> usize {
         let known = trial.observation.processors;
         let there = trial.environment.get("host.processors");
-        let there = there.filter(|_| !self.elsewhere.is_empty());
+        let there = there.filter(|_| self.is_elsewhere);
         let there = there.and_then(|count| count.parse().ok());
         if let Some(processors) = known.or(there) {
             return processors;
@@ -320,7 +322,7 @@ fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
     let known = trial.metrics.get(metric::POWER_MEAN.name)?;
     let domains: Vec<(&Samples, Vec<f64>)> = samples
         .iter()
-        .filter(|samples| samples.series.owner == HOST)
+        .filter(|samples| Owner::named(&samples.series.owner) == Owner::Host)
         .filter(|samples| match samples.series.kind {
             SeriesKind::Counter => samples.series.unit.base == Base::Joule,
             SeriesKind::Gauge => samples.series.unit.base == Base::Watt,

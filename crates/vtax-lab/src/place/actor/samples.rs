@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Series};
 use vtax_host::untrusted::shown;
 use vtax_observe::{SeriesId, Sink};
@@ -122,7 +123,11 @@ impl Column {
     pub fn series(&self, client: &str) -> Series {
         let owner = match self.series.owner.as_str() {
             own if own == client => own.to_owned(),
-            other => format!("{client}.{other}"),
+            owner => Owner::Of {
+                actor: client,
+                owner,
+            }
+            .to_string(),
         };
         Series {
             owner,

@@ -9,7 +9,8 @@ use crate::plan::{
 };
 use std::time::Duration;
 use toml::de::DeTable;
-use vtax_host::cell::{OuterNetwork, SWITCH, TARGET, Uplink, link};
+use vtax_core::owner::Owner;
+use vtax_host::cell::{OuterNetwork, TARGET, Uplink, link};
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::Extent;
 use vtax_load::workload::command::KIND;
@@ -45,8 +46,9 @@ impl Reader<'_, &Catalogue> {
             let Some(name) = self.name(name) else {
                 continue;
             };
-            let taken = [TARGET, "client", SWITCH, "host", ALONE].contains(&name.as_str())
-                || name.contains(['+', '.'])
+            let taken = !matches!(Owner::named(&name), Owner::Guest(_))
+                || name == ALONE
+                || name.contains('+')
                 || neighbours.iter().any(|other| other.name == name);
             if taken {
                 self.complain(
@@ -54,7 +56,7 @@ impl Reader<'_, &Catalogue> {
                     format!("a neighbour cannot be called `{name}`, or two are"),
                 )
                 .help_with(
-                    "names without `+` and `.`, other than target, client, switch, host and none",
+                    "names without `+` and `.`, other than target, client, switch, host, vtax, dom0 and none",
                 );
             }
             if let Some(kind) = self.neighbour_kind(table, offset, platforms) {
@@ -98,7 +100,9 @@ impl Reader<'_, &Catalogue> {
         let workload = self.text_of(kind, "kind")?;
         if workload == KIND {
             self.complain(kind.span().start, "a neighbour cannot be a command")
-                .help_with("take another workload, or same_as = \"target\" for a twin of the target");
+                .help_with(
+                    "take another workload, or same_as = \"target\" for a twin of the target",
+                );
             return None;
         }
         if self.catalogue.workload(&workload).is_none() {

@@ -2,9 +2,8 @@
 
 use super::observation::{CpuShares, Inner, Observation};
 use super::residency;
-use crate::external::xenapi::DOM0;
 use std::collections::BTreeMap;
-use vtax_core::owner::HOST;
+use vtax_core::owner::{DOM0, HOST};
 use vtax_core::{Base, Pattern, Quantity, Source, Unit, counter, metric};
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};

@@ -254,7 +254,7 @@ fn a_domain_beside_its_dom0() {
 fn a_vm_whose_host_a_pool_counts() {
     let there = [
         ("host", counter::CPU_IDLE, 2.5),
-        (crate::external::xenapi::DOM0, counter::CPU_TOTAL, 0.4),
+        (vtax_core::owner::DOM0, counter::CPU_TOTAL, 0.4),
         ("target", counter::CPU_VCPU, 0.75),
         ("target", counter::CPU_BACKEND, 0.1),
         ("target", counter::CPU_TOTAL, 0.85),
