@@ -51,7 +51,8 @@ pub enum Command {
     /// Check a plan, or list the keys of plans.
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Run a plan, or resume an unfinished run of it.
+    /// Run a plan, or resume an unfinished run of it; or measure a command: vtax run --platform native,qemu -- COMMAND.
+    #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present("platform")))]
     Run(RunArgs),
     /// Merge shards of one run into one results directory.
     Merge(MergeArgs),
@@ -164,6 +165,41 @@ pub struct RunArgs {
     pub part: bool,
     #[command(flatten)]
     pub on: OnArgs,
+    #[command(flatten)]
+    pub command: CommandArgs,
+}
+
+/// A command that is measured without a plan file.
+#[derive(Debug, Default, Args)]
+pub struct CommandArgs {
+    /// Measure the command after `--` on these platforms, without a plan file; the plan that is made is written beside
+    /// the results.
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "on", "quick"])]
+    pub platform: Vec<String>,
+    /// The service in the target that the command drives as its client.
+    #[arg(long, value_name = "COMMAND", requires = "platform", requires = "ready")]
+    pub serve: Option<String>,
+    /// When the service is ready: tcp:PORT, log:EXPRESSION, or exit.
+    #[arg(long, value_name = "WHEN", requires = "serve")]
+    pub ready: Option<String>,
+    /// The measured command in one text, instead of after `--`; {target} is the target's address.
+    #[arg(long, value_name = "COMMAND", requires = "platform")]
+    pub load: Option<String>,
+    /// A command in the target before each run and its service.
+    #[arg(long, value_name = "COMMAND", requires = "platform")]
+    pub prepare: Option<String>,
+    /// Runs before each measured run.
+    #[arg(long, value_name = "N", default_value_t, requires = "platform", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub warmup: u32,
+    /// Measured runs on each platform.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "platform", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub runs: u32,
+    /// Debian packages that the image gets.
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "platform")]
+    pub packages: Vec<String>,
+    /// The measured command.
+    #[arg(last = true, value_name = "COMMAND", requires = "platform")]
+    pub words: Vec<String>,
 }
 
 /// Many machines.
@@ -206,7 +242,8 @@ pub struct ShardArgs {
 #[derive(Debug, Args)]
 pub struct PlanRunArgs {
     /// The plan, a TOML file.
-    pub plan: PathBuf,
+    #[arg(required = true)]
+    pub plan: Option<PathBuf>,
     /// The results directory [default: results/PLAN-NAME].
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
@@ -239,6 +276,11 @@ pub struct PlanRunArgs {
 }
 
 impl PlanRunArgs {
+    /// The plan's file; empty for a command without one.
+    pub fn plan(&self) -> &Path {
+        self.plan.as_deref().unwrap_or_else(|| Path::new(""))
+    }
+
     /// The results directory of a plan of that name.
     pub fn results(&self, plan: &str) -> PathBuf {
         let results = self.results.clone();

@@ -15,7 +15,7 @@ use vtax_report::analysis::charge::{self, Study};
 
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
-    let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &catalogue)?;
     let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.json, &signals);

@@ -20,7 +20,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
         run: arguments, on, ..
     } = arguments;
     let engine = on.on.clone().ok_or("--on names no engine")?;
-    let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &Catalogue::standard())?;
+    let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &Catalogue::standard())?;
     if plan.stop != StopRule::Fixed {
         return Err("a plan that stops by precision cannot be cut into shards: none of them sees the others' trials; take [stop] out and give repetitions".into());
     }

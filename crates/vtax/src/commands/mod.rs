@@ -9,6 +9,7 @@ pub mod fleet;
 pub mod image;
 pub mod load;
 pub mod meter;
+pub mod one_liner;
 pub mod plan;
 pub mod precision;
 pub mod report;

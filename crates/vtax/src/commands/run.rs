@@ -1,7 +1,7 @@
 //! `vtax run` and `vtax restore`.
 
 use super::charge::CAP;
-use super::{NothingCounts, json, plan, report, testbed};
+use super::{NothingCounts, json, one_liner, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
 use crate::output::outln;
@@ -21,13 +21,23 @@ use vtax_testbed::Speed;
 
 pub fn run(arguments: RunArgs) -> Outcome {
     let RunArgs {
-        run: arguments,
+        run: mut arguments,
         shard,
         part,
         on: _,
+        command,
     } = arguments;
     let catalogue = Catalogue::standard();
-    let (mut plan, text) = plan::read(&arguments.plan, arguments.quick, &catalogue)?;
+    let (mut plan, text) = match one_liner::plan(&command)? {
+        Some(text) => {
+            let plan = Plan::read("the command line", &text, &catalogue)?;
+            arguments
+                .results
+                .get_or_insert_with(|| one_liner::free(&plan.name));
+            (plan, text)
+        }
+        None => plan::read(arguments.plan(), arguments.quick, &catalogue)?,
+    };
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, arguments.treatment)?;
     let results = arguments.results(&plan.name);
@@ -101,6 +111,12 @@ pub fn run(arguments: RunArgs) -> Outcome {
             )
         })
     };
+    if !command.platform.is_empty() {
+        note(&format!(
+            "the plan of this run is {}; change a copy of it to go on from there",
+            results.join("plan.toml").display()
+        ));
+    }
     end_with_reader()?;
     if part {
         return failed.map_or(Ok(()), |failed| Err(failed.into()));
