@@ -29,7 +29,7 @@ pub(crate) struct Row {
 }
 
 /// Names of the text columns in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
-const TEXTS: [&str; 20] = [
+const TEXTS: [&str; 21] = [
     "results",
     "plan",
     "plan_sha256",
@@ -45,6 +45,7 @@ const TEXTS: [&str; 20] = [
     "outcome",
     "reason",
     "suspect",
+    "disturbed",
     "metric",
     "unit",
     "source",
@@ -105,6 +106,7 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
         text(outcome),
         text(reason),
         text(&trial.suspect.join("; ")),
+        text(&trial.disturbed.join("; ")),
     ];
     let row = |of_metric: [&str; 5], value: f64| {
         let mut metric = of_metric.into_iter().map(text);

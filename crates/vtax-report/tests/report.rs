@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use vtax_core::Source;
+use vtax_core::{Quantity, Source};
 use vtax_report::analysis::{
     Analysis, Certainty, Comparison, analyse, analyse_shards, knee_in_words,
 };
@@ -588,6 +588,27 @@ fn exports_hold_every_trial_and_metric() {
     );
 }
 
+#[test]
+fn an_exported_trial_that_was_disturbed_is_marked_and_counts() {
+    let (_folder, results, _) = run(&Fake::default());
+    let mut trial = results.trial(0).unwrap();
+    trial.disturbed = vec!["other programs used 9 %".to_owned()];
+    results.rewrite_trial(&trial).unwrap();
+    let mut csv = Vec::new();
+    assert!(export::csv(&results, &mut csv).unwrap().is_empty());
+    let text = String::from_utf8(csv).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let disturbed = names.iter().position(|name| *name == "disturbed").unwrap();
+    let counts = names.iter().position(|name| *name == "counts").unwrap();
+    for row in lines {
+        let cells: Vec<&str> = row.split(',').collect();
+        let marked = cells[disturbed] == "other programs used 9 %";
+        assert_eq!(marked, cells[0] == "0", "{row}");
+        assert!(!marked || cells[counts] == "true", "{row}");
+    }
+}
+
 /// The source of an emulated guest's joules is worse than `modelled`, and both facts are shown.
 #[test]
 fn modelled_joules_of_an_emulated_guest_show_both_flags_and_the_model() {
@@ -866,6 +887,88 @@ fn a_knee_that_is_a_bound_says_so() {
     assert!(note.contains("the knee is a lower bound"), "{note}");
     assert!(compared("disk+net").is_none());
     assert!(analysis.treatments.iter().all(|one| one.steady.is_empty()));
+}
+
+#[test]
+fn a_knee_that_a_late_generator_hides_is_at_least_the_load_that_was_judged() {
+    let (_folder, results, before) = ramp_run();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        if trial.treatment.factors["neighbours"] != "none" {
+            continue;
+        }
+        let objective = trial.objective.as_mut().unwrap();
+        objective.broke = None;
+        for phase in &mut trial.phases {
+            if phase.kept == Some(false) {
+                phase.kept = None;
+                objective.late_from = objective.late_from.or(phase.level);
+            }
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let knee = knee_in_words(&analysis.treatments[0]).unwrap();
+    let (low, from) = (
+        ": at least 350 request/s kept",
+        "was late from 400 request/s on",
+    );
+    let late = format!("in 4 of 4 trials the load generator {from}");
+    assert!(knee.contains(low) && knee.contains(&late), "{knee}");
+    assert!(!knee.contains("the highest load kept it"), "{knee}");
+    let table = terminal::table(&analysis, 200, false);
+    let flat = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains(from), "{table}");
+    assert!(page(&results, &analysis).contains(from));
+    let data = serde_json::to_value(&analysis.treatments[0].objective).unwrap();
+    assert_eq!(data["late"], 4);
+    assert!(data["knees"][0][1]["high"].is_null());
+    let paired = |one: &&Comparison| one.metric == "knee" && one.treatment.ends_with("pi");
+    let paired = analysis.comparisons.iter().find(paired).unwrap();
+    let note = paired.note.as_deref().unwrap();
+    assert!(
+        note.contains("is a lower bound: the load generator was late"),
+        "{note}"
+    );
+    let compared = compare::compare(&before, &[&analysis]);
+    let rows = &compared.others[0].comparisons;
+    let own = rows.iter().find(|one| one.metric == "knee").unwrap();
+    let note = own.note.as_deref().unwrap();
+    assert!(note.contains("the load generator was late"), "{note}");
+}
+
+#[test]
+fn the_interval_of_a_knee_is_of_offered_loads() {
+    let (_folder, results, _) = ramp_run();
+    let capacity = 333.0;
+    let mut expected = Vec::new();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let (mut low, mut high) = (0.0, f64::INFINITY);
+        for (number, phase) in (1..).zip(&mut trial.phases) {
+            let asked = phase.level.unwrap();
+            let off = f64::from((7919 * index + 104_729 * number) % 201) / 1000.0 - 0.1;
+            let load = asked.value * (1.0 + off);
+            let mut offered = phase.metrics["rate"].clone();
+            offered.quantity = Quantity::new(load, asked.unit);
+            phase.metrics.insert("offered".to_owned(), offered);
+            phase.kept = Some(load <= capacity);
+            match load <= capacity {
+                true => low = load.max(low),
+                false => high = load.min(high),
+            }
+        }
+        expected.push((index, low, high));
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let objectives = analysis.treatments.iter().flat_map(|one| &one.objective);
+    let found = objectives.flat_map(|one| &one.knees);
+    let mut found: Vec<_> = found
+        .map(|(index, knee)| (*index, knee.low, knee.high.unwrap()))
+        .collect();
+    found.sort_by_key(|one| one.0);
+    assert_eq!(found, expected);
 }
 
 #[test]

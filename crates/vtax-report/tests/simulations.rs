@@ -3,8 +3,8 @@
 
 use vtax_report::results::Better;
 use vtax_report::stats::{
-    Groups, Random, SteadyState, Tax, Verdict, above_floor, classify, judge_family, noise_floor,
-    paired_tax, pairs_to_show, seed_of, tax_over, verdict,
+    Groups, Random, SteadyState, Tax, Verdict, above_floor, classify, judge_family, knee,
+    noise_floor, paired_tax, pairs_to_show, seed_of, tax_over, verdict,
 };
 
 /// Number of data sets per cell in `make test-all`: a share of 0.05 has a standard error of 0.005.
@@ -467,4 +467,55 @@ fn a_short_series_of_noise_is_mostly_called_flat() {
             assert!(share >= 0.96, "{length} points, noise {noise}: {share}");
         }
     }
+}
+
+/// The share of simulated ramps whose knee is within 2 % of the 500 requests a second that the server holds: by the
+/// offered loads, and by the loads that were asked for. `stalls` is the chance that the server pauses during a level.
+fn knees_of_a_server_of_500(seeds: u64, stalls: f64) -> (f64, f64) {
+    const SERVICE: f64 = 0.002;
+    const SECONDS: f64 = 4.0;
+    let (mut by_offered, mut by_asked) = (0u32, 0u32);
+    for seed in 0..seeds {
+        let mut random = Random::new(seed);
+        let mut runs: Vec<(f64, f64, bool)> = Vec::new();
+        for step in 0..=100 {
+            let asked = 400.0 + 2.0 * f64::from(step);
+            let offered = asked * (0.9 + 0.2 * random.uniform());
+            let stall = (random.uniform() < stalls).then(|| random.uniform() * SECONDS);
+            let mut is_free_at = 0.0;
+            let requests = (offered * SECONDS) as usize;
+            let mut latencies: Vec<f64> = (0..requests)
+                .map(|number| {
+                    let due = number as f64 / offered;
+                    let begins: f64 = due.max(is_free_at);
+                    let pauses = stall.is_some_and(|at| at >= is_free_at && at < begins + SERVICE);
+                    is_free_at = begins + SERVICE + if pauses { 0.3 } else { 0.0 };
+                    is_free_at - due
+                })
+                .collect();
+            latencies.sort_by(f64::total_cmp);
+            let p99 = latencies[requests * 99 / 100];
+            runs.push((asked, offered, p99 <= 0.02));
+        }
+        let is_right = |load: fn(&(f64, f64, bool)) -> f64| {
+            let runs: Vec<(f64, bool)> = runs.iter().map(|run| (load(run), run.2)).collect();
+            let found = knee(&runs).unwrap();
+            let close = |end: f64| (end / 500.0 - 1.0).abs() < 0.02;
+            close(found.low) && found.high.is_some_and(close)
+        };
+        by_offered += u32::from(is_right(|run| run.1));
+        by_asked += u32::from(is_right(|run| run.0));
+    }
+    let share = |count: u32| f64::from(count) / seeds as f64;
+    (share(by_offered), share(by_asked))
+}
+
+#[test]
+fn the_knee_of_a_server_of_500_a_second_is_within_2_percent_by_offered_and_not_by_asked_loads() {
+    let (by_offered, by_asked) = knees_of_a_server_of_500(60, 0.0);
+    let (stalled, _) = knees_of_a_server_of_500(60, 0.05);
+    println!("within 2 %: {by_offered} by offered, {by_asked} by asked, {stalled} with stalls");
+    assert!(by_offered >= 0.95, "{by_offered}");
+    assert!(stalled >= 0.9, "{stalled}");
+    assert!(by_asked <= by_offered - 0.15, "{by_asked}");
 }

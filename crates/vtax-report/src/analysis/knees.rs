@@ -2,22 +2,26 @@
 
 use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary};
 use crate::numbers::estimate;
-use crate::results::Trial;
+use crate::results::{Trial, offered_load};
 use crate::stats::{self, FEWEST_PAIRS, Interval, Knee, KneeRatio, Tax, Verdict};
 use std::collections::BTreeMap;
 use vtax_core::{counted, metric};
 
-/// The knee of a trial by all of its levels; `None` where none was judged.
+/// The knee of a trial by the offered loads of all of its levels; `None` where none was judged.
 pub(super) fn of(trial: &Trial) -> Option<(u32, Knee)> {
-    let phases = trial.phases.iter();
-    let runs = phases.filter_map(|phase| Some((phase.level?.value, phase.kept?)));
-    let mut runs: Vec<(f64, bool)> = runs.collect();
+    let judged = trial.phases.iter().filter_map(|phase| {
+        let (level, kept) = (phase.level?, phase.kept?);
+        Some((level.value, offered_load(level, &phase.metrics), kept))
+    });
+    let judged: Vec<(f64, f64, bool)> = judged.collect();
     // A level without any result is no phase.
     let next = trial.objective.as_ref().and_then(|one| one.next);
-    runs.extend(
-        next.filter(|next| !runs.iter().any(|run| run.0 == next.value))
-            .map(|next| (next.value, false)),
-    );
+    let next = next.map(|next| next.value).filter(|next| {
+        let mut judged = judged.iter();
+        !judged.any(|(level, load, _)| level == next || load == next)
+    });
+    let runs = judged.iter().map(|(_, load, kept)| (*load, *kept));
+    let runs: Vec<(f64, bool)> = runs.chain(next.map(|next| (next, false))).collect();
     Some((trial.index, stats::knee(&runs)?))
 }
 
@@ -127,17 +131,14 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
     let mut line = match summary.metric(metric::KNEE.name) {
         Some(knee) => {
             let low = over_trials(objective).and_then(|ends| ends.low);
-            let value = match objective.held_to_last > 0 {
+            let is_bound = objective.held_to_last + objective.late > 0;
+            let value = match is_bound {
                 true => low.unwrap_or(knee.description.mean),
                 false => knee.description.mean,
             };
             let shown = estimate(value, knee.interval, knee.unit).line();
             let n = knee.description.n;
-            let bound = if objective.held_to_last > 0 {
-                "at least "
-            } else {
-                ""
-            };
+            let bound = if is_bound { "at least " } else { "" };
             format!("{short}: {bound}{shown} kept {text} (n = {n})")
         }
         None => format!("{short}: no load kept {text}"),
@@ -147,6 +148,12 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
         line.push_str(&format!(
             "; in {} the highest load kept it",
             of(objective.held_to_last)
+        ));
+    }
+    if let Some(from) = objective.late_from {
+        line.push_str(&format!(
+            "; in {} the load generator was late from {from} on",
+            of(objective.late)
         ));
     }
     if objective.broken_at_first > 0 {
@@ -165,7 +172,7 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
 }
 
 /// What a ratio of knees leaves out; `None` where every trial of both has its knee.
-fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<String> {
+pub(crate) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<String> {
     let mut parts = Vec::new();
     for one in [summary, baseline] {
         let Some(objective) = &one.objective else {
@@ -173,6 +180,10 @@ fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) -> Option<Str
         };
         for (times, what) in [
             (objective.held_to_last, "is a lower bound"),
+            (
+                objective.late,
+                "is a lower bound: the load generator was late",
+            ),
             (
                 objective.broken_at_first,
                 "is missing: the lowest load broke it",

@@ -19,6 +19,7 @@ pub use certainty::Certainty;
 pub use comparison::{Comparison, Disagreement, Needed, by_key};
 pub(crate) use comparisons::{adjusted_in_words, asked_effect, judge};
 use comparisons::{blocks, compare_with_baselines, places};
+pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
 pub use model::{Analysis, AttemptRow, Observation, RateSeries, Sentence, TrialRow};

@@ -67,11 +67,15 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
         .filter_map(|trial| trial.objective.as_ref())
         .collect();
     let all = outcomes.iter();
+    let judged = all.clone().filter(|one| one.late_from.is_none());
+    let late = all.clone().filter_map(|one| one.late_from);
     Some(ObjectiveSummary {
         text: outcomes.first()?.text.clone(),
         trials: outcomes.len(),
-        held_to_last: all.clone().filter(|one| one.broke.is_none()).count(),
-        broken_at_first: all.clone().filter(|one| one.knee.is_none()).count(),
+        held_to_last: judged.clone().filter(|one| one.broke.is_none()).count(),
+        broken_at_first: judged.filter(|one| one.knee.is_none()).count(),
+        late: late.clone().count(),
+        late_from: late.min_by(|one, other| one.value.total_cmp(&other.value)),
         broke: distinct(all.filter_map(|one| one.broke.clone())),
         knees: counted
             .iter()

@@ -127,6 +127,10 @@ pub struct ObjectiveSummary {
     pub held_to_last: usize,
     /// Number of trials in which it failed at the lowest level: they have no knee.
     pub broken_at_first: usize,
+    /// Number of trials in which the load generator was late above the knee: their knee is a lower bound.
+    pub late: usize,
+    /// The lowest of the loads from which it was late.
+    pub late_from: Option<Quantity>,
     /// The distinct reasons for its failure, in words.
     pub broke: Vec<String>,
     /// The knee of each trial, by its index; empty where the load was steady.

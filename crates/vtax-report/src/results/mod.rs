@@ -36,7 +36,7 @@ pub use samples::{SampleReader, SampleSeriesId, SampleWriter, Samples};
 pub(crate) use samples::{parquet_failed, write_column};
 pub use trial::{
     Actor, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Role, RunInfo, Scheduled,
-    Treatment, Trial, TrialOutcome, Work, is_difference,
+    Treatment, Trial, TrialOutcome, Work, is_difference, offered_load,
 };
 pub use vtax_core::account::Stage;
 pub use vtax_core::metric::Better;

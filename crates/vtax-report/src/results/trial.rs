@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::metric::Better;
-use vtax_core::{Nanoseconds, Quantity, Source, Unit};
+use vtax_core::{Nanoseconds, Quantity, Source, Unit, metric};
 
 /// One combination of platform, workload and factor levels.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -271,6 +271,17 @@ pub struct ObjectiveOutcome {
     /// The next level above the knee that was tried, and broke it. Absent in records that did not keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Quantity>,
+    /// The lowest level above the knee at which the load generator was late, where no judged level broke the objective:
+    /// the knee is a lower bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late_from: Option<Quantity>,
+}
+
+/// The load of a level: the offered one where its unit is that of the level, else the one that was asked for.
+pub fn offered_load(level: Quantity, metrics: &BTreeMap<String, Metric>) -> f64 {
+    let offered = metrics.get(metric::OFFERED.name).map(|of| of.quantity);
+    let offered = offered.filter(|of| of.unit == level.unit && of.value > 0.0);
+    offered.map_or(level.value, |of| of.value)
 }
 
 /// How long each phase of a trial took.

@@ -254,6 +254,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
             knee,
             broke,
             next: None,
+            late_from: None,
         }),
     }
 }

@@ -65,23 +65,16 @@ pub struct Findings<'a, 'b> {
     pub remote: Option<RemoteTarget>,
 }
 
-/// Returns the load generator's own lateness at the levels that determine the knee: up to the lowest level that
-/// broke the objective. Above that level, and where the load was not reached, the client may lack CPU time.
+/// Returns the lateness of the load generator in a trial without a judged level. Elsewhere the levels at which it was
+/// late have no judgement, and the knee is the one of the others.
 pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option<String> {
-    let level = |window: &MeasuredWindow| window.level.map_or(0.0, |level| level.value);
-    let broken = windows.iter().filter(|window| window.kept == Some(false));
-    let lowest = broken.map(level).fold(f64::INFINITY, f64::min);
+    if windows.iter().any(|window| window.kept.is_some()) {
+        return None;
+    }
     windows.iter().find_map(|window| {
-        let result = window.of_target()?;
-        let late = result.late.as_ref().filter(|late| late.is_suspect(host))?;
-        let is_judged = level(window) <= lowest && result.unreached.is_none();
-        // A level without a judgement was repeated.
-        let is_repeated = window.kept.is_none() && windows.iter().any(|one| one.kept.is_some());
-        let limit = match window.kept {
-            Some(false) => "the load generator, not the service, was the limit: ",
-            _ => "",
-        };
-        (is_judged && !is_repeated).then(|| format!("at {}: {limit}{}", window.name, late.text))
+        let late = window.of_target()?.late.as_ref();
+        let late = late.filter(|late| late.is_suspect(host))?;
+        Some(format!("at {}: {}", window.name, late.text))
     })
 }
 

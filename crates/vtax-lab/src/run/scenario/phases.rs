@@ -18,7 +18,7 @@ use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
 use vtax_load::workload::{LoadLevel, Timing, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
-use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes};
+use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes, offered_load};
 use vtax_report::stats;
 
 /// The interval between two checks whether a load has ended.
@@ -119,8 +119,16 @@ pub(super) struct PhaseRunner<'a, 'b, 'c> {
     pub measured: Measurement,
 }
 
-/// The verdict on an objective: whether it held, and the value that decided.
-type Verdict = (bool, String);
+/// The verdict on an objective at one level.
+struct Verdict {
+    kept: bool,
+    /// The value that decided.
+    found: String,
+    /// The load that was offered, in the unit of the level.
+    load: f64,
+    /// Whether the load generator was late, so that the verdict does not count.
+    is_late: bool,
+}
 
 impl PhaseRunner<'_, '_, '_> {
     /// Drives the measured part from the first load's start to the last one's end.
@@ -443,26 +451,17 @@ impl PhaseRunner<'_, '_, '_> {
         let repeats = !matches!(self.trial.planned.profile, Profile::Steps { .. });
         let mut knee = Knee::default();
         while let Some(level) = course.next(knee.broke_at.map(|at| at.elapsed())) {
-            let first = self.judged_level(level, &course)?;
-            let mut verdicts = vec![first];
+            let mut verdicts = Vec::from_iter(self.judged_level(level, &course)?);
             // A stall is no limit, so a level must break the objective twice.
-            let is_broken = matches!(verdicts.as_slice(), [Some((false, _))]);
+            let is_broken = verdicts.first().is_some_and(|first| !first.kept);
             if is_broken && repeats && knee.broke_at.is_none() {
                 self.guests.stop();
                 self.log
                     .line(&format!("broken at {level}: the level is repeated"));
-                // The first judgement does not count when the generator itself was late.
-                if self.is_late() {
-                    verdicts.clear();
-                    if let Some(window) = self.measured.windows.last_mut() {
-                        window.kept = None;
-                    }
-                }
-                verdicts.push(self.judged_level(level, &course)?);
+                verdicts.extend(self.judged_level(level, &course)?);
             }
-            let verdicts: Vec<Verdict> = verdicts.into_iter().flatten().collect();
-            if let Some((kept, _)) = verdicts.last() {
-                course.judged(level, *kept);
+            if let Some(last) = verdicts.last() {
+                course.judged(level, last.kept);
                 knee.judged(level, verdicts);
             }
         }
@@ -471,26 +470,29 @@ impl PhaseRunner<'_, '_, '_> {
         if let Some(objective) = &self.trial.planned.objective {
             let of = self.measured.level;
             let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
+            let broke = knee.broke();
             self.measured.objective = Some(ObjectiveOutcome {
                 text: objective.to_string(),
                 knee: knee.best().and_then(quantity),
-                broke: knee.broke().map(|(level, found)| match quantity(level) {
+                broke: broke.map(|(_, level, found)| match quantity(level) {
                     Some(level) => format!("{found} at {level}"),
                     None => found.to_owned(),
                 }),
-                next: knee.broke().and_then(|(level, _)| quantity(level)),
+                next: broke.and_then(|(load, ..)| quantity(load)),
+                late_from: knee.late_from().and_then(quantity),
             });
         }
         Ok(())
     }
 
-    /// Whether the load generator was late at the last measured level, which broke the objective.
-    fn is_late(&self) -> bool {
-        let last = self.measured.windows.last();
-        let last = last.filter(|window| window.kept == Some(false));
-        let result = last.and_then(MeasuredWindow::of_target);
-        let late = result.and_then(|result| result.late.as_ref());
-        late.is_some_and(|late| late.is_suspect(self.instruments.metering.host))
+    /// Returns a verdict of a level without a result.
+    fn no_result(level: f64, found: String) -> Verdict {
+        Verdict {
+            kept: false,
+            found,
+            load: level,
+            is_late: false,
+        }
     }
 
     /// Measures and judges one level. A level after the first that cannot be judged breaks the objective.
@@ -499,7 +501,7 @@ impl PhaseRunner<'_, '_, '_> {
         match self.level(level, course)? {
             Ok(verdict) => Ok(verdict),
             Err(cause) if is_first => Err(LabError::Plan(cause.to_string())),
-            Err(cause) => Ok(Some((false, cause.to_string()))),
+            Err(cause) => Ok(Some(Self::no_result(level, cause.to_string()))),
         }
     }
 
@@ -527,8 +529,8 @@ impl PhaseRunner<'_, '_, '_> {
         match window {
             Ok(mut window) => {
                 let verdict = self.judge(&window);
-                if let Ok(Some((kept, _))) = &verdict {
-                    window.kept = Some(*kept);
+                if let Ok(Some(verdict)) = &verdict {
+                    window.kept = (!verdict.is_late).then_some(verdict.kept);
                 }
                 self.report_level(level, Some(&window), window.kept);
                 let mut windows = self.measured.windows.iter();
@@ -547,7 +549,8 @@ impl PhaseRunner<'_, '_, '_> {
                 self.guests.stop();
                 self.log.line(&format!("no result at {level}: {cause}"));
                 self.report_level(level, None, Some(false));
-                Ok(Ok(Some((false, format!("there was no result ({cause})")))))
+                let found = format!("there was no result ({cause})");
+                Ok(Ok(Some(Self::no_result(level, found))))
             }
         }
     }
@@ -561,12 +564,13 @@ impl PhaseRunner<'_, '_, '_> {
         };
         let verdict = self.judge(window);
         let verdict = verdict.map_err(|cause| LabError::Plan(cause.to_string()))?;
-        let kept = verdict.as_ref().map(|(kept, _)| *kept);
+        let kept = verdict.as_ref().map(|verdict| verdict.kept);
         self.measured.objective = Some(ObjectiveOutcome {
             text: objective.to_string(),
             knee: None,
             next: None,
-            broke: verdict.filter(|(kept, _)| !kept).map(|(_, found)| found),
+            late_from: None,
+            broke: verdict.filter(|one| !one.kept).map(|one| one.found),
         });
         for window in &mut self.measured.windows {
             window.kept = kept;
@@ -581,20 +585,23 @@ impl PhaseRunner<'_, '_, '_> {
         };
         let metrics = self.metrics(window);
         let (kept, found) = objective.judge(&metrics)?;
-        let found = format!("{} was {found}", objective.metric);
-        if let Some(errors) = objective.too_many_errors(&metrics).filter(|_| kept) {
-            return Ok(Some((
-                false,
-                format!("{} were {errors}", metric::ERRORS.name),
-            )));
-        }
-        let unreached = window
-            .of_target()
-            .and_then(|result| result.unreached.clone());
+        let result = window.of_target();
+        let errors = objective.too_many_errors(&metrics);
+        let errors = errors.map(|errors| format!("{} were {errors}", metric::ERRORS.name));
         // A level that the generator did not reach breaks the objective.
-        Ok(Some(match unreached {
-            Some(unreached) if kept => (false, unreached),
-            _ => (kept, found),
+        let unreached = || result.and_then(|result| result.unreached.clone());
+        let (kept, found) = match errors.or_else(unreached).filter(|_| kept) {
+            Some(found) => (false, found),
+            None => (kept, format!("{} was {found}", objective.metric)),
+        };
+        let late = result.and_then(|result| result.late.as_ref());
+        Ok(Some(Verdict {
+            kept,
+            found,
+            load: window
+                .level
+                .map_or(0.0, |level| offered_load(level, &metrics)),
+            is_late: late.is_some_and(|late| late.is_suspect(self.instruments.metering.host)),
         }))
     }
 
@@ -626,25 +633,31 @@ impl PhaseRunner<'_, '_, '_> {
     }
 }
 
-/// All judged runs of all levels.
+/// All judged runs of all levels, by the load that was offered.
 #[derive(Default)]
 struct Knee {
     runs: Vec<(f64, bool)>,
-    /// The values that broke the objective, each with its level.
-    broken: Vec<(f64, String)>,
+    /// The values that broke the objective, each with its load and its level.
+    broken: Vec<(f64, f64, String)>,
+    /// The loads at which the load generator was late.
+    late: Vec<f64>,
     /// The time of the first level whose last run broke the objective.
     broke_at: Option<Instant>,
 }
 
 impl Knee {
     fn judged(&mut self, level: f64, verdicts: Vec<Verdict>) {
-        if verdicts.last().is_some_and(|(kept, _)| !kept) {
+        if verdicts.last().is_some_and(|last| !last.kept) {
             self.broke_at = self.broke_at.or_else(|| Some(Instant::now()));
         }
-        for (kept, found) in verdicts {
-            self.runs.push((level, kept));
-            if !kept {
-                self.broken.push((level, found));
+        for verdict in verdicts {
+            if verdict.is_late {
+                self.late.push(verdict.load);
+                continue;
+            }
+            self.runs.push((verdict.load, verdict.kept));
+            if !verdict.kept {
+                self.broken.push((verdict.load, level, verdict.found));
             }
         }
     }
@@ -654,12 +667,23 @@ impl Knee {
         (low > 0.0).then_some(low)
     }
 
-    /// Returns the next level above the knee, and the value that broke the objective.
-    fn broke(&self) -> Option<(f64, &str)> {
+    /// Returns the next load above the knee, and the level and the value that broke the objective.
+    fn broke(&self) -> Option<(f64, f64, &str)> {
         let high = stats::knee(&self.runs)?.high?;
-        let above = self.broken.iter().filter(|(level, _)| *level >= high);
+        let above = self.broken.iter().filter(|(load, ..)| *load >= high);
         let lowest = above.min_by(|one, other| one.0.total_cmp(&other.0))?;
-        Some((high, &lowest.1))
+        Some((high, lowest.1, &lowest.2))
+    }
+
+    /// Returns the lowest load at which a late generator hides the end of the knee.
+    fn late_from(&self) -> Option<f64> {
+        let knee = stats::knee(&self.runs);
+        if knee.is_some_and(|knee| knee.high.is_some()) {
+            return None;
+        }
+        let low = knee.map_or(0.0, |knee| knee.low);
+        let above = self.late.iter().copied().filter(|load| *load > low);
+        above.min_by(f64::total_cmp)
     }
 }
 

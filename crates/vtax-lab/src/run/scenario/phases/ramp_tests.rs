@@ -30,13 +30,13 @@ use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::{ObserverConfig, Roots, SeriesId, Sink, Subject};
 use vtax_report::results::{Better, Metric};
 
-/// From 300 on requests fail and the generator takes long to end; at 400 it gives up.
+/// From 300 on requests fail and the generator takes long to end; at one rate it gives up.
 const GENERATOR: &str = "
-    warm=$1; window=$2; settle=$3; shift 3
+    warm=$1; window=$2; settle=$3; gives_up_at=$4; shift 4
     for rate; do
         sleep $warm; opened=$(date +%s.%N)
         sleep $window; closed=$(date +%s.%N)
-        [ $rate = 400 ] && exit 3
+        [ $rate = $gives_up_at ] && exit 3
         [ $rate -ge 300 ] && sleep 0.3
         echo $rate $opened $closed
         warm=$settle
@@ -61,6 +61,10 @@ struct Fake {
     falls_short: bool,
     /// From this rate on it sends late.
     late_from: f64,
+    /// The load that it offers over the load that it is asked for.
+    offers: f64,
+    /// At this rate it gives up.
+    gives_up_at: f64,
     /// Whether requests at 200 are still to fail once.
     stalls: Option<&'static AtomicBool>,
 }
@@ -70,30 +74,52 @@ const STARTED_EACH: Fake = Fake {
     ramps: false,
     falls_short: false,
     late_from: NEVER,
+    offers: 1.0,
+    gives_up_at: 400.0,
     stalls: None,
 };
 const BY_ITSELF: Fake = Fake {
     ramps: true,
     falls_short: false,
     late_from: NEVER,
+    offers: 1.0,
+    gives_up_at: 400.0,
     stalls: None,
 };
 const SHORT: Fake = Fake {
     ramps: false,
     falls_short: true,
     late_from: NEVER,
+    offers: 1.0,
+    gives_up_at: 400.0,
     stalls: None,
 };
 const LATE_AT_THE_BREAK: Fake = Fake {
     ramps: true,
     falls_short: false,
     late_from: 300.0,
+    offers: 1.0,
+    gives_up_at: 400.0,
     stalls: None,
+};
+const OFFERS_MORE: Fake = Fake {
+    offers: 1.1,
+    ..STARTED_EACH
+};
+const LATE_FROM_THE_BREAK: Fake = Fake {
+    gives_up_at: NEVER,
+    ..LATE_AT_THE_BREAK
+};
+const ALWAYS_LATE: Fake = Fake {
+    late_from: 0.0,
+    ..LATE_FROM_THE_BREAK
 };
 const LATE_BEYOND: Fake = Fake {
     ramps: true,
     falls_short: false,
     late_from: 500.0,
+    offers: 1.0,
+    gives_up_at: 400.0,
     stalls: None,
 };
 
@@ -104,7 +130,7 @@ const STALLS_ONCE: Fake = Fake {
 };
 
 impl Fake {
-    fn command(levels: &[Settings], first: Timing, settle: Duration) -> LoadCommand {
+    fn command(&self, levels: &[Settings], first: Timing, settle: Duration) -> LoadCommand {
         let times = [first.warmup, first.duration, settle];
         let rates = levels.iter().map(|level| match level.0.get("load.rate") {
             Some(Level::Number(rate)) => rate.to_string(),
@@ -112,7 +138,9 @@ impl Fake {
         });
         let line = ["sh", "-c", GENERATOR, "generator"].map(str::to_owned);
         let times = times.map(|time| time.as_secs_f64().to_string());
-        LoadCommand::client(line.into_iter().chain(times).chain(rates).collect())
+        let gives_up_at = std::iter::once(self.gives_up_at.to_string());
+        let line = line.into_iter().chain(times).chain(gives_up_at);
+        LoadCommand::client(line.chain(rates).collect())
     }
 }
 
@@ -140,7 +168,7 @@ impl Workload for Fake {
         timing: Timing,
     ) -> Outcome<LoadCommand> {
         let only = std::slice::from_ref(settings);
-        Ok(Self::command(only, timing, Duration::ZERO))
+        Ok(self.command(only, timing, Duration::ZERO))
     }
     fn ramp(
         &self,
@@ -149,7 +177,7 @@ impl Workload for Fake {
         first: Timing,
         settle: Duration,
     ) -> Outcome<Option<LoadCommand>> {
-        Ok(self.ramps.then(|| Self::command(levels, first, settle)))
+        Ok(self.ramps.then(|| self.command(levels, first, settle)))
     }
     fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
         let text = String::from_utf8_lossy(raw);
@@ -172,7 +200,10 @@ impl Workload for Fake {
         let stalls = self.stalls.filter(|_| *rate == 200.0);
         let stalls = stalls.is_some_and(|once| once.swap(false, Ordering::Relaxed));
         let errors = f64::from(stalls || is_too_much && !self.falls_short);
+        let mut offered = metric("offered", rate * self.offers, Base::Request);
+        offered.1.quantity.unit = Unit::per(Base::Request, Base::Second);
         let metrics = [
+            offered,
             metric("errors", errors, Base::Percent),
             metric("opened", *opened, Base::Second),
             metric("closed", *closed, Base::Second),
@@ -385,8 +416,13 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
     let mut levels: Vec<f64> = heard.levels.iter().map(|(level, _)| *level).collect();
     let count = levels.len();
     levels.dedup();
-    assert_eq!(levels, [100.0, 200.0, 300.0, 400.0, 500.0]);
-    assert!(heard.levels.contains(&(400.0, Some(false))));
+    match workload.gives_up_at.is_finite() {
+        true => {
+            assert_eq!(levels, [100.0, 200.0, 300.0, 400.0, 500.0]);
+            assert!(heard.levels.contains(&(400.0, Some(false))));
+        }
+        false => assert_eq!(levels[..4], [100.0, 200.0, 300.0, 400.0]),
+    }
     assert_eq!(heard.objectives, ["errors <= 0.10 %"]);
     assert!(heard.meters >= 1, "{}", heard.meters);
     let written = std::fs::read_to_string(&events).unwrap();
@@ -441,10 +477,10 @@ fn a_level_that_stalls_once_is_repeated_and_the_ramp_goes_on() {
 }
 
 #[test]
-fn a_level_at_which_the_generator_is_late_is_not_judged_but_repeated() {
+fn a_level_at_which_the_generator_is_late_is_repeated_and_not_judged() {
     let (seen, _) = drive(&LATE_AT_THE_BREAK, true);
     let judged: Vec<_> = seen.levels.iter().map(|(_, kept)| *kept).collect();
-    assert_eq!(judged[2..4], [None, Some(false)]);
+    assert_eq!(judged[..4], [Some(true), Some(true), None, None]);
 }
 
 #[test]
@@ -456,16 +492,40 @@ fn a_level_that_the_generator_did_not_reach_is_not_borne() {
 }
 
 #[test]
-fn a_generator_that_is_late_at_the_level_that_broke_makes_the_trial_suspect_and_one_beyond_does_not()
- {
-    let late = |workload| drive(workload, true).0.late;
-    assert_eq!(
-        late(&LATE_AT_THE_BREAK).as_deref(),
-        Some(
-            "at 300 request/s, again: the load generator, not the service, was the limit: sent late"
-        )
-    );
-    assert_eq!(late(&LATE_BEYOND), None);
+fn a_knee_that_a_late_generator_hides_is_a_lower_bound_and_the_trial_counts() {
+    let (seen, _) = drive(&LATE_FROM_THE_BREAK, true);
+    let objective = seen.objective.unwrap();
+    assert_eq!(objective.knee.unwrap().value, 200.0);
+    assert_eq!((objective.broke, objective.next), (None, None));
+    assert_eq!(objective.late_from.unwrap().value, 300.0);
+    assert_eq!(seen.late, None);
+}
+
+#[test]
+fn a_knee_is_the_load_that_was_offered_and_levels_have_the_name_that_was_asked_for() {
+    let (seen, _) = drive(&OFFERS_MORE, true);
+    assert_eq!(seen.levels[0].0, "100 request/s");
+    let objective = seen.objective.unwrap();
+    let loads = [objective.knee, objective.next].map(|load| load.unwrap().value.round());
+    assert_eq!(loads, [220.0, 330.0]);
+    let broke = objective.broke.unwrap();
+    assert!(broke.ends_with(" at 300 request/s"), "{broke}");
+}
+
+#[test]
+fn a_generator_that_is_late_beyond_the_level_that_broke_hides_nothing() {
+    let (seen, _) = drive(&LATE_BEYOND, true);
+    assert_eq!(seen.objective.unwrap().next.unwrap().value, 300.0);
+    assert_eq!(seen.late, None);
+}
+
+#[test]
+fn a_generator_that_is_late_at_every_level_names_no_knee_and_makes_the_trial_suspect() {
+    let (seen, _) = drive(&ALWAYS_LATE, true);
+    let late = seen.late.unwrap();
+    assert!(late.starts_with("at 100 request/s: "), "{late}");
+    assert!(late.ends_with("sent late"), "{late}");
+    assert_eq!(seen.objective.unwrap().knee, None);
 }
 
 #[test]
