@@ -3,7 +3,7 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
-    Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge,
+    Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge, knee_bounds,
 };
 use crate::numbers::percent;
 use crate::results::Better;
@@ -11,7 +11,7 @@ use crate::stats::{Verdict, seed_of, unpaired_tax};
 use crate::terminal::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::HashMap;
-use vtax_core::counted;
+use vtax_core::{counted, metric};
 
 /// Comparison of runs with the first of them.
 #[derive(Debug, Clone, Serialize)]
@@ -77,6 +77,12 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
                 .for_each(Comparison::make_provisional);
         }
         let after = other.by_label();
+        for knee in comparisons
+            .iter_mut()
+            .filter(|one| metric::KNEE.is(&one.metric))
+        {
+            bound(knee, &before, &after);
+        }
         ComparedRun {
             run: named(other),
             only_first: missing(first, &after),
@@ -89,6 +95,18 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
         others: compared.collect(),
         cautions: cautions(first, others, all_kinds),
         minimum_effect,
+    }
+}
+
+/// Notes which knees are bounds or missing. These support no claim about the mean.
+fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
+    let treatments = (after.get(knee.treatment.as_str())).zip(before.get(knee.treatment.as_str()));
+    let Some(bounds) = treatments.and_then(|(new, old)| knee_bounds(new, old)) else {
+        return;
+    };
+    knee.add_note(bounds);
+    if matches!(knee.verdict, Verdict::Different | Verdict::Same) {
+        knee.verdict = Verdict::NoDifferenceShown;
     }
 }
 
