@@ -43,6 +43,11 @@ fn samples_and_trials_have_the_variance_that_the_run_was_made_with() {
         (sd(throughput, "machine"), sd(throughput, "block")),
         (None, None)
     );
+    // CPU time per byte scatters by 2 % of CPU time and 1 % of traffic in half a second.
+    let cpu = sd(of("native · iperf3-receive", "cpu.per_work"), "sample").unwrap();
+    assert!((0.013..0.019).contains(&cpu), "{cpu}");
+    // Requests per second are in no series, so CPU time per request has no samples.
+    assert_eq!(sd(of("native · http-rate", "cpu.per_work"), "sample"), None);
     // A quantile is one number of a trial.
     let latency = of("container · http-rate", "latency.p99");
     assert_eq!(sd(latency, "sample"), None);

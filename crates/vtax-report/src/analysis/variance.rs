@@ -5,7 +5,7 @@ use crate::numbers::percent;
 use crate::stats::{Nested, best_repetitions, components};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::{counted, metric};
+use vtax_core::{Base, counted, metric};
 
 /// Half width of a ratio's interval, relative to the ratio, for which repetitions are recommended.
 pub const WIDTH: f64 = 0.05;
@@ -43,7 +43,7 @@ pub struct LevelVariance {
     pub level: &'static str,
     /// Standard deviation, relative to the mean of the metric.
     pub sd: f64,
-    /// Share of the variance of one sample on one machine; of one trial where there are no samples.
+    /// Share of the variance of one sample; of one trial where there are no samples.
     pub share: f64,
 }
 
@@ -91,7 +91,7 @@ pub fn not_separable(all: &[MetricVariance]) -> Vec<&'static str> {
     let sentences = [
         (
             is_without("sample"),
-            "Where there is no share of samples, the trial has one value only, and scatter within it is not separable.",
+            "Where there is no share of samples, a trial has one value, and the scatter within it is not separable.",
         ),
         (
             !names.contains(&"block"),
@@ -202,24 +202,31 @@ fn of_metric(
     Some(levels.collect())
 }
 
-/// The metric per second of a trial: the rates of the series that it is made of, scaled so that their mean is `value`.
-/// `None` where no series stands for the metric, or where it has fewer than two samples.
+/// The metric per second of a trial, scaled so that its mean is `value`: the rate of traffic for throughput, CPU time per
+/// byte of traffic for CPU time per work that is traffic. `None` for any other metric, under a load that changes, and
+/// with fewer than two samples.
 fn samples(metric: &MetricSummary, row: &TrialRow, value: f64) -> Option<Vec<f64>> {
     // A load that changes makes every series change.
     if row.steady.is_empty() {
         return None;
     }
-    let is_of: fn(&str) -> bool = if metric::CPU_PER_WORK.is(&metric.name) {
-        |name| name == "CPU"
-    } else if metric::THROUGHPUT.is(&metric.name) {
-        |name| name != "CPU"
+    let mean = |rates: &[f64]| crate::stats::mean(rates).unwrap_or(0.0);
+    let (cpu, traffic): (Vec<_>, Vec<_>) = (row.series.iter()).partition(|one| one.name == "CPU");
+    // The traffic of a transfer is in the busier direction.
+    let traffic = (traffic.into_iter())
+        .max_by(|one, other| mean(&one.rates).total_cmp(&mean(&other.rates)))?;
+    let rates: Vec<f64> = if metric::THROUGHPUT.is(&metric.name) && is_of_bytes(metric.unit.base) {
+        traffic.rates.clone()
+    } else if metric::CPU_PER_WORK.is(&metric.name) && metric.unit.per.is_some_and(is_of_bytes) {
+        let both = cpu.first()?.rates.iter().zip(&traffic.rates);
+        both.map(|(cpu, bytes)| cpu / bytes).collect()
     } else {
         return None;
     };
-    let candidates = row.series.iter().filter(|series| is_of(series.name));
-    let means = candidates.filter_map(|series| Some((crate::stats::mean(&series.rates)?, series)));
-    // The traffic of a transfer is in the busier direction.
-    let (mean, series) = means.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
-    let rates = &series.rates;
-    (rates.len() > 1 && mean > 0.0).then(|| rates.iter().map(|rate| value * rate / mean).collect())
+    let middle = crate::stats::mean(&rates).filter(|mean| *mean > 0.0)?;
+    (rates.len() > 1).then(|| rates.iter().map(|rate| value * rate / middle).collect())
+}
+
+fn is_of_bytes(base: Base) -> bool {
+    matches!(base, Base::Byte | Base::Gigabyte | Base::Bit)
 }

@@ -288,7 +288,7 @@ fn variance(analysis: &Analysis) -> Markup {
     let head = ["treatment", "metric"].map(str::to_owned).into_iter();
     let content = html! {
         p.key {
-            "Share of the variance at each level, and its standard deviation relative to the mean (Kalibera and Jones 2013). "
+            "Share of each level in the variance of one sample of a second (of one trial where there are no samples), and standard deviation relative to the mean (Kalibera and Jones 2013). "
             "The best measured window gives the most precise mean in a given time, with the time of boot, warm-up and teardown of these trials. "
             @for sentence in not_separable(all) { (sentence) " " }
         }
