@@ -180,7 +180,7 @@ export function runView(view, about, encoded) {
       const own = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => trial.treatment === treatment && trial.block === block);
       return h("td", null, own.map((trial) => {
         const [sign, words] = STATES[trial.state];
-        const why = [`trial ${trial.index}: ${words}`, ...(trial.reasons || [])].join("; ");
+        const why = [`trial ${trial.index}: ${words}`, ...(trial.reasons || []), ...(trial.disturbed || []).map((one) => `disturbed: ${one}`)].join("; ");
         return h("span", { class: `sign ${trial.state}`, role: "img", "aria-label": why, title: why }, sign);
       }));
     };
@@ -190,8 +190,11 @@ export function runView(view, about, encoded) {
       h("div", { class: "scroll" }, h("table", { class: "matrix" }, h("tbody", null, run.treatments.map((name, treatment) =>
         h("tr", null, h("th", { scope: "row" }, name), Array.from({ length: blocks }, (_, block) => cell(treatment, block))))))));
     const doubted = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => (trial.reasons || []).length > 0);
+    const disturbed = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => (trial.disturbed || []).length > 0);
     trust.replaceChildren(...(doubted.length > 0 ? [h("h2", null, "Not to be trusted"),
-      h("ul", { class: "reasons" }, doubted.reverse().map((trial) => h("li", null, h("b", null, `${label(trial)}, trial ${trial.index}: `), `${trial.state}. ${trial.reasons.join("; ")}`)))] : []));
+      h("ul", { class: "reasons" }, doubted.reverse().map((trial) => h("li", null, h("b", null, `${label(trial)}, trial ${trial.index}: `), `${trial.state}. ${trial.reasons.join("; ")}`)))] : []),
+      ...(disturbed.length > 0 ? [h("h2", null, "Disturbed, and counted"),
+        h("ul", { class: "reasons" }, disturbed.reverse().map((trial) => h("li", null, h("b", null, `${label(trial)}, trial ${trial.index}: `), trial.disturbed.join("; "))))] : []));
     const over = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => (trial.numbers && trial.numbers.length > 0) || trial.said).reverse();
     numbers.hidden = over.length === 0;
     const open = numbers.open;

@@ -103,6 +103,8 @@ pub struct FinishedTrial {
     pub headline: String,
     /// The reasons why it is suspect.
     pub suspect: Vec<String>,
+    /// The disturbances, with which it counts.
+    pub disturbed: Vec<String>,
     /// The reason why it failed; none where it did not.
     pub failed: Option<String>,
 }
@@ -214,6 +216,7 @@ impl EventSink for RunEvents {
                 remaining_seconds,
                 headline,
                 suspect,
+                disturbed,
                 failed,
                 ..
             } => {
@@ -223,6 +226,7 @@ impl EventSink for RunEvents {
                     seconds,
                     headline,
                     suspect,
+                    disturbed,
                     failed,
                 };
                 self.finished.insert(index, over);
@@ -262,6 +266,7 @@ mod tests {
             remaining_seconds: 4.0,
             headline: "fast".to_owned(),
             suspect: vec!["swapped".to_owned()],
+            disturbed: vec!["other programs".to_owned()],
             failed: None,
         }
     }
@@ -294,6 +299,7 @@ mod tests {
         let events = listener.read(File::open(&path));
         assert!(events.started.is_empty());
         assert_eq!(events.finished[&7].suspect, ["swapped"]);
+        assert_eq!(events.finished[&7].disturbed, ["other programs"]);
         assert_eq!(events.remaining, Some(4.0));
         assert_eq!(ended.read(File::open(&path)).0, 1);
         assert_eq!(ended.read(File::open(&path)).0, 1, "nothing is new");

@@ -37,6 +37,9 @@ pub struct TrialSummary {
     pub seconds: f64,
     /// The reasons why it is suspect, or the reason why it failed.
     pub reasons: Vec<String>,
+    /// The disturbances of a trial, with which it counts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disturbed: Vec<String>,
     /// Its headline numbers from the run's event, where its record is not on this host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub said: String,
@@ -84,6 +87,7 @@ impl TrialSummary {
             state,
             seconds: over.seconds,
             reasons,
+            disturbed: over.disturbed.clone(),
             said: over.headline.clone(),
             numbers: Vec::new(),
         }
@@ -101,6 +105,7 @@ impl TrialSummary {
             state,
             seconds: trial.times.total.as_secs_f64(),
             reasons,
+            disturbed: trial.disturbed.clone(),
             said: String::new(),
             numbers: metrics
                 .take(MAX_NUMBERS)

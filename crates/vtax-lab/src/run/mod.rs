@@ -339,6 +339,7 @@ impl Runner<'_> {
                 remaining_seconds: rest(queue, &estimate, experiment),
                 headline: headline(&trial),
                 suspect: trial.suspect.clone(),
+                disturbed: trial.disturbed.clone(),
                 failed: failed.clone(),
             });
             match failed {

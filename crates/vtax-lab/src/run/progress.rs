@@ -90,6 +90,9 @@ pub enum Event {
         headline: String,
         /// The reasons to suspect it.
         suspect: Vec<String>,
+        /// The disturbances, with which it counts.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        disturbed: Vec<String>,
         /// The reason of its failure, if it failed.
         failed: Option<String>,
     },
@@ -145,6 +148,7 @@ impl Event {
                 remaining_seconds,
                 headline,
                 suspect,
+                disturbed,
                 failed,
                 ..
             } => {
@@ -152,7 +156,7 @@ impl Event {
                 time(seconds);
                 time(remaining_seconds);
                 text(headline);
-                suspect.iter_mut().for_each(text);
+                suspect.iter_mut().chain(disturbed).for_each(text);
                 if let Some(reason) = failed {
                     *reason = shown_lines(reason);
                 }
@@ -217,7 +221,7 @@ mod tests {
             "text":"\u001b[2J","level":1e300,"of":1,"across":"\u001b[2J","at":-1e300,"seconds":1e300,
             "readings":{"\u001b[2J":{"value":1,"unit":"s"}},"carried":{"\u001b[2J":{"value":1,"unit":"s"}},
             "cpu":{"\u001b[2J":{"\u001b[2J":1}},"source":"measured","done":1,"remaining_seconds":1e300,
-            "headline":"\u001b[2J","suspect":["\u001b[2J"],"failed":"a\n\u001b[2J"}"#;
+            "headline":"\u001b[2J","suspect":["\u001b[2J"],"disturbed":["\u001b[2J"],"failed":"a\n\u001b[2J"}"#;
         for event in [
             "note",
             "started",

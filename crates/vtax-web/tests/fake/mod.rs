@@ -207,6 +207,7 @@ fn vtax() {
             remaining_seconds: 5.0,
             headline: "CPU 1 core".to_owned(),
             suspect,
+            disturbed: Vec::new(),
             failed: None,
         });
     }
