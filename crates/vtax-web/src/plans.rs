@@ -63,6 +63,9 @@ pub struct PlanSummary {
     pub description: String,
     /// The labels of its treatments.
     pub treatments: Vec<String>,
+    /// The commands that the plan itself runs, each with its workload and key.
+    #[serde(default)]
+    pub commands: Vec<String>,
     /// Its trials in their scheduled order.
     pub schedule: Vec<Scheduled>,
     /// An estimate of the time for all trials, in seconds.
@@ -237,6 +240,7 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
         return Ok(PlanSummary {
             kind: Kind::Density,
             treatments: labels.collect(),
+            commands: Vec::new(),
             schedule: schedule(
                 plan.variants.len(),
                 plan.repetitions,
@@ -260,6 +264,7 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
     Ok(PlanSummary {
         kind: Kind::Run,
         treatments: all.iter().map(|one| one.record.label.clone()).collect(),
+        commands: plan.commands(),
         schedule: schedule(all.len(), plan.repetitions, plan.order, plan.seed),
         expected_seconds: plan.expected_time(&all, &catalogue).as_secs_f64(),
         at_least: false,
@@ -283,6 +288,22 @@ mod tests {
         assert_eq!(found, Mistake::all(told));
         assert_eq!((found[0].line, found[0].column), (2, 1));
         assert!(found[0].help.as_deref().unwrap().contains("repetitions"));
+    }
+
+    #[test]
+    fn a_plan_s_own_commands_are_shown_before_they_run() {
+        let command =
+            "kind = \"command\"\nload = \"rm -r /\"\nserve = \"sh -c 'a | b'\"\nready = \"exit\"";
+        let text = SOUND.replace("kind = \"idle\"", command);
+        let checked = check(&text, false, &Place::Local).unwrap();
+        let expected = ["command, serve: sh -c 'a | b'", "command, load: rm -r /"];
+        assert_eq!(checked.commands, expected);
+        assert!(
+            check(SOUND, false, &Place::Local)
+                .unwrap()
+                .commands
+                .is_empty()
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use vtax_host::cell::OuterNetwork;
 use vtax_host::settings::{Level, Settings};
+use vtax_load::workload::command::KIND;
 use vtax_report::analysis::charge;
 
 /// A validated plan.
@@ -197,6 +198,18 @@ impl Plan {
     /// All faults of the plan, each with line, column and, where one is near, the valid spelling.
     pub fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Self, Diagnostics> {
         read::read(file, text, catalogue)
+    }
+
+    /// Returns the commands that the plan itself defines, in the order in which a trial runs them.
+    pub fn commands(&self) -> Vec<String> {
+        let mut commands = Vec::new();
+        for workload in self.workloads.iter().filter(|entry| entry.kind == KIND) {
+            for key in ["prepare", "serve", "load"] {
+                let text = workload.settings.text(&format!("load.{key}"));
+                commands.extend(text.map(|text| format!("{}, {key}: {text}", workload.name)));
+            }
+        }
+        commands
     }
 
     /// Removes repetitions for a place where they give the same numbers: each treatment runs once, unless every
