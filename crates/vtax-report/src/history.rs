@@ -119,8 +119,12 @@ pub struct Change {
 }
 
 /// The history of runs, in any order; of metrics with these names, of the headlines where none is given.
-pub fn history(runs: &[Analysis], of: Of, metrics: &[String]) -> History {
-    let mut runs: Vec<&Analysis> = runs.iter().collect();
+pub fn history<'a>(
+    runs: impl IntoIterator<Item = &'a Analysis>,
+    of: Of,
+    metrics: &[String],
+) -> History {
+    let mut runs: Vec<&Analysis> = runs.into_iter().collect();
     runs.sort_by(|a, b| a.started.cmp(&b.started).then_with(|| a.path.cmp(&b.path)));
     let minimum_effect = runs
         .iter()

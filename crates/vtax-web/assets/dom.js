@@ -130,8 +130,11 @@ export function badge(source) {
 }
 
 /** A report opens as a page of its own, in the theme of this one. */
-export function reportLink(dir, words) {
+export const reportLink = (dir, words) => pageLink(`/report?dir=${encodeURIComponent(dir)}`, words);
+
+/** A link to a page that this server makes; it opens in the theme of this one. */
+export function pageLink(address, words) {
   const dark = document.documentElement.dataset.theme
     || (window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  return h("a", { href: `/report?dir=${encodeURIComponent(dir)}#${dark}`, target: "_blank", rel: "noopener" }, words);
+  return h("a", { href: `${address}#${dark}`, target: "_blank", rel: "noopener" }, words);
 }

@@ -1,5 +1,5 @@
 // Results: the list.
-import { badge, counted, get, h, reportLink, say, when } from "./dom.js";
+import { badge, counted, get, h, pageLink, reportLink, say, when } from "./dom.js";
 
 const encode = encodeURIComponent;
 const NEW_RESULTS = 5000;
@@ -30,6 +30,8 @@ export function resultsView(view) {
   const list = h("ul", { class: "runs" });
   const remarks = h("div");
   let runs = [];
+  /** How many runs each plan has. */
+  const ofPlan = new Map();
   let seen = "";
 
   function choose(dir, on) {
@@ -49,7 +51,8 @@ export function resultsView(view) {
       h("p", { class: "detail" }, [run.dir, when(run.started), run.place, run.profile, state, run.platforms.join(", "), run.host].filter(Boolean).join(" · ")),
       run.found.map((text) => h("p", { class: "found" }, text)),
       run.notes.map((text) => h("p", { class: "found noted" }, text)),
-      h("p", { class: "detail" }, run.report ? reportLink(run.dir, "Report") : "No report yet.", run.outdated ? " It is older than the last trial: vtax report makes it anew." : null)));
+      h("p", { class: "detail" }, run.report ? reportLink(run.dir, "Report") : "No report yet.", run.outdated ? " It is older than the last trial: vtax report makes it anew." : null,
+        !run.density && ofPlan.get(run.name) > 1 ? [" · ", pageLink(`/api/plan-history.html?plan=${encode(run.name)}`, `History of ${counted(ofPlan.get(run.name), "run")}`)] : null)));
   }
   function show() {
     const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -69,6 +72,8 @@ export function resultsView(view) {
       if (text === seen) { return; }
       seen = text;
       runs = listing.runs;
+      ofPlan.clear();
+      for (const { name, density } of runs) { if (!density) { ofPlan.set(name, (ofPlan.get(name) || 0) + 1); } }
       // What is gone cannot be compared.
       for (const dir of chosen) { if (!runs.some((run) => run.dir === dir)) { choose(dir, false); } }
       say(facts, runs.length > 0

@@ -125,6 +125,14 @@ pub enum RequestError {
         /// The kernel's reason.
         cause: io::Error,
     },
+    /// No run has a plan of this name.
+    #[error("no run below {root} has a plan named {plan:?}", root = root.display())]
+    NoPlanRun {
+        /// The name of the plan.
+        plan: String,
+        /// The root of the results.
+        root: PathBuf,
+    },
     /// Too few or too many runs to compare or to draw.
     #[error("give {least} to {most} runs to {action}")]
     RunCount {
@@ -212,6 +220,7 @@ impl RequestError {
             | Self::Results(_)
             | Self::Analysis(_)
             | Self::NoReport { .. }
+            | Self::NoPlanRun { .. }
             | Self::Report { .. }
             | Self::RunCount { .. }
             | Self::Atlas(_)

@@ -24,6 +24,7 @@ mod live;
 mod machines;
 mod meters;
 mod notes;
+mod plan_history;
 mod plans;
 mod privileges;
 mod process;

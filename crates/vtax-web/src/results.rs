@@ -25,6 +25,8 @@ use vtax_report::stats::Verdict;
 const MAX_RUNS: usize = 2000;
 /// The largest number of directories that are read for the list.
 const MAX_DIRECTORIES: usize = 20_000;
+/// The largest number of runs in a history.
+const MAX_HISTORY: usize = 100;
 /// The findings of a report, in a results directory.
 const ANALYSIS: &str = "analysis.json";
 /// The limit of a report's file; a report is a megabyte or two.
@@ -157,6 +159,20 @@ impl Results {
             root: self.root.clone(),
         })?;
         Ok(ResultsDir::open_in(found)?)
+    }
+
+    /// The last runs of the plan with this name, in the order of their starts. Climbs are none.
+    pub fn of_plan(&self, name: &str) -> Vec<ResultsDir> {
+        let Ok(root) = Dir::open(&self.root) else {
+            return Vec::new();
+        };
+        let runs = scan(&root, &mut Vec::new()).into_iter();
+        let runs = runs.filter_map(|below| ResultsDir::open_in(opened(&root, &below)?).ok());
+        let mut runs: Vec<ResultsDir> = runs
+            .filter(|run| run.run().name == name && !vtax_density::run::is_density(run))
+            .collect();
+        runs.sort_by(|a, b| a.run().started.cmp(&b.run().started));
+        runs.split_off(runs.len().saturating_sub(MAX_HISTORY))
     }
 
     /// The HTML page of a run's report.

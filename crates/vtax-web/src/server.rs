@@ -138,6 +138,7 @@ fn router(app: AppState, access: Arc<Access>) -> Router {
         .route("/api/history.csv", get(host::history_csv))
         .route("/api/atlas.html", get(atlas::page))
         .route("/api/results", get(results::list))
+        .route("/api/plan-history.html", get(results::plan_history))
         .route("/api/compare", get(results::compare))
         .route("/api/compare.html", get(results::shared))
         .route("/api/curves", get(results::curves))

@@ -32,6 +32,7 @@ fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
             "/api/atlas.html",
             "/api/run?dir=none",
             "/report?dir=one",
+            "/api/plan-history.html?plan=one",
             "/api/plans",
         ] {
             let (status, ..) = page.ask("GET", path, &headers, "");

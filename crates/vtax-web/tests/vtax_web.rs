@@ -544,6 +544,25 @@ fn a_report_is_a_page_of_nobody() {
 }
 
 #[test]
+fn the_history_of_a_plan_is_an_isolated_page_over_its_runs_below_the_root() {
+    let folder = folder();
+    let page = Page::with(&folder.path().join("runs"));
+    let list = page.json("/api/results");
+    let plan = list["runs"][0]["name"].as_str().unwrap();
+    let (head, body) = page.get(&format!("/api/plan-history.html?plan={plan}"));
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+    let policy = policy(&head);
+    assert!(policy.starts_with("sandbox ") && policy.contains("default-src 'none'"));
+    for run in ["2026/cheap<", "dear &lt;b&gt;<", "begun<"] {
+        assert!(body.contains(run), "{run}");
+    }
+    assert!(!body.contains("/outside<") && !body.contains("/.hidden<"));
+    let (head, body) = page.get("/api/plan-history.html?plan=%3Cnone%3E");
+    assert!(head.starts_with("HTTP/1.1 404"), "{head}");
+    assert!(body.contains("no run below"), "{body}");
+}
+
+#[test]
 fn runs_are_compared_as_the_command_compares_them() {
     let folder = folder();
     let page = Page::with(&folder.path().join("runs"));
@@ -600,7 +619,9 @@ fn a_run_is_followed_from_its_directory_while_it_goes_on() {
     assert_eq!(running["trials"][1]["state"], "running");
     let log = serde_json::json!(["boot qemu", " [2Jservice up"]);
     assert_eq!(running["running"]["log"], log);
-    writer.finish(fake.trial(results.run(), 1)).unwrap();
+    let mut second = fake.trial(results.run(), 1);
+    second.disturbed = vec!["other programs used 9 %".to_owned()];
+    writer.finish(second).unwrap();
     let after = updates.find(|update| update["running"].is_null()).unwrap();
     assert_ne!(after["trials"][1]["state"], "waiting", "{after}");
     assert!(after["trials"][1]["numbers"][0][1].is_string(), "{after}");
@@ -612,6 +633,8 @@ fn a_run_is_followed_from_its_directory_while_it_goes_on() {
     let of =
         |update: &Value| update["state"] == "complete" && update["trials"][3]["state"] == "damaged";
     let last = updates.find(of).unwrap();
+    let disturbed = last["trials"][1]["disturbed"][0].as_str();
+    assert_eq!(disturbed, Some("other programs used 9 %"));
     for state in ["failed", "suspect", "damaged"] {
         let mut trials = last["trials"].as_array().unwrap().iter();
         let trial = trials.find(|trial| trial["state"] == state).unwrap();

@@ -105,6 +105,21 @@ pub async fn report(
     page.map(response::report)
 }
 
+/// A plan, by its name.
+#[derive(Debug, Deserialize)]
+pub struct PlanName {
+    pub plan: String,
+}
+
+pub async fn plan_history(
+    State(app): State<AppState>,
+    query: Result<Query<PlanName>, QueryRejection>,
+) -> Answer {
+    let Query(PlanName { plan }) = query?;
+    let page = analyse(move || app.analyses.history(&app.results, &plan)).await;
+    page.map(response::report)
+}
+
 pub async fn notes(
     State(app): State<AppState>,
     query: Result<Query<RunQuery>, QueryRejection>,
