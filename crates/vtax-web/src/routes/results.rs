@@ -81,7 +81,7 @@ pub async fn curves(State(app): State<AppState>, query: Pairs) -> Answer {
     analysis(move || panels(&app, &dirs)).await
 }
 
-/// The comparison as a file that needs nothing else.
+/// The comparison as one self-contained file.
 pub async fn shared(State(app): State<AppState>, query: Pairs) -> Answer {
     let (dirs, all) = selection(query)?;
     let page = analyse(move || Ok(share::page(&comparison(&app, &dirs, all)?))).await?;
