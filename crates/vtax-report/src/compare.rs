@@ -5,6 +5,7 @@ use crate::analysis::words::most_frequent_reason;
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, TreatmentSummary, by_key, distinct, judge, knee_bounds,
 };
+use crate::history::Of;
 use crate::numbers::percent;
 use crate::results::Better;
 use crate::stats::{Verdict, seed_of, unpaired_tax};
@@ -54,11 +55,19 @@ fn named(run: &Analysis) -> String {
 /// Compares runs with the first. Trials of different runs never share a block, so no trials are paired. All comparisons
 /// of all runs are one family. Nothing is claimed where the trials of either side are suspect.
 pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
+    compare_of(Of::Cost, first, others)
+}
+
+/// [`compare`] for costs or for taxes. The ratio of two taxes is free of the host's drift between the runs.
+pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparison {
     let mut all: Vec<Comparison> = Vec::new();
     let mut lengths = Vec::new();
     let before = first.by_label();
     for other in others {
-        let own = comparisons(&before, other);
+        let own = match of {
+            Of::Cost => comparisons(&before, other),
+            Of::Tax => tax_comparisons(first, other),
+        };
         lengths.push(own.len());
         all.extend(own);
     }
@@ -93,7 +102,7 @@ pub fn compare(first: &Analysis, others: &[&Analysis]) -> RunComparison {
     RunComparison {
         first: named(first),
         others: compared.collect(),
-        cautions: cautions(first, others, all_kinds),
+        cautions: cautions(of, first, others, all_kinds),
         minimum_effect,
     }
 }
@@ -150,9 +159,19 @@ fn comparisons(first: &Labelled<'_>, other: &Analysis) -> Vec<Comparison> {
     comparisons
 }
 
-fn cautions(first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String> {
+/// The tax of each treatment with a baseline in `other` over its tax in `first`.
+fn tax_comparisons(first: &Analysis, other: &Analysis) -> Vec<Comparison> {
+    let before = first.compared();
+    let pairs = other.comparisons.iter().filter_map(|after| {
+        let key = (after.treatment.as_str(), after.metric.as_str());
+        Some(Comparison::of_taxes(after, before.get(&key)?))
+    });
+    pairs.collect()
+}
+
+fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec<String> {
     let mut cautions = Vec::new();
-    if kinds.has_intervals() {
+    if kinds.has_intervals() && of == Of::Cost {
         cautions.push(
             "The runs were not interleaved: a change of the host between them looks like a difference."
                 .to_owned(),

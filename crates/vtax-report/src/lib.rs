@@ -2,7 +2,7 @@
 //!
 //! [`results`] defines the directory's format and is the only module with its layout; [`stats`] are pure functions;
 //! [`analysis`] turns trials into estimates, comparisons and sentences; [`terminal`], [`html`], [`compare`] and
-//! [`export`] render them; [`survey`] reads the results of a whole fleet, [`history`] those of one plan over time.
+//! [`export`] render them; [`gate`] judges comparisons, [`pipeline`] writes them for pipelines; [`survey`] reads the results of a whole fleet, [`history`] those of one plan over time.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -10,9 +10,11 @@ pub mod analysis;
 pub mod compare;
 pub mod export;
 pub mod figures;
+pub mod gate;
 pub mod history;
 pub mod html;
 pub mod numbers;
+pub mod pipeline;
 pub mod platforms;
 pub mod results;
 pub mod stats;

@@ -13,6 +13,8 @@ use vtax_lab::plan::Shard;
 use vtax_log::Verbosity;
 use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
+use vtax_report::gate::Gate;
+use vtax_report::history;
 use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
@@ -20,11 +22,13 @@ use vtax_serve::top::Key;
 /// The part of the help that all commands share.
 const AFTER_HELP: &str = "\
 Exit status:
-  0  it did what was asked
-  1  it could not, was stopped, or found wanting what it judged: trials failed, counts moved, no
-     platform runs here; standard error says which
-  2  the command line was wrong
-  3  a run came to its end and none of its trials counts; its report gives the reasons
+  0    the command did what was asked
+  1    it failed; standard error gives the reason
+  2    the command line is wrong
+  3    inconclusive: no trial counts, or the trials are too few to decide a gate
+  4    a gate of `vtax compare --fail-on` was missed
+  5    this host cannot do it: a program, device or kernel feature is missing
+  130  it was interrupted, and left the host as it was
   A second signal N ends at once a command that is ending in order: 128 + N. Where nobody reads its
   output any more, a command ends quietly, as by SIGPIPE.
 
@@ -64,7 +68,7 @@ pub enum Command {
     History(HistoryArgs),
     /// Summarize thousands of results directories, and write all of their trials as one Parquet file.
     Survey(SurveyArgs),
-    /// Write the trials or samples of a run as CSV or Parquet.
+    /// Write the trials, samples or comparisons of a run as CSV or Parquet.
     Export(ExportArgs),
     /// Show the papers' figures, published beside ours: run what is missing, write one page.
     Atlas(AtlasArgs),
@@ -177,7 +181,12 @@ pub struct CommandArgs {
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "on", "quick"])]
     pub platform: Vec<String>,
     /// The service in the target that the command drives as its client.
-    #[arg(long, value_name = "COMMAND", requires = "platform", requires = "ready")]
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        requires = "platform",
+        requires = "ready"
+    )]
     pub serve: Option<String>,
     /// When the service is ready: tcp:PORT, log:EXPRESSION, or exit.
     #[arg(long, value_name = "WHEN", requires = "serve")]
@@ -195,7 +204,12 @@ pub struct CommandArgs {
     #[arg(long, value_name = "N", default_value_t = 5, requires = "platform", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: u32,
     /// Debian packages that the image gets.
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "platform")]
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        requires = "platform"
+    )]
     pub packages: Vec<String>,
     /// The measured command.
     #[arg(last = true, value_name = "COMMAND", requires = "platform")]
@@ -306,9 +320,33 @@ pub struct CompareArgs {
     /// Results directories; the others are compared against the first.
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// Print one JSON document: the comparison.
+    /// The numbers to compare: each treatment's own values, or its tax, in which the host's drift between runs cancels.
+    #[arg(long, value_enum, default_value = "cost")]
+    pub of: HistoryOf,
+    /// A limit for a change, such as 'cpu.per_work > +5%' or 'cpu.per_work of http-rate vm > +5%': exit status 4 where the
+    /// interval is beyond it, 3 where the interval contains it; may be repeated.
+    #[arg(long = "fail-on", value_name = "GATE")]
+    pub gates: Vec<Gate>,
+    /// The format.
+    #[arg(long, value_enum, default_value = "text", conflicts_with = "json")]
+    pub format: CompareFormat,
+    /// Print one JSON document, the comparison and its gates; the same as --format json.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CompareFormat {
+    /// A table for terminals.
+    Text,
+    /// One JSON document: the comparison and its gates.
+    Json,
+    /// Markdown tables, for the summary of a pipeline.
+    Md,
+    /// One row for each comparison.
+    Csv,
+    /// Bencher Metric Format.
+    Bencher,
 }
 
 #[derive(Debug, Args)]
@@ -336,6 +374,15 @@ pub enum HistoryOf {
     Cost,
 }
 
+impl From<HistoryOf> for history::Of {
+    fn from(of: HistoryOf) -> Self {
+        match of {
+            HistoryOf::Tax => Self::Tax,
+            HistoryOf::Cost => Self::Cost,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct SurveyArgs {
     /// Results directories, or directories above them.
@@ -355,15 +402,25 @@ pub enum ExportFormat {
     Parquet,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ExportOf {
+    Trials,
+    Samples,
+    Comparisons,
+}
+
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The results directory.
     pub results: PathBuf,
-    /// The format.
+    /// One row for each trial and metric, for each sample, or for each comparison with a baseline.
+    #[arg(value_enum, default_value = "trials", value_name = "WHAT")]
+    pub of: ExportOf,
+    /// The format; samples and comparisons are CSV only.
     #[arg(long, value_enum, default_value = "csv")]
     pub format: ExportFormat,
-    /// Export every sample instead of one row for each trial and metric (CSV).
-    #[arg(long)]
+    /// Export every sample; the same as `samples`.
+    #[arg(long, conflicts_with = "of")]
     pub samples: bool,
     /// The file to write; CSV goes to standard output without it.
     #[arg(long, short, value_name = "FILE", required_if_eq("format", "parquet"))]

@@ -8,19 +8,18 @@
 
 mod cli;
 mod commands;
+mod exit;
 mod output;
 mod progress;
 
 use clap::Parser;
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
-use commands::NothingCounts;
+use exit::{Exit, is_interrupt};
 use progress::{is_unread, note};
 use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
-use vtax_host::HostError;
 use vtax_host::signals::{end_unread, end_with_reader};
-use vtax_lab::LabError;
 use vtax_mvm::cli::MvmCommand;
 
 /// The result of every command.
@@ -35,7 +34,7 @@ fn main() -> ExitCode {
         && let Err(cause) = end_with_reader()
     {
         note(&format!("vtax: cannot handle signals: {cause}"));
-        return ExitCode::FAILURE;
+        return Exit::Failed.into();
     }
     let outcome = match command {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
@@ -77,19 +76,15 @@ fn main() -> ExitCode {
         Command::Actor => commands::actor::serve(),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => Exit::Done.into(),
         // The command was interrupted because its output has no reader: a message would have none either.
         Err(cause) if is_interrupt(cause.as_ref()) && is_unread() => {
             end_unread();
-            ExitCode::FAILURE
+            Exit::Failed.into()
         }
         Err(cause) => {
             note(&format!("vtax: {cause}"));
-            if cause.is::<NothingCounts>() {
-                ExitCode::from(NothingCounts::EXIT)
-            } else {
-                ExitCode::FAILURE
-            }
+            Exit::of(cause.as_ref()).into()
         }
     }
 }
@@ -100,9 +95,9 @@ fn print_parsed(answer: &clap::Error) -> ExitCode {
     match answer.print().and_then(|()| std::io::stdout().flush()) {
         Err(cause) if !answer.use_stderr() && cause.kind() != ErrorKind::BrokenPipe => {
             note(&format!("vtax: {}", output::cannot_write(cause)));
-            ExitCode::FAILURE
+            Exit::Failed.into()
         }
-        _ => u8::try_from(answer.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from),
+        _ => if answer.use_stderr() { Exit::Usage } else { Exit::Done }.into(),
     }
 }
 
@@ -119,10 +114,4 @@ fn only_prints(command: &Command) -> bool {
             | Command::Export(_)
             | Command::Mvm(MvmCommand::Build(_))
     )
-}
-
-fn is_interrupt(cause: &(dyn Error + 'static)) -> bool {
-    let lab = cause.downcast_ref::<LabError>();
-    let host = cause.downcast_ref::<HostError>();
-    lab.is_some_and(LabError::is_interrupt) || matches!(host, Some(HostError::Interrupted))
 }

@@ -18,6 +18,7 @@ mod closing_line;
 mod docs;
 mod files;
 mod fleet;
+mod gates;
 mod guest;
 mod kill;
 mod libvirt;

@@ -157,17 +157,70 @@ impl Comparison {
     pub fn needed_in_words(&self) -> Option<String> {
         let Needed { effect, more, .. } = self.needed?;
         let effect = percent(effect);
-        Some(match (more, self.over_machines, self.tax?.paired) {
-            (0, ..) => format!("enough to show {effect}"),
-            (more, true, _) => format!("{} would show {effect}", further(more, "machine")),
-            (more, false, true) if self.certainty == Certainty::Seeds => {
-                format!("{} would show {effect}", further(more, "seed"))
-            }
-            (more, false, true) => format!("{} would show {effect}", further(more, "block")),
-            (more, false, false) => {
-                format!("{} of each would show {effect}", further(more, "trial"))
-            }
+        Some(match more {
+            0 => format!("enough to show {effect}"),
+            more => format!("{} would show {effect}", self.more_in_words(more)),
         })
+    }
+
+    /// A number of further repetitions, `5 more blocks`, `2 more trials of each`.
+    pub(crate) fn more_in_words(&self, more: usize) -> String {
+        let of = |noun: &str| counted(more, &format!("more {noun}"));
+        match self.tax.is_some_and(|tax| tax.paired) {
+            _ if self.over_machines => of("machine"),
+            true if self.certainty == Certainty::Seeds => of("seed"),
+            true => of("block"),
+            false => format!("{} of each", of("trial")),
+        }
+    }
+
+    /// The change of a tax between two runs: the ratio of `after` to `before`, one comparison with a baseline in each. The
+    /// host's drift between the runs cancels, because both sides of a tax ran in the same blocks.
+    pub(crate) fn of_taxes(after: &Self, before: &Self) -> Self {
+        let certainty = after.certainty.with(before.certainty);
+        let ratios = after.ratio.zip(before.ratio);
+        let found = match (ratios, after.tax.zip(before.tax)) {
+            _ if after.baseline != before.baseline => {
+                Err("no ratio: the baselines differ".to_owned())
+            }
+            _ if after.knee.is_some() || before.knee.is_some() => {
+                Err("no ratio of taxes of a knee: its values are load levels".to_owned())
+            }
+            (Some((new, old)), _) if certainty.is_exact() => stats::exact_ratio(new, old)
+                .map(|ratio| (ratio, None))
+                .map_err(|none| none.to_string()),
+            (Some(_), Some((new, old))) => stats::ratio_of_taxes(&new, &old)
+                .map(|tax| (tax.ratio, Some(tax)))
+                .map_err(|none| none.to_string()),
+            (Some(_), None) => Err((after.certainty.apart(before.certainty))
+                .unwrap_or_else(|| "no ratio: only one tax is exact".to_owned())),
+            (None, _) => Err("no ratio: one run has no tax".to_owned()),
+        };
+        let (found, note) = match found {
+            Ok(found) => (Some(found), None),
+            Err(none) => (None, Some(none)),
+        };
+        Self {
+            source: after.source.combine(before.source),
+            modelled: after.modelled || before.modelled,
+            ratio: found.map(|(ratio, _)| ratio),
+            certainty,
+            tax: found.and_then(|(_, tax)| tax),
+            adjusted_p: None,
+            family: 0,
+            adjusted_interval: None,
+            confidence: None,
+            knee: None,
+            noise_floor: None,
+            is_below_floor: false,
+            verdict: Verdict::NoRatio,
+            needed: None,
+            robust_ratio: None,
+            over_machines: after.over_machines && before.over_machines,
+            machines: None,
+            note,
+            ..after.clone()
+        }
     }
 
     /// The half width of the printed interval, relative to the ratio; `None` without an interval.
@@ -244,11 +297,6 @@ impl Comparison {
         };
         Some(counted(n, repetition))
     }
-}
-
-/// `1 more block`, `2 more blocks`.
-fn further(n: usize, noun: &str) -> String {
-    counted(n, &format!("more {noun}"))
 }
 
 /// Disagreement between machines about a ratio, as a factor; 1 for full agreement.

@@ -33,7 +33,7 @@ pub use robust::{hodges_lehmann, outliers};
 pub use steady::{Steadiness, SteadyState, classify, rates};
 pub use tax::{
     FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax,
-    tax_over, unpaired_tax, verdict,
+    ratio_of_taxes, tax_over, unpaired_tax, verdict,
 };
 pub use trend::{Trend, correlation, trend};
 pub use variance::{Component, Nested, best_repetitions, components};

@@ -231,6 +231,46 @@ pub fn unpaired_tax(treatment: &[f64], baseline: &[f64], seed: u64) -> Result<Ta
     })
 }
 
+/// The ratio of two taxes of different runs, which are independent. The variance of its logarithm is the sum of both, each
+/// no less than the tax's printed interval implies. Interval and p are Student's with the smaller sample's degrees of
+/// freedom, the conservative end of Welch's. `effect` is not a number, because values of different runs are not compared.
+///
+/// # Errors
+/// When the ratio is not a finite number.
+pub fn ratio_of_taxes(after: &Tax, before: &Tax) -> Result<Tax, NoTax> {
+    let n = after.n.min(before.n);
+    let variance = (log_variance(after).zip(log_variance(before))).map(|(new, old)| new + old);
+    let centre = after.ratio.ln() - before.ratio.ln();
+    let degrees = u32::try_from(n.saturating_sub(1)).unwrap_or(u32::MAX);
+    let interval = variance.filter(|_| degrees > 0).and_then(|variance| {
+        let half = student_quantile(1.0 - ALPHA, degrees) * variance.sqrt();
+        Interval::finite(centre - half, centre + half)
+    });
+    let student_p = student_p(centre, variance, n);
+    finish(Tax {
+        ratio: centre,
+        interval,
+        paired: after.paired && before.paired,
+        n,
+        effect: f64::NAN,
+        p: student_p,
+        student_p,
+        smallest_p: if n < FEWEST_PAIRS { 1.0 } else { 0.0 },
+        sd: variance.map(|variance| (variance * n as f64).sqrt()),
+    })
+}
+
+/// The variance of the logarithm of a tax, by its scatter or, where that is more, by its interval, which may be widened
+/// to the noise floor. `None` for a single pair.
+fn log_variance(tax: &Tax) -> Option<f64> {
+    let degrees =
+        u32::try_from(tax.n.checked_sub(1).filter(|degrees| *degrees > 0)?).unwrap_or(u32::MAX);
+    let scatter = tax.sd?.powi(2) / tax.n as f64;
+    let interval = tax.interval?;
+    let half = (interval.high / interval.low).ln() / 2.0;
+    Some(scatter.max((half / student_quantile(1.0 - ALPHA, degrees)).powi(2)))
+}
+
 /// The ratio of two exact values.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
 //! `vtax atlas`: the figures of papers, each as published and as measured by vtax.
 
-use super::NothingCounts;
 use crate::Outcome;
 use crate::cli::AtlasArgs;
+use crate::exit::Exit;
 use crate::output::outln;
 use crate::progress::{in_words, note};
 use rustix::process::{Pid, Signal, kill_process};
@@ -81,9 +81,7 @@ fn run_missing<'a>(
         signals.check()?;
         match ended {
             // A run with no trial that counts has results too.
-            Ok(status)
-                if status.success() || status.code() == Some(i32::from(NothingCounts::EXIT)) =>
-            {
+            Ok(status) if status.success() || status.code() == Some(Exit::Inconclusive as i32) => {
                 note(&format!("{name}: whole, {}", in_words(started.elapsed())));
             }
             Ok(status) => {

@@ -2,6 +2,7 @@
 
 use crate::Outcome;
 use crate::cli::DoctorArgs;
+use crate::exit::CannotHere;
 use crate::output::{out, outln};
 use vtax_doctor::{self as doctor, HostProbes, KvmBoot, Options, Style};
 use vtax_guest::image::{self, Recipe};
@@ -33,7 +34,7 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     if doctor::summarize(&findings).can_run() {
         Ok(())
     } else {
-        Err("no platform can run on this host".into())
+        Err(CannotHere("no platform can run on this host").into())
     }
 }
 

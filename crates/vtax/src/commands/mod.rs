@@ -22,6 +22,7 @@ use std::error::Error;
 use std::fmt;
 use vtax_core::counted;
 use vtax_report::analysis::Analysis;
+use vtax_report::gate::{self, GateOutcome, JudgedGate};
 
 /// A run whose every trial is suspect, failed or damaged: it ended in order, and measured nothing that counts.
 #[derive(Debug)]
@@ -30,9 +31,6 @@ pub struct NothingCounts {
 }
 
 impl NothingCounts {
-    /// The exit status that says so.
-    pub const EXIT: u8 = 3;
-
     /// Whether any trial of a run counts.
     ///
     /// # Errors
@@ -59,6 +57,40 @@ impl fmt::Display for NothingCounts {
 }
 
 impl Error for NothingCounts {}
+
+/// Gates that are missed or undecided.
+#[derive(Debug, thiserror::Error)]
+#[error("{} of {}", self.count, counted(self.of, "gate"))]
+pub struct GatesNotPassed {
+    /// The worst outcome.
+    pub worst: GateOutcome,
+    count: String,
+    of: usize,
+}
+
+impl GatesNotPassed {
+    /// Whether every gate is passed.
+    ///
+    /// # Errors
+    /// When one is missed or undecided.
+    pub fn check(judged: &[JudgedGate]) -> Result<(), Self> {
+        let number = |outcome| judged.iter().filter(|one| one.outcome == outcome).count();
+        let parts = [GateOutcome::Missed, GateOutcome::Undecided]
+            .map(|outcome| (number(outcome), outcome))
+            .into_iter()
+            .filter(|(number, _)| *number > 0)
+            .map(|(number, outcome)| format!("{number} {outcome}"));
+        let count = parts.collect::<Vec<_>>().join(" and ");
+        match gate::worst(judged) {
+            GateOutcome::Passed => Ok(()),
+            worst => Err(Self {
+                worst,
+                count,
+                of: judged.len(),
+            }),
+        }
+    }
+}
 
 /// Prints one JSON document.
 fn json(value: &impl serde::Serialize) -> Outcome {

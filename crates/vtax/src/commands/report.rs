@@ -1,10 +1,11 @@
 //! `vtax report`, `vtax compare`, `vtax history`, `vtax survey`, `vtax export`: results as tables, pages, JSON, CSV and
 //! Parquet.
 
-use super::json;
+use super::{GatesNotPassed, NothingCounts, json};
 use crate::Outcome;
 use crate::cli::{
-    CompareArgs, ExportArgs, ExportFormat, HistoryArgs, HistoryOf, ReportArgs, SurveyArgs,
+    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs, ReportArgs,
+    SurveyArgs,
 };
 use crate::output::{cannot_write, out, outln};
 use rustix::termios::tcgetwinsize;
@@ -12,8 +13,9 @@ use std::error::Error;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
+use vtax_report::pipeline::{self, Gated};
 use vtax_report::results::{ResultsDir, ResultsError};
-use vtax_report::{compare, export, history, html, survey, terminal};
+use vtax_report::{compare, export, gate, history, html, survey, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
     if let [only] = arguments.results.as_slice() {
@@ -78,19 +80,37 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
     let (first, others) = analyses
         .split_first()
         .ok_or("give at least two results directories")?;
-    let comparison = compare::compare(first, &others.iter().collect::<Vec<_>>());
-    if arguments.json {
-        return json(&comparison);
+    let others = others.iter().collect::<Vec<_>>();
+    let comparison = compare::compare_of(arguments.of.into(), first, &others);
+    let gates = gate::judge(&arguments.gates, &comparison)?;
+    let gated = Gated {
+        comparison: &comparison,
+        gates: &gates,
+    };
+    match arguments.format {
+        CompareFormat::Json => json(&gated)?,
+        CompareFormat::Text if arguments.json => json(&gated)?,
+        CompareFormat::Text => {
+            out!("{}", compare::table(&comparison, width()))?;
+            for judged in &gates {
+                outln!("  {judged}")?;
+            }
+        }
+        CompareFormat::Md => out!("{}", gated.markdown())?,
+        CompareFormat::Csv => out!("{}", gated.csv())?,
+        CompareFormat::Bencher => json(&gated.bencher())?,
     }
-    out!("{}", compare::table(&comparison, width()))?;
+    for run in &analyses {
+        NothingCounts::check(run)?;
+    }
+    if !arguments.gates.is_empty() {
+        GatesNotPassed::check(&gates)?;
+    }
     Ok(())
 }
 
 pub fn history(arguments: &HistoryArgs) -> Outcome {
-    let of = match arguments.of {
-        HistoryOf::Tax => history::Of::Tax,
-        HistoryOf::Cost => history::Of::Cost,
-    };
+    let of = arguments.of.into();
     let history = history::history(&analyses(&arguments.results)?, of, &arguments.metrics);
     if history.series.is_empty() {
         let what = match arguments.metrics.as_slice() {
@@ -142,8 +162,15 @@ pub fn survey(arguments: &SurveyArgs) -> Outcome {
 
 pub fn export(arguments: &ExportArgs) -> Outcome {
     let results = ResultsDir::open(&arguments.results)?;
+    let of = match arguments.samples {
+        true => ExportOf::Samples,
+        false => arguments.of,
+    };
     let unreadable = match (arguments.format, &arguments.output) {
-        (ExportFormat::Parquet, _) if arguments.samples => {
+        (ExportFormat::Parquet, _) if of == ExportOf::Comparisons => {
+            return Err("comparisons are exported as CSV".into());
+        }
+        (ExportFormat::Parquet, _) if of == ExportOf::Samples => {
             return Err("samples are Parquet already: each trial's samples.parquet".into());
         }
         (ExportFormat::Parquet, Some(path)) => export::parquet(&results, path)?,
@@ -153,19 +180,16 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
         (ExportFormat::Csv, Some(path)) => {
             let mut output = vtax_files::output(path)?;
             let mut file = BufWriter::new(output.file());
-            let unreadable = csv(&results, arguments.samples, &mut file)?;
+            let unreadable = csv(&results, of, &mut file)?;
             file.flush()
                 .map_err(|cause| format!("cannot write {}: {cause}", path.display()))?;
             drop(file);
             output.finish()?;
             unreadable
         }
-        (ExportFormat::Csv, None) => csv(
-            &results,
-            arguments.samples,
-            &mut BufWriter::new(io::stdout().lock()),
-        )
-        .map_err(cannot_write)?,
+        (ExportFormat::Csv, None) => {
+            csv(&results, of, &mut BufWriter::new(io::stdout().lock())).map_err(cannot_write)?
+        }
     };
     for cause in unreadable {
         eprintln!("left out: {cause}");
@@ -173,16 +197,18 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
     Ok(())
 }
 
-fn csv(
-    results: &ResultsDir,
-    samples: bool,
-    into: &mut impl Write,
-) -> io::Result<Vec<ResultsError>> {
-    let unreadable = if samples {
-        export::csv_samples(results, into)
-    } else {
-        export::csv(results, into)
-    }?;
+fn csv(results: &ResultsDir, of: ExportOf, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
+    let unreadable = match of {
+        ExportOf::Samples => export::csv_samples(results, into)?,
+        ExportOf::Trials => export::csv(results, into)?,
+        ExportOf::Comparisons => {
+            let analysis = analyse(results).map_err(io::Error::other)?;
+            let run = results.path().to_string_lossy();
+            let rows = analysis.comparisons.iter().map(|row| (&*run, row));
+            into.write_all(pipeline::csv(rows).as_bytes())?;
+            Vec::new()
+        }
+    };
     into.flush()?;
     Ok(unreadable)
 }

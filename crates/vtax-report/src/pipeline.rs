@@ -1,0 +1,167 @@
+//! Comparisons in the formats that pipelines and statistics programs read: Markdown, CSV, Bencher Metric Format.
+
+use crate::analysis::Comparison;
+use crate::compare::RunComparison;
+use crate::export::field;
+use crate::gate::JudgedGate;
+use crate::stats::Verdict;
+use crate::terminal::clean;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+
+/// A comparison of runs and its gates.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Gated<'a> {
+    /// The comparison.
+    #[serde(flatten)]
+    pub comparison: &'a RunComparison,
+    /// The gates, judged.
+    pub gates: &'a [JudgedGate],
+}
+
+impl Gated<'_> {
+    /// Markdown: the gates, each run's headline metrics and differences, and the caveats.
+    pub fn markdown(&self) -> String {
+        let mut text = format!("### vtax: against {}\n", markdown(&self.comparison.first));
+        if !self.gates.is_empty() {
+            text.push_str(
+                "\n| gate | run | treatment | outcome | ratio |\n|---|---|---|---|---|\n",
+            );
+        }
+        for gate in self.gates {
+            let outcome = gate.outcome.to_string();
+            push_row(
+                &mut text,
+                &[
+                    &gate.gate,
+                    &gate.run,
+                    &gate.treatment,
+                    &outcome,
+                    &gate.reason,
+                ],
+            );
+        }
+        for run in &self.comparison.others {
+            let name = markdown(&run.run);
+            let _ = write!(
+                text,
+                "\n**{name}**\n\n| treatment | metric | ratio | verdict |\n|---|---|---|---|\n"
+            );
+            let shown = |row: &&Comparison| row.headline || row.verdict == Verdict::Different;
+            for row in run.comparisons.iter().filter(shown) {
+                let ratio = row.ratio_in_words().unwrap_or_else(|| "–".to_owned());
+                push_row(
+                    &mut text,
+                    &[&row.treatment, &row.metric, &ratio, row.verdict.words()],
+                );
+            }
+        }
+        if !self.comparison.cautions.is_empty() {
+            text.push('\n');
+        }
+        for caution in &self.comparison.cautions {
+            let _ = writeln!(text, "- {}", markdown(caution));
+        }
+        text
+    }
+
+    /// CSV: one row for each comparison of each run.
+    pub fn csv(&self) -> String {
+        let rows = (self.comparison.others.iter())
+            .flat_map(|run| run.comparisons.iter().map(|row| (run.run.as_str(), row)));
+        csv(rows)
+    }
+
+    /// Bencher Metric Format: a benchmark for each treatment and, with several runs, each run; a measure for each metric, with
+    /// the ratio and its interval. Comparisons without a ratio are left out. <https://bencher.dev/bmf.json>
+    pub fn bencher(&self) -> Value {
+        let mut benchmarks = Map::new();
+        let is_one = self.comparison.others.len() == 1;
+        for run in &self.comparison.others {
+            for row in &run.comparisons {
+                let Some(ratio) = row.ratio else { continue };
+                let mut measure = json!({ "value": ratio });
+                if let (Some(interval), Some(measure)) = (row.interval(), measure.as_object_mut()) {
+                    measure.insert("lower_value".to_owned(), json!(interval.low));
+                    measure.insert("upper_value".to_owned(), json!(interval.high));
+                }
+                let name = match is_one {
+                    true => row.treatment.clone(),
+                    false => format!("{} ({})", row.treatment, run.run),
+                };
+                let benchmark = benchmarks.entry(name).or_insert_with(|| json!({}));
+                if let Some(measures) = benchmark.as_object_mut() {
+                    measures.insert(row.metric.clone(), measure);
+                }
+            }
+        }
+        Value::Object(benchmarks)
+    }
+}
+
+/// One row for each comparison (RFC 4180), after the name of its run. Numbers that do not exist are empty.
+pub fn csv<'a>(rows: impl Iterator<Item = (&'a str, &'a Comparison)>) -> String {
+    let mut text = "run,treatment,baseline,workload,platform,metric,better,source,headline,ratio,low,high,confidence,\
+                    n,paired,p,adjusted_p,certainty,verdict,note\n"
+        .to_owned();
+    let number = |value: Option<f64>| {
+        let finite = value.filter(|value| value.is_finite());
+        finite.map_or_else(String::new, |value| value.to_string())
+    };
+    let word = |value: Option<Value>| match value {
+        Some(Value::String(word)) => word,
+        // The only variant with a field is an object of one key, the variant's name.
+        Some(Value::Object(of)) => of.keys().next().cloned().unwrap_or_default(),
+        _ => String::new(),
+    };
+    for (run, row) in rows {
+        let interval = row.interval();
+        let columns = [
+            run,
+            &row.treatment,
+            &row.baseline,
+            &row.workload,
+            &row.platform,
+            &row.metric,
+            &word(serde_json::to_value(row.better).ok()),
+            &row.source.to_string(),
+            &row.headline.to_string(),
+            &number(row.ratio),
+            &number(interval.map(|interval| interval.low)),
+            &number(interval.map(|interval| interval.high)),
+            &number(row.confidence),
+            &row.tax.map_or_else(String::new, |tax| tax.n.to_string()),
+            &row.tax
+                .map_or_else(String::new, |tax| tax.paired.to_string()),
+            &number(row.tax.map(|tax| tax.p)),
+            &number(row.adjusted_p),
+            &word(serde_json::to_value(row.certainty).ok()),
+            &word(serde_json::to_value(row.verdict).ok()),
+            row.note.as_deref().unwrap_or_default(),
+        ];
+        text.push_str(&columns.map(field).join(","));
+        text.push('\n');
+    }
+    text
+}
+
+fn push_row(text: &mut String, cells: &[&str]) {
+    let cells: Vec<String> = cells.iter().map(|cell| markdown(cell)).collect();
+    let _ = writeln!(text, "| {} |", cells.join(" | "));
+}
+
+/// Text in Markdown on one line: characters with a meaning to Markdown or HTML are escaped.
+fn markdown(text: &str) -> String {
+    let mut escaped = String::new();
+    for character in clean(text).chars() {
+        match character {
+            '<' => escaped.push_str("&lt;"),
+            '&' => escaped.push_str("&amp;"),
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' => escaped.extend(['\\', character]),
+            '\n' | '\r' => escaped.push(' '),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,80 @@
+//! The exit statuses of every command.
+
+use crate::commands::{GatesNotPassed, NothingCounts};
+use std::error::Error;
+use std::process::ExitCode;
+use vtax_host::HostError;
+use vtax_lab::LabError;
+use vtax_report::gate::{GateError, GateOutcome};
+
+/// The exit status of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The command did what was asked.
+    Done = 0,
+    /// The command failed; standard error gives the reason.
+    Failed = 1,
+    /// The command line is wrong. A gate that does not fit the compared runs is part of it.
+    Usage = 2,
+    /// No trial counts, or the trials are too few to decide a gate.
+    Inconclusive = 3,
+    /// A gate was missed.
+    GateMissed = 4,
+    /// This host cannot do what was asked.
+    CannotHere = 5,
+    /// The user stopped the command: 128 + SIGINT.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// The status for a command's error.
+    pub fn of(cause: &(dyn Error + 'static)) -> Self {
+        if let Some(gates) = cause.downcast_ref::<GatesNotPassed>() {
+            return match gates.worst {
+                GateOutcome::Missed => Self::GateMissed,
+                GateOutcome::Undecided | GateOutcome::Passed => Self::Inconclusive,
+            };
+        }
+        if cause.is::<NothingCounts>() {
+            Self::Inconclusive
+        } else if cause.is::<GateError>() {
+            Self::Usage
+        } else if cause.is::<CannotHere>() || is_missing(cause) {
+            Self::CannotHere
+        } else if is_interrupt(cause) {
+            Self::Interrupted
+        } else {
+            Self::Failed
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// What this host cannot do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct CannotHere(pub &'static str);
+
+/// Whether a program, device or kernel feature that the command needs is missing.
+fn is_missing(cause: &(dyn Error + 'static)) -> bool {
+    host_error(cause).is_some_and(|error| matches!(error, HostError::Missing { .. }))
+}
+
+/// Whether a signal of the user ended the command.
+pub fn is_interrupt(cause: &(dyn Error + 'static)) -> bool {
+    host_error(cause).is_some_and(|error| matches!(error, HostError::Interrupted))
+}
+
+/// The host's error in a command's error.
+fn host_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a HostError> {
+    match cause.downcast_ref::<LabError>() {
+        Some(LabError::Host(error)) => Some(error),
+        _ => cause.downcast_ref(),
+    }
+}
