@@ -15,7 +15,7 @@ use vtax_load::{generator, http};
 // The HTTP load generator against servers that misbehave.
 
 /// Serves `answer(n, socket)` for the n-th request, a thread for each connection; false closes.
-fn server(answer: impl Fn(u64, &mut TcpStream) -> bool + Send + Sync + 'static) -> SocketAddr {
+pub fn server(answer: impl Fn(u64, &mut TcpStream) -> bool + Send + Sync + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let answer = Arc::new(answer);
@@ -43,13 +43,13 @@ fn server(answer: impl Fn(u64, &mut TcpStream) -> bool + Send + Sync + 'static) 
     address
 }
 
-fn ok(socket: &mut TcpStream) -> bool {
+pub fn ok(socket: &mut TcpStream) -> bool {
     socket
         .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
         .is_ok()
 }
 
-fn open_loop(address: SocketAddr) -> http::Arguments {
+pub fn open_loop(address: SocketAddr) -> http::Arguments {
     http::Arguments {
         common: generator::Arguments {
             connections: 4,
@@ -74,7 +74,7 @@ fn closed_loop(address: SocketAddr, downloads: u64) -> http::Arguments {
 }
 
 /// Returns the arguments with some of the common ones changed.
-fn with(
+pub fn with(
     mut arguments: http::Arguments,
     change: impl Fn(&mut generator::Arguments),
 ) -> http::Arguments {

@@ -13,6 +13,7 @@ extern crate vtax_testkit;
 mod command;
 mod generators;
 mod host;
+mod knee;
 mod workloads;
 
 use clap::Parser;
