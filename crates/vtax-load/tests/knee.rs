@@ -12,8 +12,8 @@ use vtax_report::stats::{Knee, knee};
 
 /// The number of requests that the server answers in a second.
 const CAPACITY: f64 = 500.0;
-/// The longest 99th percentile of latency that keeps the objective, in seconds. At 510 requests/s, 2 % of the requests of
-/// six seconds wait for longer than 120 ms.
+/// The longest 99th percentile of latency that keeps the objective, in seconds. At 508 requests/s the requests of six
+/// seconds queue for up to 96 ms.
 const LONGEST: f64 = 0.06;
 
 /// A server with one slot every 2 ms. A request is answered at its slot. Slots are given in advance, so a thread that
@@ -77,7 +77,7 @@ fn the_knee_of_a_server_of_500_a_second_is_500_unless_the_generator_was_late() {
     let address = paced_server();
     let mut is_late = false;
     let mut runs = Vec::new();
-    for rate in [490.0, 510.0] {
+    for rate in [492.0, 508.0] {
         // As in a ramp, a level that broke the objective is repeated.
         for _ in 0..2 {
             let run = judged(&level(address, rate, 6.0, |_| {}));
@@ -89,7 +89,7 @@ fn the_knee_of_a_server_of_500_a_second_is_500_unless_the_generator_was_late() {
         }
     }
     let found = knee(&runs);
-    let close = |end: f64| (end / CAPACITY - 1.0).abs() <= 0.0201;
+    let close = |end: f64| (end / CAPACITY - 1.0).abs() <= 0.02;
     let is_right = |found: Knee| close(found.low) && found.high.is_some_and(close);
     assert!(
         found.is_some_and(is_right) || is_late,
