@@ -31,7 +31,7 @@ fn with(mut settings: Settings, key: &str, value: f64) -> Settings {
 
 /// The error of a command that must fail.
 fn failure(settings: &Settings) -> String {
-    let failed = drive(&mut Host::new(), workload(), settings).map(|raw| String::from_utf8(raw));
+    let failed = drive(&mut Host::new(), workload(), settings).map(String::from_utf8);
     failed.unwrap_err().to_string()
 }
 

@@ -53,8 +53,9 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     let program = programs
         .iter()
         .find(|program| line.iter().any(|word| word == program.name));
-    let own = line.iter().skip_while(|word| *word != MARK).skip(1);
-    if let (127, Some(program)) = (finished.code, own.filter(|word| *word != DIRECTORY).next()) {
+    let mut own = line.iter().skip_while(|word| *word != MARK).skip(1);
+    let program = own.find(|word| *word != DIRECTORY);
+    if let (127, Some(program)) = (finished.code, program) {
         return HostError::Missing {
             what: format!("`{program}` in the {where_}"),
             remedy: "give the command's whole path, or the Debian package that has it in the plan's `packages`".to_owned(),
