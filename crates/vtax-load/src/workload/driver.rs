@@ -54,10 +54,10 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
         .iter()
         .find(|program| line.iter().any(|word| word == program.name));
     let mut own = line.iter().skip_while(|word| *word != MARK).skip(1);
-    let program = own.find(|word| *word != DIRECTORY);
-    if let (127, Some(program)) = (finished.code, program) {
+    let own = own.find(|word| *word != DIRECTORY);
+    if let (127, Some(own)) = (finished.code, own) {
         return HostError::Missing {
-            what: format!("`{program}` in the {where_}"),
+            what: format!("`{own}` in the {where_}"),
             remedy: "give the command's whole path, or the Debian package that has it in the plan's `packages`".to_owned(),
         };
     }
