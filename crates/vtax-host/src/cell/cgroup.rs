@@ -5,9 +5,9 @@
 //!
 //! - v1: below the group of this process, in each hierarchy, so that its limits hold.
 //! - v2: below the nearest ancestor of this process's group that delegates its controllers to its children. A group
-//! with processes of its own cannot do that (the "no internal process" rule,
-//! `Documentation/admin-guide/cgroup-v2.rst`), and vtax changes no existing group of the host. Controllers that are
-//! not delegated are unavailable. CPU time needs no controller; pinning falls back to `sched_setaffinity`.
+//!   with processes of its own cannot do that (the "no internal process" rule,
+//!   `Documentation/admin-guide/cgroup-v2.rst`), and vtax changes no existing group of the host. Controllers that are
+//!   not delegated are unavailable. CPU time needs no controller; pinning falls back to `sched_setaffinity`.
 
 use super::cpus::CpuList;
 use super::remove::{
