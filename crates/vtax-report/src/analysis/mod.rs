@@ -22,7 +22,10 @@ use comparisons::{blocks, compare_with_baselines, places};
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
-pub use model::{Analysis, AttemptRow, Observation, RateSeries, Sentence, TrialRow};
+pub use model::{
+    Analysis, AttemptRow, LevelVariance, MetricVariance, Observation, RateSeries, Sentence,
+    TrialRow, WIDTH,
+};
 use summaries::by_label;
 pub use summaries::{
     ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,
@@ -30,7 +33,7 @@ pub use summaries::{
 };
 pub(crate) use summaries::{distinct_metrics, find_metric, headline_metrics};
 pub use timeline::{Layer, Timeline, TimelinePhase};
-pub use variance::{LevelVariance, MetricVariance, WIDTH, not_separable, separable};
+pub use variance::{not_separable, separable};
 
 use crate::platforms;
 use crate::results::{

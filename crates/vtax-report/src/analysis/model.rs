@@ -1,12 +1,13 @@
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
-use super::{Comparison, Counts, Fleet, MetricVariance, TreatmentSummary, by_key, by_label};
+use super::{Comparison, Counts, Fleet, TreatmentSummary, by_key, by_label};
+use crate::numbers::percent;
 use crate::results::power_model;
 use crate::stats::{SteadyState, Verdict};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
-use vtax_core::{Source, Unit};
+use vtax_core::{Source, Unit, counted};
 
 /// The analysis of one run.
 #[derive(Debug, Clone, Serialize)]
@@ -201,4 +202,71 @@ pub struct RateSeries {
     pub unit: Unit,
     /// One rate per second of the window.
     pub rates: Vec<f64>,
+}
+
+/// Half width of a ratio's interval, relative to the ratio, for which repetitions are recommended.
+pub const WIDTH: f64 = 0.05;
+
+/// The variance of one headline metric of one treatment by level.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct MetricVariance {
+    /// Label of the treatment.
+    pub treatment: String,
+    /// Name of the metric.
+    pub metric: String,
+    /// Name of the metric in tables.
+    pub title: String,
+    /// The levels that the data separate, lowest first.
+    pub levels: Vec<LevelVariance>,
+    /// Mean measured seconds of a trial.
+    pub measured_seconds: f64,
+    /// Measured seconds of a trial for which the mean is most precise in a given time; `None` where the data have no
+    /// level of samples, or where trials add no variance.
+    pub best_measured_seconds: Option<f64>,
+    /// Repetitions for which the interval of the ratio is at most ±5 % wide; `None` for a baseline, and where they cannot
+    /// be estimated.
+    pub repetitions: Option<usize>,
+    /// Noun of one repetition: `block`, or `machine` where the ratio is over machines.
+    pub repetition: &'static str,
+}
+
+/// The variance component of one level.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LevelVariance {
+    /// `sample`, `trial`, `block` or `machine`.
+    pub level: &'static str,
+    /// Standard deviation, relative to the mean of the metric.
+    pub sd: f64,
+    /// Share of the variance of one sample; of one trial where there are no samples.
+    pub share: f64,
+}
+
+impl MetricVariance {
+    /// The variance component of a level.
+    pub fn level(&self, name: &str) -> Option<&LevelVariance> {
+        self.levels.iter().find(|of| of.level == name)
+    }
+
+    /// The recommended repetitions, `6 blocks for a ratio ±5 %`.
+    pub fn needed_in_words(&self) -> Option<String> {
+        let needed = counted(self.repetitions?, self.repetition);
+        Some(format!("{needed} for a ratio ±{}", percent(WIDTH)))
+    }
+
+    /// The recommended length of the measured window, in words; `None` without samples.
+    pub fn window_in_words(&self) -> Option<String> {
+        self.level("sample")?;
+        let now = self.measured_seconds;
+        Some(match self.best_measured_seconds {
+            Some(best) => format!("{best:.0} s (this run: {now:.0} s)"),
+            None => format!("any: trials add no variance (this run: {now:.0} s)"),
+        })
+    }
+}
+
+impl LevelVariance {
+    /// The share, and the standard deviation relative to the mean.
+    pub fn in_words(&self) -> String {
+        format!("{:.0} % (sd {})", 100.0 * self.share, percent(self.sd))
+    }
 }
