@@ -1,7 +1,6 @@
 //! Starting services and load generators, and waiting for them without disturbing what is
 //! measured.
 
-use super::command::{DIRECTORY, MARK};
 use super::{
     Extent, Load, LoadClient, LoadCommand, Outcome, Program, Running, Runs, Service, Timing,
 };
@@ -20,6 +19,11 @@ const SERVICE_END_DELAY: Duration = Duration::from_secs(1);
 const EARLY_END_TOLERANCE: Duration = Duration::from_millis(250);
 /// Between two polls of a target outside the window.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The first argument of the script that a command runs in; messages leave out all before it.
+pub(super) const MARK: &str = "vtax-command";
+/// The directory of the service's log in the target.
+pub(super) const DIRECTORY: &str = "/tmp/vtax-command";
 
 /// A command line with numbers and messages in no particular language.
 pub fn command<I>(words: I) -> CommandLine

@@ -6,7 +6,9 @@ pub mod figure;
 pub mod words;
 
 use super::check::Claim;
-use super::driver::{command, prepare, prepare_client, script, start_until, whole_seconds};
+use super::driver::{
+    DIRECTORY, MARK, command, prepare, prepare_client, script, start_until, whole_seconds,
+};
 use super::output::{Metrics, garbage, positive, quote, text};
 use super::*;
 use figure::{COMMAND, Figure};
@@ -57,10 +59,6 @@ const EXTENT: Parameter = Extent::parameter("completion");
 
 /// How long a command of a fixed duration may outlast it.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The first argument of the script that a command runs in; messages leave out all before it.
-pub(super) const MARK: &str = "vtax-command";
-/// The directory of the service's log in the target.
-pub(super) const DIRECTORY: &str = "/tmp/vtax-command";
 /// The beginning of the line that the script prints last.
 const TRAILER: &str = "vtax: elapsed_us ";
 
