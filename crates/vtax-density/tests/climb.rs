@@ -518,7 +518,7 @@ fn await_end(what: &str, ended: impl Fn() -> bool) {
     }
 }
 
-#[test(needs = [root()])]
+#[test(needs = [test_all("takes 3 s"), root()])]
 fn kill_9_ends_every_guest_and_the_next_start_removes_the_rest() {
     // Some guests have processes of their own, which read no pipe of the supervisor.
     let plan = "kind = \"process\"\nwork = \"network\"\nmaximum = 60";

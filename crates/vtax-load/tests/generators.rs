@@ -215,7 +215,7 @@ fn a_refusing_server_is_errors_in_open_loop_and_an_error_in_closed_loop() {
     );
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn a_load_generator_without_one_answer_exits_with_1_and_one_line() {
     let address = nowhere().to_string();
     let answering = server(|_, socket| {

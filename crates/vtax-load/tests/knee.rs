@@ -97,7 +97,7 @@ fn the_knee_of_a_server_of_500_a_second_is_500_unless_the_generator_was_late() {
     );
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn a_load_generator_that_is_stopped_half_of_the_time_was_late_at_every_level_and_no_knee_is_named()
 {
     let address = paced_server();

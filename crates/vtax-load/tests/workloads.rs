@@ -199,7 +199,7 @@ fn nuttcp_sends_either_way_after_a_warm_up() {
     }
 }
 
-#[test(needs = [root(), program("tbench"), program("tbench_srv")])]
+#[test(needs = [test_all("takes 3 s"), root(), program("tbench"), program("tbench_srv")])]
 fn tbench_measures_throughput_after_its_warm_up() {
     let settings = settings([("load.clients", Level::Integer(2))]);
     let result = run("tbench", &settings);

@@ -353,7 +353,7 @@ fn more_clients_than_descriptors_keep_neither_clients_nor_guests_from_theirs() {
     }
 }
 
-#[test(needs = [micro_vms()])]
+#[test(needs = [test_all("takes 4 s"), micro_vms()])]
 fn a_guest_that_is_alone_in_its_process_gets_no_more_than_each_of_many_in_another() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/burner.asm");
     if let Err(reason) = vtax_mvm::image::Image::open(source) {

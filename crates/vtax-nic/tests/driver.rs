@@ -62,7 +62,7 @@ fn frame_of(len: usize, byte: u8) -> Vec<u8> {
     frame
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn frames_cross_unchanged_in_every_layout_mode_and_ring() {
     for mode in Mode::ALL {
         for layout in [Layout::Single, Layout::Chained, Layout::Indirect] {
@@ -150,7 +150,7 @@ fn transactions_work_in_every_mode() {
     }
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn an_idle_back_end_sleeps() {
     for mode in Mode::ALL {
         let Link {

@@ -219,7 +219,7 @@ fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
     );
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn a_multimeter_without_a_configured_voltage_is_absent_and_says_what_to_configure() {
     let directory = TempDir::new().unwrap();
     let program = sigrok(directory.path());

@@ -28,7 +28,7 @@ fn over(run: &Value) -> usize {
     trials - count(run, "waiting") - count(run, "running")
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn a_run_is_started_paused_after_a_trial_and_resumed_to_its_end() {
     let page = Page::open();
     fake::pace(page.path(), LONG);
@@ -143,7 +143,7 @@ fn what_is_sampled_is_seen_of_every_run_that_tells_it() {
     assert_eq!(run["running"]["phase"], "");
 }
 
-#[test]
+#[test(needs = [test_all("takes 4 s")])]
 fn a_run_in_a_testbed_has_the_settings_that_were_chosen_and_keeps_them() {
     let page = Page::open();
     fake::pace(page.path(), LONG);
@@ -192,7 +192,7 @@ fn a_run_in_a_testbed_has_the_settings_that_were_chosen_and_keeps_them() {
     page.until_state("bed", "cancelled");
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn a_run_outlives_its_page_and_is_found_paused_and_cancelled_by_the_next() {
     let mut page = Page::open();
     fake::pace(page.path(), LONG);

@@ -104,7 +104,7 @@ fn read_results(path: &Path, good: &Analysis) -> bool {
     true
 }
 
-#[test]
+#[test(needs = [test_all("takes 3 s")])]
 fn results_that_were_altered_at_random_are_read_or_refused() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../vtax-report/tests/data/format-1");
     let (mut read, mut refused) = (0, 0);

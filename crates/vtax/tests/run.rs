@@ -48,7 +48,7 @@ fn prepared(plan: &str) -> (tempfile::TempDir, File) {
     (work, the_host())
 }
 
-#[test(needs = [can_run_trials()])]
+#[test(needs = [test_all("takes 4 s"), can_run_trials()])]
 fn a_finished_run_says_so_and_changes_nothing() {
     let (work, _host) = prepared(PLAN);
     let state = work.path().join("state");

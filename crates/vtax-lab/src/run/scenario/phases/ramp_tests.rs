@@ -449,6 +449,7 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
 }
 
 #[test]
+#[ignore = "takes 12 s: make test-all"]
 fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_level() {
     let (each, processes) = drive(&STARTED_EACH, true);
     assert_eq!(processes, 6);
@@ -467,6 +468,7 @@ fn a_generator_that_ramps_by_itself_looks_like_one_that_is_started_for_each_leve
 }
 
 #[test]
+#[ignore = "takes 6 s: make test-all"]
 fn a_level_that_stalls_once_is_repeated_and_the_ramp_goes_on() {
     let (seen, _) = drive(&STALLS_ONCE, true);
     let levels: Vec<_> = seen.levels.iter().take(4).collect();
@@ -484,6 +486,7 @@ fn a_level_at_which_the_generator_is_late_is_repeated_and_not_judged() {
 }
 
 #[test]
+#[ignore = "takes 6 s: make test-all"]
 fn a_level_that_the_generator_did_not_reach_is_not_borne() {
     let objective = drive(&SHORT, true).0.objective.unwrap();
     assert_eq!(objective.knee.unwrap().value, 200.0);
@@ -513,6 +516,7 @@ fn a_knee_is_the_load_that_was_offered_and_levels_have_the_name_that_was_asked_f
 }
 
 #[test]
+#[ignore = "takes 6 s: make test-all"]
 fn a_generator_that_is_late_beyond_the_level_that_broke_hides_nothing() {
     let (seen, _) = drive(&LATE_BEYOND, true);
     assert_eq!(seen.objective.unwrap().next.unwrap().value, 300.0);
@@ -520,6 +524,7 @@ fn a_generator_that_is_late_beyond_the_level_that_broke_hides_nothing() {
 }
 
 #[test]
+#[ignore = "takes 6 s: make test-all"]
 fn a_generator_that_is_late_at_every_level_names_no_knee_and_makes_the_trial_suspect() {
     let (seen, _) = drive(&ALWAYS_LATE, true);
     let late = seen.late.unwrap();
@@ -529,6 +534,7 @@ fn a_generator_that_is_late_at_every_level_names_no_knee_and_makes_the_trial_sus
 }
 
 #[test]
+#[ignore = "takes 6 s: make test-all"]
 fn a_load_has_its_blocks_seed_unless_the_plan_sets_it_or_the_host_is_emulated() {
     let (seen, _) = drive(&STARTED_EACH, true);
     assert_eq!(seen.seeds, [load_seed(1, 1, 0) as f64; 5]);
@@ -541,6 +547,7 @@ fn a_load_has_its_blocks_seed_unless_the_plan_sets_it_or_the_host_is_emulated() 
 }
 
 #[test]
+#[ignore = "takes 6 s: make test-all"]
 fn where_nobody_sees_its_lines_it_is_started_for_each_level() {
     let (_, processes) = drive(&BY_ITSELF, false);
     assert_eq!(processes, 6);
