@@ -97,7 +97,12 @@ fn print_parsed(answer: &clap::Error) -> ExitCode {
             note(&format!("vtax: {}", output::cannot_write(cause)));
             Exit::Failed.into()
         }
-        _ => if answer.use_stderr() { Exit::Usage } else { Exit::Done }.into(),
+        _ => if answer.use_stderr() {
+            Exit::Usage
+        } else {
+            Exit::Done
+        }
+        .into(),
     }
 }
 

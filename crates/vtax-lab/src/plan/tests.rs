@@ -498,8 +498,16 @@ fn what_is_wrong_with_a_scenario_is_said_where_it_stands() {
         ),
         ("name = \"hog\"", "name = \"a+b\"", "cannot be called `a+b`"),
         ("name = \"hog\"", "name = \"a.b\"", "cannot be called `a.b`"),
-        ("name = \"hog\"", "name = \"vtax\"", "cannot be called `vtax`"),
-        ("name = \"hog\"", "name = \"dom0\"", "cannot be called `dom0`"),
+        (
+            "name = \"hog\"",
+            "name = \"vtax\"",
+            "cannot be called `vtax`",
+        ),
+        (
+            "name = \"hog\"",
+            "name = \"dom0\"",
+            "cannot be called `dom0`",
+        ),
         ("kind = \"idle\"", "kind = \"idel\"", "did you mean `idle`?"),
         (
             "same_as = \"target\"",

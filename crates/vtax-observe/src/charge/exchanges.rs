@@ -9,8 +9,8 @@ use crate::guests::{Guest, Guests};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
-use vtax_kernel::{KernelFile, net_devices};
 use vtax_kernel::text;
+use vtax_kernel::{KernelFile, net_devices};
 
 /// The number of guests whose block requests are read in each pass; the others follow in the next passes.
 const GROUPS_A_PASS: usize = 64;

@@ -240,7 +240,8 @@ impl<W: Write> Actor<W> {
             .as_ref()
             .map(|found| std::slice::from_ref(&found.subject));
         let subject = subject.unwrap_or_default();
-        let (mut instruments, mut absent) = charge::instruments(subject, None, &KeptPrograms::default(), &roots);
+        let (mut instruments, mut absent) =
+            charge::instruments(subject, None, &KeptPrograms::default(), &roots);
         if found.is_none() {
             match Children::open(CLIENT, &roots.proc) {
                 Ok(children) => instruments.push(Box::new(children)),

@@ -156,7 +156,8 @@ impl Measuring<'_> {
         let lab = self.scenarios;
         let subjects: Vec<Subject> = guests.iter().flat_map(Guest::subjects).collect();
         let charger = charging.map(Charging::charger);
-        let (mut observed, absent) = charge::instruments(&subjects, charger, &lab.programs, lab.roots);
+        let (mut observed, absent) =
+            charge::instruments(&subjects, charger, &lab.programs, lab.roots);
         observed.extend(lab.meters.instruments());
         observed.extend(lab.own.into_iter().flat_map(OwnInstruments::open));
         for reason in absent {
