@@ -264,7 +264,7 @@ objective = "throughput <= 1Mbit/s"
         let phases: Vec<_> = phases.map(phase).collect();
         // The knee is the load that was offered at the last level that kept the objective.
         let kept = phases.iter().filter(|(_, kept, _)| *kept == Some(true));
-        let last = kept.map(|(.., level)| *level).last();
+        let last = kept.map(|(.., level)| *level).next_back();
         let knee = record["objective"]["knee"]["value"].as_f64();
         assert_eq!(knee.is_some(), last.is_some());
         for (knee, level) in knee.iter().zip(last) {
