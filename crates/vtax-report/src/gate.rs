@@ -254,7 +254,7 @@ impl Gate {
         }
     }
 
-    /// The repetitions after which the limit and the ratio are told apart with a chance of 80 %; empty where unknown.
+    /// The repetitions that distinguish the ratio from the limit with a power of 80 %; empty where unknown.
     fn more(&self, row: &Comparison) -> String {
         let more = || {
             let (tax, ratio) = (row.tax?, row.ratio?);

@@ -3,11 +3,11 @@
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{
     Analysis, Comparison, MetricSummary, MetricVariance, Sentence, TreatmentSummary,
-    adjusted_in_words, distinct, headline_metrics, knee_in_words, not_separable,
+    adjusted_in_words, headline_metrics, knee_in_words, not_separable,
 };
 use crate::numbers::{Shown, common_scale, scaled};
 use crate::stats::Verdict;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use vtax_core::{Source, counted, metric};
 
 /// Renders the analysis as a table of at most `width` columns (72 at least), optionally with ANSI colours.
@@ -234,9 +234,9 @@ impl Page {
                 } else {
                     DIM
                 };
-            let flag = match own.source {
-                Source::Measured => " ".to_owned(),
-                other => self.paint(YELLOW, letter(other)),
+            let flag = match Flag::of(&own) {
+                None => " ".to_owned(),
+                Some(flag) => self.paint(YELLOW, flag.letter()),
             };
             let n = own.description.n;
             let verdict = self.paint(style, &verdict);
@@ -250,17 +250,12 @@ impl Page {
     fn footer(&mut self, analysis: &Analysis) {
         self.line("");
         let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
-        let mut flags = distinct(metrics.filter(|of| of.headline).map(|of| of.source));
-        flags.sort_unstable();
+        let flags: BTreeSet<Flag> = metrics
+            .filter(|of| of.headline)
+            .filter_map(Flag::of)
+            .collect();
         for flag in flags {
-            let meaning = match flag {
-                Source::Emulated => {
-                    "e = emulated: the guest's instructions were emulated, not run by the processor"
-                }
-                Source::Modelled => "m = modelled: computed by a model from measured counters",
-                Source::Measured => continue,
-            };
-            self.paragraph(YELLOW, "  ", meaning);
+            self.paragraph(YELLOW, "  ", flag.meaning());
         }
         for model in analysis.power_models() {
             self.paragraph(YELLOW, "  ", &format!("energy is modelled by {model}"));
@@ -367,11 +362,42 @@ fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
     (tax, verdict.to_owned())
 }
 
-fn letter(source: Source) -> &'static str {
-    match source {
-        Source::Measured => " ",
-        Source::Modelled => "m",
-        Source::Emulated => "e",
+/// What a number that is not only measured is marked with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Flag {
+    Modelled,
+    Emulated,
+    Both,
+}
+
+impl Flag {
+    fn of(metric: &MetricSummary) -> Option<Self> {
+        match (metric.source, metric.modelled) {
+            (Source::Measured, false) => None,
+            (Source::Measured | Source::Modelled, _) => Some(Self::Modelled),
+            (Source::Emulated, false) => Some(Self::Emulated),
+            (Source::Emulated, true) => Some(Self::Both),
+        }
+    }
+
+    fn letter(self) -> &'static str {
+        match self {
+            Self::Modelled => "m",
+            Self::Emulated => "e",
+            Self::Both => "E",
+        }
+    }
+
+    fn meaning(self) -> &'static str {
+        match self {
+            Self::Modelled => "m = modelled: computed by a model from measured counters",
+            Self::Emulated => {
+                "e = emulated: the guest's instructions were emulated, not run by the processor"
+            }
+            Self::Both => {
+                "E = emulated and modelled: computed by a model from counters of an emulated guest"
+            }
+        }
     }
 }
 
