@@ -40,7 +40,7 @@ pub(super) struct SubjectSoftirqs {
     subjects: Vec<Watched>,
     owners: Owners,
     /// Whether this instrument registers the subjects with the programs; otherwise a charger does.
-    tells: bool,
+    registers: bool,
     /// Whether this kernel accounts soft interrupts separately, so that none are in a task's time.
     apart: bool,
 }
@@ -103,10 +103,10 @@ impl SubjectSoftirqs {
     ) -> Result<Self, ObserveError> {
         let programs = kept.open(&roots.sys, have_cpuacct(subjects))?;
         let mut opened = Self::reading(programs, &|_| None, subjects, roots)?;
-        opened.tells = true;
+        opened.registers = true;
         // Registers the devices in the kernel before the first interval.
         let devices = &opened.owners.devices;
-        opened.programs.tell(devices, &HashMap::new());
+        opened.programs.register(devices, &HashMap::new());
         Ok(opened)
     }
 
@@ -151,7 +151,7 @@ impl SubjectSoftirqs {
             proc: roots.proc.clone(),
             subjects: watched,
             owners,
-            tells: false,
+            registers: false,
             apart: IrqAccounting::detect(roots).is_apart(),
         };
         opened.settle();
@@ -219,8 +219,8 @@ fn find(device: &NetDevice, proc: &Path) -> Result<DeviceKey, ObserveError> {
 impl Drop for SubjectSoftirqs {
     fn drop(&mut self) {
         // The numbers of these subjects are those of the next trial's subjects too.
-        if self.tells {
-            self.programs.tell(&HashMap::new(), &HashMap::new());
+        if self.registers {
+            self.programs.register(&HashMap::new(), &HashMap::new());
         }
     }
 }
@@ -248,9 +248,33 @@ impl Instrument for SubjectSoftirqs {
                 column.record_count(*sum, into);
             }
         }
-        if self.tells {
-            self.programs.tell(&self.owners.devices, &HashMap::new());
+        if self.registers {
+            self.programs
+                .register(&self.owners.devices, &HashMap::new());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_stay_attached_until_they_are_released_or_other_groups_account() {
+        let kept = KeptPrograms::default();
+        let sys = Path::new("/sys");
+        let first = match kept.open(sys, false) {
+            Ok(first) => first,
+            Err(error) => {
+                eprintln!("SKIPPED: {error}");
+                return;
+            }
+        };
+        assert!(kept.open(sys, false).unwrap().is(&first));
+        let by_cpuacct = kept.open(sys, true).unwrap();
+        assert!(!by_cpuacct.is(&first));
+        kept.release();
+        assert!(!kept.open(sys, true).unwrap().is(&by_cpuacct));
     }
 }

@@ -230,7 +230,8 @@ impl Method for Traced {
             self.owners.close_groups_of(&found);
         }
         // For the next interval.
-        self.programs.tell(&self.owners.devices, &guests.monitors());
+        self.programs
+            .register(&self.owners.devices, &guests.monitors());
         Ok(self.owners.charge(&found))
     }
 }
