@@ -210,7 +210,7 @@ impl Machines {
             false
         });
         assert!(answered.join().unwrap(), "{}", self.sshd_said());
-        // The sshd process of that attempt ends in a moment.
+        // The sshd process of that attempt ends shortly afterwards.
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.processes().len() > 1 {
             assert!(Instant::now() < deadline, "{:?}", self.processes());

@@ -220,10 +220,10 @@ fn two_failures_of_one_treatment_in_a_row_end_the_run_and_lose_nothing() {
     let message = cause.to_string();
     assert!(message.contains("b failed 2 times in a row"), "{message}");
     assert_eq!(script.ran, [0, 1, 1]);
-    // Whoever mends the cause goes on, failed trials included, whatever the share says.
-    let mut mended = Scripted::new(&[], 0.0);
-    let (results, summary) = bench.run(&mut mended).unwrap();
-    assert_eq!(mended.ran, [1, 2, 3, 4, 5]);
+    // A resumed run repeats failed trials, whatever the share is.
+    let mut resumed = Scripted::new(&[], 0.0);
+    let (results, summary) = bench.run(&mut resumed).unwrap();
+    assert_eq!(resumed.ran, [1, 2, 3, 4, 5]);
     assert_eq!(summary.failed, 0);
     assert_eq!(results.attempts().len(), 2);
 }

@@ -188,7 +188,7 @@ fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
             _ => {
                 let peer = options(random);
                 let mut peer = backend.connect("b0", peer).ok();
-                // A port that still releases its earlier session accepts the next one a moment later.
+                // A port that still releases its earlier session accepts the next one shortly afterwards.
                 tried += 1;
                 if let Ok(mut nic) = backend.connect("a0", options(random)) {
                     connected += 1;
