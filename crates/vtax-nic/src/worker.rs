@@ -46,7 +46,15 @@ pub fn answer(
     };
     guest.counters.messages += 1;
     let (code, needs_ack) = (message.code, message.needs_ack);
-    let request = Request::read(message)?;
+    let request = match Request::read(message) {
+        Ok(request) => request,
+        Err(error) => {
+            if needs_ack && guest.acknowledges() {
+                connection.reply(code, Reply::Number(1))?;
+            }
+            return Err(error);
+        }
+    };
     let (asks, acknowledged) = (needs_ack && !request.has_reply(), guest.acknowledges());
     let changes = request.changes_rings();
     let turn = if request.changes_memory() {
@@ -441,6 +449,39 @@ mod tests {
             assert_eq!((len > 0).then_some(number), answer, "{code} {size}");
             assert!(len == 0 || len == 20, "{code}: {len} bytes");
         }
+    }
+
+    /// The answer to a message of a front end that has negotiated acknowledgements.
+    fn answer_to(message: &[u8]) -> Option<u64> {
+        let (mut worker, id, front) = worker();
+        let negotiate = [16_u32, 1, 8, 8, 0].map(u32::to_ne_bytes).concat();
+        rustix::io::write(&front, &[&negotiate, message].concat()).unwrap();
+        worker.handle_event(Token::FrontEnd(id), now());
+        let mut reply = [0; 64];
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let (len, _) = rustix::net::recv(&front, &mut reply, flags).ok()?;
+        (len == 20).then(|| u64::from_ne_bytes(reply[12..20].try_into().unwrap()))
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_read_is_refused_before_the_front_end_is_disconnected() {
+        let ask = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        // Postcopy, an unknown message, a payload of a wrong size, a missing descriptor.
+        for refused in [
+            ask(&[28, 9, 0]),
+            ask(&[99, 9, 0]),
+            ask(&[8, 9, 4, 0]),
+            ask(&[21, 9, 0]),
+        ] {
+            assert_eq!(answer_to(&refused), Some(1), "{refused:?}");
+        }
+        assert_eq!(
+            answer_to(&ask(&[99, 1, 0])),
+            None,
+            "no acknowledgement asked for"
+        );
     }
 
     #[test]

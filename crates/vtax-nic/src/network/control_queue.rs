@@ -19,6 +19,9 @@ impl Guest {
     /// When the ring is invalid.
     pub fn serve_control(&mut self, now: Nanos) -> Result<(), RingFault> {
         self.control_due = None;
+        if !self.is_controlled() {
+            return Ok(());
+        }
         let logs = self.features.has(Features::LOG_ALL);
         for _ in 0..BATCH {
             let mut segments = std::mem::take(&mut self.segments);

@@ -328,3 +328,58 @@ fn a_call_descriptor_filled_and_put_back_into_blocking_mode_blocks_nobody() {
     bench.kick(0, 1, NOW);
     assert_eq!(bench.peers[1].received().len(), 1);
 }
+
+/// QEMU sets the call descriptors of all queues when the device is made, before the guest accepts features.
+#[test]
+fn the_control_queue_may_be_set_up_before_the_features_that_give_it_its_number() {
+    for (pairs, features) in [
+        (1, linux()),
+        (1, linux().without(Features::MQ)),
+        (2, linux()),
+        (2, linux().without(Features::MQ)),
+    ] {
+        let poller = Poller::new().unwrap();
+        let policy = crate::control::Policy::default();
+        let settings = crate::hold::HoldSettings::default();
+        let id = crate::poller::PortId {
+            network: 0,
+            port: 0,
+        };
+        let mut guest = super::Guest::new(id, pairs, Features::OFFERED, settings, policy);
+        let driver = crate::testing::Driver::new();
+        let mut ask = |request| guest.handle(request, &poller, NOW).unwrap();
+        let queue = if features.has(Features::MQ) {
+            u32::from(pairs) * 2
+        } else {
+            2
+        };
+        let call = crate::testing::event();
+        ask(Request::SetVringCall {
+            queue,
+            file: Some(call.try_clone().unwrap()),
+        });
+        ask(Request::SetVringNum {
+            queue,
+            size: SIZE.into(),
+        });
+        ask(Request::SetFeatures(features));
+        let file = driver.file.try_clone().unwrap();
+        ask(Request::SetMemTable(vec![(description(), file)]));
+        ask(Request::SetVringAddr(crate::protocol::VringAddress {
+            queue,
+            addresses: crate::testing::CONTROL.addresses(),
+        }));
+        ask(Request::SetVringKick {
+            queue,
+            file: Some(crate::testing::event()),
+        });
+        assert_eq!(crate::testing::drain(&call), 1, "signalled at its start");
+        ask(Request::SetVringEnable {
+            queue,
+            enable: true,
+        });
+        let number = u8::try_from(queue).unwrap();
+        assert!(guest.is_control(number), "{pairs} pairs");
+        assert!(guest.control.running_ring().is_some(), "{pairs} pairs");
+    }
+}

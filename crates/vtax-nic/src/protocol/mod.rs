@@ -65,6 +65,9 @@ pub enum ProtocolError {
     /// An unknown request, or one of a feature that is not offered.
     #[error("message {0} is not supported")]
     Unsupported(u32),
+    /// Postcopy migration, whose feature is not offered.
+    #[error("postcopy migration is not supported: migrate without postcopy-ram")]
+    Postcopy,
     /// A queue that the port does not have: the front end asks for more pairs than it was given.
     #[error("queue {0} does not exist: the port has fewer pairs (queue-pairs)")]
     Queue(u32),

@@ -236,6 +236,7 @@ impl Request {
                 None => None,
             },
             21 => Some(Self::SetBackendReqFd(files.one()?)),
+            28..=30 => return Err(ProtocolError::Postcopy),
             34 => Some(Self::ResetDevice),
             35 => fields
                 .u32()

@@ -40,7 +40,7 @@ impl Guest {
             result = self.resume().and(result);
         }
         self.count_running();
-        if self.control.ring_mut().is_some() {
+        if self.is_controlled() {
             // The queue may hold commands without a kick, and asks for kicks only once empty.
             self.control_due = Some(now);
         }
@@ -240,16 +240,21 @@ impl Guest {
     /// The number of the control queue: after all pairs, or after the only one that there is
     /// without MQ (virtio 1.3, 5.1.2).
     fn control_number(&self) -> usize {
-        if self.features.has(Features::MQ) {
-            self.data_queues()
-        } else {
+        if self.features.has(Features::CTRL_VQ) && !self.features.has(Features::MQ) {
             2
+        } else {
+            self.data_queues()
         }
     }
 
-    /// Whether a queue's number is the control queue's.
+    /// Whether a queue's number is the control queue's. Some front ends set it up before the guest has accepted it.
     pub fn is_control(&self, queue: u8) -> bool {
-        self.features.has(Features::CTRL_VQ) && usize::from(queue) == self.control_number()
+        usize::from(queue) == self.control_number()
+    }
+
+    /// Whether the guest uses the control queue.
+    pub(in crate::network) fn is_controlled(&mut self) -> bool {
+        self.features.has(Features::CTRL_VQ) && self.control.ring_mut().is_some()
     }
 
     /// Whether commands were left in the control queue.
@@ -284,7 +289,7 @@ impl Guest {
 
     pub(in crate::network) fn count_running(&mut self) {
         // A guest with a control queue sets the number of its pairs there, initially one. Other guests enable rings.
-        let most = if self.control.ring_mut().is_some() {
+        let most = if self.is_controlled() {
             self.asked_pairs
         } else {
             self.pairs.len()
@@ -299,7 +304,14 @@ impl Guest {
                 "a feature was accepted that was not offered",
             ));
         }
+        let control = self.control_number();
         self.features = features;
+        // Queues that were set up before keep their numbers.
+        if self.control_number() != control
+            && let Some(pair) = self.pairs.get_mut(1)
+        {
+            std::mem::swap(&mut pair.rx, &mut self.control);
+        }
         self.sender = Offloads::of_sender(features);
         self.receiver = Offloads::of_receiver(features);
         self.resolve()
