@@ -1,75 +1,82 @@
 //! Owners of series of readings, and their names in files.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The host's own counters.
-pub const HOST: &str = "host";
-/// CPU time and resources that sampling itself uses.
-pub const OBSERVER: &str = "vtax";
-/// The guest to which the treatment is applied.
+/// The name of the target, and of its seat.
 pub const TARGET: &str = "target";
-/// The load generator that drives the target.
-pub const CLIENT: &str = "client";
-/// The processes of a virtual switch.
-pub const SWITCH: &str = "switch";
-/// Domain 0 of a Xen host.
-pub const DOM0: &str = "dom0";
+const CLIENT: &str = "client";
+const HOST: &str = "host";
 
-/// An owner, parsed from its name. Every name is an owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Owner<'a> {
-    /// [`HOST`].
+/// An owner of series. Files hold its name, and every name is an owner.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Owner {
+    /// `host`: the host's own counters.
     Host,
-    /// [`OBSERVER`].
+    /// `vtax`: CPU time and resources that sampling itself uses.
     Observer,
-    /// [`TARGET`].
+    /// `target`: the guest to which the treatment is applied.
+    #[default]
     Target,
-    /// [`CLIENT`].
+    /// `client`: the load generator that drives the target.
     Client,
-    /// [`SWITCH`].
+    /// `switch`: the processes of a virtual switch.
     Switch,
-    /// [`DOM0`].
+    /// `dom0`: Domain 0 of a Xen host.
     Dom0,
     /// A guest beside the target, by the name that the plan gives it.
-    Guest(&'a str),
+    Guest(Box<str>),
     /// The client of a guest, `hog.client`, or an owner on the machine of an actor, `client.host`.
     Of {
         /// The guest or actor.
-        actor: &'a str,
+        actor: Box<str>,
         /// The owner's own name.
-        owner: &'a str,
+        owner: Box<str>,
     },
 }
 
-impl<'a> Owner<'a> {
+impl Owner {
     const FIXED: [(Self, &'static str); 6] = [
         (Self::Host, HOST),
-        (Self::Observer, OBSERVER),
+        (Self::Observer, "vtax"),
         (Self::Target, TARGET),
         (Self::Client, CLIENT),
-        (Self::Switch, SWITCH),
-        (Self::Dom0, DOM0),
+        (Self::Switch, "switch"),
+        (Self::Dom0, "dom0"),
     ];
 
     /// Returns the owner with this name.
     #[must_use]
-    pub fn named(name: &'a str) -> Self {
+    pub fn named(name: &str) -> Self {
         if let Some((actor, owner)) = name.rsplit_once('.') {
-            return Self::Of { actor, owner };
+            return Self::Of {
+                actor: actor.into(),
+                owner: owner.into(),
+            };
         }
-        let mut fixed = Self::FIXED.iter();
+        let mut fixed = Self::FIXED.into_iter();
         let fixed = fixed.find(|(_, known)| *known == name);
-        fixed.map_or(Self::Guest(name), |(owner, _)| *owner)
+        fixed.map_or_else(|| Self::Guest(name.into()), |(owner, _)| owner)
+    }
+
+    /// Returns this owner on the machine of an actor: `client.host`.
+    #[must_use]
+    pub fn of(&self, actor: &Self) -> Self {
+        Self::named(&format!("{actor}.{self}"))
     }
 
     /// Whether this is a host: that of the run, or that of an actor on another machine.
     #[must_use]
-    pub fn is_host(self) -> bool {
-        matches!(self, Self::Host | Self::Of { owner: HOST, .. })
+    pub fn is_host(&self) -> bool {
+        match self {
+            Self::Of { owner, .. } => **owner == *HOST,
+            other => *other == Self::Host,
+        }
     }
 }
 
-impl fmt::Display for Owner<'_> {
+impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Guest(name) => f.write_str(name),
@@ -80,6 +87,18 @@ impl fmt::Display for Owner<'_> {
                 f.write_str(name.map_or("", |(_, name)| name))
             }
         }
+    }
+}
+
+impl From<String> for Owner {
+    fn from(name: String) -> Self {
+        Self::named(&name)
+    }
+}
+
+impl From<Owner> for String {
+    fn from(owner: Owner) -> Self {
+        owner.to_string()
     }
 }
 
@@ -97,16 +116,17 @@ mod tests {
             ("client", Owner::Client),
             ("switch", Owner::Switch),
             ("dom0", Owner::Dom0),
-            ("hog", Owner::Guest("hog")),
+            ("hog", Owner::Guest("hog".into())),
         ] {
             assert_eq!(Owner::named(name), owner);
             assert_eq!(owner.to_string(), name);
         }
         let clients_host = Owner::Of {
-            actor: "hog.client",
-            owner: HOST,
+            actor: "hog.client".into(),
+            owner: HOST.into(),
         };
         assert_eq!(Owner::named("hog.client.host"), clients_host);
+        assert_eq!(Owner::Host.of(&Owner::named("hog.client")), clients_host);
     }
 
     #[test]
@@ -126,7 +146,11 @@ mod tests {
     proptest! {
         #[test]
         fn every_name_stays_as_it_is(name in "[a-z.]{0,12}|\\PC{0,12}") {
-            prop_assert_eq!(Owner::named(&name).to_string(), name);
+            let owner = Owner::named(&name);
+            prop_assert_eq!(owner.to_string(), name.as_str());
+            let json = serde_json::to_string(&owner).unwrap();
+            prop_assert_eq!(&json, &serde_json::to_string(&name).unwrap());
+            prop_assert_eq!(serde_json::from_str::<Owner>(&json).unwrap(), owner);
         }
     }
 }

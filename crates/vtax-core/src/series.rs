@@ -1,5 +1,6 @@
 //! Description of one series of readings.
 
+use crate::owner::Owner;
 use crate::{Source, Unit};
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,7 @@ impl SeriesKind {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Series {
     /// The owner: `host`, `target`, `client`, `vtax`.
-    pub owner: String,
+    pub owner: Owner,
     /// The dotted name of the metric: `cpu.total_ns`, `interrupts.virtio0`, as in [`crate::counter`].
     pub metric: String,
     /// The unit of its values.

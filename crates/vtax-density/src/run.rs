@@ -9,9 +9,8 @@ use crate::stop::nearest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vtax_core::{
-    Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric, owner,
-};
+use vtax_core::owner::Owner;
+use vtax_core::{Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric};
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
 use vtax_host::{Roots, host_settings};
@@ -344,22 +343,22 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
 
 /// Writes all samples in the format of any trial.
 fn samples(climb: &Climb, mut writer: SampleWriter) -> Result<(), LabError> {
-    let mut register = |owner: &str, metric: &str, base| {
+    let mut register = |owner: Owner, metric: &str, base| {
         writer.register(&Series {
-            owner: owner.to_owned(),
+            owner,
             metric: metric.to_owned(),
             unit: Unit::of(base),
             kind: SeriesKind::Gauge,
             source: Source::Measured,
         })
     };
-    let population = register(owner::TARGET, metric::GUESTS.name, Base::One);
-    let own = register(owner::TARGET, &counter::SHARE.of("cpu"), Base::Percent);
+    let population = register(Owner::Target, metric::GUESTS.name, Base::One);
+    let own = register(Owner::Target, &counter::SHARE.of("cpu"), Base::Percent);
     let shares: BTreeMap<Resource, _> = Resource::ALL
         .into_iter()
         .map(|resource| {
             let metric = counter::SHARE.of(resource.name().replace(' ', "_").to_lowercase());
-            (resource, register(owner::HOST, &metric, Base::Percent))
+            (resource, register(Owner::Host, &metric, Base::Percent))
         })
         .collect();
     for interval in climb.climb.iter().chain(&climb.descent) {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vtax_core::owner::Owner;
 use vtax_guest::platform::container::Container;
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{Platform, Target};
@@ -88,7 +89,7 @@ fn every_guest_reaches_the_others_and_every_client() {
         let count = platforms.len();
         let cell = bench.cell(seated("reach", count));
         let mut guests = boot(bench, &cell, platforms);
-        let names: Vec<&str> = cell.seats().map(|seat| seat.owner()).collect();
+        let names: Vec<String> = cell.seats().map(|seat| seat.owner().to_string()).collect();
         let addresses: Vec<String> = guests
             .iter()
             .map(|guest| guest.about().address.to_string())
@@ -137,8 +138,8 @@ fn nothing_that_is_read_of_one_guest_or_client_is_read_of_another() {
         let count = subjects.len();
         assert_eq!(different(subjects.iter().map(|of| &of.owner)), count);
         assert_eq!(
-            (subjects[0].owner.as_str(), subjects[1].owner.as_str()),
-            ("target", "guest1")
+            (&subjects[0].owner, &subjects[1].owner),
+            (&Owner::Target, &Owner::named("guest1"))
         );
         for (index, subject) in subjects.iter().enumerate() {
             let [device] = &subject.net_devices[..] else {
@@ -188,7 +189,7 @@ fn guests_have_files_of_their_own() {
         for (seat, guest) in cell.seats().zip(&mut guests) {
             for mark in marks {
                 let read = shell(&mut **guest, &format!("cat {mark}"));
-                assert_eq!(read.trim(), seat.owner(), "{mark}");
+                assert_eq!(read.trim(), seat.owner().to_string(), "{mark}");
             }
         }
         end(cell, guests);
@@ -244,11 +245,11 @@ fn each_guest_has_the_scratch_disk_of_its_seat() {
         let mut guests = boot(bench, &cell, platforms);
         for ((seat, guest), disk) in cell.seats().zip(&mut guests).zip(&disks) {
             let (_, directory) = guest.about().scratch.clone();
-            let owner = seat.owner();
+            let owner = seat.owner().to_string();
             let script = format!("cd {}; echo > {owner}; ls", directory.display());
             let listed = shell(&mut **guest, &script);
             let files: Vec<&str> = listed.split_whitespace().collect();
-            let mut expected = vec![owner, "lost+found", scratch::DATA_FILE];
+            let mut expected = vec![owner.as_str(), "lost+found", scratch::DATA_FILE];
             expected.sort_unstable();
             assert_eq!(files, expected);
             let devices = guest.about().subject.block_devices.clone();

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use vtax_core::Source;
+use vtax_core::owner::Owner;
 use vtax_guest::platform::container::{Container, Runtime, runtime};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::nspawn::Nspawn;
@@ -142,7 +143,7 @@ fn the_work_of_a_target_is_counted_in_its_control_groups() {
     on_each(|bench, platform| {
         let (cell, mut target) = boot(bench, platform, config("count"));
         let subject = target.about().subject.clone();
-        assert_eq!(subject.owner, "target");
+        assert_eq!(subject.owner, Owner::Target);
         let used = || cpu_micros(&subject);
         let before = used();
         shell(

@@ -112,7 +112,7 @@ fn series(energy: Option<HostEnergy>) -> Vec<(String, Source)> {
     energy
         .series
         .into_iter()
-        .map(|(_, metric)| (metric, energy.source))
+        .map(|metric| (metric, energy.source))
         .collect()
 }
 

@@ -16,6 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_core::{Hertz, Nanoseconds, Series};
 use vtax_observe::clock::{SystemClock, thread_cpu};
 use vtax_observe::{
@@ -112,7 +113,7 @@ fn measure(duration: Duration, tracefs: bool) {
 }
 
 fn host_step(first: &Snapshot, last: &Snapshot, metric: &str) -> f64 {
-    last.since(first, "host", metric)
+    last.since(first, &Owner::Host, metric)
         .map_or(0.0, |step| step.value)
 }
 
@@ -223,7 +224,7 @@ impl Running {
             .unwrap();
         let cgroups = make_groups(number, child.id());
         let subject = Subject {
-            owner: format!("guest{number}"),
+            owner: Owner::named(&format!("guest{number}")),
             cgroups,
             vmm: Some(child.id()),
             net_devices: vec![NetDevice {

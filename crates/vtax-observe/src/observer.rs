@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Hertz, Nanoseconds, Series, SeriesKind, Source, Unit};
 
 /// The lowest and the highest sampling rate, in passes per second.
@@ -161,7 +162,7 @@ impl Sampler {
     ) -> Self {
         let mut readings = Readings::default();
         let own_cpu = readings.register(Series {
-            owner: vtax_core::owner::OBSERVER.to_owned(),
+            owner: Owner::Observer,
             metric: counter::CPU_TOTAL.to_owned(),
             unit: Unit::of(Base::Nanosecond),
             kind: SeriesKind::Counter,
@@ -329,7 +330,7 @@ mod tests {
             self.reads += 1;
             let id = *self.column.get_or_insert_with(|| {
                 into.register(Series {
-                    owner: "test".to_owned(),
+                    owner: Owner::named("test"),
                     metric: "reads".to_owned(),
                     unit: Unit::of(Base::One),
                     kind: SeriesKind::Counter,
@@ -395,12 +396,17 @@ mod tests {
         let observer = Observer::start(config(0.1), system_clock(), instruments, sink).unwrap();
         let first = observer.mark().unwrap();
         let second = observer.mark().unwrap();
-        let step = second.since(&first, "test", "reads").unwrap();
+        let step = second
+            .since(&first, &Owner::named("test"), "reads")
+            .unwrap();
         assert_eq!(step.value, 1.0);
         assert!(second.at > first.at);
         let latest = observer.latest().unwrap().unwrap();
         assert_eq!(latest.at, second.at, "nothing is read for it");
-        assert_eq!(latest.get("test", "reads"), second.get("test", "reads"));
+        assert_eq!(
+            latest.get(&Owner::named("test"), "reads"),
+            second.get(&Owner::named("test"), "reads")
+        );
         let report = observer.stop().unwrap();
         assert_eq!(
             report.passes, 3,

@@ -3,6 +3,7 @@
 use crate::ObserveError;
 use std::collections::HashMap;
 use std::io;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, Source};
 
 /// A handle to a series within one [`Readings`].
@@ -14,7 +15,7 @@ pub struct SeriesId(pub u32);
 #[derive(Debug, Default)]
 pub struct Readings {
     series: Vec<Series>,
-    ids: HashMap<(String, String), SeriesId>,
+    ids: HashMap<(Owner, String), SeriesId>,
     values: Vec<Option<f64>>,
 }
 
@@ -98,7 +99,7 @@ pub trait Sink: Send {
 pub struct Snapshot {
     /// The time of the pass, on the trial's clock.
     pub at: Nanoseconds,
-    values: HashMap<(String, String), (f64, Series)>,
+    values: HashMap<(Owner, String), (f64, Series)>,
 }
 
 impl Snapshot {
@@ -115,21 +116,21 @@ impl Snapshot {
     }
 
     /// The value of a series, with its unit.
-    pub fn get(&self, owner: &str, metric: &str) -> Option<Quantity> {
-        let (value, series) = self.values.get(&(owner.to_owned(), metric.to_owned()))?;
+    pub fn get(&self, owner: &Owner, metric: &str) -> Option<Quantity> {
+        let (value, series) = self.values.get(&(owner.clone(), metric.to_owned()))?;
         Some(Quantity::new(*value, series.unit))
     }
 
     /// The advance of a counter since `earlier`; `None` where either snapshot lacks it.
-    pub fn since(&self, earlier: &Self, owner: &str, metric: &str) -> Option<Quantity> {
+    pub fn since(&self, earlier: &Self, owner: &Owner, metric: &str) -> Option<Quantity> {
         let after = self.get(owner, metric)?;
         let before = earlier.get(owner, metric)?;
         Some(Quantity::new(after.value - before.value, after.unit))
     }
 
     /// The source flag of a value.
-    pub fn source(&self, owner: &str, metric: &str) -> Option<Source> {
-        let (_, series) = self.values.get(&(owner.to_owned(), metric.to_owned()))?;
+    pub fn source(&self, owner: &Owner, metric: &str) -> Option<Source> {
+        let (_, series) = self.values.get(&(owner.clone(), metric.to_owned()))?;
         Some(series.source)
     }
 
@@ -146,7 +147,7 @@ mod tests {
 
     fn series(metric: &str) -> Series {
         Series {
-            owner: "target".to_owned(),
+            owner: Owner::Target,
             metric: metric.to_owned(),
             unit: Unit::of(Base::Nanosecond),
             kind: SeriesKind::Counter,
@@ -164,8 +165,8 @@ mod tests {
         readings.record(old, 3.0);
         readings.record(new, 1e12);
         let after = Snapshot::of(Nanoseconds(2), &readings);
-        assert_eq!(after.since(&before, "target", "new"), None);
-        let step = after.since(&before, "target", "old");
+        assert_eq!(after.since(&before, &Owner::Target, "new"), None);
+        let step = after.since(&before, &Owner::Target, "old");
         assert_eq!(step, Some(Quantity::new(2.0, Unit::of(Base::Nanosecond))));
     }
 

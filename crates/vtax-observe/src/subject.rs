@@ -1,6 +1,7 @@
 //! Subjects of the counters: a subject is the target or the client of a trial.
 
 use std::path::PathBuf;
+use vtax_core::owner::Owner;
 
 /// A network device as the host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct NetDevice {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subject {
     /// The owner in every series: `target` or `client`.
-    pub owner: String,
+    pub owner: Owner,
     /// Its control group directories: on v1 and hybrid one for each controller, on v2 one.
     pub cgroups: Vec<PathBuf>,
     /// The VMM's process, when the subject is a VM whose threads are accounted by role.

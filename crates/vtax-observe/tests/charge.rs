@@ -17,6 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, counter};
 use vtax_observe::charge::{
     Charger, ChargerOptions, KeptPrograms, MethodChoice, Roster, Stage, instruments,
@@ -104,7 +105,7 @@ fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
     let process = setting.containers[0].namespace.0.id();
     let mut found = guests.iter();
     let found = found.find(|guest| guest.process == Some(process)).unwrap();
-    let subjects = vec![guests.subject(found, "target")];
+    let subjects = vec![guests.subject(found, &Owner::Target)];
     let roster = Roster::Given(subjects.clone());
     let mut charger = charger_of(roster, MethodChoice::Traced);
     for _ in 0..2 {
@@ -121,7 +122,10 @@ fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
             let _ = instrument.read(Nanoseconds(0), &mut readings);
         }
         let shown = Snapshot::of(Nanoseconds(0), &readings);
-        shown.get("target", counter::CPU_SOFTIRQ).unwrap().value
+        shown
+            .get(&Owner::Target, counter::CPU_SOFTIRQ)
+            .unwrap()
+            .value
     };
     let from = softirqs();
     charger.pass(&SystemClock).unwrap();
@@ -145,7 +149,7 @@ fn one_set_of_programs_serves_the_ledger_and_the_counters_of_a_trial() {
 #[test]
 fn a_guest_that_was_given_and_is_not_there_is_named_with_those_that_are() {
     let missing = vtax_observe::Subject {
-        owner: "pi".to_owned(),
+        owner: Owner::named("pi"),
         vmm: Some(std::process::id()),
         ..vtax_observe::Subject::default()
     };

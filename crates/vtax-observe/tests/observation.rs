@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_core::{Hertz, Nanoseconds, Series, SeriesKind};
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, SeriesId, Sink, Snapshot, Subject, counters};
@@ -29,7 +30,7 @@ impl Guest {
 
     fn subject(&self) -> Subject {
         Subject {
-            owner: "target".to_owned(),
+            owner: Owner::Target,
             cgroups: self.group.iter().cloned().collect(),
             vmm: Some(self.child.id()),
             ..Subject::default()
@@ -139,7 +140,7 @@ fn a_control_groups_cpu_time_is_the_sum_of_its_threads_by_role() {
         skip!("no control group can be made here (needs root)");
     }
     in_one_of_five_windows(&guest, |before, after| {
-        let step = |metric| after.since(before, "target", metric).unwrap().value;
+        let step = |metric| after.since(before, &Owner::Target, metric).unwrap().value;
         assert!(step(counter::CPU_VCPU) > 0.0, "a busy vCPU left no trace");
         let group = step(counter::CPU_TOTAL);
         let roles: f64 = [
@@ -163,8 +164,8 @@ fn host_cpu_time_covers_the_subjects() {
     let guest = Guest::start();
     in_one_of_five_windows(&guest, |before, after| {
         let step = |owner, metric| after.since(before, owner, metric);
-        let target = step("target", counter::CPU_VCPU).unwrap().value;
-        let Some(host) = step("host", counter::CPU_SCHEDULED) else {
+        let target = step(&Owner::Target, counter::CPU_VCPU).unwrap().value;
+        let Some(host) = step(&Owner::Host, counter::CPU_SCHEDULED) else {
             skip!("this host has no nanosecond source of CPU time");
         };
         let covers = host.value >= target - TICKS;
@@ -215,13 +216,13 @@ fn a_subject_that_dies_is_a_counted_failure_and_sampling_goes_on() {
         observer
             .mark()
             .unwrap()
-            .get("target", counter::CPU_VCPU)
+            .get(&Owner::Target, counter::CPU_VCPU)
             .is_some()
     );
     drop(guest);
     let after = observer.mark().unwrap();
-    assert!(after.get("target", counter::CPU_VCPU).is_none());
-    assert!(after.get("host", counter::CPU_BUSY).is_some());
+    assert!(after.get(&Owner::Target, counter::CPU_VCPU).is_none());
+    assert!(after.get(&Owner::Host, counter::CPU_BUSY).is_some());
     let report = observer.stop().unwrap();
     assert!(
         report
@@ -263,7 +264,10 @@ fn the_threads_of_a_real_qemu_are_told_apart() {
         let observer = Observer::start(config, Arc::new(SystemClock), instruments, sink).unwrap();
         let seen = observer.mark().unwrap();
         let report = observer.stop().unwrap();
-        let value = |metric: &str| seen.get("target", metric).map_or(0.0, |value| value.value);
+        let value = |metric: &str| {
+            seen.get(&Owner::Target, metric)
+                .map_or(0.0, |value| value.value)
+        };
         let io = counter::CONTEXT_SWITCHES_OF.of("iothread");
         if value(counter::CPU_VCPU) > 0.0 && value(&io) > 0.0 && value(counter::CPU_EMULATOR) > 0.0
         {

@@ -19,6 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tempfile::TempDir;
 use vtax_core::Nanoseconds;
+use vtax_core::owner::Owner;
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{Meter, Volts, WallConfig, WallMeter, host_energy};
 use vtax_observe::{Instrument, Readings, Snapshot};
@@ -198,10 +199,10 @@ fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
     let after = snapshot(&mut meter);
 
     let energy = host_energy([&meter as &dyn Meter]).unwrap();
-    let [(owner, metric)] = energy.series.as_slice() else {
+    let [metric] = energy.series.as_slice() else {
         panic!("{energy:?}")
     };
-    let measured = after.since(&before, owner, metric).unwrap().value;
+    let measured = after.since(&before, &Owner::Host, metric).unwrap().value;
     let truth = multimeter.joules(before.at, after.at);
     // Both ends may miss one another by the delay of a frame through sigrok.
     let delay = 1.4 * VOLTS * 0.1;
@@ -211,7 +212,10 @@ fn a_mastech_mas345_behind_a_pseudo_terminal_gives_the_joules_of_its_current() {
         "{measured} J for {truth} J"
     );
 
-    let watts = after.get("host", "power.wall.host_watts").unwrap().value;
+    let watts = after
+        .get(&Owner::Host, "power.wall.host_watts")
+        .unwrap()
+        .value;
     let possible = [0.5, 0.62, 1.318, 0.4].map(|amperes| amperes * VOLTS);
     assert!(
         possible.iter().any(|power| (power - watts).abs() < 0.01),

@@ -314,7 +314,7 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
                     let kind = series.kind.name();
                     let what = format!(
                         "{},{},{},{kind},{}",
-                        field(&series.owner),
+                        field(&series.owner.to_string()),
                         field(&series.metric),
                         series.unit,
                         series.source

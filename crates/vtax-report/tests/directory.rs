@@ -3,12 +3,16 @@
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
+use parquet::record::RowAccessor;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
 use vtax_files::Dir;
 use vtax_report::results::{
@@ -375,12 +379,51 @@ fn a_metric_that_is_not_a_number_becomes_a_reason_for_suspicion() {
 
 fn series(owner: &str, metric: &str) -> Series {
     Series {
-        owner: owner.into(),
+        owner: Owner::named(owner),
         metric: metric.into(),
         unit: "ns".parse().unwrap(),
         kind: SeriesKind::Counter,
         source: Source::Modelled,
     }
+}
+
+#[test]
+fn stored_samples_keep_the_names_of_their_owners_when_read_and_written() {
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/format-1/trials/0000");
+    let read = |path: &Path| SampleReader::open(path).unwrap().load(|_, _| true).unwrap();
+    let before = read(&stored.join("samples.parquet"));
+    let owners: BTreeSet<Owner> = before.iter().map(|one| one.series.owner.clone()).collect();
+    let expected = [Owner::Host, Owner::Target];
+    assert_eq!(owners, expected.into());
+
+    let folder = tempfile::tempdir().unwrap();
+    let into = Dir::open(folder.path()).unwrap();
+    let mut writer = SampleWriter::create(&into, "samples.parquet").unwrap();
+    for samples in &before {
+        let id = writer.register(&samples.series);
+        for (at, value) in &samples.points {
+            writer.push(id, *at, *value).unwrap();
+        }
+    }
+    writer.finish().unwrap();
+    let path = folder.path().join("samples.parquet");
+    assert_eq!(read(&path), before);
+    let names: BTreeSet<String> = column_of_owners(&path).into_iter().collect();
+    assert_eq!(
+        names,
+        column_of_owners(&stored.join("samples.parquet"))
+            .into_iter()
+            .collect()
+    );
+    assert_eq!(names, ["host", "target"].map(String::from).into());
+}
+
+/// The text of the column `owner`, as the file holds it.
+fn column_of_owners(path: &Path) -> Vec<String> {
+    let reader = SerializedFileReader::new(fs::File::open(path).unwrap()).unwrap();
+    let rows = reader.get_row_iter(None).unwrap();
+    rows.map(|row| row.unwrap().get_string(1).unwrap().clone())
+        .collect()
 }
 
 fn write_samples(path: &Path, count: u64) {
@@ -411,7 +454,7 @@ fn samples_survive_many_row_groups_and_series_are_selected() {
     let reader = SampleReader::open(&path).unwrap();
     assert_eq!(reader.rows(), 150_000);
     let found = reader
-        .load(|owner, metric| owner == "target" && metric == "cpu.vcpu")
+        .load(|owner, metric| *owner == Owner::Target && metric == "cpu.vcpu")
         .unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].series, series("target", "cpu.vcpu"));

@@ -13,6 +13,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
 use vtax_host::HostError;
 use vtax_host::facts::{cpu_directories, frequency_policies};
@@ -223,7 +224,7 @@ impl Instrument for BusyByFrequency {
             })?;
             let id = *self.columns.entry(khz).or_insert_with(|| {
                 into.register(Series {
-                    owner: vtax_core::owner::HOST.to_owned(),
+                    owner: Owner::Host,
                     metric: counter::CPU_BUSY_AT.of(khz),
                     unit: Unit::of(Base::Nanosecond),
                     kind: SeriesKind::Counter,

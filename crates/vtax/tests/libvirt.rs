@@ -491,7 +491,9 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     assert!(cores("cpu.cores") >= there);
     assert!(!trial.metrics.contains_key("energy.per_work"));
     let samples = results.samples(trial.index).unwrap();
-    let of_target = samples.load(|owner, _| owner == "target").unwrap();
+    let of_target = samples
+        .load(|owner, _| *owner == vtax_core::owner::Owner::Target)
+        .unwrap();
     assert!(!of_target.is_empty());
     // The login also reaches the libvirt of that host; there are then no measurements of the host.
     let uri = format!("qemu+ssh://root@hypervisor/system?command={path}/bin/ssh");

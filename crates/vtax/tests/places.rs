@@ -14,6 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use vtax_core::Source;
+use vtax_core::owner::Owner;
 use vtax_report::results::{ResultsDir, Role, TrialOutcome};
 
 /// The lead of the other machine's monotonic clock in seconds, where the kernel has time namespaces.
@@ -392,12 +393,12 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
         let samples = results.samples(trial.index).unwrap();
         for samples in samples.load(|_, _| true).unwrap() {
             let span = seen
-                .entry(samples.series.owner.clone())
+                .entry(samples.series.owner.to_string())
                 .or_insert((u64::MAX, 0));
             for (at, _) in &samples.points {
                 *span = (span.0.min(at.0), span.1.max(at.0));
             }
-            if samples.series.owner == "client" && samples.series.metric == "cpu.total_ns" {
+            if samples.series.owner == Owner::Client && samples.series.metric == "cpu.total_ns" {
                 used.extend(samples.points.iter().map(|(_, value)| *value));
             }
         }

@@ -8,9 +8,9 @@
 //!
 //! ```
 //! use vtax_core::Nanoseconds;
-//! use vtax_core::account::{Host, Owner, Stage, close};
+//! use vtax_core::account::{Host, OwnerTimes, Stage, close};
 //! let host = Host { busy: Nanoseconds(1000), ..Host::default() };
-//! let mut owner = Owner { softirq: Nanoseconds(150), context: Nanoseconds(100), ..Owner::default() };
+//! let mut owner = OwnerTimes { softirq: Nanoseconds(150), context: Nanoseconds(100), ..OwnerTimes::default() };
 //! owner.tasks.add(Stage::Vcpu, Nanoseconds(300));
 //! let account = close(&host, &[owner]);
 //! assert_eq!(account.charges[0].stages.get(Stage::Vcpu), Nanoseconds(200));
@@ -51,7 +51,7 @@ pub struct Host {
 
 /// The counters of an owner in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Owner {
+pub struct OwnerTimes {
     /// Its tasks by stage, including the soft interrupts that the kernel accounts to them.
     pub tasks: Stages,
     /// Its virtual processors that a hypervisor below runs, as Xen does. Exact, and no part of this kernel's time.
@@ -101,7 +101,7 @@ impl Account {
 }
 
 /// Closes the account of a window.
-pub fn close(host: &Host, owners: &[Owner]) -> Account {
+pub fn close(host: &Host, owners: &[OwnerTimes]) -> Account {
     let ran = host.busy.0.saturating_add(host.stolen.0);
     // Of a time that a clock counted, returns the part in which this kernel had the processor.
     let kept = |time: Nanoseconds| match (host.busy.0, host.stolen.0) {
@@ -117,7 +117,7 @@ pub fn close(host: &Host, owners: &[Owner]) -> Account {
         false => time.0,
     };
 
-    let tasks = |owner: &Owner| {
+    let tasks = |owner: &OwnerTimes| {
         let mut stages = Stages::default();
         for (stage, time) in owner.tasks.iter() {
             stages.add(stage, Nanoseconds(of_tasks(time)));

@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::counter;
+use crate::owner::Owner;
 use proptest::prelude::*;
 
-fn tasks(stage: Stage, time: u64) -> Owner {
-    let mut owner = Owner::default();
+fn tasks(stage: Stage, time: u64) -> OwnerTimes {
+    let mut owner = OwnerTimes::default();
     owner.tasks.add(stage, Nanoseconds(time));
     owner
 }
@@ -37,7 +38,7 @@ fn ksoftirqd_is_taken_off_the_hosts_tasks_and_its_work_charged_to_whom_it_was_fo
         ksoftirqd: Nanoseconds(300),
         ..busy(700)
     };
-    let owner = Owner {
+    let owner = OwnerTimes {
         softirq: Nanoseconds(300),
         ..tasks(Stage::Vcpu, 100)
     };
@@ -53,7 +54,7 @@ fn a_clock_that_goes_on_while_a_hypervisor_below_has_the_processor_is_scaled() {
         softirqs_hold_stolen: true,
         ..busy(800)
     };
-    let owner = Owner {
+    let owner = OwnerTimes {
         softirq: Nanoseconds(100),
         context: Nanoseconds(50),
         outside: Nanoseconds(70),
@@ -74,7 +75,7 @@ fn a_clock_that_goes_on_while_a_hypervisor_below_has_the_processor_is_scaled() {
 
 #[test]
 fn soft_interrupts_in_a_domains_back_ends_are_not_taken_off_its_own_processors() {
-    let owner = Owner {
+    let owner = OwnerTimes {
         outside: Nanoseconds(900),
         context: Nanoseconds(40),
         ..tasks(Stage::Backend, 100)
@@ -90,12 +91,12 @@ fn soft_interrupts_in_a_domains_back_ends_are_not_taken_off_its_own_processors()
 
 /// A window in which every counter of every owner advanced by 10 ns.
 fn parts(neighbours: &[&str]) -> Vec<(String, Stage, u64)> {
-    let neighbours = neighbours.iter().copied();
-    let others = beside_target(["client"], neighbours, true);
+    let neighbours: Vec<Owner> = neighbours.iter().map(|name| Owner::named(name)).collect();
+    let others = beside_target([&Owner::Client], &neighbours, true);
     let window = Window {
         span: Nanoseconds(1000),
         processors: 1,
-        target: "target",
+        target: &Owner::Target,
         is_vm: false,
         others: &others,
         advance: &|_, name| {
@@ -105,7 +106,7 @@ fn parts(neighbours: &[&str]) -> Vec<(String, Stage, u64)> {
     };
     let parts = window.parts().unwrap().into_iter();
     parts
-        .map(|part| (part.owner.to_owned(), part.stage, part.time.0))
+        .map(|part| (part.owner.to_string(), part.stage, part.time.0))
         .collect()
 }
 
@@ -137,11 +138,11 @@ fn any_time() -> impl Strategy<Value = Nanoseconds> {
     prop_oneof![Just(0), 0..1000u64, 0..MOST].prop_map(Nanoseconds)
 }
 
-fn any_owner() -> impl Strategy<Value = Owner> {
+fn any_owner() -> impl Strategy<Value = OwnerTimes> {
     let inside = prop::option::of(0usize..8);
     let times = prop::array::uniform12(0u64..MOST / 12);
     (times, any_time(), any_time(), any_time(), inside).prop_map(
-        |(times, outside, softirq, context, inside)| Owner {
+        |(times, outside, softirq, context, inside)| OwnerTimes {
             tasks: Stages::from(times),
             outside,
             softirq,
@@ -162,7 +163,7 @@ prop_compose! {
 }
 
 /// The window `times` times as long, with the same rates.
-fn longer(host: &Host, owners: &[Owner], times: u64) -> (Host, Vec<Owner>) {
+fn longer(host: &Host, owners: &[OwnerTimes], times: u64) -> (Host, Vec<OwnerTimes>) {
     let long = |time: Nanoseconds| Nanoseconds(time.0 * times);
     let host = Host {
         busy: long(host.busy),
@@ -173,7 +174,7 @@ fn longer(host: &Host, owners: &[Owner], times: u64) -> (Host, Vec<Owner>) {
         ksoftirqd: long(host.ksoftirqd),
         ..*host
     };
-    let owner = |owner: &Owner| Owner {
+    let owner = |owner: &OwnerTimes| OwnerTimes {
         tasks: Stages::from(Stage::ALL.map(|stage| owner.tasks.get(stage).0 * times)),
         outside: long(owner.outside),
         softirq: long(owner.softirq),
@@ -240,13 +241,13 @@ proptest! {
         first in prop::collection::vec(any_owner(), 3), then in prop::collection::vec(any_owner(), 3),
         busy in any_time(), more in any_time(),
     ) {
-        let proper = |owner: &Owner| Owner { context: owner.context.min(owner.tasks.total()), inside: None, ..*owner };
-        let first: Vec<Owner> = first.iter().map(proper).collect();
-        let both: Vec<Owner> = first.iter().zip(&then).map(|(first, then)| {
+        let proper = |owner: &OwnerTimes| OwnerTimes { context: owner.context.min(owner.tasks.total()), inside: None, ..*owner };
+        let first: Vec<OwnerTimes> = first.iter().map(proper).collect();
+        let both: Vec<OwnerTimes> = first.iter().zip(&then).map(|(first, then)| {
             let then = proper(then);
             let mut tasks = first.tasks;
             tasks.merge(&then.tasks);
-            Owner {
+            OwnerTimes {
                 tasks,
                 outside: first.outside + then.outside,
                 softirq: first.softirq + then.softirq,

@@ -1,7 +1,7 @@
 //! The account of a trial's window: from counters by owner and name to [`super::close`].
 
-use super::{Account, Host, Owner, Stage, Stages, close};
-use crate::owner::{HOST, OBSERVER, SWITCH};
+use super::{Account, Host, OwnerTimes, Stage, Stages, close};
+use crate::owner::Owner;
 use crate::{Nanoseconds, counter};
 
 /// A window of a trial, or one second of it.
@@ -10,21 +10,21 @@ pub struct Window<'a> {
     pub span: Nanoseconds,
     /// Processors of the host that were online.
     pub processors: usize,
-    /// The owner name of the guest whose time is split by stage.
-    pub target: &'a str,
+    /// The guest whose time is split by stage.
+    pub target: &'a Owner,
     /// Whether the target is a VM; plain processes have one stage.
     pub is_vm: bool,
     /// The other owners on the host, each with the one stage that all of its time is charged as.
-    pub others: &'a [(&'a str, Stage)],
+    pub others: &'a [(&'a Owner, Stage)],
     /// Returns the advance of a counter, given its owner and name; `None` where it was not read.
-    pub advance: &'a dyn Fn(&str, &str) -> Option<Nanoseconds>,
+    pub advance: &'a dyn Fn(&Owner, &str) -> Option<Nanoseconds>,
 }
 
 /// A share of a window's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// The owner; [`HOST`] for the rest.
-    pub owner: &'a str,
+    /// The owner; [`Owner::Host`] for the rest.
+    pub owner: &'a Owner,
     /// The stage that the time is charged as.
     pub stage: Stage,
     /// The amount of CPU time.
@@ -34,17 +34,17 @@ pub struct Part<'a> {
 /// The owners beside the target on its host, each with the one stage that all of its time is charged as. The time of
 /// a switch is charged to the target where it is the only guest; with `neighbours` it stays in the rest.
 pub fn beside_target<'a>(
-    clients: impl IntoIterator<Item = &'a str>,
-    neighbours: impl IntoIterator<Item = &'a str>,
+    clients: impl IntoIterator<Item = &'a Owner>,
+    neighbours: impl IntoIterator<Item = &'a Owner>,
     has_switch: bool,
-) -> Vec<(&'a str, Stage)> {
+) -> Vec<(&'a Owner, Stage)> {
     let clients = clients.into_iter().map(|owner| (owner, Stage::Client));
     let mut others: Vec<_> = clients.collect();
     let clients = others.len();
     let neighbours = neighbours.into_iter();
     others.extend(neighbours.map(|owner| (owner, Stage::Neighbours)));
     if has_switch && others.len() == clients {
-        others.push((SWITCH, Stage::Switch));
+        others.push((&Owner::Switch, Stage::Switch));
     }
     others
 }
@@ -60,39 +60,39 @@ impl<'a> Window<'a> {
         let part = |owner, stage, time| Part { owner, stage, time };
         let own = of_target.iter();
         let own = own.map(|(stage, time)| part(self.target, stage, time));
-        let observer = [(OBSERVER, Stage::Observer)];
+        let observer = [(&Owner::Observer, Stage::Observer)];
         let others = self.others.iter().copied().chain(observer).zip(charges);
         let others =
             others.map(|((owner, stage), charge)| part(owner, stage, charge.stages.total()));
-        let rest = part(HOST, Stage::Rest, account.rest);
+        let rest = part(&Owner::Host, Stage::Rest, account.rest);
         Some(own.chain(others).chain([rest]).collect())
     }
 
-    /// Closes the account of the target, `others` and [`OBSERVER`]; the charges are in this order.
+    /// Closes the account of the target, `others` and [`Owner::Observer`]; the charges are in this order.
     fn account(&self) -> Option<Account> {
         let others = self
             .others
             .iter()
             .map(|(owner, stage)| self.processes(owner, *stage));
-        let owners: Vec<Owner> = std::iter::once(self.of_target())
+        let owners: Vec<OwnerTimes> = std::iter::once(self.of_target())
             .chain(others)
-            .chain([self.processes(OBSERVER, Stage::Observer)])
+            .chain([self.processes(&Owner::Observer, Stage::Observer)])
             .collect();
         Some(close(&self.host()?, &owners))
     }
 
-    fn time(&self, owner: &str, name: &str) -> Nanoseconds {
+    fn time(&self, owner: &Owner, name: &str) -> Nanoseconds {
         (self.advance)(owner, name).unwrap_or_default()
     }
 
     /// Busy time is all time that is not idle: the kernel keeps idle time by its high resolution clock, while it
     /// samples the user and system columns at the tick. Where a Dom0 ran, the hypervisor's own count is exact.
     fn host(&self) -> Option<Host> {
-        let dom0 = (self.advance)(HOST, counter::CPU_DOM0);
-        let idle = (self.advance)(HOST, counter::CPU_IDLE)?;
-        let stolen = self.time(HOST, counter::CPU_STEAL);
+        let dom0 = (self.advance)(&Owner::Host, counter::CPU_DOM0);
+        let idle = (self.advance)(&Owner::Host, counter::CPU_IDLE)?;
+        let stolen = self.time(&Owner::Host, counter::CPU_STEAL);
         let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
-        let away = [idle, self.time(HOST, counter::CPU_IOWAIT), stolen];
+        let away = [idle, self.time(&Owner::Host, counter::CPU_IOWAIT), stolen];
         let busy = away
             .iter()
             .fold(self.span.0.saturating_mul(processors), |rest, time| {
@@ -108,14 +108,14 @@ impl<'a> Window<'a> {
     }
 
     /// An owner whose tasks are all of one stage.
-    fn processes(&self, owner: &str, stage: Stage) -> Owner {
+    fn processes(&self, owner: &Owner, stage: Stage) -> OwnerTimes {
         let mut tasks = Stages::default();
         tasks.add(stage, self.time(owner, counter::CPU_TOTAL));
         self.with_tasks(owner, tasks)
     }
 
-    fn with_tasks(&self, owner: &str, tasks: Stages) -> Owner {
-        Owner {
+    fn with_tasks(&self, owner: &Owner, tasks: Stages) -> OwnerTimes {
+        OwnerTimes {
             tasks,
             outside: self.time(owner, counter::CPU_DOMAIN),
             softirq: self.time(owner, counter::CPU_SOFTIRQ),
@@ -126,7 +126,7 @@ impl<'a> Window<'a> {
 
     /// In a Xen domain all tasks are backends. In any other VM, tasks outside the threads with a role are the
     /// monitor's.
-    fn of_target(&self) -> Owner {
+    fn of_target(&self) -> OwnerTimes {
         let target = self.target;
         if self.time(target, counter::CPU_DOMAIN).0 > 0 {
             return self.processes(target, Stage::Backend);

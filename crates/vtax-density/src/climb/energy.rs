@@ -1,5 +1,6 @@
 //! The measured energy of the host. Modelled energy is left out, since it follows from processor time.
 
+use vtax_core::owner::Owner;
 use vtax_core::{Series, Source};
 use vtax_host::meters;
 use vtax_host::{HostError, Roots};
@@ -10,7 +11,7 @@ use vtax_observe::meter::{Found, Meter, host_energy};
 /// The meters of this host.
 pub struct Energy {
     meters: Vec<Box<dyn Meter>>,
-    series: Vec<(String, String)>,
+    series: Vec<String>,
     readings: Readings,
 }
 
@@ -42,10 +43,8 @@ impl Energy {
         for meter in &mut self.meters {
             meter.read(now, &mut self.readings).ok()?;
         }
-        let wanted = |series: &Series| {
-            let mut names = self.series.iter();
-            names.any(|(owner, metric)| *owner == series.owner && *metric == series.metric)
-        };
+        let wanted =
+            |series: &Series| series.owner == Owner::Host && self.series.contains(&series.metric);
         let values: Vec<f64> = self
             .readings
             .values()

@@ -68,7 +68,7 @@ impl SharedKernelTarget {
             about: About {
                 address: IpAddr::V4(seat.address().0),
                 subject: Subject {
-                    owner: seat.owner().to_owned(),
+                    owner: seat.owner(),
                     cgroups: seat.cgroups(),
                     net_devices: vec![NetDevice {
                         namespace_of: seat.holder_pid(),

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use vtax_core::owner::Owner;
 use vtax_observe::{NetDevice, Subject};
 
 /// Time limit of a connection, longer than any healthy handshake within one machine, emulated guests included.
@@ -25,7 +26,7 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone)]
 pub struct Client {
     entry: Arc<Entry>,
-    name: String,
+    owner: Owner,
     /// The network namespace from which the guest is reachable.
     space: Space,
     /// Whether the client has a device of its own in the switch.
@@ -33,18 +34,13 @@ pub struct Client {
 }
 
 impl Client {
-    pub(super) fn new(entry: Arc<Entry>, name: String, space: Space, has_veth: bool) -> Self {
+    pub(super) fn new(entry: Arc<Entry>, owner: Owner, space: Space, has_veth: bool) -> Self {
         Self {
             entry,
-            name,
+            owner,
             space,
             has_veth,
         }
-    }
-
-    /// The client's name, the owner of its readings: `client`, `pi.client`.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Starts a command as the client.
@@ -72,7 +68,7 @@ impl Client {
     /// The client as a subject of the counters.
     pub fn subject(&self) -> Subject {
         Subject {
-            owner: self.name.clone(),
+            owner: self.owner.clone(),
             cgroups: self.entry.client.folders(),
             // The client's share of the host's network is unknown, and a guest's tap belongs to the guest.
             net_devices: match self.has_veth {

@@ -34,7 +34,7 @@ pub use disk::Attached;
 pub use link::{LinkConfig, TapOptions};
 pub use seat::{Seat, SeatConfig, TARGET};
 pub use share::{Share, refuse as refuse_share};
-pub use switch::{SWITCH, Switch};
+pub use switch::Switch;
 pub use uplink::{OuterNetwork, Uplink};
 
 use crate::HostError;
@@ -48,6 +48,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+use vtax_core::owner::Owner;
 use vtax_observe::Subject;
 
 /// The parameters of a plan for the placement of target and client. The link has [`link::PARAMETERS`].
@@ -211,7 +212,9 @@ impl Cell {
         let ipv6 = Path::new("/proc/net/if_inet6").exists();
         let outer = config.outer.as_ref().map(OuterNetwork::bridge_mac);
         let switch = groups.first().filter(|_| config.link.switch.has_daemons());
-        let switch = switch.map(|of| of.leaf(SWITCH, None)).transpose()?;
+        let switch = switch
+            .map(|of| of.leaf(&Owner::Switch.to_string(), None))
+            .transpose()?;
         let mut setup = switch.as_ref().map(Switch::start).unwrap_or_default();
         setup.push_str(&link::client_sides(
             &config.link,
@@ -293,7 +296,7 @@ impl Cell {
     /// The switch's own processes as a subject of the counters, where it has any.
     pub fn switch(&self) -> Option<Subject> {
         self.switch.as_ref().map(|group| Subject {
-            owner: SWITCH.to_owned(),
+            owner: Owner::Switch,
             cgroups: group.folders(),
             ..Subject::default()
         })

@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use vtax_core::owner::{CLIENT, Owner};
+use vtax_core::owner::Owner;
 
 /// The name of the target's seat.
 pub use vtax_core::owner::TARGET;
@@ -132,9 +132,9 @@ impl<'a> Seat<'a> {
         }
     }
 
-    /// The guest's name, the owner of its readings.
-    pub fn owner(&self) -> &'a str {
-        &self.config.name
+    /// The owner of the guest's readings: its name.
+    pub fn owner(&self) -> Owner {
+        Owner::named(&self.config.name)
     }
 
     /// The seat's name, unique on this host: letters, digits and `-`.
@@ -220,20 +220,16 @@ impl<'a> Seat<'a> {
 
     /// The client that drives the guest.
     pub fn client(&self) -> Client {
-        let name = match self.entry.seat {
-            0 => CLIENT.to_owned(),
-            _ => Owner::Of {
-                actor: &self.config.name,
-                owner: CLIENT,
-            }
-            .to_string(),
+        let owner = match self.entry.seat {
+            0 => Owner::Client,
+            _ => Owner::Client.of(&self.owner()),
         };
         let space = match self.config.is_outside {
             true => Space::Outside,
             false => Space::Client,
         };
         let has_veth = !self.config.is_outside && self.link().switch != Switch::None;
-        Client::new(self.entry(), name, space, has_veth)
+        Client::new(self.entry(), owner, space, has_veth)
     }
 
     /// The guest's network namespace, as a file in the cell.

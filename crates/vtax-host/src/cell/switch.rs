@@ -9,9 +9,6 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The owner of the CPU time of a switch's own processes.
-pub use vtax_core::owner::SWITCH;
-
 /// The parameter that selects the switch.
 pub(super) const KIND: Parameter = Parameter::new("link.switch", Domain::Choice(&["bridge", "openvswitch", "none"]), "bridge").help("what is between the ports: Linux's bridge, Open vSwitch in the kernel, or nothing, where a VM's tap is its client's device");
 

@@ -4,6 +4,7 @@
 use super::on_host;
 use super::ssh;
 use std::time::Duration;
+use vtax_core::owner::Owner;
 use vtax_guest::platform::qemu::libvirt;
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
@@ -118,7 +119,7 @@ impl Platform for Libvirt {
         let existing = ExternalDomain::find(name, settings)?;
         ssh::check(&existing.settings)?;
         match existing.identity() {
-            Some(identity) => on_host::find(None, &identity, cell::TARGET).map(drop),
+            Some(identity) => on_host::find(None, &identity, &Owner::Target).map(drop),
             None => Ok(()),
         }
     }
@@ -161,7 +162,7 @@ impl Platform for Libvirt {
         };
         let existing = ExternalDomain::find(name, settings)?;
         let identity = existing.identity().unwrap_or_default();
-        let on_host = on_host::find(None, &identity, seat.owner())?;
+        let on_host = on_host::find(None, &identity, &seat.owner())?;
         let mut machine = ssh::machine(&existing.settings, on_host)?;
         let facts = existing.facts.map(|(key, value)| (key.to_owned(), value));
         machine.about.environment.extend(facts);

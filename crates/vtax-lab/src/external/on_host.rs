@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use vtax_core::Source;
+use vtax_core::owner::Owner;
 use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_observe::Subject;
@@ -24,7 +25,7 @@ pub(crate) struct LocalGuest {
 pub(crate) fn find(
     name: Option<&str>,
     identity: &Identity,
-    owner: &str,
+    owner: &Owner,
 ) -> Result<LocalGuest, HostError> {
     let mut guests = Guests::new(Roots::host());
     guests.scan();
@@ -38,7 +39,7 @@ pub(crate) fn find(
                    load saw and what it says itself is known";
         return Ok(LocalGuest {
             subject: Subject {
-                owner: owner.to_owned(),
+                owner: owner.clone(),
                 ..Subject::default()
             },
             source: Source::Measured,

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 use vtax_core::Source;
+use vtax_core::owner::Owner;
 use vtax_guest::platform::vm::inner;
 use vtax_guest::platform::{About, CommandLine, Finished, GuestFiles, Job, Platform, Target};
 use vtax_host::HostError;
@@ -74,12 +75,12 @@ impl Platform for Ssh {
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         check(settings)?;
-        if let Some(there) = host(settings, cell::TARGET)? {
+        if let Some(there) = host(settings, &Owner::Target)? {
             // A request to sample fails where that host has no such guest.
             there.actor.observe(1.0, Some(there.guest))?;
             return there.actor.collect().map(drop);
         }
-        on_this_host(settings, cell::TARGET).map(drop)
+        on_this_host(settings, &Owner::Target).map(drop)
     }
 
     fn expected_overhead(&self) -> Duration {
@@ -100,7 +101,7 @@ impl Platform for Ssh {
         _guest: &GuestFiles,
         settings: &Settings,
     ) -> Result<Box<dyn Target>, HostError> {
-        let on_host = on_this_host(settings, seat.owner())?;
+        let on_host = on_this_host(settings, &seat.owner())?;
         Ok(Box::new(machine(settings, on_host)?))
     }
 }
@@ -115,7 +116,7 @@ pub(crate) struct TargetHost {
 ///
 /// # Errors
 /// When the host or the target cannot be reached.
-pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<TargetHost>, HostError> {
+pub(crate) fn host(settings: &Settings, owner: &Owner) -> Result<Option<TargetHost>, HostError> {
     let Some(host) = settings.text(HOST.key) else {
         return Ok(None);
     };
@@ -123,7 +124,7 @@ pub(crate) fn host(settings: &Settings, owner: &str) -> Result<Option<TargetHost
     Ok(Some(TargetHost {
         actor: actor(&Login::to(checked_name(HOST.key, host)?))?,
         guest: GuestQuery {
-            owner: owner.to_owned(),
+            owner: owner.clone(),
             name: settings.text(GUEST.key).map(str::to_owned),
             says: output_of(&target, IDENTITY)?,
         },
@@ -141,9 +142,9 @@ fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
 }
 
 /// Returns the guest of this host, by the name in the settings or by its identity.
-fn on_this_host(settings: &Settings, owner: &str) -> Result<LocalGuest, HostError> {
+fn on_this_host(settings: &Settings, owner: &Owner) -> Result<LocalGuest, HostError> {
     if let Some(host) = settings.text(HOST.key) {
-        let owner = owner.to_owned();
+        let owner = owner.clone();
         return Ok(LocalGuest {
             subject: Subject {
                 owner,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 use vtax_core::counter;
-use vtax_core::owner::{self, DOM0};
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
@@ -151,10 +151,10 @@ impl RunningVm {
     }
 
     /// Logs in by ssh. This host has no counters of the VM.
-    fn machine(self, owner: &str) -> Result<ssh::Machine, HostError> {
+    fn machine(self, owner: Owner) -> Result<ssh::Machine, HostError> {
         let on_host = LocalGuest {
             subject: Subject {
-                owner: owner.to_owned(),
+                owner,
                 ..Subject::default()
             },
             source: Source::Measured,
@@ -185,7 +185,7 @@ fn clone(
     template: &str,
     name: &str,
     settings: &Settings,
-    owner: &str,
+    owner: &Owner,
 ) -> Result<ssh::Machine, HostError> {
     let (template, _) = pool.one(template, true)?;
     let vm: String = pool.get("VM.clone", &[&template, name])?;
@@ -204,7 +204,7 @@ fn clone(
         if record.power_state == "Running"
             && let Some(found) = RunningVm::running(pool, &record, settings)?
         {
-            match found.machine(owner) {
+            match found.machine(owner.clone()) {
                 Ok(machine) => return Ok(machine),
                 Err(cause) => last = cause.to_string(),
             }
@@ -296,7 +296,7 @@ impl Platform for XenApi {
             }
             VmChoice::Cloned(template) => {
                 let name = name(seat);
-                let mut machine = clone(&pool, template, &name, settings, seat.owner())?;
+                let mut machine = clone(&pool, template, &name, settings, &seat.owner())?;
                 machine.end = Some(Box::new(move || Pool::log_in(&access)?.end(&name)));
                 machine
             }
@@ -471,9 +471,9 @@ fn counters(
         .filter(|(_, kind, uuid, _)| *kind == "vm" && *uuid != dom0)
         .filter_map(|(column, _, uuid, name)| Some((column, uuid == vm, exchanged(name)?)))
         .collect();
-    let column = |owner: &str, metric: &str, base: Base, source: Source| Column {
+    let column = |owner: Owner, metric: &str, base: Base, source: Source| Column {
         series: Series {
-            owner: owner.to_owned(),
+            owner,
             metric: metric.to_owned(),
             unit: Unit::of(base),
             kind: SeriesKind::Counter,
@@ -484,11 +484,11 @@ fn counters(
     };
     let (time, measured) = (Base::Nanosecond, Source::Measured);
     let mut columns = vec![
-        column(owner::HOST, counter::CPU_IDLE, time, measured),
-        column(DOM0, counter::CPU_TOTAL, time, measured),
-        column(TARGET, counter::CPU_VCPU, time, measured),
-        column(TARGET, counter::CPU_BACKEND, time, Source::Modelled),
-        column(TARGET, counter::CPU_TOTAL, time, Source::Modelled),
+        column(Owner::Host, counter::CPU_IDLE, time, measured),
+        column(Owner::Dom0, counter::CPU_TOTAL, time, measured),
+        column(Owner::Target, counter::CPU_VCPU, time, measured),
+        column(Owner::Target, counter::CPU_BACKEND, time, Source::Modelled),
+        column(Owner::Target, counter::CPU_TOTAL, time, Source::Modelled),
     ];
     let bytes = [
         counter::NET_RX_BYTES,
@@ -496,7 +496,7 @@ fn counters(
         counter::BLOCK_READ_BYTES,
         counter::BLOCK_WRITE_BYTES,
     ];
-    columns.extend(bytes.map(|name| column(TARGET, name, Base::Byte, measured)));
+    columns.extend(bytes.map(|name| column(Owner::Target, name, Base::Byte, measured)));
     for (at, values) in &updates.rows {
         let value = |column: &usize| values.get(*column).copied().unwrap_or(f64::NAN);
         let sum = |columns: &[usize]| columns.iter().map(value).sum::<f64>();
@@ -573,10 +573,10 @@ mod tests {
         0.5, 0.25, 0.9, 300.0, 100.0, 9e9, 1200.0, 0.4, 9e9, 1.0, 0.25, 0.9,
     ];
 
-    fn of(columns: &[Column], owner: &str, metric: &str) -> Vec<f64> {
+    fn of(columns: &[Column], owner: &Owner, metric: &str) -> Vec<f64> {
         let mut found = columns.iter();
         let found =
-            found.find(|column| column.series.owner == owner && column.series.metric == metric);
+            found.find(|column| column.series.owner == *owner && column.series.metric == metric);
         found
             .unwrap()
             .values
@@ -590,13 +590,28 @@ mod tests {
         let (columns, processors) =
             counters(&updates(&[(100, ROW), (105, ROW)]), "web", "zero", "h").unwrap();
         assert_eq!(processors, 2);
-        assert_eq!(of(&columns, TARGET, counter::CPU_VCPU), [0.0, 3.75, 7.5]);
-        assert_eq!(of(&columns, DOM0, counter::CPU_TOTAL), [0.0, 2.0, 4.0]);
+        assert_eq!(
+            of(&columns, &Owner::Target, counter::CPU_VCPU),
+            [0.0, 3.75, 7.5]
+        );
+        assert_eq!(
+            of(&columns, &Owner::Dom0, counter::CPU_TOTAL),
+            [0.0, 2.0, 4.0]
+        );
         // 400 of 1600 bytes.
-        assert_eq!(of(&columns, TARGET, counter::CPU_BACKEND), [0.0, 0.5, 1.0]);
-        assert_eq!(of(&columns, TARGET, counter::CPU_TOTAL), [0.0, 4.25, 8.5]);
-        assert_eq!(of(&columns, "host", counter::CPU_IDLE), [0.0, 3.75, 7.5]);
-        let sent = of(&columns, TARGET, counter::NET_RX_BYTES);
+        assert_eq!(
+            of(&columns, &Owner::Target, counter::CPU_BACKEND),
+            [0.0, 0.5, 1.0]
+        );
+        assert_eq!(
+            of(&columns, &Owner::Target, counter::CPU_TOTAL),
+            [0.0, 4.25, 8.5]
+        );
+        assert_eq!(
+            of(&columns, &Owner::Host, counter::CPU_IDLE),
+            [0.0, 3.75, 7.5]
+        );
+        let sent = of(&columns, &Owner::Target, counter::NET_RX_BYTES);
         assert!((sent[2] * 1e9 - 3000.0).abs() < 1e-6, "{sent:?}");
         assert_eq!(columns[0].at, [95, 100, 105].map(moment));
     }
@@ -614,7 +629,10 @@ mod tests {
             quiet[column] = f64::NAN;
         }
         let (columns, _) = counters(&updates(&[(100, &quiet)]), "web", "zero", "h").unwrap();
-        assert_eq!(of(&columns, TARGET, counter::CPU_BACKEND), [0.0, 0.0]);
+        assert_eq!(
+            of(&columns, &Owner::Target, counter::CPU_BACKEND),
+            [0.0, 0.0]
+        );
         for (vm, dom0, host, said) in [
             ("gone", "zero", "h", "the VM"),
             ("web", "gone", "h", "Domain 0"),

@@ -22,7 +22,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
-use vtax_core::owner::HOST;
+use vtax_core::owner::Owner;
 use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_kernel::file;
 
@@ -513,17 +513,17 @@ impl EnergyReader {
             }
         }
         let shown = Snapshot::of(now, &self.readings);
-        let value = |owner: &str, metric: &str| shown.get(owner, metric).map(|joules| joules.value);
+        let value = |metric: &str| Some(shown.get(&Owner::Host, metric)?.value);
         let mut steps = Vec::with_capacity(self.choices.len());
         for choice in &mut self.choices {
             let sum: Option<f64> = choice
                 .energy
                 .series
                 .iter()
-                .map(|(owner, metric)| value(owner, metric))
+                .map(|metric| value(metric))
                 .sum();
             let idle = choice.idle.as_deref();
-            let idle = idle.and_then(|metric| value(HOST, metric));
+            let idle = idle.and_then(value);
             let is_of = |meters: &[String]| {
                 let mut own = choice.energy.meters.iter();
                 own.any(|meter| meters.contains(meter))
@@ -669,7 +669,7 @@ mod tests {
                 reason: "no answer for too long".to_owned(),
             })?;
             let id = into.register(Series {
-                owner: "host".to_owned(),
+                owner: Owner::Host,
                 metric: joules_metric("ipmi", "host"),
                 unit: Unit::of(Base::Joule),
                 kind: SeriesKind::Counter,

@@ -5,7 +5,7 @@
 //! is unattributed and never spread over the guests.
 
 use std::collections::{BTreeMap, HashMap};
-use vtax_core::account::{self, Host, Owner};
+use vtax_core::account::{self, Host, OwnerTimes};
 pub use vtax_core::account::{Stage, Stages};
 use vtax_core::{Joules, Nanoseconds};
 
@@ -189,12 +189,12 @@ impl Ledger {
             false => time,
         };
         let work = |number: u32| io.guests.get(&number).copied().unwrap_or_default();
-        let of_method = |number: &u32| Owner {
+        let of_method = |number: &u32| OwnerTimes {
             softirq: work(*number).softirq,
             context: context(work(*number).context),
-            ..Owner::default()
+            ..OwnerTimes::default()
         };
-        let mut owners: Vec<Owner> = places.keys().map(of_method).collect();
+        let mut owners: Vec<OwnerTimes> = places.keys().map(of_method).collect();
         for guest in &usage.guests {
             let owner = places.get(&guest.number).and_then(|at| owners.get_mut(*at));
             let Some(owner) = owner else { continue };

@@ -10,6 +10,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
@@ -35,7 +36,7 @@ impl BlockDevices {
     ///
     /// # Errors
     /// When a device does not exist.
-    pub fn open(owner: &str, sys: &Path, names: &[String]) -> Result<Self, ObserveError> {
+    pub fn open(owner: &Owner, sys: &Path, names: &[String]) -> Result<Self, ObserveError> {
         let devices = names
             .iter()
             .map(|name| {
@@ -116,11 +117,11 @@ mod tests {
         )
         .unwrap();
         let names = ["cciss/c0d0".to_owned()];
-        let mut devices = BlockDevices::open("target", root.path(), &names).unwrap();
+        let mut devices = BlockDevices::open(&Owner::Target, root.path(), &names).unwrap();
         let mut readings = Readings::default();
         devices.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
-        let value = |metric| snapshot.get("target", metric).unwrap().value;
+        let value = |metric| snapshot.get(&Owner::Target, metric).unwrap().value;
         assert_eq!(value(counter::BLOCK_READ_REQUESTS), 10.0);
         assert_eq!(value(counter::BLOCK_READ_BYTES), 40_960.0);
         assert_eq!(value(counter::BLOCK_WRITE_REQUESTS), 20.0);
@@ -132,7 +133,7 @@ mod tests {
     fn a_device_that_does_not_exist_is_named_and_a_path_is_no_device() {
         let root = tempfile::tempdir().unwrap();
         let open = |name: &str| {
-            BlockDevices::open("target", root.path(), &[name.to_owned()])
+            BlockDevices::open(&Owner::Target, root.path(), &[name.to_owned()])
                 .unwrap_err()
                 .to_string()
         };

@@ -12,6 +12,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_kernel::cgroup::{GroupClock, MEMORY_USED};
 use vtax_kernel::{KernelFile, text};
 
@@ -32,7 +33,7 @@ impl ControlGroup {
     ///
     /// # Errors
     /// When none of the directories accounts CPU time.
-    pub fn open(owner: &str, directories: &[PathBuf]) -> Result<Self, ObserveError> {
+    pub fn open(owner: &Owner, directories: &[PathBuf]) -> Result<Self, ObserveError> {
         let first = |name: &str| {
             directories
                 .iter()
@@ -52,7 +53,7 @@ impl ControlGroup {
     }
 }
 
-fn without_cpu_time(owner: &str, directories: &[PathBuf]) -> ObserveError {
+fn without_cpu_time(owner: &Owner, directories: &[PathBuf]) -> ObserveError {
     let tried: Vec<String> = directories
         .iter()
         .map(|directory| directory.display().to_string())
@@ -113,7 +114,7 @@ mod tests {
     }
 
     fn value(snapshot: &Snapshot, metric: &str) -> Option<f64> {
-        Some(snapshot.get("target", metric)?.value)
+        Some(snapshot.get(&Owner::Target, metric)?.value)
     }
 
     #[test]
@@ -122,7 +123,7 @@ mod tests {
         let stat = "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnice_usec 0\n";
         fs::write(group.path().join("cpu.stat"), stat).unwrap();
         fs::write(group.path().join("memory.current"), "4096\n").unwrap();
-        let mut group = ControlGroup::open("target", &[group.path().to_owned()]).unwrap();
+        let mut group = ControlGroup::open(&Owner::Target, &[group.path().to_owned()]).unwrap();
         let snapshot = read(&mut group);
         assert_eq!(value(&snapshot, counter::CPU_TOTAL), Some(1_500_000.0));
         assert_eq!(value(&snapshot, counter::CPU_USER), Some(1_000_000.0));
@@ -150,13 +151,16 @@ mod tests {
         fs::write(cpuacct.join("cpuacct.usage"), "123456789\n").unwrap();
         fs::write(cpuacct.join("cpuacct.stat"), "user 10\nsystem 2\n").unwrap();
         fs::write(memory.join("memory.usage_in_bytes"), "8192\n").unwrap();
-        let mut group =
-            ControlGroup::open("target", &[cpu.clone(), unified.clone(), cpuacct, memory]).unwrap();
+        let mut group = ControlGroup::open(
+            &Owner::Target,
+            &[cpu.clone(), unified.clone(), cpuacct, memory],
+        )
+        .unwrap();
         let snapshot = read(&mut group);
         assert_eq!(value(&snapshot, counter::CPU_TOTAL), Some(123_456_789.0));
         assert_eq!(value(&snapshot, counter::CPU_USER), Some(1e8));
         assert_eq!(value(&snapshot, counter::MEMORY), Some(8192.0));
-        let mut group = ControlGroup::open("target", &[cpu, unified]).unwrap();
+        let mut group = ControlGroup::open(&Owner::Target, &[cpu, unified]).unwrap();
         assert_eq!(value(&read(&mut group), counter::CPU_TOTAL), Some(9000.0));
     }
 
@@ -164,7 +168,7 @@ mod tests {
     fn groups_without_cpu_accounting_are_an_error_that_names_them() {
         let group = tempfile::tempdir().unwrap();
         fs::write(group.path().join("cpu.stat"), "nr_periods 0\n").unwrap();
-        let error = ControlGroup::open("target", &[group.path().to_owned()]).unwrap_err();
+        let error = ControlGroup::open(&Owner::Target, &[group.path().to_owned()]).unwrap_err();
         assert!(
             error
                 .to_string()

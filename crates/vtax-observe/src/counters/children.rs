@@ -8,6 +8,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 
 /// The children of this process.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ impl Children {
     ///
     /// # Errors
     /// When the kernel does not list them.
-    pub fn open(owner: &str, proc: &Path) -> Result<Self, ObserveError> {
+    pub fn open(owner: &Owner, proc: &Path) -> Result<Self, ObserveError> {
         let children = Self {
             name: format!("children of {owner}"),
             tasks: proc.join("self/task"),
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_child_counts_while_it_runs_and_after_it_was_waited_for() {
-        let mut children = match Children::open("client", Path::new("/proc")) {
+        let mut children = match Children::open(&Owner::Client, Path::new("/proc")) {
             Ok(children) => children,
             Err(cause) => {
                 eprintln!("SKIPPED: {cause}");
@@ -107,7 +108,7 @@ mod tests {
         let mut total = || {
             children.read(Nanoseconds(0), &mut readings).unwrap();
             let now = Snapshot::of(Nanoseconds(0), &readings);
-            now.get("client", counter::CPU_TOTAL).unwrap().value / 1e9
+            now.get(&Owner::Client, counter::CPU_TOTAL).unwrap().value / 1e9
         };
         let before = total();
         let mut spinner = Command::new("sh")

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::{TICK, text};
 
@@ -98,7 +98,7 @@ impl Instrument for Frequencies {
             let column = self
                 .columns
                 .entry(khz)
-                .or_insert_with(|| Column::counter(owner::HOST, counter::CPU_AT.of(khz)));
+                .or_insert_with(|| Column::counter(&Owner::Host, counter::CPU_AT.of(khz)));
             column.record_count(time, into);
         }
         findings.end()
@@ -125,7 +125,7 @@ mod tests {
         let snapshot = Snapshot::of(Nanoseconds(0), readings);
         let of = |khz| {
             snapshot
-                .get("host", &counter::CPU_AT.of(khz))
+                .get(&Owner::Host, &counter::CPU_AT.of(khz))
                 .unwrap()
                 .value
         };

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 
 /// Built by `bpf/build.sh`.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../../bpf/grants.bpf.o");
@@ -183,7 +183,7 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(owner: &str, domain: Option<u32>) -> Self {
+    fn new(owner: &Owner, domain: Option<u32>) -> Self {
         Self {
             domain,
             pages: Pages::default(),
@@ -218,7 +218,7 @@ impl Grants {
         });
         let mut watched: Vec<Watched> = domains.collect();
         (!watched.is_empty()).then(|| {
-            watched.push(Watched::new(owner::HOST, None));
+            watched.push(Watched::new(&Owner::Host, None));
             Self { probe, watched }
         })
     }

@@ -17,7 +17,7 @@ use std::fs::File;
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 use vtax_kernel::text;
 
 const WHAT: &str = "hardware counters";
@@ -114,7 +114,7 @@ impl HardwareCounters {
     /// When there is no PMU (as in most VMs), when it does not count, or when this process may not
     /// use it.
     pub fn host(sys: &Path) -> Result<Self, ObserveError> {
-        Self::open(owner::HOST, &online_cpus(sys)?, Scope::Cpu)
+        Self::open(&Owner::Host, &online_cpus(sys)?, Scope::Cpu)
     }
 
     /// Counts the processes of a control group. `group` must be in the hierarchy that perf uses: the unified one, or
@@ -122,7 +122,7 @@ impl HardwareCounters {
     ///
     /// # Errors
     /// As for the host, or when the directory is of another hierarchy.
-    pub fn cgroup(owner: &str, group: &Path, sys: &Path) -> Result<Self, ObserveError> {
+    pub fn cgroup(owner: &Owner, group: &Path, sys: &Path) -> Result<Self, ObserveError> {
         let directory = File::open(group).map_err(|cause| ObserveError::Read {
             path: group.to_owned(),
             cause,
@@ -133,7 +133,7 @@ impl HardwareCounters {
     }
 
     fn open<'a>(
-        owner: &str,
+        owner: &Owner,
         cpus: &[u32],
         scope: impl Fn(u32) -> Scope<'a>,
     ) -> Result<Self, ObserveError> {

@@ -15,10 +15,11 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_kernel::stat::{self, CpuState, CpuTimes, Line};
 use vtax_kernel::{KernelError, KernelFile, text};
 
-const OWNER: &str = vtax_core::owner::HOST;
+const OWNER: &Owner = &Owner::Host;
 
 /// CPU time of the whole host.
 #[derive(Debug)]
@@ -278,7 +279,11 @@ mod tests {
         let root = tree(STAT);
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let snapshot = snapshot(&mut host, &mut Readings::default());
-        let value = |metric: &str| snapshot.get("host", metric).map(|quantity| quantity.value);
+        let value = |metric: &str| {
+            snapshot
+                .get(&Owner::Host, metric)
+                .map(|quantity| quantity.value)
+        };
         assert_eq!(value(counter::CPU_BUSY), Some(170.0 * 1e7));
         assert_eq!(value(counter::CPU_USER), Some(110.0 * 1e7));
         assert_eq!(value(counter::CPU_GUEST), Some(60.0 * 1e7));
@@ -297,7 +302,9 @@ mod tests {
         let before = snapshot(&mut host, &mut readings);
         fs::write(root.path().join("stat"), STAT.replace("1000 20", "1000 19")).unwrap();
         let after = snapshot(&mut host, &mut readings);
-        let step = after.since(&before, "host", counter::CPU_IOWAIT).unwrap();
+        let step = after
+            .since(&before, &Owner::Host, counter::CPU_IOWAIT)
+            .unwrap();
         assert_eq!(step.value, 0.0);
     }
 
@@ -320,7 +327,7 @@ mod tests {
             readings.clear_values();
             let _ = host.read(now, &mut readings);
             Snapshot::of(now, &readings)
-                .get("host", metric)
+                .get(&Owner::Host, metric)
                 .unwrap()
                 .value
                 / 1e9
@@ -350,7 +357,7 @@ mod tests {
         let root = tree(&four(4000, 9, 0, 0..512));
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let snapshot = snapshot(&mut host, &mut Readings::default());
-        let last = snapshot.get("host", "cpu.511.busy_ns").unwrap();
+        let last = snapshot.get(&Owner::Host, "cpu.511.busy_ns").unwrap();
         assert_eq!(last.value, 1e10);
         assert_eq!(host.times().time.processors, 512);
     }
@@ -387,7 +394,7 @@ mod tests {
             let snapshot = Snapshot::of(Nanoseconds(0), &readings);
             seen.push(
                 snapshot
-                    .get("host", "cpu.3.busy_ns")
+                    .get(&Owner::Host, "cpu.3.busy_ns")
                     .map(|busy| busy.value / 1e9),
             );
         }
@@ -402,7 +409,10 @@ mod tests {
         fs::write(group.join("cpuacct.usage"), "1234567891\n").unwrap();
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let read = snapshot(&mut host, &mut Readings::default());
-        let value = read.get("host", counter::CPU_SCHEDULED).unwrap().value;
+        let value = read
+            .get(&Owner::Host, counter::CPU_SCHEDULED)
+            .unwrap()
+            .value;
         assert_eq!(value, 1_234_567_891.0);
         fs::remove_dir_all(&group).unwrap();
         let schedstat = "version 17\ntimestamp 1\ncpu0 0 0 0 0 0 0 700 1 1\ndomain0 3 1\ncpu1 0 0 0 0 0 0 77 1 1\n";
@@ -410,7 +420,9 @@ mod tests {
         let mut host = HostCpu::open(root.path(), root.path()).unwrap();
         let read = snapshot(&mut host, &mut Readings::default());
         assert_eq!(
-            read.get("host", counter::CPU_SCHEDULED).unwrap().value,
+            read.get(&Owner::Host, counter::CPU_SCHEDULED)
+                .unwrap()
+                .value,
             777.0
         );
     }
@@ -441,7 +453,7 @@ mod tests {
         readings.clear_values();
         let _ = host.read(Nanoseconds::from(start.elapsed()), &mut readings);
         let after = Snapshot::of(Nanoseconds(0), &readings);
-        let step = |metric| after.since(&before, "host", metric).unwrap().value;
+        let step = |metric| after.since(&before, &Owner::Host, metric).unwrap().value;
         assert!(
             step(counter::CPU_BUSY) > 0.0,
             "a busy loop of 300 ms left no trace"

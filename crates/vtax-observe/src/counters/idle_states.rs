@@ -10,7 +10,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
@@ -51,7 +51,7 @@ impl IdleStates {
                 let name = counter::cpu_idle_in(cpu, name.trim());
                 states.push(State {
                     time: KernelFile::open_one_piece(time)?,
-                    column: GuardedColumn::new(owner::HOST, name, Rule::TIME),
+                    column: GuardedColumn::new(&Owner::Host, name, Rule::TIME),
                 });
             }
         }
@@ -108,7 +108,7 @@ mod tests {
             (0, "C1_ACPI", 2.5e9),
             (10, "C1_ACPI", 1e9),
         ] {
-            let found = snapshot.get("host", &counter::cpu_idle_in(cpu, name));
+            let found = snapshot.get(&Owner::Host, &counter::cpu_idle_in(cpu, name));
             assert!((found.unwrap().value - nanoseconds).abs() < 1.0, "{name}");
         }
     }

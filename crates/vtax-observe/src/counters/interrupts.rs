@@ -9,7 +9,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 use vtax_kernel::{CpuRow, text};
 
 /// Interrupts of the host, by source.
@@ -24,7 +24,7 @@ impl Interrupts {
     pub fn open(proc: &Path) -> Result<Self, ObserveError> {
         CpuTable::open(
             proc.join("interrupts"),
-            owner::HOST,
+            &Owner::Host,
             counter::INTERRUPTS_TOTAL,
             |part| counter::INTERRUPTS.of(part),
             source,
@@ -116,7 +116,11 @@ mod tests {
     }
 
     fn value(snapshot: &Snapshot, source: &str) -> Option<f64> {
-        Some(snapshot.get("host", &counter::INTERRUPTS.of(source))?.value)
+        Some(
+            snapshot
+                .get(&Owner::Host, &counter::INTERRUPTS.of(source))?
+                .value,
+        )
     }
 
     #[test]
@@ -160,7 +164,7 @@ mod tests {
         let error = interrupts.read(Nanoseconds(0), &mut readings).unwrap_err();
         assert!(error.to_string().contains("started anew"), "{error}");
         let after = Snapshot::of(Nanoseconds(0), &readings);
-        let step = |metric: &str| after.since(&before, "host", metric).unwrap().value;
+        let step = |metric: &str| after.since(&before, &Owner::Host, metric).unwrap().value;
         assert_eq!(step("interrupts.virtio3-input_0.42"), 3.0);
         assert_eq!(step("interrupts.ACPI:Ged"), 0.0);
         assert_eq!(step("interrupts.total"), 3.0);
@@ -176,7 +180,10 @@ mod tests {
         fs::write(root.path().join("interrupts"), wrapped).unwrap();
         let after = snapshot(&mut interrupts, &mut readings);
         for metric in ["interrupts.LOC", "interrupts.total"] {
-            assert_eq!(after.since(&before, "host", metric).unwrap().value, 100.0);
+            assert_eq!(
+                after.since(&before, &Owner::Host, metric).unwrap().value,
+                100.0
+            );
         }
     }
 
@@ -188,7 +195,9 @@ mod tests {
         let other = "  CPU0 CPU2\nLOC: 101 90000 timer\n";
         fs::write(root.path().join("interrupts"), other).unwrap();
         let after = snapshot(&mut interrupts, &mut readings);
-        let step = after.since(&before, "host", "interrupts.LOC").unwrap();
+        let step = after
+            .since(&before, &Owner::Host, "interrupts.LOC")
+            .unwrap();
         assert_eq!(step.value, 0.0);
     }
 
@@ -201,14 +210,14 @@ mod tests {
         let after = snapshot(&mut interrupts, &mut readings);
         assert_eq!(
             after
-                .since(&before, "host", "interrupts.LOC")
+                .since(&before, &Owner::Host, "interrupts.LOC")
                 .unwrap()
                 .value,
             0.0
         );
         assert_eq!(
             after
-                .since(&before, "host", "interrupts.total")
+                .since(&before, &Owner::Host, "interrupts.total")
                 .unwrap()
                 .value,
             0.0
@@ -224,7 +233,7 @@ mod tests {
         let after = snapshot(&mut interrupts, &mut readings);
         assert!(
             after
-                .since(&before, "host", "interrupts.total")
+                .since(&before, &Owner::Host, "interrupts.total")
                 .unwrap()
                 .value
                 > 0.0

@@ -21,9 +21,10 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_kernel::text;
 
-const OWNER: &str = vtax_core::owner::HOST;
+const OWNER: &Owner = &Owner::Host;
 const WHAT: &str = "KVM exits (tracepoint kvm:kvm_exit)";
 
 /// The kernel module that runs guests, which defines the meaning of an exit's number.
@@ -373,7 +374,7 @@ mod tests {
             return eprintln!("SKIPPED: {error}");
         }
         let after = snapshot();
-        let step = |metric: &str| match after.since(&before, "host", metric) {
+        let step = |metric: &str| match after.since(&before, &Owner::Host, metric) {
             Some(step) => step.value,
             None => panic!("{metric} was not counted"),
         };

@@ -144,6 +144,7 @@ impl Instrument for Broken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_core::owner::Owner;
 
     #[test]
     fn a_source_that_cannot_be_opened_fails_by_name_and_leaves_the_others_alone() {
@@ -152,7 +153,7 @@ mod tests {
         std::fs::create_dir(&group).unwrap();
         std::fs::write(group.join("cpuacct.usage"), "5\n").unwrap();
         let subject = Subject {
-            owner: "target".to_owned(),
+            owner: Owner::Target,
             cgroups: vec![group],
             block_devices: vec!["vdz".to_owned()],
             ..Subject::default()

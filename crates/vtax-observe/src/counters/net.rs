@@ -13,6 +13,7 @@ use crate::{Instrument, NetDevice, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_kernel::{KernelFile, net_devices};
 
 const METRICS: [&str; 8] = [
@@ -52,7 +53,7 @@ impl NetDevices {
     ///
     /// # Errors
     /// When a namespace's process is gone or may not be inspected.
-    pub fn open(owner: &str, proc: &Path, devices: &[NetDevice]) -> Result<Self, ObserveError> {
+    pub fn open(owner: &Owner, proc: &Path, devices: &[NetDevice]) -> Result<Self, ObserveError> {
         let mut namespaces: Vec<Namespace> = Vec::new();
         for device in devices {
             let process = device.namespace_of;
@@ -161,10 +162,14 @@ mod tests {
         let root = tree(
             "  tap0:1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n tap01: 9 9 9 9 0 0 0 0 9 9 9 9 0 0 0 0\n  eth1: 10 20 30 40 0 0 0 0 50 60 70 80 0 0 0 0\n",
         );
-        let mut devices =
-            NetDevices::open("target", root.path(), &[device("tap0"), device("eth1")]).unwrap();
+        let mut devices = NetDevices::open(
+            &Owner::Target,
+            root.path(),
+            &[device("tap0"), device("eth1")],
+        )
+        .unwrap();
         let snapshot = read(&mut devices, &mut Readings::default());
-        let value = |metric| snapshot.get("target", metric).unwrap().value;
+        let value = |metric| snapshot.get(&Owner::Target, metric).unwrap().value;
         assert_eq!(value(counter::NET_RX_BYTES), 11.0);
         assert_eq!(value(counter::NET_RX_PACKETS), 22.0);
         assert_eq!(value(counter::NET_RX_ERRORS), 33.0);
@@ -178,7 +183,7 @@ mod tests {
     #[test]
     fn a_device_that_vanished_is_named() {
         let root = tree("  tap0: 1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n");
-        let mut devices = NetDevices::open("target", root.path(), &[device("tap0")]).unwrap();
+        let mut devices = NetDevices::open(&Owner::Target, root.path(), &[device("tap0")]).unwrap();
         let mut readings = Readings::default();
         read(&mut devices, &mut readings);
         fs::write(root.path().join("7/net/dev"), HEAD).unwrap();
@@ -189,7 +194,7 @@ mod tests {
     #[test]
     fn a_device_that_was_made_anew_gives_no_negative_step_and_is_named() {
         let root = tree("  tap0: 100 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n");
-        let mut devices = NetDevices::open("target", root.path(), &[device("tap0")]).unwrap();
+        let mut devices = NetDevices::open(&Owner::Target, root.path(), &[device("tap0")]).unwrap();
         let mut readings = Readings::default();
         let before = read(&mut devices, &mut readings);
         let anew = format!("{HEAD}  tap0: 30 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n");
@@ -202,7 +207,7 @@ mod tests {
         );
         let after = Snapshot::of(Nanoseconds(0), &readings);
         let step = after
-            .since(&before, "target", counter::NET_RX_BYTES)
+            .since(&before, &Owner::Target, counter::NET_RX_BYTES)
             .unwrap();
         assert_eq!(step.value, 30.0);
     }
@@ -210,13 +215,17 @@ mod tests {
     #[test]
     fn hostile_device_names_are_matched_whole_and_never_as_paths() {
         let root = tree("  ../../x: 1 2 3 4 0 0 0 0 5 6 7 8 0 0 0 0\n");
-        let mut devices = NetDevices::open("target", root.path(), &[device("../../x")]).unwrap();
+        let mut devices =
+            NetDevices::open(&Owner::Target, root.path(), &[device("../../x")]).unwrap();
         let snapshot = read(&mut devices, &mut Readings::default());
         assert_eq!(
-            snapshot.get("target", counter::NET_RX_BYTES).unwrap().value,
+            snapshot
+                .get(&Owner::Target, counter::NET_RX_BYTES)
+                .unwrap()
+                .value,
             1.0
         );
-        let mut devices = NetDevices::open("target", root.path(), &[device("x")]).unwrap();
+        let mut devices = NetDevices::open(&Owner::Target, root.path(), &[device("x")]).unwrap();
         assert!(
             devices
                 .read(Nanoseconds(0), &mut Readings::default())
@@ -230,7 +239,7 @@ mod tests {
             namespace_of: std::process::id(),
             name: "lo".to_owned(),
         };
-        let mut devices = NetDevices::open("target", Path::new("/proc"), &[device]).unwrap();
+        let mut devices = NetDevices::open(&Owner::Target, Path::new("/proc"), &[device]).unwrap();
         let mut readings = Readings::default();
         let before = read(&mut devices, &mut readings);
         let receiver = match std::net::UdpSocket::bind("127.0.0.1:0") {
@@ -244,7 +253,7 @@ mod tests {
         receiver.send_to(&[0; 1000], to).unwrap();
         let after = read(&mut devices, &mut readings);
         let step = after
-            .since(&before, "target", counter::NET_TX_BYTES)
+            .since(&before, &Owner::Target, counter::NET_TX_BYTES)
             .unwrap();
         assert!(step.value >= 1000.0, "{step}");
     }

@@ -2,6 +2,7 @@
 
 use super::counter::{Change, Counter, Rule};
 use crate::{Readings, SeriesId};
+use vtax_core::owner::Owner;
 use vtax_core::{Series, SeriesKind, Source, counter};
 
 /// A column of readings, registered with its first value.
@@ -13,20 +14,20 @@ pub(crate) struct Column {
 
 impl Column {
     /// A column that never decreases.
-    pub(crate) fn counter(owner: &str, metric: impl Into<String>) -> Self {
+    pub(crate) fn counter(owner: &Owner, metric: impl Into<String>) -> Self {
         Self::new(owner, metric.into(), SeriesKind::Counter)
     }
 
     /// A column of instantaneous values.
-    pub(crate) fn gauge(owner: &str, metric: impl Into<String>) -> Self {
+    pub(crate) fn gauge(owner: &Owner, metric: impl Into<String>) -> Self {
         Self::new(owner, metric.into(), SeriesKind::Gauge)
     }
 
-    fn new(owner: &str, metric: String, kind: SeriesKind) -> Self {
+    fn new(owner: &Owner, metric: String, kind: SeriesKind) -> Self {
         Self {
             series: Series {
                 unit: counter::unit(&metric),
-                owner: owner.to_owned(),
+                owner: owner.clone(),
                 metric,
                 kind,
                 source: Source::Measured,
@@ -59,7 +60,7 @@ pub(crate) struct GuardedColumn {
 
 impl GuardedColumn {
     /// `rule` lists the changes that the raw values of this source may make.
-    pub(crate) fn new(owner: &str, metric: impl Into<String>, rule: Rule) -> Self {
+    pub(crate) fn new(owner: &Owner, metric: impl Into<String>, rule: Rule) -> Self {
         Self {
             column: Column::counter(owner, metric),
             counter: Counter::new(rule),

@@ -6,7 +6,7 @@ use crate::{Instrument, ObserveError, Readings};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 use vtax_kernel::CpuRow;
 
 /// Software interrupts of the host, by kind.
@@ -24,7 +24,7 @@ impl Softirqs {
         }
         CpuTable::open(
             proc.join("softirqs"),
-            owner::HOST,
+            &Owner::Host,
             counter::SOFTIRQS_TOTAL,
             |part| counter::SOFTIRQS.of(part),
             kind,
@@ -58,9 +58,15 @@ mod tests {
         let mut readings = Readings::default();
         softirqs.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
-        assert_eq!(snapshot.get("host", "softirqs.NET_RX").unwrap().value, 42.0);
         assert_eq!(
-            snapshot.get("host", counter::SOFTIRQS_TOTAL).unwrap().value,
+            snapshot.get(&Owner::Host, "softirqs.NET_RX").unwrap().value,
+            42.0
+        );
+        assert_eq!(
+            snapshot
+                .get(&Owner::Host, counter::SOFTIRQS_TOTAL)
+                .unwrap()
+                .value,
             45.0
         );
     }
@@ -71,6 +77,6 @@ mod tests {
         let mut readings = Readings::default();
         softirqs.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
-        assert!(snapshot.get("host", "softirqs.TIMER").is_some());
+        assert!(snapshot.get(&Owner::Host, "softirqs.TIMER").is_some());
     }
 }

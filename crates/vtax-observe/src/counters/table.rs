@@ -5,6 +5,7 @@ use super::series::Column;
 use crate::{ObserveError, Readings};
 use std::path::PathBuf;
 use vtax_core::Nanoseconds;
+use vtax_core::owner::Owner;
 use vtax_kernel::text;
 use vtax_kernel::{CpuRow, KernelFile, cpu_columns, cpu_rows};
 
@@ -16,7 +17,7 @@ const MOST_A_MICROSECOND: u64 = 10;
 pub(crate) struct CpuTable {
     path: PathBuf,
     file: KernelFile,
-    owner: &'static str,
+    owner: &'static Owner,
     name: fn(&CpuRow<'_>) -> String,
     counts: fn(&CpuRow<'_>) -> bool,
     metric: fn(&str) -> String,
@@ -41,7 +42,7 @@ impl CpuTable {
     /// converts its name to a metric.
     pub(crate) fn open(
         path: PathBuf,
-        owner: &'static str,
+        owner: &'static Owner,
         total: &str,
         metric: fn(&str) -> String,
         name: fn(&CpuRow<'_>) -> String,

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::account::{Stage, Stages};
 use vtax_core::counter;
+use vtax_core::owner::Owner;
 use vtax_kernel::{KernelError, KernelFile, Process, namespace_numbers, numbered, text};
 
 /// The number of times that a new thread without a role is examined: a thread sets its name only after its creation.
@@ -125,7 +126,6 @@ impl VmmThreads {
     /// Opens the threads of process `pid` alone, for a caller that finds kernel threads itself.
     pub(crate) fn of_process(pid: u32, proc: &Path) -> Result<Self, ObserveError> {
         let subject = Subject {
-            owner: "guest".to_owned(),
             vmm: Some(pid),
             ..Subject::default()
         };
@@ -587,7 +587,7 @@ mod tests {
 
     fn subject() -> Subject {
         Subject {
-            owner: "target".to_owned(),
+            owner: Owner::Target,
             vmm: Some(70),
             ..Subject::default()
         }
@@ -604,7 +604,7 @@ mod tests {
     }
 
     fn value(snapshot: &Snapshot, metric: &str) -> f64 {
-        snapshot.get("target", metric).unwrap().value
+        snapshot.get(&Owner::Target, metric).unwrap().value
     }
 
     #[test]
@@ -740,7 +740,9 @@ mod tests {
         // The thread ends between two readings, and another one gets its number.
         vmm.thread(71, "CPU 0/KVM", "20 0 1");
         let after = read(&mut threads, &mut readings);
-        let step = after.since(&before, "target", counter::CPU_VCPU).unwrap();
+        let step = after
+            .since(&before, &Owner::Target, counter::CPU_VCPU)
+            .unwrap();
         assert_eq!(step.value, 20.0);
     }
 
@@ -820,7 +822,7 @@ mod tests {
     #[test]
     fn real_threads_that_come_and_go_are_charged_to_their_role() {
         let subject = Subject {
-            owner: "target".to_owned(),
+            owner: Owner::Target,
             vmm: Some(std::process::id()),
             ..Subject::default()
         };
@@ -851,7 +853,7 @@ mod tests {
                 threads.read(now, &mut readings).unwrap();
                 let after = Snapshot::of(Nanoseconds(0), &readings);
                 for metric in [counter::CPU_VCPU, counter::CPU_EMULATOR, counter::CPU_VHOST] {
-                    let step = after.since(&before, "target", metric).unwrap();
+                    let step = after.since(&before, &Owner::Target, metric).unwrap();
                     assert!(step.value >= 0.0, "{metric} fell by {step}");
                 }
                 before = after;
@@ -859,7 +861,9 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
             burner.join().unwrap();
         }
-        let burnt = before.since(&first, "target", counter::CPU_VCPU).unwrap();
+        let burnt = before
+            .since(&first, &Owner::Target, counter::CPU_VCPU)
+            .unwrap();
         assert!(burnt.value > 1e6, "five busy threads left {burnt}");
     }
 

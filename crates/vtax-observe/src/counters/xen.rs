@@ -14,7 +14,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner;
+use vtax_core::owner::Owner;
 use vtax_kernel::KernelFile;
 use vtax_kernel::text;
 
@@ -41,7 +41,7 @@ impl XenHost {
         }
         Ok(Some(Self {
             library: Library::load(&library_name(sys)?)?,
-            total: GuardedColumn::new(owner::HOST, counter::CPU_DOM0, Rule::TIME),
+            total: GuardedColumn::new(&Owner::Host, counter::CPU_DOM0, Rule::TIME),
         }))
     }
 }
@@ -67,7 +67,7 @@ pub struct XenDomain {
     library: Library,
     total: GuardedColumn,
     vcpus: Vec<GuardedColumn>,
-    owner: String,
+    owner: Owner,
 }
 
 impl XenDomain {
@@ -75,14 +75,14 @@ impl XenDomain {
     ///
     /// # Errors
     /// When this host is not a Dom0, or libxenstat of its hypervisor's version cannot be loaded.
-    pub fn open(owner: &str, sys: &Path, domain: u32) -> Result<Self, ObserveError> {
+    pub fn open(owner: &Owner, sys: &Path, domain: u32) -> Result<Self, ObserveError> {
         Ok(Self {
             name: format!("xen {owner}"),
             domain,
             library: Library::load(&library_name(sys)?)?,
             total: GuardedColumn::new(owner, counter::CPU_DOMAIN, Rule::TIME),
             vcpus: Vec::new(),
-            owner: owner.to_owned(),
+            owner: owner.clone(),
         })
     }
 }
@@ -365,7 +365,7 @@ impl XenRings {
     ///
     /// # Errors
     /// When a device lacks one of its files.
-    pub fn open(owner: &str, sys: &Path, domain: u32) -> Result<Option<Self>, ObserveError> {
+    pub fn open(owner: &Owner, sys: &Path, domain: u32) -> Result<Option<Self>, ObserveError> {
         let folder = sys.join("bus/xen-backend/devices");
         let prefix = format!("vbd-{domain}-");
         let Ok(entries) = fs::read_dir(&folder) else {
@@ -442,7 +442,7 @@ mod tests {
         let message = library_name(hostile.path()).unwrap_err().to_string();
         assert!(message.contains("expected a number"), "{message}");
         let none = tempfile::tempdir().unwrap();
-        let message = XenDomain::open("target", none.path(), 1)
+        let message = XenDomain::open(&Owner::Target, none.path(), 1)
             .unwrap_err()
             .to_string();
         assert!(message.contains("hypervisor/version/major"), "{message}");
@@ -489,11 +489,13 @@ mod tests {
             "vbd-31-51712",
             ["1000", "1000", "1000", "1000", "1000"],
         );
-        let mut rings = XenRings::open("target", sys.path(), 3).unwrap().unwrap();
+        let mut rings = XenRings::open(&Owner::Target, sys.path(), 3)
+            .unwrap()
+            .unwrap();
         let mut readings = Readings::default();
         rings.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
-        let value = |metric| snapshot.get("target", metric).unwrap().value;
+        let value = |metric| snapshot.get(&Owner::Target, metric).unwrap().value;
         assert_eq!(value(counter::VBD_READ_REQUESTS), 15.0);
         assert_eq!(value(counter::VBD_READ_BYTES), 88.0 * 512.0);
         assert_eq!(value(counter::VBD_WRITE_BYTES), 4096.0);
@@ -503,9 +505,15 @@ mod tests {
     #[test]
     fn a_domain_without_blkback_has_no_rings_and_garbage_is_an_error() {
         let sys = tempfile::tempdir().unwrap();
-        assert!(XenRings::open("target", sys.path(), 3).unwrap().is_none());
+        assert!(
+            XenRings::open(&Owner::Target, sys.path(), 3)
+                .unwrap()
+                .is_none()
+        );
         device(sys.path(), "vbd-3-51712", ["many", "", "-1", "8", "0"]);
-        let mut rings = XenRings::open("target", sys.path(), 3).unwrap().unwrap();
+        let mut rings = XenRings::open(&Owner::Target, sys.path(), 3)
+            .unwrap()
+            .unwrap();
         assert!(
             rings
                 .read(Nanoseconds(0), &mut Readings::default())

@@ -3,6 +3,7 @@
 
 use super::{Guest, Guests};
 use crate::{NetDevice, Subject};
+use vtax_core::owner::Owner;
 use vtax_kernel::Process;
 
 /// The identity of a guest as seen from within.
@@ -62,7 +63,7 @@ impl Guests {
     }
 
     /// Returns the subject for counters that observe this guest as `owner`.
-    pub fn subject(&self, guest: &Guest, owner: &str) -> Subject {
+    pub fn subject(&self, guest: &Guest, owner: &Owner) -> Subject {
         let is_vm = guest.platform.is_vm();
         // A VM's control group may contain other VMs too; its threads belong to it alone.
         let group = guest.group.as_ref().filter(|_| !is_vm);
@@ -84,7 +85,7 @@ impl Guests {
             })
         });
         Subject {
-            owner: owner.to_owned(),
+            owner: owner.clone(),
             cgroups: group
                 .zip(mounted)
                 .map(|(group, mounted)| mounted.join(group))
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(of("52:54:00:aa:00:09"), None, "two have it");
         assert_eq!(of("52:54:00:aa:00:77\nnonsense"), None);
         let found = guests.named("b").unwrap();
-        let subject = guests.subject(found, "target");
+        let subject = guests.subject(found, &Owner::Target);
         assert_eq!((subject.vmm, subject.is_here()), (Some(12), true));
         assert_eq!(
             guests.of(&subject).map(|guest| guest.number),

@@ -4,6 +4,7 @@
 use super::*;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use vtax_core::owner::Owner;
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
@@ -539,7 +540,7 @@ fn a_domain_of_libvirt_is_found_once_in_every_layout_of_control_groups() {
         );
         assert_eq!(web.group.as_deref(), Some(Path::new(&group)), "{group}");
         // Other processes in its group do not belong to it: its threads are read.
-        let subject = guests.subject(web, "target");
+        let subject = guests.subject(web, &Owner::Target);
         assert_eq!(
             (subject.vmm, subject.cgroups.len()),
             (Some(10), 0),

@@ -156,6 +156,7 @@ mod tests {
     use crate::Snapshot;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     fn supply(root: &TempDir, name: &str, kind: &str, properties: &[&str]) {
         let path = root.path().join("class/power_supply").join(name);
@@ -192,7 +193,7 @@ mod tests {
         read(&mut meter, 0).unwrap();
         supply(&root, "BAT1", "Battery", &["STATUS=Not charging"]);
         let after = read(&mut meter, 10).unwrap();
-        let value = |metric: &str| after.get("host", metric).unwrap().value;
+        let value = |metric: &str| after.get(&Owner::Host, metric).unwrap().value;
         assert!((value("energy.battery.host_joules") - 160.0).abs() < 1e-6);
         assert!((value("power.battery.host_watts") - 12.0).abs() < 1e-6);
     }
@@ -238,7 +239,9 @@ mod tests {
         assert!(error.contains("a battery is charging"), "{error}");
         draws("STATUS=Discharging");
         let after = read(&mut meter, 20).unwrap();
-        let joules = after.get("host", "energy.battery.host_joules").unwrap();
+        let joules = after
+            .get(&Owner::Host, "energy.battery.host_joules")
+            .unwrap();
         assert!((joules.value - 50.0).abs() < 1e-6, "{joules:?}");
         supply(&root, "BAT0", "Battery", &["STATUS=Discharging"]);
         let error = read(&mut meter, 21).unwrap_err().to_string();

@@ -84,8 +84,8 @@ pub struct Domain {
 /// The series whose sum is the host's energy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostEnergy {
-    /// Owner and metric of each; every one is a counter in joules.
-    pub series: Vec<(String, String)>,
+    /// The metric of each; every one is a counter of the host in joules.
+    pub series: Vec<String>,
     /// The meters of these series.
     pub meters: Vec<String>,
     /// The flag that the sum must carry.
@@ -147,12 +147,7 @@ pub fn host_energy<'a>(meters: impl IntoIterator<Item = &'a dyn Meter>) -> Optio
         .iter()
         .find(|meter| !host_domains(meter.domains()).0.is_empty())?;
     let (domains, covers) = host_domains(base.domains());
-    let series_of = |meter: &dyn Meter, domain: &Domain| {
-        (
-            vtax_core::owner::HOST.to_owned(),
-            joules_metric(meter.name(), &domain.name),
-        )
-    };
+    let series_of = |meter: &dyn Meter, domain: &Domain| joules_metric(meter.name(), &domain.name);
     let mut energy = HostEnergy {
         series: domains
             .iter()
@@ -244,13 +239,7 @@ mod tests {
 
     fn metrics(meters: &[Fake]) -> Vec<String> {
         host_energy(meters.iter().map(|meter| meter as &dyn Meter))
-            .map(|energy| {
-                energy
-                    .series
-                    .into_iter()
-                    .map(|(_, metric)| metric)
-                    .collect()
-            })
+            .map(|energy| energy.series)
             .unwrap_or_default()
     }
 

@@ -149,10 +149,7 @@ mod tests {
             assert!(!absent.reason.is_empty());
         }
         let energy = host_energy(found.iter().filter_map(Found::meter)).unwrap();
-        assert_eq!(
-            energy.series,
-            [("host".to_owned(), "energy.model.host_joules".to_owned())]
-        );
+        assert_eq!(energy.series, ["energy.model.host_joules"]);
         assert_eq!(energy.source, vtax_core::Source::Modelled);
     }
 

@@ -261,6 +261,7 @@ mod tests {
     use crate::meter::host_domains;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     fn chip(root: &TempDir, number: u32, files: &[(&str, &str)]) {
         let path = root.path().join(format!("class/hwmon/hwmon{number}"));
@@ -279,7 +280,7 @@ mod tests {
 
     fn value(snapshot: &Snapshot, metric: &str) -> f64 {
         snapshot
-            .get("host", metric)
+            .get(&Owner::Host, metric)
             .unwrap_or_else(|| panic!("no {metric}"))
             .value
     }

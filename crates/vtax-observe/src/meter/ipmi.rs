@@ -253,6 +253,7 @@ mod tests {
     use crate::Snapshot;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     const ANSWER: &str = "
     Instantaneous power reading:                   214 Watts
@@ -305,12 +306,15 @@ mod tests {
             .unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
         assert_eq!(
-            snapshot.get("host", "power.ipmi.host_watts").unwrap().value,
+            snapshot
+                .get(&Owner::Host, "power.ipmi.host_watts")
+                .unwrap()
+                .value,
             214.0
         );
         assert_eq!(
             snapshot
-                .get("host", "energy.ipmi.host_joules")
+                .get(&Owner::Host, "energy.ipmi.host_joules")
                 .unwrap()
                 .value,
             428.0

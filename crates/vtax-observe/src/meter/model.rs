@@ -323,6 +323,7 @@ mod tests {
     use proptest::prelude::*;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     /// `/proc/stat` of a machine with 24 processors after so many busy and idle ticks.
     fn stat(root: &TempDir, busy: u64, idle: u64) {
@@ -350,7 +351,7 @@ mod tests {
     }
 
     fn value(snapshot: &Snapshot, metric: &str) -> f64 {
-        snapshot.get("host", metric).unwrap().value
+        snapshot.get(&Owner::Host, metric).unwrap().value
     }
 
     #[test]

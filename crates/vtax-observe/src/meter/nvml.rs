@@ -198,6 +198,7 @@ mod tests {
     use std::path::PathBuf;
     use std::process::Command;
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     /// A library of three boards: the first counts energy, the second only shows power, the third shows
     /// neither. Energy grows on every call.
@@ -253,7 +254,7 @@ mod tests {
                 .unwrap();
         }
         let snapshot = Snapshot::of(Nanoseconds(2_000_000_000), &readings);
-        let value = |metric| snapshot.get("host", metric).unwrap().value;
+        let value = |metric| snapshot.get(&Owner::Host, metric).unwrap().value;
         assert_eq!(value("energy.nvml.gpu-0_joules"), 500.0);
         assert_eq!(value("energy.nvml.gpu-1_joules"), 121.0);
         assert_eq!(value("power.nvml.gpu-1_watts"), 60.5);

@@ -285,6 +285,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     fn write(root: &TempDir, path: &str, content: &str) {
         let path = root.path().join("sys").join(path);
@@ -387,7 +388,7 @@ mod tests {
         let snapshot = Snapshot::of(Nanoseconds(1_000_000_000), &readings);
         assert_eq!(
             snapshot
-                .get("host", "energy.perf.package-1_joules")
+                .get(&Owner::Host, "energy.perf.package-1_joules")
                 .unwrap()
                 .value,
             75.0

@@ -169,6 +169,7 @@ mod tests {
     use crate::meter::host_domains;
     use std::fs;
     use tempfile::TempDir;
+    use vtax_core::owner::Owner;
 
     const RANGE: u64 = 262_143_328_850;
     const SECOND: u64 = 1_000_000_000;
@@ -197,7 +198,7 @@ mod tests {
 
     fn joules(snapshot: &Snapshot, domain: &str) -> f64 {
         snapshot
-            .get("host", &format!("energy.powercap.{domain}_joules"))
+            .get(&Owner::Host, &format!("energy.powercap.{domain}_joules"))
             .unwrap()
             .value
     }

@@ -6,6 +6,7 @@ use super::{Absent, Domain, Found, Meter, host_domains, joules_metric};
 use crate::clock::Clock;
 use crate::{ObserveError, Readings, Snapshot};
 use std::time::Duration;
+use vtax_core::owner::Owner;
 use vtax_core::{Joules, Nanoseconds, Watts};
 
 /// The environment of a probe or a calibration; simulated in tests.
@@ -110,7 +111,7 @@ pub(super) fn energy_since(
 ) -> Option<Joules> {
     let since = |domain: &Domain| {
         let metric = joules_metric(meter.name(), &domain.name);
-        Some(after.since(before, vtax_core::owner::HOST, &metric)?.value)
+        Some(after.since(before, &Owner::Host, &metric)?.value)
     };
     let (host, _) = host_domains(meter.domains());
     if host.is_empty() {

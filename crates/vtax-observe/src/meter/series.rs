@@ -2,6 +2,7 @@
 
 use super::{joules_metric, watts_metric};
 use crate::{Readings, SeriesId};
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Joules, Series, SeriesKind, Source, Unit, Watts};
 
 /// One series of a meter. Keeps its handle and checks it, because a meter may be read into one collection during a
@@ -35,7 +36,7 @@ impl MeterSeries {
 
     fn new(metric: String, base: Base, kind: SeriesKind, source: Source) -> Self {
         let series = Series {
-            owner: vtax_core::owner::HOST.to_owned(),
+            owner: Owner::Host,
             metric,
             unit: Unit::of(base),
             kind,

@@ -45,7 +45,7 @@ use crate::stats::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use vtax_core::owner::TARGET;
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
 
 /// Series with a steadiness class: metric of the target, name, and direction. Network counters are the host's, which
@@ -248,11 +248,11 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
         Ok(trial) => trial,
         Err(error) => return (None, vec![error.to_string()]),
     };
-    let is_steadiness = |owner: &str, metric: &str| {
-        owner == TARGET && STEADY_SERIES.iter().any(|(name, ..)| *name == metric)
+    let is_steadiness = |owner: &Owner, metric: &str| {
+        *owner == Owner::Target && STEADY_SERIES.iter().any(|(name, ..)| *name == metric)
     };
     let is_scenario = scenario::is_scenario(&trial);
-    let wanted = |owner: &str, metric: &str| {
+    let wanted = |owner: &Owner, metric: &str| {
         is_steadiness(owner, metric) || (is_scenario && timeline::is_wanted(owner, metric))
     };
     let mut problems = Vec::new();

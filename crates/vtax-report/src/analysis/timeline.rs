@@ -4,7 +4,7 @@ use crate::results::{Actor, Role, Samples, Stage, Trial};
 use crate::stats;
 use std::collections::{BTreeMap, HashMap};
 use vtax_core::account::{Window, beside_target};
-use vtax_core::owner::{CLIENT, HOST, OBSERVER, Owner, SWITCH, TARGET};
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Quantity, SeriesKind, Source, counter, metric};
 
 /// One trial over time, with one value per second of its window.
@@ -77,15 +77,14 @@ const COLUMNS: [&str; 4] = [
 ];
 
 /// Whether the timeline uses this series.
-pub(in crate::analysis) fn is_wanted(owner: &str, metric: &str) -> bool {
+pub(in crate::analysis) fn is_wanted(owner: &Owner, metric: &str) -> bool {
     let power = [counter::ENERGY, counter::POWER]
         .map(|family| family.part(metric).is_some())
         .contains(&true);
-    let owner = Owner::named(owner);
     match owner.is_host() {
         true => {
             let of_host = OF_HOSTS.contains(&metric) || COLUMNS.contains(&metric);
-            of_host || owner == Owner::Host && power
+            of_host || *owner == Owner::Host && power
         }
         false => OF_OWNERS.contains(&metric),
     }
@@ -115,16 +114,19 @@ pub(in crate::analysis) fn timeline(trial: &Trial, samples: &[Samples]) -> Timel
 /// seconds at the end are left out.
 fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
     let counted = Counted::of(trial, samples);
-    let (target, others) = owners(trial, &counted);
+    let (target, clients, neighbours) = owners(trial);
+    let target = &target;
+    let has_switch = counted.has(&Owner::Switch, counter::CPU_TOTAL);
+    let others = beside_target(&clients, &neighbours, has_switch);
     let beside = others.iter().map(|(owner, _)| *owner);
-    let named: Vec<&str> = std::iter::once(target)
+    let named: Vec<&Owner> = std::iter::once(target)
         .chain(beside)
-        .chain([OBSERVER, HOST])
+        .chain([&Owner::Observer, &Owner::Host])
         .collect();
     let mut layers: BTreeMap<(usize, Stage), Vec<f64>> = BTreeMap::new();
     let mut known = 0;
     for second in 0..counted.seconds {
-        let advance = |owner: &str, name: &str| counted.advance(owner, name, second);
+        let advance = |owner: &Owner, name: &str| counted.advance(owner, name, second);
         let is_known =
             [counter::CPU_TOTAL, counter::CPU_DOMAIN].map(|name| advance(target, name).is_some());
         if !is_known.contains(&true) {
@@ -159,7 +161,7 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
             let actor = *named.get(actor)?;
             cores.truncate(known);
             Some(Layer {
-                actor: actor.to_owned(),
+                actor: actor.to_string(),
                 stage,
                 source: counted.source(actor, stage),
                 cores,
@@ -168,30 +170,23 @@ fn cpu(trial: &Trial, samples: &[Samples]) -> Vec<Layer> {
         .collect()
 }
 
-/// The target, and the other actors on its host.
-fn owners<'a>(trial: &'a Trial, counted: &Counted<'_>) -> (&'a str, Vec<(&'a str, Stage)>) {
+/// The target, its clients and its neighbours on its host.
+fn owners(trial: &Trial) -> (Owner, Vec<Owner>, Vec<Owner>) {
+    let named = |actor: &Actor| Owner::named(&actor.name);
     let target = trial.actors.iter().find(|actor| actor.role == Role::Target);
-    let target = target.map_or(TARGET, |actor| actor.name.as_str());
+    let target = target.map_or(Owner::Target, named);
     let here = trial.actors.iter().filter(|actor| actor.place == "local");
     let beside = here.filter(|actor| actor.role != Role::Target);
     let is_its_client = |actor: &&Actor| {
         let drives = actor.drives.as_deref();
-        actor.role == Role::Client && drives.is_none_or(|guest| guest == target)
+        actor.role == Role::Client && drives.is_none_or(|guest| Owner::named(guest) == target)
     };
     let (clients, neighbours): (Vec<&Actor>, Vec<&Actor>) = beside.partition(is_its_client);
-    let names = |actors: Vec<&'a Actor>| actors.into_iter().map(|actor| actor.name.as_str());
     // A trial without actors has one client.
-    let unnamed = trial.actors.is_empty().then_some(CLIENT);
-    let clients = unnamed.into_iter().chain(names(clients));
-    let has_switch = counted.has(SWITCH, counter::CPU_TOTAL);
-    let others = beside_target(clients, names(neighbours), has_switch);
-    (target, others)
-}
-
-/// Returns the name of an owner on the machine that runs the target.
-fn on_targets_machine(owner: &str) -> String {
-    let actor = TARGET;
-    Owner::Of { actor, owner }.to_string()
+    let unnamed = trial.actors.is_empty().then_some(Owner::Client);
+    let clients = unnamed.into_iter().chain(clients.into_iter().map(named));
+    let neighbours = neighbours.into_iter().map(named);
+    (target, clients.collect(), neighbours.collect())
 }
 
 /// A counter and its increase in each second.
@@ -199,7 +194,7 @@ type Advances<'a> = (&'a Samples, Vec<Option<Nanoseconds>>);
 
 /// The counters of a trial by owner and name, in the seconds of its window.
 struct Counted<'a> {
-    series: HashMap<&'a str, HashMap<&'a str, Advances<'a>>>,
+    series: HashMap<&'a Owner, HashMap<&'a str, Advances<'a>>>,
     seconds: usize,
     processors: usize,
     /// Whether the target's host is another machine, so that every owner but the target is one of that machine.
@@ -210,7 +205,7 @@ impl<'a> Counted<'a> {
     fn of(trial: &Trial, samples: &'a [Samples]) -> Self {
         let span = trial.window.1.saturating_since(trial.window.0);
         let seconds = span.0.checked_div(SECOND.0).unwrap_or(0).min(MOST);
-        let mut series: HashMap<&str, HashMap<&str, Advances<'_>>> = HashMap::new();
+        let mut series: HashMap<&Owner, HashMap<&str, Advances<'_>>> = HashMap::new();
         for one in samples.iter().filter(|one| is_time(one)) {
             let advances = advances(&one.points, trial.window.0, seconds);
             let of_owner = series.entry(&one.series.owner).or_default();
@@ -222,32 +217,29 @@ impl<'a> Counted<'a> {
             processors: 1,
             is_elsewhere: false,
         };
-        let there = on_targets_machine(HOST);
+        let there = Owner::Host.of(&Owner::Target);
         counted.is_elsewhere = counted.has(&there, counter::CPU_IDLE);
         counted.processors = counted.processors_of(trial);
         counted
     }
 
-    fn name(&self, owner: &str) -> String {
-        match self.is_elsewhere && owner != TARGET {
-            true => on_targets_machine(owner),
-            false => owner.to_owned(),
-        }
+    fn find(&self, owner: &Owner, name: &str) -> Option<&Advances<'a>> {
+        let series = match self.is_elsewhere && *owner != Owner::Target {
+            true => self.series.get(&owner.of(&Owner::Target)),
+            false => self.series.get(owner),
+        };
+        series?.get(name)
     }
 
-    fn find(&self, owner: &str, name: &str) -> Option<&Advances<'a>> {
-        self.series.get(self.name(owner).as_str())?.get(name)
-    }
-
-    fn has(&self, owner: &str, name: &str) -> bool {
+    fn has(&self, owner: &Owner, name: &str) -> bool {
         self.find(owner, name).is_some()
     }
 
-    fn advance(&self, owner: &str, name: &str, second: usize) -> Option<Nanoseconds> {
+    fn advance(&self, owner: &Owner, name: &str, second: usize) -> Option<Nanoseconds> {
         match self.find(owner, name) {
             Some((_, advances)) => advances.get(second).copied().flatten(),
             // Without the host's counters, the rest and stolen time are unknown.
-            None if (owner, name) == (HOST, counter::CPU_IDLE) => {
+            None if (owner, name) == (&Owner::Host, counter::CPU_IDLE) => {
                 let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
                 Some(Nanoseconds(SECOND.0.saturating_mul(processors)))
             }
@@ -265,7 +257,7 @@ impl<'a> Counted<'a> {
             return processors;
         }
         let whole = COLUMNS.iter().chain(&OF_HOSTS[..3]);
-        let times = whole.filter_map(|name| self.find(HOST, name));
+        let times = whole.filter_map(|name| self.find(&Owner::Host, name));
         let mut sums = vec![0.0; self.seconds];
         for (_, advances) in times {
             for (sum, advance) in sums.iter_mut().zip(advances) {
@@ -276,7 +268,7 @@ impl<'a> Counted<'a> {
         mean.round().clamp(1.0, 1e6) as usize
     }
 
-    fn source(&self, actor: &str, stage: Stage) -> Source {
+    fn source(&self, actor: &Owner, stage: Stage) -> Source {
         let name = match stage {
             Stage::Vcpu if self.has(actor, counter::CPU_DOMAIN) => counter::CPU_DOMAIN,
             Stage::Vcpu => counter::CPU_VCPU,
@@ -322,7 +314,7 @@ fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
     let known = trial.metrics.get(metric::POWER_MEAN.name)?;
     let domains: Vec<(&Samples, Vec<f64>)> = samples
         .iter()
-        .filter(|samples| Owner::named(&samples.series.owner) == Owner::Host)
+        .filter(|samples| samples.series.owner == Owner::Host)
         .filter(|samples| match samples.series.kind {
             SeriesKind::Counter => samples.series.unit.base == Base::Joule,
             SeriesKind::Gauge => samples.series.unit.base == Base::Watt,

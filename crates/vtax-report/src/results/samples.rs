@@ -15,6 +15,7 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
 use vtax_files::Dir;
 
@@ -55,7 +56,7 @@ pub struct SampleWriter {
     path: PathBuf,
     writer: SerializedFileWriter<File>,
     labels: Vec<Labels>,
-    ids: HashMap<(String, String), SampleSeriesId>,
+    ids: HashMap<(Owner, String), SampleSeriesId>,
     times: Vec<i64>,
     series: Vec<usize>,
     values: Vec<f64>,
@@ -127,7 +128,7 @@ impl SampleWriter {
         let id = *self.ids.entry(key).or_insert(next);
         if id == next {
             self.labels.push(Labels {
-                owner: series.owner.as_str().into(),
+                owner: series.owner.to_string().as_str().into(),
                 metric: series.metric.as_str().into(),
                 unit: series.unit.to_string().as_str().into(),
                 kind: series.kind.name().into(),
@@ -290,7 +291,10 @@ impl SampleReader {
     ///
     /// # Errors
     /// When the file is corrupted.
-    pub fn load(&self, wanted: impl Fn(&str, &str) -> bool) -> Result<Vec<Samples>, ResultsError> {
+    pub fn load(
+        &self,
+        wanted: impl Fn(&Owner, &str) -> bool,
+    ) -> Result<Vec<Samples>, ResultsError> {
         self.go_through(wanted, true)
     }
 
@@ -304,7 +308,7 @@ impl SampleReader {
 
     fn go_through(
         &self,
-        wanted: impl Fn(&str, &str) -> bool,
+        wanted: impl Fn(&Owner, &str) -> bool,
         keeps: bool,
     ) -> Result<Vec<Samples>, ResultsError> {
         let mut loader = Loader {
@@ -355,7 +359,7 @@ struct Loader<W> {
     series: Vec<Samples>,
 }
 
-impl<W: Fn(&str, &str) -> bool> Loader<W> {
+impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
     fn group(&mut self, group: &dyn RowGroupReader) -> Result<(), ParquetError> {
         let rows = usize::try_from(group.metadata().num_rows())
             .map_err(|_| ParquetError::General("a row group has a negative length".to_owned()))?;
@@ -446,8 +450,8 @@ impl<W: Fn(&str, &str) -> bool> Loader<W> {
             ));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (owner_text, metric_text) = (text(owner), text(metric));
-        let place = if (self.wanted)(&owner_text, &metric_text) {
+        let (named, metric_text) = (Owner::from(text(owner)), text(metric));
+        let place = if (self.wanted)(&named, &metric_text) {
             let unit = text(unit)
                 .parse()
                 .map_err(|error| ParquetError::General(format!("{error}")))?;
@@ -458,7 +462,7 @@ impl<W: Fn(&str, &str) -> bool> Loader<W> {
             let kind = SeriesKind::named(&kind).ok_or_else(|| is_no("kind", &kind))?;
             let source = Source::named(&source).ok_or_else(|| is_no("source", &source))?;
             let series = Series {
-                owner: owner_text,
+                owner: named,
                 metric: metric_text,
                 unit,
                 kind,

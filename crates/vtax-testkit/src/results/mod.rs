@@ -7,6 +7,7 @@ pub mod ramp;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
 use vtax_report::results::{
     Better, FORMAT, Metric, ObservationCost, PhaseTimes, ResultsDir, RunInfo, Scheduled, Stage,
@@ -215,7 +216,7 @@ impl Fake {
         };
         let mut series = |owner: &str, metric: &str, unit: &str, kind| {
             samples.register(&Series {
-                owner: owner.into(),
+                owner: Owner::named(owner),
                 metric: metric.into(),
                 unit: unit.parse().unwrap(),
                 kind,

@@ -4,6 +4,7 @@ use super::{Metrics, normal};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::path::Path;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Quantity, Series, SeriesKind, Source};
 use vtax_report::results::{
     Actor, Better, FORMAT, HistogramRecord, Metric, ObjectiveOutcome, ObservationCost, Phase,
@@ -266,7 +267,7 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
     let mut samples = writer.samples().unwrap();
     let mut series = |owner: &str, metric: &str, unit: &str| {
         samples.register(&Series {
-            owner: owner.into(),
+            owner: Owner::named(owner),
             metric: metric.into(),
             unit: unit.parse().unwrap(),
             kind: SeriesKind::Counter,

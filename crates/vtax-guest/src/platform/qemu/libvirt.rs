@@ -207,7 +207,7 @@ pub fn boot(
             namespace_of: seat.holder_pid(),
             name: tap,
         }],
-        ..guests.subject(found, seat.owner())
+        ..guests.subject(found, &seat.owner())
     };
     let group = found.group.clone().unwrap_or_default();
     let mut agent = Agent::over(relayed(&domain)?);

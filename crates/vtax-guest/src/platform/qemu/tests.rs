@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use vtax_core::owner::Owner;
 use vtax_host::settings::Level;
 
 /// A directory instead of a cell; QEMU ends with the test.
@@ -36,8 +37,8 @@ impl Surroundings for Plain {
         command
     }
 
-    fn owner(&self) -> &str {
-        vtax_host::cell::TARGET
+    fn owner(&self) -> Owner {
+        Owner::Target
     }
 
     fn run_dir(&self) -> PathBuf {

@@ -100,7 +100,7 @@ impl Vm {
         let boot = started.elapsed();
 
         let subject = Subject {
-            owner: place.owner().into(),
+            owner: place.owner(),
             cgroups: place.cgroups(),
             vmm: Some(vmm),
             vcpu_threads,

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vtax_core::owner::Owner;
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Space, TapOptions};
 use vtax_host::scratch::MOUNT_POINT;
@@ -54,8 +55,8 @@ pub(in crate::platform) trait Surroundings {
     /// A command that will run in this environment.
     fn command(&self, line: &CommandLine) -> Command;
 
-    /// The guest's name, which owns its series.
-    fn owner(&self) -> &str;
+    /// The owner of the guest's series.
+    fn owner(&self) -> Owner;
 
     /// A directory for sockets and files, as the command sees it.
     fn run_dir(&self) -> PathBuf;
@@ -84,7 +85,7 @@ impl Surroundings for Seat<'_> {
         Seat::command(self, self.monitor_space(), line)
     }
 
-    fn owner(&self) -> &str {
+    fn owner(&self) -> Owner {
         Seat::owner(self)
     }
 

@@ -93,7 +93,7 @@ impl Guest {
             about: About::of_vm(
                 network.address,
                 Subject {
-                    owner: seat.owner().into(),
+                    owner: seat.owner(),
                     cgroups: seat.cgroups(),
                     vmm: Some(pid),
                     vcpu_threads,

@@ -149,7 +149,7 @@ impl Guest {
             about: About::of_vm(
                 network.address.0,
                 Subject {
-                    owner: seat.owner().into(),
+                    owner: seat.owner(),
                     cgroups: seat.cgroups(),
                     ..Subject::default()
                 },

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source};
 use vtax_host::command::Finished;
 use vtax_host::untrusted::{shown, shown_lines};
@@ -145,7 +146,7 @@ fn bounded_facts(facts: BTreeMap<String, String>) -> BTreeMap<String, String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestQuery {
     /// The owner of its samples.
-    pub owner: String,
+    pub owner: Owner,
     /// Its name on that host; `None`: the guest is found by `says`.
     pub name: Option<String>,
     /// Its UUID and MAC addresses, for [`vtax_observe::guests::Identity::parse`].

@@ -655,6 +655,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::AtomicI64;
     use vtax_core::Nanoseconds;
+    use vtax_core::owner::Owner;
 
     /// A clock that a test moves.
     #[derive(Default)]
@@ -822,7 +823,7 @@ mod tests {
         let owners: std::collections::BTreeSet<String> = gathered
             .columns
             .iter()
-            .map(|column| column.series("client").owner)
+            .map(|column| column.series(&Owner::Client).owner.to_string())
             .collect();
         assert_eq!(
             owners.into_iter().collect::<Vec<_>>(),
@@ -831,7 +832,7 @@ mod tests {
         let used = gathered
             .columns
             .iter()
-            .find(|column| column.series.owner == "client")
+            .find(|column| column.series.owner == Owner::Client)
             .unwrap();
         assert!(
             used.values.last().unwrap() - used.values[0] > 1e6,

@@ -37,7 +37,7 @@ impl RemoteSamples {
     pub(super) fn bounded(mut self) -> Self {
         self.columns.truncate(MAX_SERIES);
         for column in &mut self.columns {
-            column.series.owner = shown(&column.series.owner);
+            column.series.owner = shown(&column.series.owner.to_string()).into();
             column.series.metric = shown(&column.series.metric);
             let both = column.at.len().min(column.values.len());
             column.at.truncate(both);
@@ -119,15 +119,11 @@ pub struct Column {
 }
 
 impl Column {
-    /// Returns the series for the trial's samples. The owner `client` keeps its name; other owners get it as a prefix.
-    pub fn series(&self, client: &str) -> Series {
-        let owner = match self.series.owner.as_str() {
-            own if own == client => own.to_owned(),
-            owner => Owner::Of {
-                actor: client,
-                owner,
-            }
-            .to_string(),
+    /// Returns the series for the trial's samples. The owner `actor` keeps its name; other owners get it as a prefix.
+    pub fn series(&self, actor: &Owner) -> Series {
+        let owner = match &self.series.owner {
+            own if own == actor => own.clone(),
+            other => other.of(actor),
         };
         Series {
             owner,
@@ -208,7 +204,7 @@ mod tests {
         let numbers = || 0..u32::try_from(count).unwrap();
         Column {
             series: Series {
-                owner: "host".to_owned(),
+                owner: Owner::Host,
                 metric: metric.to_owned(),
                 unit: vtax_core::Unit::of(vtax_core::Base::Second),
                 kind: vtax_core::SeriesKind::Counter,

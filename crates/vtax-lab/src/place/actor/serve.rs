@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 use vtax_core::Hertz;
+use vtax_core::owner::Owner;
 use vtax_host::cell::ClientProcess;
 use vtax_host::command::{Finished, plain};
 use vtax_host::untrusted::Lines;
@@ -33,7 +34,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The time limit of a TCP handshake, longer than any healthy one between two hosts of one site.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 /// The owner of the commands' series.
-const CLIENT: &str = vtax_core::owner::CLIENT;
+const CLIENT: &Owner = &Owner::Client;
 
 /// Serves until `input` ends or sends no request for [`REQUEST_TIMEOUT`], or `output` is closed, and then kills
 /// its commands. Call it on the process's main thread, because commands end with the calling thread.

@@ -11,9 +11,8 @@ use crate::run::Attempt;
 use crate::suspect::{self, OwnWork};
 use std::collections::BTreeMap;
 use std::time::Instant;
-use vtax_core::owner::OBSERVER;
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source, counter, metric};
-use vtax_host::cell::SWITCH;
 use vtax_host::host_settings;
 use vtax_load::workload::WorkloadResult;
 use vtax_observe::{ObserverReport, Snapshot};
@@ -168,11 +167,11 @@ impl Findings<'_, '_> {
 
     /// Returns a guest and its client as actors.
     fn actors(&self, guest: &Guest<'_>, metrics: BTreeMap<String, Metric>) -> [Actor; 2] {
-        let owner = guest.target.about().subject.owner.clone();
+        let owner = &guest.target.about().subject.owner;
         let is_target = guest.spec.is_target();
         [
             Actor {
-                name: owner.clone(),
+                name: owner.to_string(),
                 role: match is_target {
                     true => Role::Target,
                     false => Role::Neighbour,
@@ -188,11 +187,11 @@ impl Findings<'_, '_> {
                 },
             },
             Actor {
-                name: guest.client_subject.owner.clone(),
+                name: guest.client_subject.owner.to_string(),
                 role: Role::Client,
                 platform: None,
                 workload: None,
-                drives: Some(owner),
+                drives: Some(owner.to_string()),
                 place: guest.client_place.clone(),
                 metrics: BTreeMap::new(),
                 environment: guest.client_environment.clone(),
@@ -210,7 +209,7 @@ impl Findings<'_, '_> {
             metrics
         };
         let mut guests = (0..).zip(self.guests).map(|(index, guest)| {
-            let owner = guest.target.about().subject.owner.clone();
+            let owner = guest.target.about().subject.owner.to_string();
             (owner, metrics(index, guest.spec.name))
         });
         let target = guests.next();
@@ -280,20 +279,20 @@ impl Findings<'_, '_> {
 
     /// Returns the CPU time of all actors. The rest of the host's CPU time is foreign.
     fn own_work(&self, (begin, end): (&Snapshot, &Snapshot)) -> OwnWork {
-        let spent = |owner: &str, name| {
+        let spent = |owner: &Owner, name| {
             let spent = end.since(begin, owner, name);
             instruments::nanoseconds(spent.map_or(0.0, |quantity| quantity.value))
         };
         let guests = &self.metering.guests;
-        let sum = |of: fn(&ObservedGuest) -> &str, name| {
+        let sum = |of: fn(&ObservedGuest) -> &Owner, name| {
             Nanoseconds(guests.iter().map(|guest| spent(of(guest), name).0).sum())
         };
         let target = self.guests.first();
         OwnWork {
             target: sum(|guest| &guest.owner, counter::CPU_TOTAL),
             client: sum(|guest| &guest.client, counter::CPU_TOTAL),
-            vtax: spent(OBSERVER, counter::CPU_TOTAL),
-            switch: spent(SWITCH, counter::CPU_TOTAL),
+            vtax: spent(&Owner::Observer, counter::CPU_TOTAL),
+            switch: spent(&Owner::Switch, counter::CPU_TOTAL),
             domains: sum(|guest| &guest.owner, counter::CPU_DOMAIN),
             period: self.period,
             observer: self.report.clone(),
@@ -323,10 +322,10 @@ pub fn histograms(measured: &Measurement, guests: &[ObservedGuest]) -> Vec<Histo
     let all = windows.chain([((first.at, last.at), &measured.throughout)]);
     all.flat_map(|(window, results)| {
         guests.iter().flat_map(move |guest| {
-            let result = results.get(&guest.owner);
+            let result = results.get(&guest.owner.to_string());
             let found = result.into_iter().flat_map(|result| &result.histograms);
             found.map(move |(metric, histogram)| HistogramRecord {
-                actor: guest.client.clone(),
+                actor: guest.client.to_string(),
                 metric: metric.clone(),
                 window,
                 histogram: histogram.clone(),

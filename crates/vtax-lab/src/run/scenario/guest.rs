@@ -3,7 +3,7 @@
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeMap;
-use vtax_core::owner::CLIENT;
+use vtax_core::owner::Owner;
 use vtax_guest::image::GuestFiles;
 use vtax_guest::platform::{Platform, Target};
 use vtax_host::HostError;
@@ -31,7 +31,7 @@ pub(super) struct GuestSpec<'a> {
 /// client's.
 fn remote_client() -> Subject {
     Subject {
-        owner: CLIENT.to_owned(),
+        owner: Owner::Client,
         ..Subject::default()
     }
 }

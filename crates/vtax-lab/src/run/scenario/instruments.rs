@@ -5,6 +5,7 @@ use crate::place::clocks::Alignment;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Series};
 use vtax_observe::{SeriesId, Sink};
 use vtax_report::results::{ResultsError, SampleSeriesId, SampleWriter};
@@ -25,16 +26,16 @@ impl SampleSink {
         }
     }
 
-    /// Adds the samples of a remote actor for `client`, with their times converted to this host's clock.
+    /// Adds the samples of a remote actor, with their times converted to this host's clock.
     pub(super) fn add(
         &self,
         gathered: &RemoteSamples,
-        client: &str,
+        actor: &Owner,
         clocks: &Alignment,
     ) -> Result<(), ResultsError> {
         let mut writer = self.writer();
         for column in &gathered.columns {
-            let id = writer.register(&column.series(client));
+            let id = writer.register(&column.series(actor));
             for (at, value) in column.at.iter().zip(&column.values) {
                 writer.push(id, clocks.ours(*at), *value)?;
             }

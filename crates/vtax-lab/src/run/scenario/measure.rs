@@ -3,7 +3,7 @@
 use super::observation::{CpuShares, Inner, Observation};
 use super::residency;
 use std::collections::BTreeMap;
-use vtax_core::owner::{DOM0, HOST};
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Pattern, Quantity, Source, Unit, counter, metric};
 use vtax_load::workload::check::Account;
 use vtax_load::workload::{WorkDone, WorkloadResult};
@@ -185,7 +185,7 @@ impl Observation<'_> {
             if in_a_domain && *source == Source::Modelled {
                 return None;
             }
-            let joules = self.delta(HOST, name)?;
+            let joules = self.delta(&Owner::Host, name)?;
             let (total, worst) = sum.unwrap_or((0.0, Source::Measured));
             sum = Some((total + joules, source.combine(worst)));
         }
@@ -223,7 +223,7 @@ impl Observation<'_> {
             if result.work.is_none() {
                 set.lead(metric::POWER_MEAN);
             }
-            self.add_rates(&mut set, seconds, HOST, &HOST_RATES);
+            self.add_rates(&mut set, seconds, &Owner::Host, &HOST_RATES);
             for found in residency::between(self.begin, self.end, seconds) {
                 let part = found.part.as_str();
                 set.add_part(found.metric, part, part, found.value);
@@ -250,17 +250,15 @@ impl Observation<'_> {
         let spent = cpu.for_target();
         let of_platform = set.source;
         // Where Domain 0's part is charged, all that it is in is no better than the method.
-        let guest = self
-            .guests
-            .get(self.guest)
-            .map_or("", |guest| guest.owner.as_str());
-        let of_backend = self.end.source(guest, counter::CPU_BACKEND);
+        let guest = self.guests.get(self.guest);
+        let of_backend =
+            guest.and_then(|guest| self.end.source(&guest.owner, counter::CPU_BACKEND));
         let charged = of_backend.map_or(of_platform, |source| source.combine(of_platform));
         set.source = charged;
         set.add(metric::CPU_CORES, spent / seconds);
         if self.guest == 0 {
             set.add(metric::CPU_MACHINE, cpu.busy / seconds);
-            if let Some(stolen) = self.delta(HOST, counter::CPU_STEAL) {
+            if let Some(stolen) = self.delta(&Owner::Host, counter::CPU_STEAL) {
                 set.add(metric::CPU_STEAL, stolen / 1e9 / seconds);
             }
         }
@@ -283,7 +281,7 @@ impl Observation<'_> {
         }
         set.source = of_platform;
         if let Some(dom0) = self
-            .delta(DOM0, counter::CPU_TOTAL)
+            .delta(&Owner::Dom0, counter::CPU_TOTAL)
             .filter(|_| self.guest == 0)
         {
             set.add(metric::CPU_DOM0, dom0 / 1e9 / seconds);
@@ -320,7 +318,7 @@ impl Observation<'_> {
         &self,
         set: &mut MetricSet,
         seconds: f64,
-        owner: &str,
+        owner: &Owner,
         rates: &[(&metric::Metric, &str)],
     ) {
         for (metric, series) in rates {

@@ -8,7 +8,7 @@
 use super::instruments::nanoseconds;
 use std::collections::BTreeMap;
 use vtax_core::account::{Window, beside_target};
-use vtax_core::owner::{HOST, OBSERVER, SWITCH};
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source, counter};
 use vtax_observe::Snapshot;
 use vtax_report::results::Stage;
@@ -17,9 +17,9 @@ use vtax_report::results::Stage;
 #[derive(Debug, Clone)]
 pub(super) struct ObservedGuest {
     /// The owner of the guest's series.
-    pub owner: String,
+    pub owner: Owner,
     /// The owner of its client's series.
-    pub client: String,
+    pub client: Owner,
     /// Whether it is a VM, which has several stages; other guests have one.
     pub is_vm: bool,
     /// Whether it is on this host. The costs of a guest on another host are unknown.
@@ -94,7 +94,7 @@ impl Observation<'_> {
     }
 
     /// Returns the increase of a counter in the window.
-    pub(super) fn delta(&self, owner: &str, name: &str) -> Option<f64> {
+    pub(super) fn delta(&self, owner: &Owner, name: &str) -> Option<f64> {
         self.end
             .since(self.begin, owner, name)
             .map(|quantity| quantity.value)
@@ -103,14 +103,13 @@ impl Observation<'_> {
     /// Returns the CPU time of the window.
     pub(super) fn cpu(&self) -> Option<CpuShares> {
         let guest = self.guests.get(self.guest).filter(|guest| guest.is_here)?;
-        let owner = guest.owner.as_str();
+        let owner = &guest.owner;
         let neighbours = self.guests.iter().enumerate();
         let neighbours = neighbours.filter(|(index, _)| *index != self.guest);
-        let neighbours =
-            neighbours.flat_map(|(_, other)| [other.owner.as_str(), other.client.as_str()]);
-        let has_switch = self.delta(SWITCH, counter::CPU_TOTAL).is_some();
-        let others = beside_target([guest.client.as_str()], neighbours, has_switch);
-        let advance = |owner: &str, name: &str| self.delta(owner, name).map(nanoseconds);
+        let neighbours = neighbours.flat_map(|(_, other)| [&other.owner, &other.client]);
+        let has_switch = self.delta(&Owner::Switch, counter::CPU_TOTAL).is_some();
+        let others = beside_target([&guest.client], neighbours, has_switch);
+        let advance = |owner: &Owner, name: &str| self.delta(owner, name).map(nanoseconds);
         let window = Window {
             span: self.end.at.saturating_since(self.begin.at),
             processors: self.processors,
@@ -159,16 +158,16 @@ impl Observation<'_> {
             let Some(cpu) = one.cpu() else { continue };
             for (stage, spent) in cpu.stages {
                 let actor = match stage {
-                    Stage::Client => guest.client.as_str(),
-                    Stage::Observer if index == 0 => OBSERVER,
-                    Stage::Rest if index == 0 => HOST,
+                    Stage::Client => &guest.client,
+                    Stage::Observer if index == 0 => &Owner::Observer,
+                    Stage::Rest if index == 0 => &Owner::Host,
                     Stage::Observer | Stage::Rest | Stage::Neighbours => continue,
-                    _ => guest.owner.as_str(),
+                    _ => &guest.owner,
                 };
                 if stage == Stage::Client && self.end.get(actor, counter::CPU_TOTAL).is_none() {
                     continue;
                 }
-                let stages = actors.entry(actor.to_owned()).or_default();
+                let stages = actors.entry(actor.to_string()).or_default();
                 stages.insert(stage.name().to_owned(), spent / seconds);
             }
         }
@@ -238,7 +237,7 @@ pub(super) mod tests {
         let mut readings = Readings::default();
         for (owner, metric, value) in counters {
             let id = readings.register(Series {
-                owner: (*owner).to_owned(),
+                owner: Owner::named(owner),
                 metric: (*metric).to_owned(),
                 unit: Unit::of(Base::Nanosecond),
                 kind: SeriesKind::Counter,
@@ -255,8 +254,8 @@ pub(super) mod tests {
 
     pub(in crate::run) fn observed(owner: &str, client: &str, is_vm: bool) -> ObservedGuest {
         ObservedGuest {
-            owner: owner.to_owned(),
-            client: client.to_owned(),
+            owner: Owner::named(owner),
+            client: Owner::named(client),
             is_vm,
             is_here: true,
             source: Source::Measured,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use vtax_core::metric::{self, Metric};
-use vtax_core::owner::HOST;
+use vtax_core::owner::Owner;
 use vtax_core::{Pattern, counter};
 use vtax_observe::Snapshot;
 
@@ -50,7 +50,7 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Res
 /// Returns the mean number of processors in each idle state.
 fn asleep(begin: &Snapshot, end: &Snapshot, seconds: f64) -> BTreeMap<String, f64> {
     let mut asleep = BTreeMap::new();
-    for (series, _) in end.iter().filter(|(series, _)| series.owner == HOST) {
+    for (series, _) in end.iter().filter(|(series, _)| series.owner == Owner::Host) {
         let Some(state) = counter::idle_state(&series.metric) else {
             continue;
         };
@@ -72,7 +72,7 @@ fn processors(
         let khz = family.part(&series.metric)?;
         let advanced = end.since(begin, &series.owner, &series.metric)?.value;
         let mhz = khz.parse::<u64>().ok()? / 1000;
-        (series.owner == HOST).then_some((mhz, advanced / 1e9 / seconds))
+        (series.owner == Owner::Host).then_some((mhz, advanced / 1e9 / seconds))
     });
     counters.collect()
 }
@@ -87,7 +87,7 @@ mod tests {
         let mut readings = Readings::default();
         for (metric, value) in counters {
             let id = readings.register(Series {
-                owner: "host".to_owned(),
+                owner: Owner::Host,
                 metric: metric.clone(),
                 unit: Unit::of(Base::Nanosecond),
                 kind: SeriesKind::Counter,

@@ -71,7 +71,7 @@ fn grows(owner: &str, metric: &str, base: Base, rate: f64) -> Samples {
     });
     Samples {
         series: Series {
-            owner: owner.to_owned(),
+            owner: Owner::named(owner),
             metric: metric.to_owned(),
             unit: Unit::of(base),
             kind: SeriesKind::Counter,
@@ -102,17 +102,17 @@ fn table(
     counters: &[(&str, &str, f64)],
     processors: usize,
     is_vm: bool,
-    others: &[(&str, Stage)],
+    others: &[(&Owner, Stage)],
 ) -> BTreeMap<Stage, f64> {
-    let advance = |owner: &str, name: &str| {
+    let advance = |owner: &Owner, name: &str| {
         let mut all = counters.iter();
-        let found = all.find(|(of, counter, _)| *of == owner && *counter == name);
+        let found = all.find(|(of, counter, _)| Owner::named(of) == *owner && *counter == name);
         found.map(|(_, _, rate)| Nanoseconds((rate * 10.0 * 1e9).round() as u64))
     };
     let window = Window {
         span: WINDOW.1.saturating_since(WINDOW.0),
         processors,
-        target: "target",
+        target: &Owner::Target,
         is_vm,
         others,
         advance: &advance,
@@ -182,7 +182,7 @@ fn seconds_sum_to_the_table_in_a_dom0() {
         &trial(&[("client", "target", "local")], Some(1)),
         &times(&counters),
     );
-    let expected = table(&counters, 1, false, &[("client", Stage::Client)]);
+    let expected = table(&counters, 1, false, &[(&Owner::Client, Stage::Client)]);
     assert_agree(&sums(&figure), &expected);
 }
 

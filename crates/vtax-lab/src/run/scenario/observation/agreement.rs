@@ -86,7 +86,7 @@ fn both(
     let here = beside.iter().map(|counter| (false, counter));
     for (is_elsewhere, (owner, name, rate)) in there.chain(here) {
         let series = Series {
-            owner: (*owner).to_owned(),
+            owner: Owner::named(owner),
             metric: (*name).to_owned(),
             unit: Unit::of(Base::Nanosecond),
             kind: SeriesKind::Counter,
@@ -98,7 +98,7 @@ fn both(
                 at: Vec::new(),
                 values: Vec::new(),
             }
-            .series("target"),
+            .series(&Owner::Target),
             false => series,
         };
         let id = samples.register(&series);
@@ -108,12 +108,12 @@ fn both(
         }
     }
     samples.finish().unwrap();
-    let actor = |name: &str, role, drives: Option<&String>| Actor {
-        name: name.to_owned(),
+    let actor = |name: &Owner, role, drives: Option<&Owner>| Actor {
+        name: name.to_string(),
         role,
         platform: None,
         workload: None,
-        drives: drives.cloned(),
+        drives: drives.map(Owner::to_string),
         place: "local".to_owned(),
         metrics: BTreeMap::new(),
         environment: BTreeMap::new(),
@@ -254,7 +254,7 @@ fn a_domain_beside_its_dom0() {
 fn a_vm_whose_host_a_pool_counts() {
     let there = [
         ("host", counter::CPU_IDLE, 2.5),
-        (vtax_core::owner::DOM0, counter::CPU_TOTAL, 0.4),
+        ("dom0", counter::CPU_TOTAL, 0.4),
         ("target", counter::CPU_VCPU, 0.75),
         ("target", counter::CPU_BACKEND, 0.1),
         ("target", counter::CPU_TOTAL, 0.85),

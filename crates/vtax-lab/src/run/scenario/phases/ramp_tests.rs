@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use vtax_core::owner::Owner;
 use vtax_core::{Base, Hertz, Series, Unit};
 use vtax_guest::platform::native::Native;
 use vtax_guest::platform::{self, CommandLine, Finished, Job, Target};
@@ -346,8 +347,8 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
     }];
     let metering = Metering {
         guests: vec![ObservedGuest {
-            owner: TARGET.to_owned(),
-            client: "client".to_owned(),
+            owner: Owner::Target,
+            client: Owner::Client,
             is_vm: false,
             is_here: true,
             source: Source::Measured,

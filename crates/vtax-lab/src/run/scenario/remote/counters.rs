@@ -6,6 +6,7 @@ use crate::place::actor::{GuestQuery, GuestView, RemoteActor, RemoteSamples};
 use crate::place::clocks::{Alignment, Offset};
 use std::collections::BTreeMap;
 use vtax_core::Nanoseconds;
+use vtax_core::owner::Owner;
 use vtax_host::HostError;
 use vtax_observe::{Readings, Snapshot};
 
@@ -13,7 +14,7 @@ use vtax_observe::{Readings, Snapshot};
 pub(super) struct ActorCounters {
     actor: RemoteActor,
     /// The owner of the samples in the trial.
-    owner: &'static str,
+    owner: Owner,
     clock_before: Offset,
     /// Counters that the host lacks, with the reasons.
     absent: Vec<String>,
@@ -78,7 +79,7 @@ impl ActorCounters {
     /// When the actor does not answer, or its host has no such guest.
     pub fn begin(
         actor: RemoteActor,
-        owner: &'static str,
+        owner: Owner,
         hz: f64,
         guest: Option<GuestQuery>,
     ) -> Result<Self, HostError> {
@@ -101,7 +102,7 @@ impl RemoteCounters for ActorCounters {
             before: self.clock_before,
             after: self.actor.offset()?,
         };
-        ending.samples.add(&samples, self.owner, &clocks)?;
+        ending.samples.add(&samples, &self.owner, &clocks)?;
         let host = self.actor.host();
         for (instrument, count, first) in &samples.failures {
             ending.log.line(&format!(

@@ -16,8 +16,7 @@ use crate::run::Log;
 use counters::ActorCounters;
 use pool::PoolCounters;
 use vtax_core::Nanoseconds;
-use vtax_core::owner::CLIENT;
-use vtax_host::cell::TARGET;
+use vtax_core::owner::Owner;
 use vtax_host::signals::Signals;
 
 /// Counters of another machine, sampled until the end of the trial.
@@ -54,7 +53,8 @@ impl Remotes {
         target: Option<&Guest<'_>>,
         hz: f64,
     ) -> Result<Self, LabError> {
-        let client = client.map(|actor| ActorCounters::begin(actor.clone(), CLIENT, hz, None));
+        let client =
+            client.map(|actor| ActorCounters::begin(actor.clone(), Owner::Client, hz, None));
         let host = target.map(|target| Self::of_host(target, hz)).transpose()?;
         Ok(Self {
             client: client.transpose()?.map(boxed),
@@ -63,8 +63,8 @@ impl Remotes {
     }
 
     fn of_host(target: &Guest<'_>, hz: f64) -> Result<Option<Box<dyn RemoteCounters>>, LabError> {
-        if let Some(there) = external::ssh::host(target.spec.settings, TARGET)? {
-            let counters = ActorCounters::begin(there.actor, TARGET, hz, Some(there.guest))?;
+        if let Some(there) = external::ssh::host(target.spec.settings, &Owner::Target)? {
+            let counters = ActorCounters::begin(there.actor, Owner::Target, hz, Some(there.guest))?;
             return Ok(Some(boxed(counters)));
         }
         let facts = &target.target.about().environment;

@@ -8,9 +8,9 @@ use crate::place::actor::{GuestView, RemoteSamples};
 use crate::place::clocks::{Alignment, Offset};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source};
 use vtax_host::HostError;
-use vtax_host::cell::TARGET;
 use vtax_host::xenapi::{Updates, UpdatesError};
 
 /// The time from the first requested row to the first mark, in seconds.
@@ -89,7 +89,7 @@ impl RemoteCounters for PoolCounters {
             columns,
             failures: Vec::new(),
         };
-        ending.samples.add(&samples, TARGET, &clocks)?;
+        ending.samples.add(&samples, &Owner::Target, &clocks)?;
         let step = updates.step;
         let shortest = Nanoseconds(2 * step * 1_000_000_000);
         if ending.marks.1.saturating_since(ending.marks.0) < shortest {
