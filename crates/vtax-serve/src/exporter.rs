@@ -222,7 +222,11 @@ pub fn run(
     for note in watch.notes() {
         warn!("{note}");
     }
-    jail::enter_reader(pusher.is_some(), shares.is_some())?;
+    jail::enter_reader(jail::ReaderAccess {
+        queues: pusher.is_some(),
+        shares: shares.is_some(),
+        ..jail::ReaderAccess::default()
+    })?;
     watch.run(options.interval, stop, |snapshot, took| match snapshot {
         Ok(snapshot) => {
             own.passes += 1;

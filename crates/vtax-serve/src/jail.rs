@@ -98,12 +98,27 @@ pub fn enter_pusher(queue: &Path, port: u16) -> Result<(), JailError> {
     calls.enforce()
 }
 
-/// Sandboxes the thread that reads the host. With `queues` it may write the queues of pushes, with `shares` also
-/// connect to sockets of any user, which guests read their shares from.
+/// The accesses of a thread that reads the host, beyond reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReaderAccess {
+    /// To write the queues of pushes.
+    pub queues: bool,
+    /// To connect to sockets of any user, which guests read their shares from.
+    pub shares: bool,
+    /// To cut files that are open for writing.
+    pub grown: bool,
+}
+
+/// Sandboxes the thread that reads the host.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn enter_reader(queues: bool, shares: bool) -> Result<(), JailError> {
+pub fn enter_reader(access: ReaderAccess) -> Result<(), JailError> {
+    let ReaderAccess {
+        queues,
+        shares,
+        grown,
+    } = access;
     // Namespaces of guests, other users' processes, their directories, BPF maps, performance counters.
     let mut kept = CapabilitySet::SYS_ADMIN
         | CapabilitySet::SYS_PTRACE
@@ -147,6 +162,9 @@ pub fn enter_reader(queues: bool, shares: bool) -> Result<(), JailError> {
     // The cookie of a network namespace is read from inside it.
     calls.allow_where(libc::SYS_setns, &[Argument::is(1, libc::CLONE_NEWNET)])?;
     calls.allow_where(libc::SYS_socket, &[Argument::is(0, libc::AF_UNIX)])?;
+    if grown {
+        calls.allow(&[libc::SYS_ftruncate]);
+    }
     if shares {
         calls.allow(&[libc::SYS_connect]);
     }

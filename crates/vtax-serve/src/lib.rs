@@ -21,6 +21,9 @@ pub mod share;
 mod snapshot;
 pub mod top;
 
+pub use jail::{ReaderAccess, enter_reader};
 pub use metrics::Own;
+pub use problems::Problems;
 pub use snapshot::{GuestUse, Snapshot, Watch};
 pub use vtax_http::{Address, Token};
+pub use vtax_jail::JailError;

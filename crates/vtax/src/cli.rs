@@ -10,6 +10,7 @@ use vtax_density::cli::DensityArguments;
 use vtax_fleet::Engine;
 use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::Shard;
+use vtax_lab::plan::new::Subject;
 use vtax_log::Verbosity;
 use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
@@ -76,6 +77,8 @@ pub enum Command {
     Top(TopArgs),
     /// Charge time and energy to guests: one record for each guest and stage of each interval.
     Charge(ChargeArgs),
+    /// Record what guests cost, second by second, without load on anything: `report`, `compare` and `export` read it.
+    Record(RecordArgs),
     /// Hold guests to their shares, the host's work for them included.
     Cap(CapArgs),
     /// Export what guests cost to Prometheus.
@@ -130,12 +133,25 @@ pub struct DoctorArgs {
 pub enum PlanCommand {
     /// Check a plan; print its treatments, the number of trials and the expected time.
     Check(PlanCheckArgs),
+    /// Write a complete plan with comments, for a guest that exists or for a command. It reads facts about the guest and
+    /// changes nothing.
+    New(PlanNewArgs),
     /// Print everything that a plan can set or vary.
     Keys {
         /// Print one JSON document: the parameters of every trial, platform and workload.
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct PlanNewArgs {
+    /// What the plan is for: libvirt:DOMAIN, ssh:HOST, xenapi:POOL/VM, podman:NAME, or command.
+    #[arg(long = "for", value_name = "WHAT")]
+    pub subject: Subject,
+    /// The file to write, which must not exist [default: standard output].
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -167,6 +183,9 @@ pub struct RunArgs {
     /// Run a part of a run that another vtax merges: wait while another lab runs on this host, and write no report.
     #[arg(long, hide = true)]
     pub part: bool,
+    /// Check the plan, log into its guests and look, print what a run would do in order and when, and change nothing.
+    #[arg(long, conflicts_with_all = ["on", "part"])]
+    pub dry_run: bool,
     #[command(flatten)]
     pub on: OnArgs,
     #[command(flatten)]
@@ -527,6 +546,25 @@ pub struct ChargeArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// The directory of the recording: a new or empty one, or that of a recording, which goes on. Only this user may
+    /// read it.
+    #[arg(long, short, value_name = "DIR")]
+    pub output: PathBuf,
+    /// How long to record, such as 1h or 7d [default: until stopped].
+    #[arg(long = "for", value_name = "TIME", value_parser = length)]
+    pub length: Option<Duration>,
+    /// Between two readings.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    pub interval: Duration,
+    /// A text for the report, such as the change that is about to be measured.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub note: String,
+    #[command(flatten)]
+    pub ledger: LedgerArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct CapArgs {
     /// What a guest may cost in all, in processors: its own time and what the host does for it. Of several guests of
     /// that name each may cost so much. May be given several times. Guests of no other mention are held to the limit that their control group has.
@@ -675,6 +713,9 @@ pub enum ValueError {
     /// A time out of range.
     #[error("give a time from 100ms to 24h")]
     Interval,
+    /// A length out of range.
+    #[error("give a time from 1s to 366d")]
+    Length,
     /// No number.
     #[error("`{0}` is no number")]
     Number(String),
@@ -715,6 +756,20 @@ fn socket(text: &str) -> Result<SocketAddr, ValueError> {
 
 /// A time such as `500ms`, `10s`, `5m`, `1h`, from 100 ms to a day.
 fn interval(text: &str) -> Result<Duration, ValueError> {
+    time(text)?
+        .filter(|time| (0.1..=86_400.0).contains(&time.as_secs_f64()))
+        .ok_or(ValueError::Interval)
+}
+
+/// A time such as `1h` or `7d`, from a second to a year.
+fn length(text: &str) -> Result<Duration, ValueError> {
+    time(text)?
+        .filter(|time| (1.0..=366.0 * 86_400.0).contains(&time.as_secs_f64()))
+        .ok_or(ValueError::Length)
+}
+
+/// A number with a unit of time. `None` if it is out of the range of any time.
+fn time(text: &str) -> Result<Option<Duration>, ValueError> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     let scale = match unit {
@@ -722,13 +777,12 @@ fn interval(text: &str) -> Result<Duration, ValueError> {
         "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
+        "d" => 86_400.0,
         _ => return Err(ValueError::Unit),
     };
-    match number.parse::<f64>().map(|number| number * scale) {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        Ok(_) => Err(ValueError::Interval),
-        Err(_) => Err(ValueError::Number(number.to_owned())),
-    }
+    let seconds = number.parse::<f64>();
+    let seconds = seconds.map_err(|_| ValueError::Number(number.to_owned()))?;
+    Ok(Duration::try_from_secs_f64(seconds * scale).ok())
 }
 
 /// The names of the exporter's own labels.

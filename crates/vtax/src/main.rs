@@ -39,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Plan(PlanCommand::Check(arguments)) => commands::plan::check(&arguments),
+        Command::Plan(PlanCommand::New(arguments)) => commands::plan::new(&arguments),
         Command::Plan(PlanCommand::Keys { json }) => commands::plan::keys(json),
         Command::Run(arguments) if arguments.on.on.is_some() => commands::fleet::run(&arguments),
         Command::Run(arguments) => commands::run::run(arguments),
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Atlas(arguments) => commands::atlas::run(&arguments),
         Command::Top(arguments) => commands::charge::top(&arguments),
         Command::Charge(arguments) => commands::charge::charge(&arguments),
+        Command::Record(arguments) => commands::record::record(&arguments),
         Command::Cap(arguments) => commands::charge::cap(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Share(arguments) => commands::charge::share(&arguments),

@@ -202,11 +202,11 @@ pub fn web(arguments: &WebArgs) -> Outcome {
     )?)
 }
 
-fn note(line: &str) {
+pub(super) fn note(line: &str) {
     crate::progress::note(&format!("vtax: {line}"));
 }
 
-fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
+pub(super) fn watch(arguments: &LedgerArgs) -> Result<Watch, Box<dyn Error>> {
     let opened = meters::open(&Roots::host())?;
     let charger = Charger::open(ChargerOptions {
         method: arguments.method,
