@@ -3,14 +3,19 @@
 use crate::control::Policy;
 use crate::datapath::Datapath;
 use crate::features::Features;
+use crate::frame::Mac;
 use crate::hold::HoldSettings;
-use crate::network::{Addresses, Limits, MAX_PAIRS};
-use serde::Deserialize;
+use crate::network::{Addresses, Limits, MAX_PAIRS, address};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The most ports of one process.
 pub const MAX_PORTS: usize = 64;
+
+/// The smallest MTU (virtio 1.3, 5.1.4.1).
+const SMALLEST_MTU: u16 = 68;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -103,11 +108,16 @@ pub struct PortConfig {
     /// Whether checksum and segmentation offloads are offered.
     #[serde(default = "yes")]
     pub offloads: bool,
-    /// Whether its front end is not specific to NICs, such as that of User-mode Linux. Then the port offers no feature
-    /// that needs the device's configuration, which such a front end requests of the back end, and no packed rings,
-    /// which it starts with a wrong wrap counter.
+    /// Whether its front end is not specific to NICs, such as that of User-mode Linux. Then the port offers the device's
+    /// configuration space, and no packed rings, which such a front end starts with a wrong wrap counter.
     #[serde(default)]
     pub generic: bool,
+    /// The guest's address in the configuration space. Without it: the first that its limits allow.
+    #[serde(default, deserialize_with = "station")]
+    pub mac: Option<Mac>,
+    /// The MTU in the configuration space.
+    #[serde(default)]
+    pub mtu: Option<u16>,
     /// The data path of its frames.
     #[serde(default)]
     pub datapath: Datapath,
@@ -136,6 +146,11 @@ pub struct TapConfig {
     pub queues: u8,
 }
 
+fn station<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Mac>, D::Error> {
+    let text = String::deserialize(value)?;
+    address(&text).map(Some).map_err(D::Error::custom)
+}
+
 fn most_pairs() -> u8 {
     MAX_PAIRS
 }
@@ -159,6 +174,8 @@ impl Default for PortConfig {
             queue_pairs: MAX_PAIRS,
             offloads: true,
             generic: false,
+            mac: None,
+            mtu: None,
             datapath: Datapath::default(),
             hold: HoldSettings::default(),
             policy: Policy::default(),
@@ -174,10 +191,16 @@ impl PortConfig {
         if !self.offloads {
             features = features.without(Features::OFFLOADS);
         }
-        if self.generic {
-            features = features.without(Features::OF_CONFIGURATION.with(Features::RING_PACKED));
-        }
         features
+    }
+
+    /// The guest's address in the configuration space.
+    pub fn address(&self) -> Option<Mac> {
+        let allowed = match &self.limits.addresses {
+            Some(Addresses::Only(addresses)) => addresses.first().copied(),
+            _ => None,
+        };
+        self.mac.or(allowed)
     }
 }
 
@@ -223,6 +246,12 @@ impl Config {
                 }
                 (None, Some(_)) => {}
                 _ => return refuse("give either socket-path or fd"),
+            }
+            if !port.generic && (port.mac.is_some() || port.mtu.is_some()) {
+                return refuse("mac and mtu are for a front end with generic = true");
+            }
+            if port.mtu.is_some_and(|mtu| mtu < SMALLEST_MTU) {
+                return refuse("mtu is at least 68, which is what IPv4 needs");
             }
             if port.limits.limit_frames() {
                 if port.datapath == Datapath::Kernel {
@@ -356,6 +385,18 @@ mod tests {
                 "queue-pairs is 1 to 8",
             ),
             ("[[port]]\nsocket = '/a'", "unknown field"),
+            (
+                "[[port]]\nsocket-path = '/a'\nmtu = 1500\n[[tap]]\nname = 't'",
+                "generic = true",
+            ),
+            (
+                "[[port]]\nsocket-path = '/a'\ngeneric = true\nmtu = 67\n[[tap]]\nname = 't'",
+                "at least 68",
+            ),
+            (
+                "[[port]]\nsocket-path = '/a'\ngeneric = true\nmac = '1:2'\n[[tap]]\nname = 't'",
+                "no station's",
+            ),
             (
                 "[[port]]\nsocket-path = '/a'\ndatapath = 'kernel'\n[port.limits]\naddresses = 'learn'\n[[tap]]\nname = 't'",
                 "keeps no limits",

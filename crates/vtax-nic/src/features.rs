@@ -11,6 +11,8 @@ impl Features {
     pub const GUEST_CSUM: Self = Self(1 << 1);
     /// The device reports its MTU.
     pub const MTU: Self = Self(1 << 3);
+    /// The device has an address.
+    pub const MAC: Self = Self(1 << 5);
     /// Unsegmented TCP over IPv4 in received frames.
     pub const GUEST_TSO4: Self = Self(1 << 7);
     /// Unsegmented TCP over IPv6 in received frames.
@@ -99,8 +101,8 @@ impl Features {
         .with(Self::HOST_ECN)
         .with(Self::HOST_UFO);
 
-    /// Features with fields in the device's configuration.
-    pub const OF_CONFIGURATION: Self = Self::MTU.with(Self::STATUS).with(Self::MQ);
+    /// Features with fields in the device's configuration space.
+    pub const OF_CONFIGURATION: Self = Self::MAC.with(Self::MTU).with(Self::STATUS).with(Self::MQ);
 
     /// The features of both.
     #[must_use]
@@ -155,14 +157,18 @@ impl ProtocolFeatures {
     /// The front end gives a channel for requests of the back end, which Linux's own front end needs to be
     /// interrupted.
     pub const BACKEND_REQ: Self = Self(1 << 5);
+    /// The front end reads the device's configuration space from the back end.
+    pub const CONFIG: Self = Self(1 << 9);
     /// RESET_DEVICE.
     pub const RESET_DEVICE: Self = Self(1 << 13);
     /// Kicks and calls may come as messages. Linux's own front end cannot wait for eventfds.
     pub const INBAND_NOTIFICATIONS: Self = Self(1 << 14);
     /// Memory regions come one by one.
     pub const CONFIGURE_MEM_SLOTS: Self = Self(1 << 15);
+    /// The front end reads and writes the device's status.
+    pub const STATUS: Self = Self(1 << 16);
 
-    /// All features that a port offers.
+    /// The features that all ports offer.
     pub const OFFERED: Self = Self(
         Self::MQ.0
             | Self::LOG_SHMFD.0
@@ -172,8 +178,15 @@ impl ProtocolFeatures {
             | Self::BACKEND_REQ.0
             | Self::RESET_DEVICE.0
             | Self::INBAND_NOTIFICATIONS.0
-            | Self::CONFIGURE_MEM_SLOTS.0,
+            | Self::CONFIGURE_MEM_SLOTS.0
+            | Self::STATUS.0,
     );
+
+    /// The features of both.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// The features that `other` lacks.
     #[must_use]

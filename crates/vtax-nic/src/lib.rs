@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod config_space;
 pub mod control;
 pub mod datapath;
 pub mod features;

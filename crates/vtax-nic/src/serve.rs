@@ -213,7 +213,7 @@ impl Plan {
                 }
                 chosen => chosen,
             };
-            let guest = Guest::new(
+            let mut guest = Guest::new(
                 id,
                 port.queue_pairs,
                 port.features(),
@@ -222,6 +222,9 @@ impl Plan {
             )
             .with_limits(&port.limits.or_by_room(room, config.ports.len()))
             .with_datapath(kernel);
+            if port.generic {
+                guest = guest.with_config_space(port.address(), port.mtu);
+            }
             if is_alone {
                 info!("port {}: data path: {}", port.name, guest.datapath());
             }

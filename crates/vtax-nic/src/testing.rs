@@ -209,16 +209,21 @@ pub fn port(number: u16, mode: Mode) -> Guest {
 }
 
 impl Peer {
-    /// Completes the front end's handshake with a port.
-    pub fn start(guest: &mut Guest, poller: &Poller, features: Features) -> Self {
-        let peer = Self {
+    /// A guest before its front end's handshake.
+    pub fn new() -> Self {
+        Self {
             driver: Driver::new(),
             calls: [event(), event()],
             kicks: [event(), event()],
             offered: 0,
             sent: 0,
             received: 0,
-        };
+        }
+    }
+
+    /// Completes the front end's handshake with a port.
+    pub fn start(guest: &mut Guest, poller: &Poller, features: Features) -> Self {
+        let peer = Self::new();
         peer.connect(guest, poller, features);
         peer
     }

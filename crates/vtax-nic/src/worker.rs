@@ -1,5 +1,6 @@
 //! The worker: one thread that owns whole networks.
 
+use crate::config_space::ConfigSpaceError;
 use crate::control::api::{Command, Mailbox, Report};
 use crate::front_end::FrontEnd;
 use crate::hold::Nanos;
@@ -25,6 +26,8 @@ pub enum Turn {
     Message,
     /// A message that took long, so that others have their turn first.
     Enough,
+    /// A message that has no effect, for this reason. The session continues.
+    Refused(ConfigSpaceError),
 }
 
 /// Answers one message on the connection of a port's front end, if there is a whole one.
@@ -74,7 +77,16 @@ pub fn answer(
             return Err(error);
         }
     };
-    connection.reply(code, if acknowledge { Reply::Number(0) } else { reply })?;
+    let refused = outcome.refused;
+    let status = u64::from(refused.is_some());
+    connection.reply(
+        code,
+        if acknowledge {
+            Reply::Number(status)
+        } else {
+            reply
+        },
+    )?;
     if changes || outcome.starts {
         network.port_changed(id.port);
     }
@@ -84,7 +96,7 @@ pub fn answer(
     if let Some(mac) = outcome.announce {
         network.announce(id.port, mac, time);
     }
-    Ok(turn)
+    Ok(refused.map_or(turn, Turn::Refused))
 }
 
 /// A worker and everything that it owns.
@@ -264,6 +276,12 @@ impl Worker {
             match self.answer(id, time) {
                 Ok(Turn::Message) => {}
                 Ok(Turn::Nothing | Turn::Enough) => return,
+                Ok(Turn::Refused(reason)) => {
+                    let front_end = self.front_ends.iter_mut().find(|(at, _)| *at == id);
+                    if let Some((_, front_end)) = front_end {
+                        front_end.warn(reason);
+                    }
+                }
                 Err(error) => {
                     self.disconnect(id, &error, time);
                     return;
@@ -385,6 +403,9 @@ fn first_retry(front_ends: &[(PortId, FrontEnd)]) -> Option<Nanos> {
     let retries = front_ends.iter().filter_map(|(_, end)| end.retry());
     retries.min()
 }
+
+#[cfg(test)]
+mod conversations;
 
 #[cfg(test)]
 mod tests {

@@ -1,25 +1,38 @@
-//! A User-mode Linux guest, whose vhost-user front end is the kernel's own and which needs no KVM, and a driver at the
-//! other end of the link.
+//! User-mode Linux guests, whose vhost-user front end is the kernel's own and which need no KVM, on one link.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use vtax_nic_driver::nic::{Nic, Options};
+use vtax_nic::control::api::{Link, PortInfo, Request};
+use vtax_nic::control::client::Client;
 use vtax_testkit::needs::find_program;
 use vtax_testkit::skip;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_vtax-nic");
 
-/// The guest's init.
+/// How long a guest may take to boot, and a command to end.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The guests' init. It runs the scripts that appear in the shared directory, in the order of their numbers.
 const INIT: &str = "#!/bin/busybox sh
-/bin/busybox mount -t proc proc /proc
-for module in failover net_failover virtio_net; do /bin/busybox insmod /$module.ko; done
-/bin/busybox ip addr add 10.9.0.1/24 dev eth0
-/bin/busybox ip link set eth0 up
-/bin/busybox sleep 120
-/bin/busybox poweroff -f
+/bin/busybox --install -s /bin
+export PATH=/bin
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t hostfs -o / host /host
+for module in failover net_failover virtio_net; do insmod /$module.ko; done
+ip addr add $address dev eth0
+ip link set eth0 up
+number=0
+while sleep 0.05; do
+  [ -e /host$shared/$number.script ] || continue
+  sh /host$shared/$number.script > /host$shared/$number.output 2>&1
+  echo $? > /host$shared/$number.status
+  mv /host$shared/$number.status /host$shared/$number.ended
+  number=$((number + 1))
+done
 ";
 
 /// A process. It ends with the test, with all processes that it started.
@@ -52,10 +65,10 @@ fn module(below: &Path, name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Packs the guest's files into one archive. Fails with the name of a missing part.
+/// Packs the guests' files into one archive. Fails with the name of a missing part.
 fn image(directory: &Path) -> Result<PathBuf, String> {
     let root = directory.join("root");
-    for made in ["bin", "proc", "dev"] {
+    for made in ["bin", "proc", "sys", "dev", "host"] {
         std::fs::create_dir_all(root.join(made)).unwrap();
     }
     let copy = |from: Option<PathBuf>, to: &str, what: &str| {
@@ -79,66 +92,201 @@ fn image(directory: &Path) -> Result<PathBuf, String> {
     Ok(directory.join("initrd"))
 }
 
-const GUEST: [u8; 4] = [10, 9, 0, 1];
-const OURS: [u8; 4] = [10, 9, 0, 2];
-const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-/// An ARP request for the guest's address (RFC 826).
-fn question() -> Vec<u8> {
-    let mut frame = [&[0xff; 6][..], &OUR_MAC, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-    frame.extend([&OUR_MAC[..], &OURS, &[0; 6], &GUEST].concat());
-    frame.resize(60, 0);
-    frame
+/// A guest.
+struct Guest {
+    _process: Process,
+    /// The directory of its scripts.
+    shared: PathBuf,
+    scripts: u32,
 }
 
-/// Whether a frame is the guest's answer.
-fn is_answer(frame: &[u8]) -> bool {
-    frame.get(12..14) == Some(&[8, 6])
-        && frame.get(20..22) == Some(&[0, 2])
-        && frame.get(28..32) == Some(&GUEST)
+impl Guest {
+    fn boot(directory: &Path, name: &str, address: &str) -> Self {
+        let shared = directory.join(format!("{name}.scripts"));
+        std::fs::create_dir(&shared).unwrap();
+        let console = std::fs::File::create(shared.join("console")).unwrap();
+        let at = |name: &str| directory.join(name).display().to_string();
+        let process = Process::start(
+            Command::new(find_program("linux.uml").unwrap())
+                .args(["mem=64M", "con=null", "con0=fd:0,fd:1"])
+                .arg(format!("initrd={}", at("initrd")))
+                .arg(format!("virtio_uml.device={}:1", at(name)))
+                .arg(format!("address={address}"))
+                .arg(format!("shared={}", shared.display()))
+                .env("HOME", directory)
+                .stdin(Stdio::null())
+                .stdout(console.try_clone().unwrap())
+                .stderr(console),
+        );
+        Self {
+            _process: process,
+            shared,
+            scripts: 0,
+        }
+    }
+
+    /// Runs a shell script in the guest. Returns its status and its output.
+    fn run(&mut self, script: &str) -> (i32, String) {
+        let at = |kind: &str| self.shared.join(format!("{}.{kind}", self.scripts));
+        std::fs::write(at("new"), script).unwrap();
+        std::fs::rename(at("new"), at("script")).unwrap();
+        let start = Instant::now();
+        while !at("ended").exists() {
+            if start.elapsed() > PATIENCE {
+                let console = std::fs::read_to_string(self.shared.join("console"));
+                panic!("{script} does not end; the console:\n{}", console.unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let status = std::fs::read_to_string(at("ended")).unwrap();
+        let output = std::fs::read_to_string(at("output")).unwrap();
+        self.scripts += 1;
+        (status.trim().parse().unwrap(), output)
+    }
+
+    /// Runs a script that must succeed. Returns its output.
+    fn ask(&mut self, script: &str) -> String {
+        let (status, output) = self.run(script);
+        assert_eq!(status, 0, "{script}: {output}");
+        output
+    }
+
+    /// Runs a program of the host in the guest.
+    fn host_program(&mut self, line: &str) -> String {
+        self.ask(&format!(
+            "PATH=/usr/sbin:/sbin:/bin:/usr/bin chroot /host {line}"
+        ))
+    }
+
+    /// Waits until a script prints `output`.
+    fn wait_for(&mut self, script: &str, output: &str) {
+        let start = Instant::now();
+        while self.ask(script).trim() != output {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{script} does not print {output}"
+            );
+        }
+    }
+}
+
+/// The value of a row of `ethtool -c`.
+fn row(text: &str, name: &str) -> String {
+    let mut rows = text.lines().filter_map(|line| line.split_once(':'));
+    let found = rows.find(|(key, _)| *key == name);
+    found.map_or("no such row".into(), |(_, value)| value.trim().into())
+}
+
+/// A running back end, its guests and its API.
+struct Bench {
+    directory: tempfile::TempDir,
+    _back_end: Process,
+    guest: Guest,
+    other: Guest,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        image(directory.path()).unwrap_or_else(|missing| skip!("{missing}"));
+        let config = format!(
+            "api = '{}'
+            [[port]]
+            socket-path = '{}'
+            generic = true
+            mac = '52:54:00:12:34:56'
+            mtu = 1400
+            queue-pairs = 2
+            policy = {{ cap_us = 1000, default_us = 0 }}
+            [[port]]
+            socket-path = '{}'
+            generic = true\n",
+            at("api"),
+            at("guest"),
+            at("other"),
+        );
+        std::fs::write(at("config"), config).unwrap();
+        let back_end = Process::start(Command::new(PROGRAM).args(["--config", &at("config")]));
+        let start = Instant::now();
+        while !directory.path().join("api").exists() {
+            assert!(start.elapsed() < PATIENCE, "the back end does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Self {
+            guest: Guest::boot(directory.path(), "guest", "10.9.0.1/24"),
+            other: Guest::boot(directory.path(), "other", "10.9.0.2/24"),
+            _back_end: back_end,
+            directory,
+        }
+    }
+
+    fn api(&self, request: &Request) -> PortInfo {
+        let mut client = Client::connect(&self.directory.path().join("api")).unwrap();
+        client.ask(request).unwrap().ports.remove(0)
+    }
+
+    fn info(&self) -> PortInfo {
+        self.api(&Request::List {
+            port: Some("guest".into()),
+        })
+    }
+
+    fn set_link(&self, link: Link) {
+        let change = vtax_nic::control::api::Change {
+            link: Some(link),
+            ..Default::default()
+        };
+        self.api(&Request::Set {
+            port: Some("guest".into()),
+            change,
+        });
+    }
 }
 
 #[test(needs = [brought_by_test_all("linux.uml")])]
-fn linuxs_own_front_end_exchanges_frames() {
-    let linux = find_program("linux.uml").unwrap();
-    let directory = tempfile::tempdir().unwrap();
-    let at = |name: &str| directory.path().join(name).display().to_string();
-    let initrd = image(directory.path()).unwrap_or_else(|missing| skip!("{missing}"));
-    let config = format!(
-        "[[port]]\nsocket-path = '{}'\ngeneric = true\n[[port]]\nsocket-path = '{}'\n",
-        at("guest"),
-        at("driver")
-    );
-    std::fs::write(at("config"), config).unwrap();
-    let _back_end = Process::start(Command::new(PROGRAM).args(["--config", &at("config")]));
-    let start = Instant::now();
-    let mut driver = loop {
-        match Nic::connect(Path::new(&at("driver")), Options::default()) {
-            Ok(nic) => break nic,
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let console = std::fs::File::create(at("console")).unwrap();
-    let _guest = Process::start(
-        Command::new(linux)
-            .args(["mem=64M", "con=null", "con0=fd:0,fd:1"])
-            .arg(format!("initrd={}", initrd.display()))
-            .arg(format!("virtio_uml.device={}:1", at("guest")))
-            .env("HOME", directory.path())
-            .stdin(Stdio::null())
-            .stdout(console.try_clone().unwrap())
-            .stderr(console),
-    );
-    let start = Instant::now();
-    let mut answers = 0;
-    while answers < 3 {
-        driver.send(0, &question());
-        driver.wait(0, Duration::from_millis(100));
-        driver.receive(0, 64, |frame| answers += usize::from(is_answer(frame)));
-        if start.elapsed() > Duration::from_secs(90) {
-            let console = std::fs::read_to_string(at("console")).unwrap_or_default();
-            panic!("no answer of the guest, whose console says\n{console}");
-        }
+fn guests_of_linuxs_own_front_end_ping_each_other_with_the_operators_address_mtu_and_link() {
+    let mut bench = Bench::new();
+    let net = "cd /sys/class/net/eth0; cat address mtu carrier";
+    assert_eq!(bench.guest.ask(net), "52:54:00:12:34:56\n1400\n1\n");
+    let other = bench.other.ask(net);
+    assert!(other.ends_with("\n1500\n1\n"), "{other}");
+    let ping = "ping -c 3 -W 20 10.9.0.2";
+    bench.guest.ask(ping);
+    bench.guest.ask("ping -c 2 -W 20 -s 1372 10.9.0.2");
+    let carrier = "cat /sys/class/net/eth0/carrier";
+    bench.set_link(Link::Down);
+    bench.guest.wait_for(carrier, "0");
+    assert_eq!(bench.info().link, Link::Down);
+    let (status, output) = bench.guest.run("ping -c 1 -W 1 10.9.0.2");
+    assert_ne!(status, 0, "{output}");
+    bench.set_link(Link::Up);
+    bench.guest.wait_for(carrier, "1");
+    bench.guest.ask(ping);
+}
+
+#[test(needs = [brought_by_test_all("linux.uml"), program("ethtool")])]
+fn ethtool_coalesces_each_direction_of_a_port_of_linuxs_own_front_end() {
+    let mut bench = Bench::new();
+    let names = ["rx-usecs", "rx-frames", "tx-usecs", "tx-frames"];
+    for (asked, in_force_us) in [
+        (["700", "64", "0", "1"], 700),
+        (["0", "1", "400", "32"], 400),
+        // Beyond the operator's cap.
+        (["5000", "64", "0", "1"], 1_000),
+        (["0", "1", "0", "1"], 0),
+    ] {
+        let settings: Vec<_> = names
+            .iter()
+            .zip(asked)
+            .map(|(name, value)| format!("{name} {value}"))
+            .collect();
+        bench
+            .guest
+            .host_program(&format!("ethtool -C eth0 {}", settings.join(" ")));
+        let shown = bench.guest.host_program("ethtool -c eth0");
+        assert_eq!(names.map(|name| row(&shown, name)), asked, "{shown}");
+        assert_eq!(bench.info().in_force_us, in_force_us);
+        bench.guest.ask("ping -c 3 -W 20 10.9.0.2");
     }
 }

@@ -69,6 +69,17 @@ fn one_second() -> u32 {
     1_000
 }
 
+/// The state of a port's link, as the device's configuration space shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// Frames pass.
+    #[default]
+    Up,
+    /// Frames from and to the port are dropped.
+    Down,
+}
+
 /// The changes of `set`. A field that is absent stays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
@@ -93,6 +104,9 @@ pub struct Change {
     /// See [`HoldSettings::fixed_tx_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed_tx_us: Option<u32>,
+    /// The link's state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
 }
 
 impl Change {
@@ -134,6 +148,9 @@ pub struct PortInfo {
     pub port: String,
     /// Whether a front end is connected.
     pub connected: bool,
+    /// The state of its link.
+    #[serde(default)]
+    pub link: Link,
     /// Its controller.
     #[serde(flatten)]
     pub settings: HoldSettings,
@@ -436,6 +453,7 @@ mod tests {
                             let info = PortInfo {
                                 port: port.clone(),
                                 connected: true,
+                                link: Link::Up,
                                 settings: HoldSettings::default(),
                                 policy: Policy::default(),
                                 in_force_us: 200,

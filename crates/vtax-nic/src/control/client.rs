@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::api::{Change, PortInfo, Request, Response};
+use super::api::{Change, Link, PortInfo, Request, Response};
 use crate::hold::Mode;
 
 /// Arguments of `vtax-nic ctl`.
@@ -67,6 +67,9 @@ enum Verb {
         /// TX hold of mode fixed, in µs
         #[arg(long)]
         fixed_tx_us: Option<u32>,
+        /// Connects the port's link or disconnects it: up or down
+        #[arg(long)]
+        link: Option<Link>,
     },
     /// Remove the override
     ClearOverride {
@@ -199,6 +202,7 @@ impl Verb {
                 mode,
                 fixed_rx_us,
                 fixed_tx_us,
+                link,
             } => Request::Set {
                 port: one_or_all(port),
                 change: Change {
@@ -209,6 +213,7 @@ impl Verb {
                     mode,
                     fixed_rx_us,
                     fixed_tx_us,
+                    link,
                 },
             },
             Self::ClearOverride { port } => Request::ClearOverride {
@@ -231,15 +236,28 @@ pub fn printable(name: &str) -> String {
 
 fn table(ports: &[PortInfo]) -> String {
     let mut lines = vec![format!(
-        "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
-        "port", "connected", "mode", "in force", "cap", "default", "override", "lease", "data path"
+        "{:16} {:9} {:4} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
+        "port",
+        "connected",
+        "link",
+        "mode",
+        "in force",
+        "cap",
+        "default",
+        "override",
+        "lease",
+        "data path"
     )];
     for port in ports {
         let us = |value: u32| format!("{value} µs");
         lines.push(format!(
-            "{:16} {:9} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
+            "{:16} {:9} {:4} {:8} {:>8} {:>8} {:>10} {:>9} {:>7}  {}",
             printable(&port.port),
             if port.connected { "yes" } else { "no" },
+            match port.link {
+                Link::Up => "up",
+                Link::Down => "down",
+            },
             port.settings.mode.name(),
             us(port.in_force_us),
             us(port.policy.cap_us),
@@ -264,6 +282,7 @@ mod tests {
         let info = PortInfo {
             port: "\x1b[2Ja".into(),
             connected: true,
+            link: Link::Up,
             settings: HoldSettings::default(),
             policy: Policy::default(),
             in_force_us: 200,

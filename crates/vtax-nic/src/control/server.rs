@@ -397,6 +397,7 @@ mod tests {
                             Report::Info(PortInfo {
                                 port: (*name).to_owned(),
                                 connected: false,
+                                link: api::Link::Up,
                                 settings: *settings,
                                 policy,
                                 in_force_us: policy.in_force(None),

@@ -3,6 +3,7 @@
 use super::{HostileSwitch, Input, MOST_STEPS, NOW};
 use crate::control::lease::{Answer, LeaseManager};
 use crate::control::{Policy, api, frame as control_frames};
+use crate::features::ProtocolFeatures;
 use crate::hold::{HoldSettings, Mode, Nanos};
 use crate::poller::PortId;
 use crate::protocol::Connection;
@@ -55,7 +56,7 @@ pub fn messages(data: &[u8]) {
                 port: 0,
             };
             match answer(&mut connection, network, id, &switch.poller, now) {
-                Ok(Turn::Message | Turn::Enough) => {}
+                Ok(Turn::Message | Turn::Enough | Turn::Refused(_)) => {}
                 Ok(Turn::Nothing) => break,
                 Err(_) => {
                     alive = false;
@@ -117,9 +118,11 @@ fn well_formed(input: &mut Input) -> Vec<u8> {
             0,
         ],
         10..=14 => vec![ring.0],
-        16 => vec![crate::features::ProtocolFeatures::OFFERED.0],
+        16 => vec![ProtocolFeatures::OFFERED.with(ProtocolFeatures::CONFIG).0],
         18 => vec![ring.0 | 1 << 32],
         19 | 20 => vec![1500],
+        24 | 25 => vec![12 << 32, 0, 0],
+        39 => vec![15],
         37 | 38 => vec![0, 1 << 32, MEMORY, USER + (1 << 32), 0],
         _ => Vec::new(),
     };

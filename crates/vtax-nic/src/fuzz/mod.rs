@@ -110,7 +110,7 @@ impl HostileSwitch {
     /// Sets up the hostile port: its driver completes the handshake with the given features, or it has no front end.
     fn new(hostile: Option<Features>, neighbours: Features) -> (Self, Option<Peer>) {
         let poller = Poller::new().unwrap();
-        let mut zero = port(0, Mode::Adaptive);
+        let mut zero = port(0, Mode::Adaptive).with_config_space(None, Some(1500));
         let hostile = hostile.map(|features| Peer::start(&mut zero, &poller, features));
         (
             Self::beside(Port::Guest(Box::new(zero)), poller, neighbours),

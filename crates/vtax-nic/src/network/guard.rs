@@ -70,11 +70,13 @@ enum AddressList {
     Several(Vec<String>),
 }
 
-/// Why a list of addresses is refused.
+/// Why an address or a list of them is refused.
 #[derive(Debug, thiserror::Error)]
-enum AddressListError {
+pub enum AddressListError {
+    /// No address of a station.
     #[error("{0:?} is no station's Ethernet address: write it as 52:54:00:12:34:56, or \"learn\"")]
     NoStation(String),
+    /// No address at all.
     #[error("addresses: an empty list lets nothing through; leave it out")]
     Empty,
 }
@@ -91,21 +93,26 @@ impl TryFrom<AddressList> for Addresses {
         if listed.is_empty() {
             return Err(AddressListError::Empty);
         }
-        let read = |text: String| address(&text).ok_or(AddressListError::NoStation(text));
-        let addresses: Result<_, _> = listed.into_iter().map(read).collect();
+        let addresses: Result<_, _> = listed.iter().map(|text| address(text)).collect();
         addresses.map(Self::Only)
     }
 }
 
-/// Reads the address of a station; a group's address is refused.
-fn address(text: &str) -> Option<Mac> {
-    let mut bytes = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts.next().filter(|part| part.len() == 2)?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    (parts.next().is_none() && is_station(bytes)).then_some(bytes)
+/// Reads the address of a station.
+///
+/// # Errors
+/// When it is no address, or a group's.
+pub fn address(text: &str) -> Result<Mac, AddressListError> {
+    let read = || {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2)?;
+            *byte = u8::from_str_radix(part, 16).ok()?;
+        }
+        (parts.next().is_none() && is_station(bytes)).then_some(bytes)
+    };
+    read().ok_or_else(|| AddressListError::NoStation(text.to_owned()))
 }
 
 fn is_station(address: Mac) -> bool {

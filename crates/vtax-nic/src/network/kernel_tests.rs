@@ -415,6 +415,25 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
 }
 
 #[test]
+fn a_link_that_is_down_stops_the_kernels_rings_until_it_is_up() {
+    let mut bench = Bench::new(Mode::Off);
+    for (up, running) in [(false, [false; 2]), (true, [true; 2])] {
+        bench.guest().set_link(up, NOW);
+        assert_eq!(bench.device.told().running, running);
+        // Another change of the rings does not start them while the link is down.
+        let enable = Request::SetVringEnable {
+            queue: 0,
+            enable: true,
+        };
+        bench.ask(enable).unwrap();
+        assert_eq!(bench.device.told().running, running);
+    }
+    bench.kick();
+    assert_eq!(bench.work(NOW), 0, "the kernel has the kicks again");
+    assert_eq!(bench.device.kicks(), 1);
+}
+
+#[test]
 fn another_call_descriptor_takes_effect_at_once() {
     let mut bench = Bench::new(Mode::Off);
     let call = event();

@@ -32,7 +32,7 @@ mod tap;
 mod tests;
 mod transfer;
 
-pub use guard::{Addresses, Limit, Limits, Rate};
+pub use guard::{Addresses, Limit, Limits, Rate, address};
 pub use guest::{DrainOutcome, Guest, MAX_PAIRS, Outcome};
 pub use kernel::{DatapathError, Kernel, TapHandles};
 pub use kernel_pair::NEEDED;
@@ -306,6 +306,9 @@ impl Network {
                 self.sources.end_hold(port, pair);
             }
         }
+        if change.link.is_some() {
+            self.port_changed(port);
+        }
     }
 
     /// A front end went away.
@@ -413,6 +416,7 @@ impl Network {
             };
             guest.counters.totals.timer_wakeups += 1;
             guest.settle_budget(now);
+            guest.retry_config_change(now);
             if guest.control_is_due(now)
                 && let Err(fault) = guest.serve_control(now)
             {

@@ -99,6 +99,14 @@ impl Batch {
         self.packets.push(packet);
     }
 
+    /// Refuses all packets.
+    pub fn refuse(&mut self, reason: DropReason) {
+        for packet in &mut self.packets {
+            packet.refused = Some(reason);
+            packet.plain = false;
+        }
+    }
+
     /// Lists the segment of a chain that has only one.
     #[inline]
     pub fn push_single(&mut self, place: Place, segment: Segment) -> Chain {

@@ -128,6 +128,11 @@ impl Queue {
         Ok(())
     }
 
+    /// Whether its guest made it invalid.
+    pub(super) fn has_fault(&self) -> bool {
+        self.fault.is_some()
+    }
+
     // For the kernel's data path.
 
     /// Whether it should run.

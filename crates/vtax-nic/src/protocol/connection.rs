@@ -140,21 +140,22 @@ impl Connection {
     /// # Errors
     /// When the front end does not read its answers: its socket is full.
     pub fn reply(&mut self, code: u32, reply: Reply) -> Result<(), ProtocolError> {
-        let mut bytes = [0; HEADER + 8];
         let payload = match reply {
             Reply::None => return Ok(()),
-            Reply::Number(number) => number.to_ne_bytes(),
-            Reply::VringState { queue, base } => {
-                let mut state = [0; 8];
-                state[..4].copy_from_slice(&queue.to_ne_bytes());
-                state[4..].copy_from_slice(&base.to_ne_bytes());
-                state
+            Reply::Number(number) => number.to_ne_bytes().to_vec(),
+            Reply::VringState { queue, base } => [queue, base].map(u32::to_ne_bytes).concat(),
+            Reply::Config {
+                offset,
+                flags,
+                bytes,
+            } => {
+                let fields = [offset, length(&bytes), flags].map(u32::to_ne_bytes);
+                [fields.concat(), bytes].concat()
             }
+            Reply::NoConfig => Vec::new(),
         };
-        bytes[..4].copy_from_slice(&code.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&(VERSION | REPLY).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&8_u32.to_ne_bytes());
-        bytes[HEADER..].copy_from_slice(&payload);
+        let header = [code, VERSION | REPLY, length(&payload)].map(u32::to_ne_bytes);
+        let bytes = [header.concat(), payload].concat();
         let failed = |cause| ProtocolError::Socket {
             what: "write to",
             cause,
@@ -165,7 +166,7 @@ impl Connection {
                 &bytes,
                 SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
             ) {
-                // Twenty bytes fit whole or not at all.
+                // A few hundred bytes fit whole or not at all.
                 Ok(sent) if sent == bytes.len() => return Ok(()),
                 Ok(_) => return Err(failed(Errno::AGAIN)),
                 Err(Errno::INTR) => {}
@@ -175,13 +176,29 @@ impl Connection {
     }
 }
 
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
+/// Sends a message on the front end's channel; returns whether it was sent.
+fn notify(channel: &OwnedFd, message: &[[u8; 4]]) -> bool {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    send(channel, message.as_flattened(), flags) == Ok(size_of_val(message))
+}
+
+/// Notifies the front end that the device's configuration space has changed (VHOST_USER_BACKEND_CONFIG_CHANGE_MSG);
+/// returns whether the message was sent.
+pub fn config_changed(channel: &OwnedFd) -> bool {
+    const CONFIG_CHANGE: u32 = 2;
+    notify(channel, &[CONFIG_CHANGE, VERSION, 0].map(u32::to_ne_bytes))
+}
+
 /// Signals the driver for a ring by a message on the front end's channel (VHOST_USER_BACKEND_VRING_CALL); returns
 /// whether it was sent.
 pub fn call(channel: &OwnedFd, queue: u32) -> bool {
     const VRING_CALL: u32 = 4;
-    let message = [VRING_CALL, VERSION, 8, queue, 0].map(u32::to_ne_bytes);
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    send(channel, message.as_flattened(), flags) == Ok(size_of_val(&message))
+    let message = [VRING_CALL, VERSION, 8, queue, 0];
+    notify(channel, &message.map(u32::to_ne_bytes))
 }
 
 impl AsFd for Connection {

@@ -8,7 +8,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use connection::{Connection, call};
+pub use connection::{Connection, call, config_changed};
 pub use request::{Message, Reply, Request, VringAddress};
 
 /// Why a front end is disconnected.

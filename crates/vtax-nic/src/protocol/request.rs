@@ -86,18 +86,29 @@ pub enum Request {
     },
     SendRarp(Mac),
     SetBackendReqFd(OwnedFd),
+    GetConfig {
+        offset: u32,
+        size: u32,
+        flags: u32,
+    },
+    SetConfig {
+        offset: u32,
+        bytes: Vec<u8>,
+    },
     NetSetMtu(u16),
     ResetDevice,
     VringKick {
         queue: u32,
     },
+    SetStatus(u8),
+    GetStatus,
     GetMaxMemSlots,
     AddMemReg(RegionDescription, OwnedFd),
     RemMemReg(RegionDescription),
 }
 
 /// The reply to a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// Nothing, unless it asked for an acknowledgement.
     None,
@@ -110,6 +121,17 @@ pub enum Reply {
         /// The available index from which to continue.
         base: u32,
     },
+    /// A part of the device's configuration space.
+    Config {
+        /// Its first byte.
+        offset: u32,
+        /// The flags of the request.
+        flags: u32,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// The requested part is not in the configuration space.
+    NoConfig,
 }
 
 /// Takes little-endian numbers off the front of a payload. (The protocol is in the host's order;
@@ -129,6 +151,13 @@ impl Fields<'_> {
 
     fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_ne_bytes)
+    }
+
+    /// A range of the configuration space, whose bytes are the rest of the payload: its start, its flags and its bytes.
+    fn config(&mut self) -> Option<(u32, u32, Vec<u8>)> {
+        let (offset, size, flags) = (self.u32()?, self.u32()?, self.u32()?);
+        let bytes = std::mem::take(&mut self.0);
+        (usize::try_from(size) == Ok(bytes.len())).then(|| (offset, flags, bytes.to_vec()))
     }
 
     fn region(&mut self) -> Option<RegionDescription> {
@@ -236,6 +265,17 @@ impl Request {
                 None => None,
             },
             21 => Some(Self::SetBackendReqFd(files.one()?)),
+            24 => fields
+                .config()
+                .map(|(offset, flags, bytes)| Self::GetConfig {
+                    offset,
+                    // A payload has less than 1 KiB.
+                    size: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+                    flags,
+                }),
+            25 => fields
+                .config()
+                .map(|(offset, _, bytes)| Self::SetConfig { offset, bytes }),
             28..=30 => return Err(ProtocolError::Postcopy),
             34 => Some(Self::ResetDevice),
             35 => fields
@@ -257,6 +297,14 @@ impl Request {
                 files.descriptors.pop();
                 region.map(Self::RemMemReg)
             }
+            39 => match fields.u64().map(u8::try_from) {
+                Some(Ok(status)) => Some(Self::SetStatus(status)),
+                Some(Err(_)) => {
+                    return Err(ProtocolError::Refused("a device's status has 8 bits"));
+                }
+                None => None,
+            },
+            40 => Some(Self::GetStatus),
             _ => return Err(ProtocolError::Unsupported(code)),
         };
         Ok(request)
@@ -322,6 +370,7 @@ impl Request {
             Self::SetFeatures(_)
                 | Self::ResetOwner
                 | Self::ResetDevice
+                | Self::SetStatus(0)
                 | Self::SetMemTable(_)
                 | Self::SetVringAddr(_)
                 | Self::GetVringBase { .. }
@@ -367,6 +416,8 @@ impl Request {
                 | Self::GetProtocolFeatures
                 | Self::GetQueueNum
                 | Self::GetVringBase { .. }
+                | Self::GetConfig { .. }
+                | Self::GetStatus
                 | Self::GetMaxMemSlots
         )
     }

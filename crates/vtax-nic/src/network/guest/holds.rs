@@ -1,7 +1,7 @@
 //! The holds of a guest's notifications: their budget by the guest's lease and the operator's policy, and their ends.
 
 use super::{ActiveDatapath, Guest};
-use crate::control::api::{Change, PortInfo};
+use crate::control::api::{Change, Link, PortInfo};
 use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Policy};
 use crate::hold::{Mode, Nanos, PairHold, Rest};
@@ -47,6 +47,9 @@ impl Guest {
         let mut policy = self.leases.policy();
         let mut settings = self.settings;
         change.apply(&mut policy, &mut settings);
+        if let Some(link) = change.link {
+            self.set_link(link == Link::Up, now);
+        }
         self.leases.set_policy(policy);
         if settings != self.settings {
             self.settings = settings;
@@ -88,6 +91,11 @@ impl Guest {
         PortInfo {
             port: name.to_owned(),
             connected,
+            link: if self.link_is_up() {
+                Link::Up
+            } else {
+                Link::Down
+            },
             settings: self.settings,
             policy: self.leases.policy(),
             in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
@@ -105,6 +113,7 @@ impl Guest {
             .chain(rests)
             .chain(self.leases.lease_end())
             .chain(self.control_due)
+            .chain(self.config_due)
             .min()
     }
 

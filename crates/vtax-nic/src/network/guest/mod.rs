@@ -10,6 +10,7 @@ use super::pair::QueuePair;
 use super::queue::Queue;
 use super::queue::{pair_and_half, ring_number};
 use super::transfer::{self, Delivery};
+use crate::config_space::{ConfigSpace, ConfigSpaceError};
 use crate::control::{LeaseManager, Policy};
 use crate::features::{Features, ProtocolFeatures};
 use crate::frame::{Mac, Offloads};
@@ -47,6 +48,8 @@ pub struct Outcome {
     pub kick: Option<u8>,
     /// Whether the kick started the ring.
     pub starts: bool,
+    /// Why the request had no effect.
+    pub refused: Option<ConfigSpaceError>,
 }
 
 /// What moves the frames of a port.
@@ -83,6 +86,13 @@ pub struct Guest {
     pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
+    config_space: ConfigSpace,
+    /// Whether front ends may read it.
+    is_generic: bool,
+    /// When a failed notification of its change is sent again.
+    config_due: Option<Nanos>,
+    /// The device's status, as the front end wrote it (virtio 1.3, 2.1).
+    status: u8,
     pub(super) memory: GuestMemory,
     pub(super) log: Option<DirtyLog>,
     /// The channel for messages to the front end, such as calls. Some front ends log when it is closed.
@@ -128,6 +138,15 @@ impl Guest {
             features: Features::default(),
             offered,
             protocol: ProtocolFeatures::default(),
+            config_space: ConfigSpace {
+                mac: None,
+                mtu: None,
+                link_up: true,
+                pairs,
+            },
+            is_generic: false,
+            config_due: None,
+            status: 0,
             memory: GuestMemory::default(),
             log: None,
             channel: None,
@@ -155,6 +174,20 @@ impl Guest {
             .populate
             .map(|most| Arc::new(Account::of(most.get())));
         self.memory = GuestMemory::at_most(most).on_account(account);
+        self
+    }
+
+    /// The same port for a front end that reads the device's configuration space from it: its address and its MTU.
+    #[must_use]
+    pub fn with_config_space(mut self, mac: Option<Mac>, mtu: Option<u16>) -> Self {
+        self.config_space.mac = mac;
+        self.config_space.mtu = mtu;
+        self.is_generic = true;
+        let others = self.offered.without(Features::OF_CONFIGURATION);
+        // Front ends that are not specific to NICs start packed rings with a wrong wrap counter.
+        self.offered = others
+            .without(Features::RING_PACKED)
+            .with(self.config_space.features());
         self
     }
 
@@ -284,6 +317,9 @@ impl Guest {
         };
         let memory = &self.memory;
         for_ring!(ring, ring => transfer::pull(ring, memory, batch, (header_len, sender)));
+        if !self.config_space.link_up {
+            batch.refuse(DropReason::NotRunning);
+        }
     }
 
     /// Returns the first `done` frames of a batch to their guest and puts the others back.

@@ -9,13 +9,19 @@ use crate::network::kernel_pair::Session;
 use crate::network::pair::QueuePair;
 use crate::network::queue::pair_and_half;
 use crate::network::queue::{Call, Queue};
-use crate::poller::{Poller, Token};
-use crate::protocol::{ProtocolError, Reply, Request};
+use crate::poller::{Poller, PortId, Token};
+use crate::protocol::{self, ProtocolError, Reply, Request};
 use crate::ring::RingFault;
 use crate::vhost_net::Half;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// DEVICE_NEEDS_RESET in the device's status.
+const NEEDS_RESET: u8 = 64;
+
+/// The time after which a notification of a changed configuration is sent again.
+const CONFIG_RETRY: Nanos = Nanos::from_micros(10_000);
 
 impl Guest {
     /// Handles a request of the front end.
@@ -39,6 +45,7 @@ impl Guest {
         if stops && result.is_ok() {
             result = self.resume().and(result);
         }
+        self.counters.totals.faults += u64::from(outcome.refused.is_some());
         self.count_running();
         if self.is_controlled() {
             // The queue may hold commands without a kick, and asks for kicks only once empty.
@@ -59,7 +66,37 @@ impl Guest {
             Request::GetFeatures => reply = Reply::Number(self.offered.0),
             Request::SetFeatures(features) => self.set_features(features)?,
             Request::SetOwner | Request::NetSetMtu(_) => {}
-            Request::ResetOwner | Request::ResetDevice => self.reset(poller, now),
+            Request::ResetOwner | Request::ResetDevice | Request::SetStatus(0) => {
+                self.reset(poller, now);
+            }
+            Request::SetStatus(status) => self.status = status & !NEEDS_RESET,
+            Request::GetStatus => {
+                let needs_reset = if self.has_fault() { NEEDS_RESET } else { 0 };
+                reply = Reply::Number(u64::from(self.status | needs_reset));
+            }
+            Request::GetConfig {
+                offset,
+                size,
+                flags,
+            } => {
+                self.must_serve_config()?;
+                reply = match self.config_space.read(offset, size) {
+                    Ok(bytes) => Reply::Config {
+                        offset,
+                        flags,
+                        bytes,
+                    },
+                    Err(reason) => {
+                        outcome.refused = Some(reason);
+                        Reply::NoConfig
+                    }
+                };
+            }
+            Request::SetConfig { offset, bytes } => {
+                self.must_serve_config()?;
+                let written = self.config_space.write(offset, &bytes, self.features);
+                outcome.refused = written.err();
+            }
             Request::SetMemTable(regions) => {
                 // The rings point into the old memory: none runs until they are resolved again.
                 let mut memory = self.memory.anew();
@@ -181,12 +218,66 @@ impl Guest {
 
     /// The protocol's features that it offers. The kernel's data path takes nothing but descriptors.
     fn offers(&self) -> ProtocolFeatures {
-        let offered = ProtocolFeatures::OFFERED;
+        let mut offered = ProtocolFeatures::OFFERED;
+        if self.is_generic {
+            offered = offered.with(ProtocolFeatures::CONFIG);
+        }
         if self.is_in_kernel() {
             offered.without(ProtocolFeatures::INBAND_NOTIFICATIONS)
         } else {
             offered
         }
+    }
+
+    fn must_serve_config(&self) -> Result<(), ProtocolError> {
+        if self.protocol.has(ProtocolFeatures::CONFIG) {
+            return Ok(());
+        }
+        Err(ProtocolError::Refused(
+            "the device's configuration is asked for by a message that was not negotiated (generic = true)",
+        ))
+    }
+
+    /// Connects or disconnects the port's link, and notifies the front end.
+    pub fn set_link(&mut self, up: bool, now: Nanos) {
+        if self.config_space.link_up == up {
+            return;
+        }
+        self.pause(None, now);
+        self.config_space.link_up = up;
+        // A ring that ran before the pause fails to start only with a fault of its own.
+        if let Err(cause) = self.resume() {
+            let PortId { network, port } = self.id;
+            tracing::warn!("port {port} of network {network}: {cause}");
+        }
+        self.count_running();
+        self.notify_config_change(now);
+    }
+
+    /// Whether the link is up.
+    pub fn link_is_up(&self) -> bool {
+        self.config_space.link_up
+    }
+
+    fn notify_config_change(&mut self, now: Nanos) {
+        let channel = self
+            .channel
+            .as_ref()
+            .filter(|_| self.protocol.has(ProtocolFeatures::CONFIG));
+        let failed = channel.is_some_and(|channel| !protocol::config_changed(channel));
+        self.config_due = failed.then(|| now + CONFIG_RETRY);
+    }
+
+    /// Sends a notification of a changed configuration again, if the channel was full.
+    pub(in crate::network) fn retry_config_change(&mut self, now: Nanos) {
+        if self.config_due.is_some_and(|due| due <= now) {
+            self.notify_config_change(now);
+        }
+    }
+
+    /// Whether a queue has stopped because its guest made it invalid.
+    fn has_fault(&mut self) -> bool {
+        self.queues_mut().any(|queue| queue.has_fault())
     }
 
     /// Whether kicks and calls may be messages.
@@ -230,6 +321,8 @@ impl Guest {
             }
         }
         self.control_due = None;
+        self.config_due = None;
+        self.status = 0;
         self.asked_pairs = 1;
         self.features = Features::default();
         self.sender = Offloads::default();
@@ -289,7 +382,9 @@ impl Guest {
 
     pub(in crate::network) fn count_running(&mut self) {
         // A guest with a control queue sets the number of its pairs there, initially one. Other guests enable rings.
-        let most = if self.is_controlled() {
+        let most = if !self.config_space.link_up {
+            0
+        } else if self.is_controlled() {
             self.asked_pairs
         } else {
             self.pairs.len()
@@ -372,6 +467,9 @@ impl Guest {
         let ActiveDatapath::Kernel(kernel) = &self.path else {
             return Ok(());
         };
+        if !self.config_space.link_up {
+            return Ok(());
+        }
         let session = Session {
             memory: &self.memory,
             log: self.log.as_ref(),
