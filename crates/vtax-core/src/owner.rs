@@ -5,7 +5,8 @@ use std::fmt;
 
 /// The name of the target, and of its seat.
 pub const TARGET: &str = "target";
-const CLIENT: &str = "client";
+/// The name of the client that drives the target.
+pub const CLIENT: &str = "client";
 const HOST: &str = "host";
 
 /// An owner of series. Files hold its name, and every name is an owner.

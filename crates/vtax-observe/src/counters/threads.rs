@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::account::{Stage, Stages};
 use vtax_core::counter;
-use vtax_core::owner::Owner;
 use vtax_kernel::{KernelError, KernelFile, Process, namespace_numbers, numbered, text};
 
 /// The number of times that a new thread without a role is examined: a thread sets its name only after its creation.
@@ -531,6 +530,7 @@ pub(crate) fn process_clock(pid: u32) -> ProcessClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_core::owner::Owner;
     use crate::Snapshot;
     use std::fs;
     use std::sync::Arc;
