@@ -8,7 +8,7 @@ use vtax_core::owner::Owner;
 use vtax_guest::platform::qemu::libvirt;
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
-use vtax_host::cell::{self, Seat};
+use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_observe::guests::Identity;

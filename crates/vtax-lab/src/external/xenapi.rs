@@ -16,7 +16,7 @@ use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
 use vtax_guest::platform::{GuestFiles, Platform, Target};
 use vtax_host::HostError;
-use vtax_host::cell::{Seat, TARGET};
+use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, UpdatesError, Vm};
