@@ -5,10 +5,10 @@ use crate::catalogue::{Catalogue, Key};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use vtax_core::csv::field;
 use vtax_core::{Source, Unit, metric};
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
-use vtax_report::export::field;
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
 
@@ -62,6 +62,13 @@ pub struct Number {
     pub source: Source,
     /// The repeated unit: `trial`, `seed`, `round` of a study; or `exact, seed 1`.
     pub varies: String,
+}
+
+impl Number {
+    /// Whether it repeats exactly with one build of vtax.
+    pub fn is_exact(&self) -> bool {
+        self.varies.starts_with("exact")
+    }
 }
 
 /// The run that numbers come from.

@@ -13,6 +13,7 @@
 pub mod account;
 mod count;
 pub mod counter;
+pub mod csv;
 pub mod metric;
 pub mod owner;
 mod pattern;
@@ -23,7 +24,7 @@ mod source;
 mod typed;
 mod unit;
 
-pub use count::{counted, noun};
+pub use count::{counted, noun, thousands};
 pub use pattern::Pattern;
 pub use quantity::Quantity;
 pub use random::SplitMix64;

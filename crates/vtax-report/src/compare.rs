@@ -9,7 +9,7 @@ use crate::history::Of;
 use crate::numbers::percent;
 use crate::results::Better;
 use crate::stats::{Verdict, seed_of, unpaired_tax};
-use crate::terminal::{clean, cut, pad};
+use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::HashMap;
 use vtax_core::{counted, metric};
@@ -36,11 +36,32 @@ pub struct ComparedRun {
     pub only_first: Vec<String>,
     /// Labels of treatments that only this run has.
     pub only_here: Vec<String>,
+    /// Keys in which the plans of the two runs differ; an entry is `SECTION[NAME]`.
+    pub plan_keys: Vec<String>,
     /// This run over the first, in every metric with a direction of every treatment that both have.
     pub comparisons: Vec<Comparison>,
 }
 
 impl ComparedRun {
+    /// A run with its own taxes, compared with no other run.
+    pub(crate) fn alone(run: &Analysis) -> Self {
+        Self {
+            run: named(run),
+            only_first: Vec::new(),
+            only_here: Vec::new(),
+            plan_keys: Vec::new(),
+            comparisons: run.comparisons.clone(),
+        }
+    }
+
+    /// The differing keys of the plans that define the load of a workload.
+    pub(crate) fn differing_keys_of(&self, workload: &str) -> Vec<&str> {
+        let own = format!("workload[{workload}].");
+        let keys = self.plan_keys.iter().map(String::as_str);
+        keys.filter(|key| key.starts_with(&own) || key.starts_with("settings.load."))
+            .collect()
+    }
+
     /// The comparisons by the treatment's label and the metric's name.
     pub fn by_key(&self) -> HashMap<(&str, &str), &Comparison> {
         by_key(&self.comparisons)
@@ -48,7 +69,7 @@ impl ComparedRun {
 }
 
 /// The printed name of a run. It includes the directory, since two runs of one plan may start in the same second.
-fn named(run: &Analysis) -> String {
+pub(crate) fn named(run: &Analysis) -> String {
     format!("{} ({}, {})", run.path.display(), run.name, run.started)
 }
 
@@ -96,6 +117,7 @@ pub fn compare_of(of: Of, first: &Analysis, others: &[&Analysis]) -> RunComparis
             run: named(other),
             only_first: missing(first, &after),
             only_here: missing(other, &before),
+            plan_keys: first.plan.differing(&other.plan).unwrap_or_default(),
             comparisons,
         }
     });
@@ -191,8 +213,18 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
             .filter_map(|(letter, run)| suspicion(letter, run)),
     );
     for (letter, other) in ('B'..).zip(others) {
-        if first.plan_sha256 != other.plan_sha256 {
-            cautions.push(format!("The plans of A and {letter} differ."));
+        match first.plan.differing(&other.plan) {
+            None if first.plan_sha256 != other.plan_sha256 => {
+                cautions.push(format!("The plans of A and {letter} differ."));
+            }
+            Some(keys) if !keys.is_empty() => {
+                let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+                cautions.push(format!(
+                    "The plans of A and {letter} differ: {}.",
+                    few(&keys)
+                ));
+            }
+            _ => {}
         }
         for (what, mine, theirs) in [
             ("profiles", &first.profile, &other.profile),
@@ -213,6 +245,19 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
         }
     }
     cautions
+}
+
+/// Most keys of a plan in a caution or an error.
+const KEYS: usize = 8;
+
+/// The first keys, and the number of further ones.
+pub(crate) fn few(keys: &[&str]) -> String {
+    let shown: Vec<&str> = keys.iter().take(KEYS).copied().collect();
+    let more = match keys.len().saturating_sub(KEYS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// The reason to claim nothing about a run; `None` where its trials are not suspect.
@@ -266,6 +311,11 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
         "  * a difference is shown; = the same within {}; ratios are to A{interval}",
         percent(comparison.minimum_effect)
     ));
+    let all = comparison.others.iter().flat_map(|run| &run.comparisons);
+    let unsupported = all.filter(|row| row.headline).filter_map(|row| row.unsupported);
+    if let Some(example) = unsupported.min_by_key(|one| one.values) {
+        lines.push(format!("  ? nothing is claimed: {example}"));
+    }
     if is_adjusted {
         lines.push("  intervals are adjusted for the number of comparisons".to_owned());
     }
@@ -336,6 +386,7 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
                     let star = match row.verdict {
                         Verdict::Different => " *",
                         Verdict::Same => " =",
+                        Verdict::Unsupported => " ?",
                         _ => "",
                     };
                     format!("{}{star}", tax.unwrap_or_else(|| "–".to_owned()))

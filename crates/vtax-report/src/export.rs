@@ -1,6 +1,7 @@
 //! Exports data for other programs: one row per trial and metric, and every sample. Attempts that were set aside and
 //! repeated are left out; each is a whole trial directory beside its replacement.
 
+use crate::analysis::{TrialQuantile, trial_quantiles};
 use crate::results::{
     Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, power_model,
     write_column,
@@ -16,7 +17,10 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use vtax_core::Quantity;
+use crate::stats::Interval;
+use vtax_core::owner::TARGET;
+use vtax_core::{Quantity, metric};
+use vtax_core::csv::field;
 use vtax_files::Output;
 
 /// One trial and one of its metrics; a trial without metrics has one row with an empty name.
@@ -26,10 +30,22 @@ pub(crate) struct Row {
     texts: [ByteArray; TEXTS.len()],
     counts: bool,
     value: f64,
+    /// The interval of a quantile within the trial.
+    interval: Option<Interval>,
+}
+
+impl Row {
+    /// The ends of the interval.
+    fn ends(&self) -> [Option<f64>; 2] {
+        [
+            self.interval.map(|interval| interval.low),
+            self.interval.map(|interval| interval.high),
+        ]
+    }
 }
 
 /// Names of the text columns in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
-const TEXTS: [&str; 21] = [
+const TEXTS: [&str; 22] = [
     "results",
     "plan",
     "plan_sha256",
@@ -51,6 +67,7 @@ const TEXTS: [&str; 21] = [
     "source",
     "better",
     "model",
+    "unsupported",
 ];
 /// Number of run columns, which the CSV of a single run leaves out.
 const OF_RUN: usize = 7;
@@ -66,15 +83,41 @@ fn rows(results: &ResultsDir) -> Result<(Vec<Row>, Vec<ResultsError>), ResultsEr
     let mut unreadable = Vec::new();
     for trial in results.trials() {
         match trial {
-            Ok(trial) => rows.extend(rows_of(results, machines.of(trial.block), &trial)),
+            Ok(trial) => {
+                let quantiles = quantiles_of(results, &trial).unwrap_or_else(|error| {
+                    unreadable.push(error);
+                    Vec::new()
+                });
+                let machine = machines.of(trial.block);
+                rows.extend(rows_of(results, machine, &trial, &quantiles));
+            }
             Err(error) => unreadable.push(error),
         }
     }
     Ok((rows, unreadable))
 }
 
-/// The rows of one trial and its machine.
-pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &Trial) -> Vec<Row> {
+/// The quantiles of a trial, from its histograms; none are read where the trial has no quantile.
+pub(crate) fn quantiles_of(
+    results: &ResultsDir,
+    trial: &Trial,
+) -> Result<Vec<TrialQuantile>, ResultsError> {
+    let mut names = trial.metrics.keys();
+    if !names.any(|name| metric::quantile(name).is_some()) {
+        return Ok(Vec::new());
+    }
+    let mut found = trial_quantiles(trial, &results.histograms(trial.index)?);
+    found.retain(|one| one.guest == TARGET && one.level.is_none());
+    Ok(found)
+}
+
+/// The rows of one trial, with its machine and quantiles.
+pub(crate) fn rows_of(
+    results: &ResultsDir,
+    machine: Option<&Machine>,
+    trial: &Trial,
+    quantiles: &[TrialQuantile],
+) -> Vec<Row> {
     let (outcome, reason) = match &trial.outcome {
         TrialOutcome::Complete => ("complete", ""),
         TrialOutcome::Failed(reason) => ("failed", reason.as_str()),
@@ -108,7 +151,7 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
         text(&trial.suspect.join("; ")),
         text(&trial.disturbed.join("; ")),
     ];
-    let row = |of_metric: [&str; 5], value: f64| {
+    let row = |of_metric: [&str; 6], value: f64, interval: Option<Interval>| {
         let mut metric = of_metric.into_iter().map(text);
         Row {
             trial: trial.index.into(),
@@ -120,10 +163,11 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
             }),
             counts: outcome == "complete" && trial.suspect.is_empty(),
             value,
+            interval,
         }
     };
     if trial.metrics.is_empty() {
-        return vec![row([""; 5], f64::NAN)];
+        return vec![row([""; 6], f64::NAN, None)];
     }
     let power_model = trial.environment.get(power_model::MODEL);
     let power_name = trial.environment.get(power_model::NAME);
@@ -140,14 +184,17 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
             Better::Neither => "neither",
         };
         let Quantity { value, unit } = metric.quantity;
+        let quantile = quantiles.iter().find(|one| one.metric == *name);
+        let unsupported = quantile.and_then(TrialQuantile::unsupported);
         let of = [
             name,
             &unit.to_string(),
             &metric.source.to_string(),
             better,
             model,
+            &unsupported.map_or_else(String::new, |why| why.to_string()),
         ];
-        row(of, value)
+        row(of, value, quantile.and_then(|one| one.interval))
     });
     metrics.collect()
 }
@@ -159,24 +206,25 @@ pub(crate) fn rows_of(results: &ResultsDir, machine: Option<&Machine>, trial: &T
 pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
     let (rows, unreadable) = rows(results).map_err(io::Error::other)?;
     let names: Vec<&str> = TEXTS.into_iter().skip(OF_RUN).collect();
-    writeln!(into, "trial,block,{},counts,value", names.join(","))?;
+    writeln!(into, "trial,block,{},counts,value,low,high", names.join(","))?;
     for row in rows {
         let texts = row.texts.iter().skip(OF_RUN);
         let texts: Vec<String> = texts
             .map(|text| field(&String::from_utf8_lossy(text.data())))
             .collect();
-        let value = if row.value.is_finite() {
-            row.value.to_string()
-        } else {
-            String::new()
+        let number = |value: Option<f64>| {
+            let finite = value.filter(|value| value.is_finite());
+            finite.map_or_else(String::new, |value| value.to_string())
         };
+        let [low, high] = row.ends().map(number);
         writeln!(
             into,
-            "{},{},{},{},{value}",
+            "{},{},{},{},{},{low},{high}",
             row.trial,
             row.block,
             texts.join(","),
-            row.counts
+            row.counts,
+            number(Some(row.value))
         )?;
     }
     into.flush()?;
@@ -220,7 +268,7 @@ impl Dataset {
             .map(|name| format!("required binary {name} (UTF8); "))
             .collect();
         let schema = format!(
-            "message trials {{ required int64 trial; required int64 block; {texts}required boolean counts; required double value; }}"
+            "message trials {{ required int64 trial; required int64 block; {texts}required boolean counts; required double value; required double low; required double high; }}"
         );
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
@@ -287,6 +335,11 @@ impl Dataset {
         write_column::<BoolType>(&mut group, &counts)?;
         let values: Vec<f64> = rows.iter().map(|row| row.value).collect();
         write_column::<DoubleType>(&mut group, &values)?;
+        for end in 0..2 {
+            let ends = rows.iter().map(|row| row.ends().get(end).copied().flatten());
+            let ends: Vec<f64> = ends.map(|end| end.unwrap_or(f64::NAN)).collect();
+            write_column::<DoubleType>(&mut group, &ends)?;
+        }
         group.close()?;
         Ok(())
     }
@@ -329,13 +382,4 @@ pub fn csv_samples(results: &ResultsDir, into: &mut impl Write) -> io::Result<Ve
     }
     into.flush()?;
     Ok(unreadable)
-}
-
-/// A CSV field, quoted where necessary.
-pub fn field(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }

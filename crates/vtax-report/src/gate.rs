@@ -1,115 +1,18 @@
-//! Gates: limits for the change of a metric between two runs, which a pipeline fails on.
+//! Gates: limits for the change of a metric between two runs, or for a tax of one run, which a pipeline fails on.
 
-use crate::analysis::Comparison;
-use crate::compare::{ComparedRun, RunComparison};
+use crate::analysis::{Analysis, Comparison};
+use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
+pub use crate::limit::{Gate, GateError, Of, PlannedGate};
 use crate::stats::{Verdict, pairs_to_show};
-use crate::terminal::clean;
+use crate::text::clean;
 use serde::Serialize;
+use std::cell::LazyCell;
 use std::fmt;
-use std::str::FromStr;
 
-/// The accepted forms of a gate, for error messages.
-const FORMS: &str =
-    "write `METRIC > +5%` or `METRIC < -5%`, for one treatment `METRIC of TREATMENT > +5%`";
 /// Least similarity (Jaro–Winkler) of a name that an error suggests.
 const SIMILAR: f64 = 0.7;
 /// Most names that an error suggests.
 const SUGGESTED: usize = 3;
-
-/// A limit for the ratio of a run to the base run in one metric.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Gate {
-    /// The text that it was read from.
-    text: String,
-    metric: String,
-    /// Label of the treatment; `None` for every treatment with the metric.
-    treatment: Option<String>,
-    /// Whether a ratio above the limit misses the gate; otherwise one below.
-    is_upper: bool,
-    /// The limit as a ratio, 1.05 for +5 %.
-    limit: f64,
-}
-
-/// The reason why a gate cannot be read or does not fit the compared runs.
-#[derive(Debug, thiserror::Error)]
-pub enum GateError {
-    /// The text is not a gate.
-    #[error("gate `{text}`, column {column}: {problem}; {FORMS}")]
-    Text {
-        /// The gate.
-        text: String,
-        /// The column of the problem, from 1.
-        column: usize,
-        /// The problem.
-        problem: &'static str,
-    },
-    /// No comparison of a run has the metric or the treatment.
-    #[error("gate `{gate}`: {run} and the base run share no {kind} `{name}`{remedy}")]
-    Unknown {
-        /// The gate.
-        gate: String,
-        /// The compared run.
-        run: String,
-        /// `metric` or `treatment`.
-        kind: &'static str,
-        /// The name in the gate.
-        name: String,
-        /// The nearest names, after a semicolon; empty where nothing is compared.
-        remedy: String,
-    },
-}
-
-impl FromStr for Gate {
-    type Err = GateError;
-
-    fn from_str(text: &str) -> Result<Self, GateError> {
-        let wrong = |byte: usize, problem| GateError::Text {
-            text: clean(text),
-            column: text.get(..byte).map_or(0, |before| before.chars().count()) + 1,
-            problem,
-        };
-        let sign = text
-            .rfind(['<', '>'])
-            .ok_or_else(|| wrong(text.len(), "no `>` or `<`"))?;
-        let (subject, rest) = text.split_at(sign);
-        let is_upper = rest.starts_with('>');
-        let number = rest.get(1..).unwrap_or_default();
-        let start = sign + 1 + (number.len() - number.trim_start().len());
-        let number = number
-            .trim()
-            .strip_suffix('%')
-            .ok_or_else(|| wrong(text.len(), "the limit does not end with `%`"))?;
-        let percent: f64 = number
-            .trim()
-            .parse()
-            .map_err(|_| wrong(start, "the limit is not a number"))?;
-        if !percent.is_finite() || percent <= -100.0 {
-            return Err(wrong(start, "the limit is not a finite number above -100"));
-        }
-        let named = subject.trim();
-        let (metric, treatment) = match named.split_once(" of ") {
-            Some((metric, treatment)) => (metric.trim(), Some(treatment.trim())),
-            None => (named, None),
-        };
-        if metric.is_empty() {
-            return Err(wrong(0, "the metric is missing"));
-        }
-        if let Some(space) = metric.find(char::is_whitespace) {
-            let before = subject.len() - subject.trim_start().len();
-            return Err(wrong(before + space, "a metric is one word"));
-        }
-        if treatment.is_some_and(str::is_empty) {
-            return Err(wrong(sign, "the treatment is missing"));
-        }
-        Ok(Self {
-            text: clean(text.trim()),
-            metric: metric.to_owned(),
-            treatment: treatment.map(str::to_owned),
-            is_upper,
-            limit: 1.0 + percent / 100.0,
-        })
-    }
-}
 
 /// The outcome of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -138,8 +41,10 @@ impl fmt::Display for GateOutcome {
 pub struct JudgedGate {
     /// The gate's text.
     pub gate: String,
-    /// The compared run.
+    /// The run.
     pub run: String,
+    /// The letter of the run in the table, where several runs are compared with the base run.
+    pub letter: Option<char>,
     /// Label of the treatment.
     pub treatment: String,
     /// The outcome.
@@ -152,19 +57,89 @@ impl fmt::Display for JudgedGate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { gate, outcome, .. } = self;
         let (treatment, reason) = (clean(&self.treatment), clean(&self.reason));
-        write!(f, "{outcome:<9}  {gate}  {treatment}: {reason}")
+        let run = self
+            .letter
+            .map_or_else(String::new, |letter| format!("{letter}  "));
+        write!(f, "{outcome:<9}  {run}{gate}  {treatment}: {reason}")
     }
 }
 
-/// Judges each gate for each run, and for each treatment unless the gate names one.
+/// Judges gates for each of the other runs, and for each treatment unless a gate names one. `of` are the values of the
+/// runs.
 ///
 /// # Errors
-/// When a run shares no metric or no treatment of that name with the base run.
-pub fn judge(gates: &[Gate], comparison: &RunComparison) -> Result<Vec<JudgedGate>, GateError> {
+/// When a run has no metric or no treatment of that name, or shares none with the base run.
+pub fn judge(
+    gates: &[Gate],
+    of: Of,
+    first: &Analysis,
+    others: &[&Analysis],
+) -> Result<Vec<JudgedGate>, GateError> {
+    let gates: Vec<PlannedGate> = (gates.iter().cloned())
+        .map(|gate| PlannedGate { gate, of })
+        .collect();
+    judge_each(first, others, |_| Ok(&gates))
+}
+
+/// As [`judge`], for each run by the gates of its own plan.
+///
+/// # Errors
+/// As [`judge`], and when the plan of a run cannot be read.
+pub fn judge_by_plans(
+    first: &Analysis,
+    others: &[&Analysis],
+) -> Result<Vec<JudgedGate>, GateError> {
+    judge_each(first, others, |run| planned(run))
+}
+
+/// Judges the gates of a run's plan that limit the taxes of one run.
+///
+/// # Errors
+/// As [`judge_by_plans`].
+pub fn judge_run(run: &Analysis) -> Result<Vec<JudgedGate>, GateError> {
+    let alone = ComparedRun::alone(run);
+    let gates = planned(run)?.iter().map(|planned| &planned.gate);
     let mut judged = Vec::new();
-    for run in &comparison.others {
-        for gate in gates {
-            judged.extend(gate.judge(run)?);
+    for gate in gates.filter(|gate| gate.is_of_one_run) {
+        judged.extend(gate.judge(&alone)?);
+    }
+    Ok(judged)
+}
+
+/// The gates of a run's plan.
+fn planned(run: &Analysis) -> Result<&[PlannedGate], GateError> {
+    run.plan.gates().map_err(|cause| GateError::Plan {
+        run: clean(&named(run)),
+        cause: clean(cause),
+    })
+}
+
+fn judge_each<'a>(
+    first: &'a Analysis,
+    others: &[&'a Analysis],
+    gates_of: impl Fn(&'a Analysis) -> Result<&'a [PlannedGate], GateError>,
+) -> Result<Vec<JudgedGate>, GateError> {
+    let compared: [LazyCell<RunComparison, _>; 2] =
+        [Of::Tax, Of::Cost].map(|of| LazyCell::new(move || compare_of(of, first, others)));
+    let [taxes, costs] = &compared;
+    let mut judged = Vec::new();
+    for (at, (letter, run)) in ('B'..).zip(others).enumerate() {
+        for planned in gates_of(run)? {
+            let gate = &planned.gate;
+            let own = match (gate.is_of_one_run, planned.of) {
+                (true, _) => gate.judge(&ComparedRun::alone(run))?,
+                (false, of) => {
+                    let compared = if of == Of::Tax { taxes } else { costs };
+                    let run = compared.others.get(at);
+                    run.map(|run| gate.judge(run))
+                        .transpose()?
+                        .unwrap_or_default()
+                }
+            };
+            judged.extend(own.into_iter().map(|one| JudgedGate {
+                letter: (others.len() > 1).then_some(letter),
+                ..one
+            }));
         }
     }
     Ok(judged)
@@ -181,32 +156,41 @@ impl Gate {
         let judged = |treatment: &str, (outcome, reason): (GateOutcome, String)| JudgedGate {
             gate: self.text.clone(),
             run: run.run.clone(),
+            letter: None,
             treatment: treatment.to_owned(),
             outcome,
             reason,
         };
-        let rows = run.comparisons.iter();
-        if let Some(name) = &self.treatment
-            && !rows.clone().any(|row| row.treatment == *name)
+        let rows = || {
+            let all = run.comparisons.iter();
+            all.filter(|row| self.applies_to(&row.treatment, &row.platform))
+        };
+        if let Some(name) = &self.subject
+            && rows().next().is_none()
         {
-            let labels = rows.map(|row| row.treatment.as_str());
+            let labels = run.comparisons.iter().map(|row| row.treatment.as_str());
             return Err(self.unknown(run, "treatment", name, labels));
         }
-        let wanted = |row: &&Comparison| {
-            row.metric == self.metric
-                && self
-                    .treatment
-                    .as_ref()
-                    .is_none_or(|name| *name == row.treatment)
-        };
-        let mut all: Vec<JudgedGate> = (rows.clone().filter(wanted))
+        for row in rows().filter(|row| row.metric == self.metric) {
+            let keys = run.differing_keys_of(&row.workload);
+            if !keys.is_empty() {
+                return Err(GateError::OtherWorkload {
+                    gate: self.text.clone(),
+                    run: clean(&run.run),
+                    workload: clean(&row.workload),
+                    keys: clean(&few(&keys)),
+                });
+            }
+        }
+        let mut all: Vec<JudgedGate> = rows()
+            .filter(|row| row.metric == self.metric)
             .map(|row| judged(&row.treatment, self.judge_row(row)))
             .collect();
         if all.is_empty() {
-            let names = rows.map(|row| row.metric.as_str());
+            let names = rows().map(|row| row.metric.as_str());
             return Err(self.unknown(run, "metric", &self.metric, names));
         }
-        if self.treatment.is_none() {
+        if self.subject.is_none() {
             let missing = [
                 (&run.only_first, "only the base run has this treatment"),
                 (&run.only_here, "the base run lacks this treatment"),
@@ -227,6 +211,10 @@ impl Gate {
         let (low, high) = match (row.verdict, row.interval()) {
             (Verdict::Suspect, _) => {
                 return undecided(&format!("{shown}, but the trials are suspect"));
+            }
+            (Verdict::Unsupported, _) => {
+                let why = row.unsupported.map(|why| why.to_string());
+                return undecided(&format!("{shown}, but {}", why.unwrap_or_default()));
             }
             _ if row.certainty.is_exact() => (ratio, ratio),
             (verdict, Some(interval)) if verdict != Verdict::TooFewTrials => {
@@ -285,9 +273,13 @@ impl Gate {
                 nearest(name, known).map_or_else(String::new, |names| format!("; nearest: {names}"))
             }
         };
+        let run = clean(&run.run);
         GateError::Unknown {
             gate: self.text.clone(),
-            run: clean(&run.run),
+            runs: match self.is_of_one_run {
+                true => format!("the taxes of {run} have"),
+                false => format!("{run} and the base run share"),
+            },
             kind,
             name: clean(name),
             remedy,

@@ -10,7 +10,8 @@ use crate::stats::{
     Interval, LONGEST_SERIES, Verdict, benjamini_hochberg, changepoints, exact_verdict, seed_of,
     unpaired_tax,
 };
-use crate::terminal::{clean, cut, pad};
+pub use crate::limit::Of;
+use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,16 +23,6 @@ const ALPHA: f64 = 0.05;
 const FACTS: usize = 4;
 /// Characters of a fact's value, such as a digest.
 const FACT: usize = 24;
-
-/// What a series is made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Of {
-    /// The ratio of a treatment to its baseline.
-    Tax,
-    /// The treatment's own mean.
-    Cost,
-}
 
 /// The runs of a plan over time.
 #[derive(Debug, Clone, Serialize)]
@@ -78,6 +69,8 @@ pub struct Series {
     pub better: Better,
     /// The worst flag of its values.
     pub source: Source,
+    /// Whether a model computed any of its values, regardless of `source`.
+    pub modelled: bool,
     /// Whether all values are exact: each difference between two of them is a change.
     pub exact: bool,
     /// A value of each run that has one.
@@ -204,6 +197,7 @@ impl Series {
             unit: None,
             better: row.better,
             source: row.source,
+            modelled: row.modelled,
             exact: row.certainty.is_exact(),
             points: vec![Point {
                 run,
@@ -225,6 +219,7 @@ impl Series {
             unit: Some(metric.unit),
             better: metric.better,
             source: metric.source,
+            modelled: metric.modelled,
             exact: metric.certainty.is_exact(),
             points: vec![Point {
                 run,
@@ -242,6 +237,7 @@ impl Series {
         }
         self.exact &= other.exact;
         self.source = self.source.combine(other.source);
+        self.modelled |= other.modelled;
         self.points.extend(other.points);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! [`results`] defines the directory's format and is the only module with its layout; [`stats`] are pure functions;
 //! [`analysis`] turns trials into estimates, comparisons and sentences; [`terminal`], [`html`], [`compare`] and
-//! [`export`] render them; [`gate`] judges comparisons, [`pipeline`] writes them for pipelines; [`survey`] reads the results of a whole fleet, [`history`] those of one plan over time.
+//! [`export`] render them; [`gate`] judges comparisons, [`pipeline`] writes them for pipelines;
+//! [`survey`] reads the results of a whole fleet, [`history`] those of one plan over time.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -13,6 +14,7 @@ pub mod figures;
 pub mod gate;
 pub mod history;
 pub mod html;
+mod limit;
 pub mod numbers;
 pub mod pipeline;
 pub mod platforms;
@@ -20,3 +22,4 @@ pub mod results;
 pub mod stats;
 pub mod survey;
 pub mod terminal;
+pub mod text;

@@ -2,13 +2,13 @@
 
 use crate::analysis::Comparison;
 use crate::compare::RunComparison;
-use crate::export::field;
 use crate::gate::JudgedGate;
 use crate::stats::Verdict;
-use crate::terminal::clean;
+use crate::text::clean;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
+use vtax_core::csv::field;
 
 /// A comparison of runs and its gates.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -102,7 +102,7 @@ impl Gated<'_> {
 
 /// One row for each comparison (RFC 4180), after the name of its run. Numbers that do not exist are empty.
 pub fn csv<'a>(rows: impl Iterator<Item = (&'a str, &'a Comparison)>) -> String {
-    let mut text = "run,treatment,baseline,workload,platform,metric,better,source,headline,ratio,low,high,confidence,\
+    let mut text = "run,treatment,baseline,workload,platform,metric,better,source,modelled,headline,ratio,low,high,confidence,\
                     n,paired,p,adjusted_p,certainty,verdict,note\n"
         .to_owned();
     let number = |value: Option<f64>| {
@@ -126,6 +126,7 @@ pub fn csv<'a>(rows: impl Iterator<Item = (&'a str, &'a Comparison)>) -> String 
             &row.metric,
             &word(serde_json::to_value(row.better).ok()),
             &row.source.to_string(),
+            &row.modelled.to_string(),
             &row.headline.to_string(),
             &number(row.ratio),
             &number(interval.map(|interval| interval.low)),

@@ -4,14 +4,15 @@
 //! Each machine counts once, however many runs it has; a machine is one boot of it, as within a run. Nothing is
 //! averaged over machines of different kinds or over different plans.
 
-use crate::export::{Dataset, Row, rows_of};
+use crate::analysis::TrialQuantile;
+use crate::export::{Dataset, Row, quantiles_of, rows_of};
 use crate::numbers::{Shown, percent, plain, ratio};
 use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
 use crate::stats::{
     Description, Groups, Interval, Moments, NoTax, Tax, Verdict, benjamini_hochberg, describe,
     exact_ratio, tax_over, verdict,
 };
-use crate::terminal::{clean, cut, pad};
+use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -91,6 +92,8 @@ pub struct About {
     pub headline: bool,
     /// The worst source of any value.
     pub source: Source,
+    /// Whether a model computed any value, regardless of `source`.
+    pub modelled: bool,
 }
 
 /// A ratio over machines.
@@ -261,9 +264,14 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
             }
         };
         digest.trials += 1;
+        let quantiles = quantiles_of(&results, &trial).unwrap_or_else(|cause| {
+            digest.causes.push(cause);
+            Vec::new()
+        });
         if wants_rows {
             let machine = machines.of(trial.block);
-            digest.rows.extend(rows_of(&results, machine, &trial));
+            let rows = rows_of(&results, machine, &trial, &quantiles);
+            digest.rows.extend(rows);
         }
         let table = machines.blocks.get(&trial.block);
         if let Some(table) = table
@@ -271,7 +279,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
             .filter(|_| counts(&trial))
         {
             digest.counted += 1;
-            enter(table, trial);
+            enter(table, trial, &quantiles);
         }
     }
     digest.parts = machines
@@ -286,10 +294,19 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
     Ok(digest)
 }
 
-/// Treatment → metric → description, and value by block.
-type Table = BTreeMap<String, BTreeMap<String, (About, BTreeMap<u32, f64>)>>;
+/// Treatment → metric → its values.
+type Table = BTreeMap<String, BTreeMap<String, Entered>>;
 
-fn enter(table: &mut Table, trial: Trial) {
+/// One metric of one treatment on one machine.
+struct Entered {
+    about: About,
+    /// Value by block.
+    blocks: BTreeMap<u32, f64>,
+    /// Whether the requests of some trial are too few for the quantile.
+    is_unsupported: bool,
+}
+
+fn enter(table: &mut Table, trial: Trial, quantiles: &[TrialQuantile]) {
     let metrics = table.entry(trial.treatment.label).or_default();
     for (name, metric) in trial.metrics {
         let about = About {
@@ -297,13 +314,20 @@ fn enter(table: &mut Table, trial: Trial) {
             better: metric.better,
             headline: metric.headline,
             source: metric.source,
+            modelled: metric.is_modelled(),
         };
-        let (known, blocks) = metrics
-            .entry(name)
-            .or_insert_with(|| (about, BTreeMap::new()));
-        known.source = known.source.max(metric.source);
-        if known.unit == metric.quantity.unit && metric.quantity.value.is_finite() {
-            blocks.insert(trial.block, metric.quantity.value);
+        let mut quantiles = quantiles.iter().filter(|one| one.metric == name);
+        let is_unsupported = quantiles.any(|one| one.unsupported().is_some());
+        let known = metrics.entry(name).or_insert_with(|| Entered {
+            about,
+            blocks: BTreeMap::new(),
+            is_unsupported: false,
+        });
+        known.is_unsupported |= is_unsupported;
+        known.about.source = known.about.source.max(metric.source);
+        known.about.modelled |= metric.is_modelled();
+        if known.about.unit == metric.quantity.unit && metric.quantity.value.is_finite() {
+            known.blocks.insert(trial.block, metric.quantity.value);
         }
     }
 }
@@ -315,14 +339,18 @@ fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
             .baseline
             .as_ref()
             .and_then(|label| table.get(label));
-        for (name, (about, blocks)) in table.get(&treatment.label).into_iter().flatten() {
+        for (name, entered) in table.get(&treatment.label).into_iter().flatten() {
             let others = baseline.and_then(|metrics| metrics.get(name));
-            let ratios: Result<Vec<f64>, NoTax> = blocks
-                .iter()
-                .filter_map(|(block, value)| Some((*value, *others?.1.get(block)?)))
-                .map(|(value, other)| exact_ratio(value, other).map(f64::ln))
+            let is_unsupported =
+                entered.is_unsupported || others.is_some_and(|others| others.is_unsupported);
+            let ratios: Result<Vec<f64>, NoTax> = (entered.blocks.iter())
+                .filter_map(|(block, value)| Some((*value, *others?.blocks.get(block)?)))
+                .map(|(value, other)| match is_unsupported {
+                    true => Err(NoTax::TooFewRequests),
+                    false => exact_ratio(value, other).map(f64::ln),
+                })
                 .collect();
-            let all: Vec<f64> = blocks.values().copied().collect();
+            let all: Vec<f64> = entered.blocks.values().copied().collect();
             let own = Own {
                 values: Moments::of(&all),
                 refused: ratios.as_ref().err().copied(),
@@ -331,7 +359,7 @@ fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
             values.push(Value {
                 treatment: treatment.label.clone(),
                 metric: name.clone(),
-                about: *about,
+                about: entered.about,
                 own,
             });
         }
@@ -418,6 +446,7 @@ impl Gathered {
                 // this mean.
                 if over.about.unit == value.about.unit {
                     over.about.source = over.about.source.max(value.about.source);
+                    over.about.modelled |= value.about.modelled;
                     over.add(machine, value.own);
                 }
             }

@@ -7,6 +7,7 @@ use crate::analysis::{
 };
 use crate::numbers::{Shown, common_scale, scaled};
 use crate::stats::Verdict;
+use crate::text::{clean, columns, cut, pad};
 use std::collections::{BTreeSet, HashMap};
 use vtax_core::{Source, counted, metric};
 
@@ -19,6 +20,9 @@ pub fn table(analysis: &Analysis, width: usize, color: bool) -> String {
     };
     page.heading(analysis);
     page.provisional(analysis);
+    for sentence in &analysis.installations {
+        page.paragraph(YELLOW, "", sentence);
+    }
     page.findings(analysis);
     // Without counted trials the numbers would mislead; the reasons and the remedy follow below.
     if analysis.advice.is_none() {
@@ -398,32 +402,5 @@ impl Flag {
                 "E = emulated and modelled: computed by a model from counters of an emulated guest"
             }
         }
-    }
-}
-
-/// Text without control characters, so that no label can send terminal escapes.
-pub(crate) fn clean(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
-}
-
-/// Display width of a text; the alphabets of tables have one column per character.
-fn columns(text: &str) -> usize {
-    text.chars().count()
-}
-
-pub(crate) fn pad(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
-}
-
-pub(crate) fn cut(text: &str, width: usize) -> String {
-    if columns(text) <= width {
-        text.to_owned()
-    } else {
-        text.chars()
-            .take(width.saturating_sub(1))
-            .chain(['…'])
-            .collect()
     }
 }

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use vtax_core::csv::field;
 use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_observe::ObserveError;
 use vtax_observe::charge::{EnergyUse, Ledger, Modelled, Stage, Stages};
@@ -290,14 +291,14 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
             writeln!(
                 out,
                 "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{},{},{}",
-                quoted(guest),
-                quoted(uuid),
+                field(guest),
+                field(uuid),
                 or_empty(*number),
                 or_empty(*energy_joules),
                 or_empty(*energy_source),
                 or_empty(*interval_energy_joules),
                 or_empty(*cpu_error_seconds),
-                quoted(energy_model.as_deref().unwrap_or_default()),
+                field(energy_model.as_deref().unwrap_or_default()),
             )
         }
     }
@@ -305,14 +306,6 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
 
 fn or_empty(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 /// Options of `vtax charge`.

@@ -99,6 +99,8 @@ function starter(place) {
       h("p", { class: "expected" }, `${counted(plan.treatments.length, "treatment")}, ${plan.may_stop_earlier ? "at most " : ""}${counted(trials, plan.at_least ? "climb" : "trial")}, ${least}about ${span(plan.expected_seconds)}${plan.at_least ? " and the time that guests take to be made" : ""}`),
       ...(plan.commands.length === 0 ? [] : [h("p", null, "It runs these commands as the user of this server:"),
         h("ul", { class: "commands" }, plan.commands.map((one) => h("li", null, h("code", null, one))))]),
+      ...(plan.gates.length === 0 ? [] : [h("p", null, "It has these gates:"),
+        h("ul", { class: "commands" }, plan.gates.map((one) => h("li", null, h("code", null, one))))]),
       h("details", { class: "remarks" }, h("summary", null, "The schedule, block by block"),
         h("ol", { class: "schedule" }, shown.map(([, trials]) => h("li", null, trials.join(" → ")))),
         blocks.size > shown.length || trials > plan.schedule.length ? h("p", { class: "detail" }, "and so on") : null),

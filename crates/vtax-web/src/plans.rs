@@ -66,6 +66,9 @@ pub struct PlanSummary {
     /// The commands that the plan itself runs, each with its workload and key.
     #[serde(default)]
     pub commands: Vec<String>,
+    /// Its gates.
+    #[serde(default)]
+    pub gates: Vec<String>,
     /// Its trials in their scheduled order.
     pub schedule: Vec<Scheduled>,
     /// An estimate of the time for all trials, in seconds.
@@ -241,6 +244,7 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
             kind: Kind::Density,
             treatments: labels.collect(),
             commands: Vec::new(),
+            gates: Vec::new(),
             schedule: schedule(
                 plan.variants.len(),
                 plan.repetitions,
@@ -265,6 +269,7 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
         kind: Kind::Run,
         treatments: all.iter().map(|one| one.record.label.clone()).collect(),
         commands: plan.commands(),
+        gates: plan.gates.iter().map(ToString::to_string).collect(),
         schedule: schedule(all.len(), plan.repetitions, plan.order, plan.seed),
         expected_seconds: plan.expected_time(&all, &catalogue).as_secs_f64(),
         at_least: false,
@@ -304,6 +309,18 @@ mod tests {
                 .commands
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn a_plan_s_gates_are_shown_with_what_they_limit() {
+        let gates = "[[platform]]\nkind = \"container\"\n[[gate]]\nmetric = \"cpu.per_work\"\nlimit = \"> 2x\"\n\
+                     [[gate]]\nmetric = \"cpu.host\"\nlimit = \"> +5%\"\nof = \"cost\"\nplatform = \"native\"\n";
+        let checked = check(&format!("{SOUND}{gates}"), false, &Place::Local).unwrap();
+        let expected = [
+            "cpu.per_work > 2x (tax of the run)",
+            "cpu.host of native > +5% (change of the cost from a base run)",
+        ];
+        assert_eq!(checked.gates, expected);
     }
 
     #[test]

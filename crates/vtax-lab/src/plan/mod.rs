@@ -5,6 +5,7 @@
 
 mod catalogue;
 mod diagnostic;
+pub mod new;
 mod profile;
 pub mod read;
 mod schedule;
@@ -12,6 +13,7 @@ mod study;
 #[cfg(test)]
 mod tests;
 mod treatments;
+pub mod write;
 
 pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
@@ -26,6 +28,7 @@ use vtax_host::cell::OuterNetwork;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::command::KIND;
 use vtax_report::analysis::charge;
+use vtax_report::gate::PlannedGate;
 
 /// A validated plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,6 +73,8 @@ pub struct Plan {
     pub again: f64,
     /// The places of actors on other hosts.
     pub places: Places,
+    /// The limits that its runs are judged by.
+    pub gates: Vec<PlannedGate>,
     /// True after [`Plan::quick`].
     pub is_quick: bool,
     quick: Quick,

@@ -5,10 +5,12 @@ pub mod charge;
 mod checks;
 mod comparison;
 mod comparisons;
+mod installations;
 mod knees;
 mod machines;
 mod model;
 mod noise;
+mod quantiles;
 mod scenario;
 mod summaries;
 mod timeline;
@@ -22,6 +24,8 @@ use comparisons::{blocks, compare_with_baselines, places};
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
+pub(crate) use quantiles::of_trial as trial_quantiles;
+pub use quantiles::{TrialQuantile, Within};
 pub use model::{
     Analysis, AttemptRow, LevelVariance, MetricVariance, Observation, RateSeries, Sentence,
     TrialRow, WIDTH,
@@ -37,7 +41,7 @@ pub use variance::{not_separable, separable};
 
 use crate::platforms;
 use crate::results::{
-    Better, HistogramRecord, Metric, ResultsDir, ResultsError, Samples, Treatment, Trial,
+    Better, HistogramRecord, Metric, ResultsDir, ResultsError, RunPlan, Samples, Treatment, Trial,
     TrialOutcome, is_difference, together,
 };
 use crate::stats::{
@@ -45,7 +49,7 @@ use crate::stats::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use vtax_core::owner::Owner;
+use vtax_core::owner::{Owner, TARGET};
 use vtax_core::{Base, Nanoseconds, SeriesKind, Unit, counter};
 
 /// Series with a steadiness class: metric of the target, name, and direction. Network counters are the host's, which
@@ -88,7 +92,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let factors = varied_factors(&treatments);
     let rows: Vec<TrialRow> = trials
         .iter()
-        .map(|read| row(&read.trial, &read.samples))
+        .map(row)
         .collect();
     let went = Counts::of(trials.iter().map(|read| &read.trial));
     let provisional = lacks_trustworthy_trials(&trials);
@@ -149,10 +153,11 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     }
     let compared = comparisons.iter().map(|one| (one, pairs_of(one)));
     let compared: Vec<(&Comparison, checks::Pairs)> = compared.collect();
-    let checks = match provisional {
+    let mut checks = match provisional {
         true => Vec::new(),
         false => checks::lines(&summaries, &compared, &places(&block_of)),
     };
+    checks.extend(quantiles::line(&summaries));
     let variance = match provisional {
         true => Vec::new(),
         false => variance::by_level(&summaries, &rows, &fleet, &comparisons),
@@ -164,6 +169,16 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .filter(|metric| metric.headline)
         .map(|metric| metric.source)
         .max();
+    // Directories of old versions may lack the facts.
+    let host = first.host().unwrap_or_default();
+    let installed: Vec<installations::Installed<'_>> = summaries
+        .iter()
+        .map(|summary| installations::Installed {
+            treatment: &summary.treatment,
+            environment: &summary.environment,
+        })
+        .collect();
+    let installations = installations::sentences(&installed, &host);
     let mut analysis = Analysis {
         path: first.path().to_owned(),
         name: run.name.clone(),
@@ -173,6 +188,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         started: run.started.clone(),
         seed: run.seed,
         plan_sha256: run.plan_sha256.clone(),
+        plan: RunPlan::of(first),
         minimum_effect: run.minimum_effect,
         source,
         counts: Counts {
@@ -183,6 +199,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         },
         provisional,
         advice,
+        installations,
         sentences: Vec::new(),
         workloads,
         factors,
@@ -393,7 +410,8 @@ fn observation(trials: &[Read]) -> Observation {
     }
 }
 
-fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
+fn row(read: &Read) -> TrialRow {
+    let (trial, samples) = (&read.trial, &read.samples);
     let mut series = Vec::new();
     let mut steady = BTreeMap::new();
     for (metric, name, better) in STEADY_SERIES {
@@ -448,6 +466,7 @@ fn row(trial: &Trial, samples: &[Samples]) -> TrialRow {
         phases: phases(trial),
         observation_cores: observation_cores(trial),
         steady,
+        quantiles: quantiles::of_trial(trial, &read.histograms),
         series,
     }
 }
@@ -467,6 +486,18 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
     let mut metrics = metric_summaries(&[&treatment.label], &found, Certainty::of(&counted));
     let objective = scenario::objective(&counted);
     knees::widen(&mut metrics, objective.as_ref());
+    let (mut levels, mut actors) = (
+        scenario::levels(treatment, &counted),
+        scenario::actors(treatment, &counted),
+    );
+    let rows: Vec<&TrialRow> = own.iter().map(|(_, row)| *row).collect();
+    quantiles::attach(&mut metrics, &rows, TARGET, None);
+    for level in &mut levels {
+        quantiles::attach(&mut level.metrics, &rows, TARGET, Some(&level.name));
+    }
+    for actor in &mut actors {
+        quantiles::attach(&mut actor.metrics, &rows, &actor.name, None);
+    }
     let mut steady: BTreeMap<String, SteadyState> = BTreeMap::new();
     let rows = own.iter().map(|(_, row)| row);
     for row in rows.filter(|row| row.failed.is_none() && row.suspect.is_empty()) {
@@ -503,9 +534,9 @@ fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -
             .into_iter()
             .filter_map(|(phase, values)| Some((phase, stats::mean(&values)?)))
             .collect(),
-        levels: scenario::levels(treatment, &counted),
+        levels,
         objective,
-        actors: scenario::actors(treatment, &counted),
+        actors,
         distributions: scenario::distributions(&read),
         timeline: read.iter().find_map(|read| read.timeline.clone()),
     }
@@ -572,5 +603,6 @@ fn metric_summary(
             .iter()
             .map(|(index, metric)| (*index, metric.quantity.value))
             .collect(),
+        within: None,
     })
 }

@@ -1,8 +1,8 @@
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
-use super::{Comparison, Counts, Fleet, TreatmentSummary, by_key, by_label};
+use super::{Comparison, Counts, Fleet, TreatmentSummary, by_key, by_label, TrialQuantile};
 use crate::numbers::percent;
-use crate::results::power_model;
+use crate::results::{RunPlan, power_model};
 use crate::stats::{SteadyState, Verdict};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -29,6 +29,9 @@ pub struct Analysis {
     pub seed: u64,
     /// SHA-256 of the plan.
     pub plan_sha256: String,
+    /// The plan.
+    #[serde(skip)]
+    pub plan: RunPlan,
     /// Smallest relative difference that counts as a difference.
     pub minimum_effect: f64,
     /// The worst source of any headline number.
@@ -40,6 +43,8 @@ pub struct Analysis {
     pub provisional: bool,
     /// The remedy where no trial counts. The analysis then has no intervals and no comparisons.
     pub advice: Option<String>,
+    /// The pairs of platforms that are two installations, one sentence each: an existing guest beside another one.
+    pub installations: Vec<String>,
     /// The findings, one sentence each.
     pub sentences: Vec<Sentence>,
     /// Workloads in the plan's order.
@@ -177,6 +182,8 @@ pub struct TrialRow {
     pub observation_cores: Option<f64>,
     /// Steadiness by series.
     pub steady: BTreeMap<String, SteadyState>,
+    /// The quantiles with a histogram, each with its interval within the trial.
+    pub quantiles: Vec<TrialQuantile>,
     /// Rates per second of the window, by series, for figures.
     #[serde(skip)]
     pub series: Vec<RateSeries>,

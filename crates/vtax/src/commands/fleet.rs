@@ -1,6 +1,6 @@
 //! `vtax run --on`, `vtax merge`, and the shard that an engine starts.
 
-use super::{NothingCounts, plan, report, testbed};
+use super::{plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{Cli, Command, MergeArgs, RunArgs, ShardArgs};
 use crate::output::outln;
@@ -94,17 +94,17 @@ fn tell(collected: &Collected, json: bool) -> Outcome {
     for line in &collected.notes {
         note(line);
     }
-    let mut judged = Ok(());
+    let mut judged: Outcome = Ok(());
     for results in &collected.results {
         let analysis = if json {
             report::write(std::slice::from_ref(results))?.1
         } else {
             report::show(std::slice::from_ref(results))?
         };
-        judged = judged.and(NothingCounts::check(&analysis));
+        judged = judged.and(super::run::judge(&analysis, json));
     }
     if collected.unfinished.is_empty() {
-        return Ok(judged?);
+        return judged;
     }
     let said: Vec<String> = collected
         .unfinished

@@ -2,9 +2,9 @@
 
 use super::{json, precision};
 use crate::Outcome;
-use crate::cli::PlanCheckArgs;
-use crate::output::outln;
-use crate::progress::in_words;
+use crate::cli::{PlanCheckArgs, PlanNewArgs};
+use crate::output::{out, outln};
+use crate::progress::{in_words, note};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -14,7 +14,7 @@ use vtax_core::counted;
 use vtax_density::plan as density;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, treatments};
+use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, new, treatments};
 use vtax_testbed::guard::Counts;
 
 /// Reads a plan file; errors name the path as the user wrote it.
@@ -57,6 +57,27 @@ fn other_kind(path: &Path, text: &str) -> Option<&'static str> {
     }
 }
 
+/// Writes a new plan.
+pub fn new(arguments: &PlanNewArgs) -> Outcome {
+    let new = new::new_plan(&arguments.subject, &Catalogue::standard())?;
+    for what in &new.notes {
+        note(&format!("vtax: {what}"));
+    }
+    let Some(path) = &arguments.output else {
+        out!("{}", new.text)?;
+        return Ok(());
+    };
+    if path.symlink_metadata().is_ok() {
+        return Err(format!("{} exists: name a new file with -o", path.display()).into());
+    }
+    vtax_files::write(path, new.text.as_bytes())?;
+    note(&format!(
+        "{0} is written: read it, then `vtax run --dry-run {0}`",
+        path.display()
+    ));
+    Ok(())
+}
+
 pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     let (path, quick, as_json) = (&arguments.plan, arguments.quick, arguments.json);
     let text = text_of(path)?;
@@ -93,6 +114,7 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
             "trials": trials,
             "expected_seconds": time.as_secs_f64(),
             "may_stop_earlier": !is_fixed,
+            "gates": plan.gates.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }));
     }
     outln!("{}: {}", plan.name, plan.description)?;
@@ -104,6 +126,9 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
             (None, None) => String::new(),
         };
         outln!("  {}{against}", record.label)?;
+    }
+    for gate in &plan.gates {
+        outln!("  gate: {gate}")?;
     }
     let most = if is_fixed { "" } else { "at most " };
     outln!(

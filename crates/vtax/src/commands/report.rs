@@ -1,7 +1,7 @@
 //! `vtax report`, `vtax compare`, `vtax history`, `vtax survey`, `vtax export`: results as tables, pages, JSON, CSV and
 //! Parquet.
 
-use super::{GatesNotPassed, NothingCounts, json};
+use super::{GatesNotPassed, NothingCounts, json, record};
 use crate::Outcome;
 use crate::cli::{
     CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs, ReportArgs,
@@ -12,6 +12,7 @@ use rustix::termios::tcgetwinsize;
 use std::error::Error;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
+use vtax_record::store;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::pipeline::{self, Gated};
 use vtax_report::results::{ResultsDir, ResultsError};
@@ -19,6 +20,9 @@ use vtax_report::{compare, export, gate, history, html, survey, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
     if let [only] = arguments.results.as_slice() {
+        if store::is_recording(only) {
+            return record::report(only, arguments.json, width());
+        }
         let results = ResultsDir::open(only)?;
         if vtax_density::run::is_density(&results) {
             let (path, summary) = vtax_density::report::write(&results)?;
@@ -81,8 +85,18 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         .split_first()
         .ok_or("give at least two results directories")?;
     let others = others.iter().collect::<Vec<_>>();
-    let comparison = compare::compare_of(arguments.of.into(), first, &others);
-    let gates = gate::judge(&arguments.gates, &comparison)?;
+    let of = arguments.of.into();
+    let comparison = compare::compare_of(of, first, &others);
+    let counts = analyses.iter().try_for_each(NothingCounts::check);
+    let judged = match arguments.gates.as_slice() {
+        [] => gate::judge_by_plans(first, &others),
+        gates => gate::judge(gates, of, first, &others),
+    };
+    let gates = match judged {
+        // Without a trial that counts, no metric is compared.
+        Err(_) if counts.is_err() => Vec::new(),
+        judged => judged?,
+    };
     let gated = Gated {
         comparison: &comparison,
         gates: &gates,
@@ -100,13 +114,8 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         CompareFormat::Csv => out!("{}", gated.csv())?,
         CompareFormat::Bencher => json(&gated.bencher())?,
     }
-    for run in &analyses {
-        NothingCounts::check(run)?;
-    }
-    if !arguments.gates.is_empty() {
-        GatesNotPassed::check(&gates)?;
-    }
-    Ok(())
+    counts?;
+    Ok(GatesNotPassed::check(&gates)?)
 }
 
 pub fn history(arguments: &HistoryArgs) -> Outcome {

@@ -1,7 +1,7 @@
 //! `vtax run` and `vtax restore`.
 
 use super::charge::CAP;
-use super::{NothingCounts, json, one_liner, plan, report, testbed};
+use super::{GatesNotPassed, NothingCounts, dry_run, json, one_liner, plan, report, testbed};
 use crate::Outcome;
 use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
 use crate::output::outln;
@@ -17,6 +17,8 @@ use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
+use vtax_report::analysis::Analysis;
+use vtax_report::gate;
 use vtax_testbed::Speed;
 
 pub fn run(arguments: RunArgs) -> Outcome {
@@ -26,6 +28,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         part,
         on: _,
         command,
+        dry_run,
     } = arguments;
     let catalogue = Catalogue::standard();
     let (mut plan, text) = match one_liner::plan(&command)? {
@@ -40,6 +43,15 @@ pub fn run(arguments: RunArgs) -> Outcome {
     };
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, arguments.treatment)?;
+    if dry_run {
+        let planned = Planned {
+            plan: &plan,
+            text: &text,
+            treatments: &treatments,
+            catalogue: &catalogue,
+        };
+        return dry_run::show(planned, &arguments, shard);
+    }
     let results = arguments.results(&plan.name);
     // The vtax that merges partial results judges them.
     let is_whole =
@@ -130,10 +142,24 @@ pub fn run(arguments: RunArgs) -> Outcome {
     if let Some(failed) = failed {
         return Err(failed.into());
     }
-    if is_whole {
-        NothingCounts::check(&analysis)?;
+    match is_whole {
+        true => judge(&analysis, arguments.json),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Judges a finished run: whether any trial counts, and the gates of its plan that need no base run. `json` writes the
+/// outcomes to standard error, since standard output is a stream of events.
+pub fn judge(analysis: &Analysis, json: bool) -> Outcome {
+    NothingCounts::check(analysis)?;
+    let gates = gate::judge_run(analysis)?;
+    for judged in &gates {
+        match json {
+            true => note(&judged.to_string()),
+            false => outln!("{judged}")?,
+        }
+    }
+    Ok(GatesNotPassed::check(&gates)?)
 }
 
 /// The part of a plan that one run executes.

@@ -1,6 +1,8 @@
 //! From TOML to a validated [`Plan`], or to all of its faults.
 
 mod command;
+mod gate;
+mod image;
 mod scenario;
 mod values;
 
@@ -24,7 +26,7 @@ fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(meter::NAMES)
 }
 
-const PLAN_KEYS: [&str; 20] = [
+const PLAN_KEYS: [&str; 22] = [
     "name",
     "description",
     "seed",
@@ -39,12 +41,14 @@ const PLAN_KEYS: [&str; 20] = [
     "baseline",
     "stop",
     "quick",
+    "image",
     "settings",
     "factors",
     "platform",
     "neighbour",
     "again",
     "places",
+    "gate",
 ];
 
 pub(super) fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Plan, Diagnostics> {
@@ -61,10 +65,12 @@ impl Reader<'_, &Catalogue> {
         let platforms = self.entries(root, "platform");
         let workloads = self.entries(root, "workload");
         let neighbours = self.neighbours(root, &platforms);
-        let settings = root
+        let mut settings = root
             .get("settings")
             .map(|value| self.settings(value))
             .unwrap_or_default();
+        self.image(root, &mut settings);
+        self.images(root);
         let factors = root
             .get("factors")
             .map(|value| self.factors(value, &neighbours))
@@ -100,6 +106,7 @@ impl Reader<'_, &Catalogue> {
             .get("stop")
             .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
         let name = self.title(root);
+        let gates = self.gates(root, &platforms);
         let plan = Plan {
             name: name?,
             description: self.string(root, "description").unwrap_or_default(),
@@ -127,12 +134,14 @@ impl Reader<'_, &Catalogue> {
             neighbours,
             platforms,
             workloads,
+            gates: gates.iter().map(|(_, gate)| gate.clone()).collect(),
             is_quick: false,
             quick,
         };
         self.size(root, &plan);
         self.given_once(root, &plan);
         self.place_of_clients(root, &plan);
+        self.gates_apply(&gates, &plan);
         Some(plan)
     }
 
@@ -152,7 +161,8 @@ impl Reader<'_, &Catalogue> {
             }
             let mut settings = self.entry_settings(table, section, &kind);
             if section == "workload" && kind == KIND {
-                settings.0.extend(self.command(table, offset).0);
+                let has_image = image::has_image(root);
+                settings.0.extend(self.command(table, offset, has_image).0);
             }
             let (profile, objective) = self.drive(table, section, &kind);
             entries.push(Entry {

@@ -1,0 +1,151 @@
+//! The `[[gate]]` tables of a plan: limits that `vtax run` and `vtax compare` judge.
+
+use super::Reader;
+use crate::plan::{Catalogue, Entry, Plan, treatments};
+use std::collections::BTreeSet;
+use toml::de::DeTable;
+use vtax_core::metric::{self, OWN};
+use vtax_report::gate::{Of, PlannedGate};
+
+/// The keys of a gate.
+const KEYS: [&str; 5] = ["metric", "limit", "platform", "treatment", "of"];
+/// The most gates of a plan.
+const MOST: usize = 100;
+
+impl Reader<'_, &Catalogue> {
+    /// Reads the gates, each with the offset of its table.
+    pub(super) fn gates(
+        &mut self,
+        root: &DeTable<'_>,
+        platforms: &[Entry],
+    ) -> Vec<(usize, PlannedGate)> {
+        let Some(value) = root.get("gate") else {
+            return Vec::new();
+        };
+        let Some(array) = value.get_ref().as_array().filter(|all| all.len() <= MOST) else {
+            self.complain(
+                value.span().start,
+                format!("`gate` must be a list of at most {MOST} sections"),
+            )
+            .help_with("write [[gate]] with two brackets");
+            return Vec::new();
+        };
+        let own = own_metrics(root);
+        let gates = array.iter().filter_map(|item| {
+            let table = self.table(item, "gate")?;
+            let gate = self.gate(table, item.span().start, platforms, &own)?;
+            Some((item.span().start, gate))
+        });
+        gates.collect()
+    }
+
+    fn gate(
+        &mut self,
+        table: &DeTable<'_>,
+        offset: usize,
+        platforms: &[Entry],
+        own: &BTreeSet<String>,
+    ) -> Option<PlannedGate> {
+        self.only(table, KEYS.into_iter(), "[[gate]]");
+        for key in ["metric", "limit"] {
+            if !table.contains_key(key) {
+                self.complain(offset, format!("this gate has no `{key}`"))
+                    .help_with("such as metric = \"cpu.per_work\" and limit = \"> +5%\"");
+            }
+        }
+        let metric = self.string(table, "metric")?;
+        let limit = self.string(table, "limit")?;
+        let place = |key: &str| table.get(key).map_or(offset, |value| value.span().start);
+        if metric::lookup(&metric).is_none() && !own.contains(&metric) {
+            // Some workloads declare metrics that are in no catalogue.
+            if let Some(name) = OWN.part(&metric) {
+                self.unknown(
+                    place("metric"),
+                    format!("no command of this plan has the metric `{name}`"),
+                    &metric,
+                    own.iter().map(String::as_str),
+                );
+            }
+        }
+        let platform = self.string(table, "platform");
+        let treatment = self.string(table, "treatment");
+        if let Some(name) = &platform {
+            self.known_platform(name, place("platform"), platforms);
+        }
+        if platform.is_some() && treatment.is_some() {
+            self.complain(offset, "`platform` and `treatment` are both given")
+                .help_with("a treatment has one platform: leave `platform` out");
+        }
+        let of = match self.string(table, "of").as_deref() {
+            None | Some("tax") => Of::Tax,
+            Some("cost") => Of::Cost,
+            Some(other) => {
+                self.unknown(
+                    place("of"),
+                    "`of` must be \"tax\" or \"cost\"",
+                    other,
+                    ["tax", "cost"],
+                );
+                Of::Tax
+            }
+        };
+        let name = treatment.as_deref().or(platform.as_deref());
+        match PlannedGate::new(&metric, name, &limit, of) {
+            Ok(planned) if planned.gate.is_of_one_run() && of == Of::Cost => {
+                self.complain(place("of"), "a limit such as `> 2x` is for a tax")
+                    .help_with(
+                        "leave `of` out, or limit the change of the cost: limit = \"> +5%\"",
+                    );
+                None
+            }
+            Ok(planned) => Some(planned),
+            Err(cause) => {
+                self.complain(place("limit"), cause.to_string());
+                None
+            }
+        }
+    }
+
+    /// Refuses gates for treatments that the plan does not have, or whose taxes do not exist.
+    pub(super) fn gates_apply(&mut self, gates: &[(usize, PlannedGate)], plan: &Plan) {
+        if gates.is_empty() {
+            return;
+        }
+        let all = treatments(plan, self.catalogue);
+        for (offset, planned) in gates {
+            let applies = |needs_baseline: bool| {
+                all.iter().any(|treatment| {
+                    let record = &treatment.record;
+                    planned.gate.applies_to(&record.label, &record.platform)
+                        && (record.baseline.is_some() || !needs_baseline)
+                })
+            };
+            if !applies(false) {
+                let labels = all.iter().map(|treatment| treatment.record.label.as_str());
+                let name = planned.gate.subject().unwrap_or_default();
+                let message = format!("the plan has no treatment `{name}`");
+                self.unknown(*offset, message, name, labels);
+            } else if planned.of == Of::Tax && !applies(true) {
+                self.complain(
+                    *offset,
+                    "no treatment of this gate has a baseline, so there is no tax",
+                )
+                .help_with("add a baseline to the plan, or write of = \"cost\"");
+            }
+        }
+    }
+}
+
+/// The metrics that the plan's commands declare.
+fn own_metrics(root: &DeTable<'_>) -> BTreeSet<String> {
+    let workloads = root
+        .get("workload")
+        .and_then(|value| value.get_ref().as_array());
+    let tables = workloads.into_iter().flatten().filter_map(|value| {
+        let metrics = value.get_ref().as_table()?.get("metrics")?;
+        metrics.get_ref().as_table()
+    });
+    tables
+        .flat_map(|metrics| metrics.keys().map(|key| OWN.of(key.get_ref())))
+        .collect()
+}

@@ -1,0 +1,126 @@
+//! The plan of a run, read from its text: the gates, and the keys that a comparison with another plan names.
+
+use super::ResultsDir;
+use crate::limit::{Of, PlannedGate};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// The plan of a run.
+#[derive(Debug, Clone, Default)]
+pub struct RunPlan {
+    /// Every value as TOML by its dotted key. An entry of a list of tables is `SECTION[NAME]`.
+    keys: BTreeMap<String, String>,
+    gates: Vec<PlannedGate>,
+    /// The reason why the plan or its gates cannot be read.
+    problem: Option<String>,
+}
+
+/// A `[[gate]]` of a plan.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GateTable {
+    metric: String,
+    limit: String,
+    platform: Option<String>,
+    treatment: Option<String>,
+    #[serde(default)]
+    of: Of,
+}
+
+impl RunPlan {
+    /// Reads the plan of a results directory.
+    pub(crate) fn of(results: &ResultsDir) -> Self {
+        let table = results
+            .plan_text()
+            .map_err(|cause| cause.to_string())
+            .and_then(|text| {
+                text.parse::<Table>()
+                    .map_err(|cause| cause.message().to_owned())
+            });
+        let table = match table {
+            Ok(table) => table,
+            Err(cause) => {
+                return Self {
+                    problem: Some(cause),
+                    ..Self::default()
+                };
+            }
+        };
+        let mut keys = BTreeMap::new();
+        flatten("", &table, &mut keys);
+        let (gates, problem) = match gates(&table) {
+            Ok(gates) => (gates, None),
+            Err(cause) => (Vec::new(), Some(cause)),
+        };
+        Self {
+            keys,
+            gates,
+            problem,
+        }
+    }
+
+    /// The gates.
+    ///
+    /// # Errors
+    /// The reason why the plan or its gates cannot be read.
+    pub(crate) fn gates(&self) -> Result<&[PlannedGate], &str> {
+        self.problem.as_deref().map_or(Ok(&self.gates), Err)
+    }
+
+    /// The keys that only one of two plans has, or that differ; `None` where a plan cannot be read.
+    pub(crate) fn differing(&self, other: &Self) -> Option<Vec<String>> {
+        if self.keys.is_empty() || other.keys.is_empty() {
+            return None;
+        }
+        let all = self.keys.keys().chain(other.keys.keys());
+        let mut differing: Vec<String> = all
+            .filter(|key| self.keys.get(*key) != other.keys.get(*key))
+            .cloned()
+            .collect();
+        differing.sort();
+        differing.dedup();
+        Some(differing)
+    }
+}
+
+fn gates(table: &Table) -> Result<Vec<PlannedGate>, String> {
+    let Some(value) = table.get("gate") else {
+        return Ok(Vec::new());
+    };
+    let tables: Vec<GateTable> =
+        (value.clone().try_into()).map_err(|cause: toml::de::Error| cause.message().to_owned())?;
+    let gates = tables.iter().map(|gate| {
+        let name = gate.treatment.as_deref().or(gate.platform.as_deref());
+        PlannedGate::new(&gate.metric, name, &gate.limit, gate.of)
+    });
+    gates
+        .collect::<Result<_, _>>()
+        .map_err(|cause| cause.to_string())
+}
+
+fn flatten(before: &str, table: &Table, keys: &mut BTreeMap<String, String>) {
+    for (key, value) in table {
+        let key = match before {
+            "" => key.clone(),
+            before => format!("{before}.{key}"),
+        };
+        match value {
+            Value::Table(inner) => flatten(&key, inner, keys),
+            Value::Array(entries) if !entries.is_empty() && entries.iter().all(Value::is_table) => {
+                for (at, entry) in entries.iter().enumerate() {
+                    let Some(inner) = entry.as_table() else {
+                        continue;
+                    };
+                    let text = |key: &str| inner.get(key).and_then(Value::as_str);
+                    let name = text("name").or_else(|| text("kind"));
+                    let name = name.map_or_else(|| (at + 1).to_string(), str::to_owned);
+                    flatten(&format!("{key}[{name}]"), inner, keys);
+                }
+            }
+            value => {
+                keys.insert(key, value.to_string());
+            }
+        }
+    }
+}
