@@ -114,17 +114,20 @@ fn about(out: &mut dyn Families, snapshot: &Snapshot) {
             "vtax_power_model",
             Kind::Info,
             None,
-            "The power model that computes the energy: its date, the meter that it was fitted to, and how far it is off.",
+            "The power model that computes the energy: its date, file and coverage, the meter that it was fitted to, and how far it is off.",
         );
         let watts = |of: fn(&Fit) -> f64| {
             let fit = model.fit.as_ref();
             fit.map_or(String::new(), |fit| format!("{:.1}", of(fit)))
         };
         let fitted_to = model.fit.as_ref().map_or("", |fit| fit.meter.as_str());
+        let file = model.file.as_ref().map(|file| file.display().to_string());
         out.sample(
             &[
                 ("name", &model.name),
                 ("date", model.date.as_deref().unwrap_or_default()),
+                ("file", file.as_deref().unwrap_or("built-in")),
+                ("covers", covers),
                 ("fitted_to", fitted_to),
                 ("residual_rms_watts", &watts(|fit| fit.residual_rms_watts)),
                 (
@@ -135,6 +138,20 @@ fn about(out: &mut dyn Families, snapshot: &Snapshot) {
             1.0,
         );
     }
+}
+
+/// The labels of every counter of energy: its source, and the name of the model where one computes it. `None` without
+/// a meter.
+fn of_energy(snapshot: &Snapshot) -> Option<Vec<(&'static str, String)>> {
+    let (_, source) = snapshot.energy_source.as_ref()?;
+    let model = snapshot.power_model.as_ref();
+    let model = model.map(|model| ("model", model.name.clone()));
+    Some(
+        [("source", source.to_string())]
+            .into_iter()
+            .chain(model)
+            .collect(),
+    )
 }
 
 /// Returns whether guests of a platform can have a stage. A stage that is always zero has no series.
@@ -209,17 +226,17 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
             out.sample(&labels(guest), hidden);
         }
     }
-    if let Some((_, source)) = &snapshot.energy_source {
-        let source = source.to_string();
+    if let Some(energy) = of_energy(snapshot) {
         out.family(
             "vtax_guest_energy_joules",
             Kind::Counter,
             Some("joules"),
-            "Energy charged to a guest. The label source says whether it was measured or modelled.",
+            "Energy charged to a guest. The label source is measured or modelled; model names the power model.",
         );
         for (guest, total) in &listed {
-            let [name, platform] = labels(guest);
-            out.sample(&[name, platform, ("source", &source)], total.energy.0);
+            let energy = energy.iter().map(|(name, value)| (*name, value.as_str()));
+            let all: Vec<(&str, &str)> = labels(guest).into_iter().chain(energy).collect();
+            out.sample(&all, total.energy.0);
         }
     }
     type Counted = fn(&GuestTotals) -> Option<u64>;
@@ -313,13 +330,16 @@ fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
         "All processor time that was neither idle nor taken away by a hypervisor below: what the other counters add up to.",
         &[(&[], totals.total.as_secs_f64())],
     );
-    let Some((_, source)) = &snapshot.energy_source else {
+    let Some(of_energy) = of_energy(snapshot) else {
         return;
     };
-    let source = source.to_string();
+    let of_energy = of_energy
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()));
+    let of_energy: Vec<(&str, &str)> = of_energy.collect();
     let mut energy = |name: &str, help: &str, joules: f64| {
         out.family(name, Kind::Counter, Some("joules"), help);
-        out.sample(&[("source", &source)], joules);
+        out.sample(&of_energy, joules);
     };
     energy(
         "vtax_host_energy_joules",
@@ -530,6 +550,7 @@ mod tests {
     use super::*;
     use crate::fake::Host;
     use crate::roster::Roster;
+    use vtax_core::Source;
 
     /// The sum of all samples of these names.
     fn sum(text: &str, names: &[&str]) -> f64 {
@@ -587,15 +608,39 @@ mod tests {
     }
 
     #[test]
-    fn modelled_energy_names_its_model() {
+    fn every_counter_of_modelled_energy_names_its_model() {
         let (mut host, mut roster) = (Host::default(), Roster::new(10));
         let text = text(&mut host, &mut roster, 1_000_000_000);
-        let labels = "{name=\"another machine\",date=\"2011-04-06\",fitted_to=\"\",\
-                      residual_rms_watts=\"\",residual_worst_watts=\"\"} 1\n";
+        let labels = "{name=\"another machine\",date=\"2011-04-06\",file=\"built-in\",covers=\"the whole machine\",\
+                      fitted_to=\"\",residual_rms_watts=\"\",residual_worst_watts=\"\"} 1\n";
         assert!(
             text.contains(&format!("vtax_power_model_info{labels}")),
             "{text}"
         );
+        let joules = text.lines().filter(|line| !line.starts_with('#'));
+        let joules: Vec<&str> = joules
+            .filter(|line| line.contains("joules_total"))
+            .collect();
+        assert!(joules.len() >= 5, "{text}");
+        for line in joules {
+            let named = line.contains("source=\"modelled\",model=\"another machine\"}");
+            assert!(named, "{line}");
+        }
+    }
+
+    #[test]
+    fn measured_energy_names_no_model() {
+        let (mut host, mut roster) = (Host::default(), Roster::new(10));
+        let mut snapshot = host.pass(1_000_000_000);
+        snapshot.energy_source = Some(("processor packages".to_owned(), Source::Measured));
+        snapshot.power_model = None;
+        let listing = roster.update(&snapshot);
+        let text = write(&snapshot, &listing, &Own::default(), Format::Text);
+        assert!(
+            text.contains("vtax_energy_joules_total{source=\"measured\"} "),
+            "{text}"
+        );
+        assert!(!text.contains("model=") && !text.contains("vtax_power_model_info"));
     }
 
     #[test]
@@ -608,7 +653,7 @@ mod tests {
             "vtax_guest_cpu_seconds_total{guest=\"web\",platform=\"docker\",stage=\"vcpu\"} 0.9\n"
         ));
         assert!(before.contains("{guest=\"web\",platform=\"docker\",stage=\"softirq\"} 0.1\n"));
-        assert!(before.contains("{guest=\"web\",platform=\"docker\",source=\"modelled\"} 1000\n"));
+        assert!(before.contains("{guest=\"web\",platform=\"docker\",source=\"modelled\",model=\"another machine\"} 1000\n"));
         assert!(
             before.contains("vtax_guest_hidden_cpu_ratio{guest=\"web\",platform=\"docker\"} 0.1\n")
         );
