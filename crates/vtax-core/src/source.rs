@@ -29,6 +29,26 @@ impl Source {
     pub fn combine(self, other: Self) -> Self {
         self.max(other)
     }
+
+    /// The flags of a number with this source, the worst first: none where it is measured, two where a model computed
+    /// it from counters of an emulated guest.
+    pub fn flags(self, is_modelled: bool) -> impl Iterator<Item = Self> {
+        let model = (is_modelled && self != Self::Modelled).then_some(Self::Modelled);
+        let all = [Some(self), model].into_iter().flatten();
+        all.filter(|flag| *flag != Self::Measured)
+    }
+
+    /// The flags in words: `measured`, `modelled`, `emulated`, `emulated, modelled`.
+    pub fn words(self, is_modelled: bool) -> String {
+        let flags: Vec<String> = self
+            .flags(is_modelled)
+            .map(|flag| flag.to_string())
+            .collect();
+        match flags.as_slice() {
+            [] => Self::Measured.to_string(),
+            flags => flags.join(", "),
+        }
+    }
 }
 
 impl fmt::Display for Source {
@@ -38,5 +58,18 @@ impl fmt::Display for Source {
             Self::Modelled => "modelled",
             Self::Emulated => "emulated",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_flag_hides_that_a_model_computed_a_number() {
+        let words = |source: Source| [source.words(false), source.words(true)];
+        assert_eq!(words(Source::Measured), ["measured", "modelled"]);
+        assert_eq!(words(Source::Modelled), ["modelled", "modelled"]);
+        assert_eq!(words(Source::Emulated), ["emulated", "emulated, modelled"]);
     }
 }

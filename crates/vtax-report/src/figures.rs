@@ -214,9 +214,9 @@ fn encoding<T: AsRef<str> + serde::Serialize>(
 }
 
 /// The flags after a number: exactness, and its source.
-fn flags(certainty: Certainty, source: Source) -> String {
+fn flags(certainty: Certainty, source: Source, modelled: bool) -> String {
     let exact = certainty.is_exact().then(|| "exact".to_owned());
-    let source = (source != Source::Measured).then(|| source.to_string());
+    let source = source.flags(modelled).map(|flag| flag.to_string());
     let flags: Vec<String> = exact.into_iter().chain(source).collect();
     if flags.is_empty() {
         String::new()
@@ -256,7 +256,7 @@ fn stages(workload: &str, treatments: &[&TreatmentSummary]) -> Option<Figure> {
             };
             let estimate = scaled(metric.description.mean, metric.interval, 1.0, String::new());
             values.push(json!({"treatment": summary.short, "stage": stage.words(), "mean": metric.description.mean,
-                               "shown": estimate.line(), "place": place, "source": metric.source.to_string()}));
+                               "shown": estimate.line(), "place": place, "source": metric.flags()}));
             shown.push(stage);
             kinds.push(metric.certainty);
             order.push(&summary.short);
@@ -298,10 +298,8 @@ fn stage_colors(shown: &[Stage]) -> (Vec<&'static str>, Vec<&'static str>) {
 }
 
 /// A sentence about the numbers of a figure that are not measured.
-fn unmeasured(sources: impl Iterator<Item = Source>) -> String {
-    let flags: BTreeSet<Source> = sources
-        .filter(|source| *source != Source::Measured)
-        .collect();
+fn unmeasured(flags: impl Iterator<Item = Source>) -> String {
+    let flags: BTreeSet<Source> = flags.filter(|flag| *flag != Source::Measured).collect();
     let words: Vec<String> = flags.iter().map(ToString::to_string).collect();
     match words.as_slice() {
         [] => String::new(),

@@ -693,6 +693,51 @@ fn the_cpu_figure_shows_the_stages_that_the_lab_writes_in_cores() {
 }
 
 #[test]
+fn joules_of_an_emulated_guest_are_emulated_and_modelled_wherever_they_are_shown() {
+    let (_folder, results, analysis) = run(&Fake::default());
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        if trial.treatment.platform == "qemu" {
+            let metrics = trial.metrics.values_mut();
+            metrics.for_each(|metric| metric.source = vtax_core::Source::Emulated);
+            results.rewrite_trial(&trial).unwrap();
+        }
+    }
+    drop(analysis);
+    let analysis = analyse(&results).unwrap();
+    let both = "emulated, modelled";
+    let figures = figures::figures(&analysis);
+    let tax = figure(&figures, "The tax of each platform")
+        .spec
+        .to_string();
+    assert!(tax.contains(&format!("\"source\":\"{both}\"")), "{tax}");
+    let text = tax
+        .split("\"text\":\"")
+        .find(|text| text.contains(&format!(" {both}\"")));
+    assert!(text.is_some(), "{tax}");
+    let dots = figures
+        .iter()
+        .filter(|figure| figure.title.starts_with("iperf3-receive"));
+    let is_energy = |figure: &&figures::Figure| figure.title.to_lowercase().contains("energy");
+    for figure in dots.filter(is_energy) {
+        let spec = figure.spec.to_string();
+        assert!(spec.contains(&format!(" {both}\"")), "{spec}");
+    }
+    let sentences = analysis
+        .sentences
+        .iter()
+        .map(|sentence| sentence.text.as_str());
+    let joules: Vec<&str> = sentences.filter(|text| text.contains("energy")).collect();
+    assert!(joules.iter().any(|text| text.contains(both)), "{joules:#?}");
+    let of_compared = analysis.comparisons.iter().map(|row| ("run", row));
+    let rows = vtax_report::pipeline::csv(of_compared);
+    let column = rows
+        .lines()
+        .find(|line| line.contains("qemu") && line.contains("energy.per_work"));
+    assert!(column.unwrap().contains(",emulated,true,"), "{rows}");
+}
+
+#[test]
 fn words_and_colours_follow_the_kind_of_a_platform_and_not_its_name() {
     let (_folder, results, _) = run(&Fake {
         trouble: false,

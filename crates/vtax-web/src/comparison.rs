@@ -5,7 +5,6 @@ use crate::error::RequestError;
 use crate::results::Results;
 use serde::Serialize;
 use std::sync::Arc;
-use vtax_core::Source;
 use vtax_report::analysis::{Analysis, distinct};
 use vtax_report::compare;
 use vtax_report::stats::Verdict;
@@ -127,7 +126,7 @@ struct Cell {
     different: bool,
     verdict: &'static str,
     repetitions: Option<String>,
-    source: Source,
+    source: String,
     note: Option<String>,
 }
 
@@ -141,7 +140,7 @@ impl Cell {
             different: row.verdict == Verdict::Different,
             verdict: row.verdict.words(),
             repetitions: row.repetitions(),
-            source: row.source,
+            source: row.source.words(row.modelled),
             note: row.note.clone(),
         }
     }

@@ -39,7 +39,7 @@ pub struct Panel {
 pub struct Line {
     /// The number of the run.
     pub run: usize,
-    source: Source,
+    source: String,
     /// Level, mean, and the bounds of the interval where there is one.
     pub points: Vec<(f64, f64, Option<f64>, Option<f64>)>,
 }
@@ -89,7 +89,7 @@ impl Curves {
             });
             let line = Line {
                 run,
-                source: metric.source,
+                source: metric.flags(),
                 points: points.collect(),
             };
             let panel = Panel {
@@ -157,7 +157,8 @@ impl Curves {
             source: sources
                 .map(|metric| metric.source)
                 .max()
-                .unwrap_or(Source::Measured),
+                .unwrap_or(Source::Measured)
+                .to_string(),
             points: points.collect(),
         };
         let panel = Panel {

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
-use vtax_core::Source;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
 /// The largest number of headline numbers of a trial that are shown.
@@ -43,8 +42,8 @@ pub struct TrialSummary {
     /// Its headline numbers from the run's event, where its record is not on this host.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub said: String,
-    /// The title, the value with its unit, and the source flag of each.
-    pub numbers: Vec<(String, String, Source)>,
+    /// The title, the value with its unit, and the source flags of each.
+    pub numbers: Vec<(String, String, String)>,
 }
 
 /// The trials that were read, by index, with the times of their records.
@@ -111,7 +110,11 @@ impl TrialSummary {
                 .take(MAX_NUMBERS)
                 .map(|metric| {
                     let value = metric.quantity.to_string();
-                    (metric.title.clone(), value, metric.source)
+                    (
+                        metric.title.clone(),
+                        value,
+                        metric.source.words(metric.is_modelled()),
+                    )
                 })
                 .collect(),
         }

@@ -1,8 +1,9 @@
 //! The data of a treatment: its metrics, load levels, objective, other actors, and distributions.
 
-use super::{Certainty, Timeline};
+use super::{Certainty, Timeline, Within};
 use crate::results::{Better, Role, Treatment, Trial, TrialOutcome};
-use crate::stats::{Description, Interval, Knee, SteadyState};
+use crate::numbers::percent;
+use crate::stats::{Description, Interval, Knee, SteadyState, Unsupported, supports};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -90,6 +91,30 @@ pub struct MetricSummary {
     pub interval: Option<Interval>,
     /// The value of each trial that counts: index, value.
     pub values: Vec<(u32, f64)>,
+    /// Of a quantile with histograms: its precision within a trial.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<Within>,
+}
+
+impl MetricSummary {
+    /// The reason why the trials do not support this quantile: the trial with the fewest values has too few.
+    pub fn unsupported(&self) -> Option<Unsupported> {
+        let within = self.within?;
+        supports(within.fewest_values, within.quantile).err()
+    }
+
+    /// The precision within a trial, `±7 % within a trial`, or the reason why there is none; `None` for other metrics.
+    pub fn within_in_words(&self) -> Option<String> {
+        match self.unsupported() {
+            Some(unsupported) => Some(unsupported.to_string()),
+            None => Some(format!("±{} within a trial", percent(self.within?.half_width?))),
+        }
+    }
+
+    /// The flags in words, as in [`Source::words`].
+    pub fn flags(&self) -> String {
+        self.source.words(self.modelled)
+    }
 }
 
 /// One load level over the trials that reached it.

@@ -6,7 +6,7 @@ use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use vtax_core::metric::{self, Words};
-use vtax_core::{Source, counted};
+use vtax_core::counted;
 
 /// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
@@ -187,11 +187,8 @@ fn sentence(
     if comparison.tax.is_some_and(|tax| !tax.paired) {
         evidence.push_str(", unpaired");
     }
-    if comparison.modelled && comparison.source != Source::Modelled {
-        evidence.push_str(", modelled");
-    }
-    if comparison.source != Source::Measured {
-        evidence.push_str(&format!(", {}", comparison.source));
+    for flag in comparison.source.flags(comparison.modelled) {
+        evidence.push_str(&format!(", {flag}"));
     }
     if let Some(robust) = outliers_matter(comparison) {
         evidence.push_str(&format!(
@@ -239,6 +236,11 @@ fn sentence(
         Verdict::Suspect => format!(
             "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since the trials are suspect ({shown}, {evidence}).",
             capital(&subject)
+        ),
+        Verdict::Unsupported => format!(
+            "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since {} ({shown}, {evidence}).",
+            capital(&subject),
+            comparison.unsupported.map_or_else(String::new, |why| why.to_string())
         ),
         Verdict::TooFewTrials => format!(
             "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 {}s are needed).",

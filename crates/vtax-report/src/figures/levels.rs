@@ -245,7 +245,11 @@ impl<'a> LevelAxis<'a> {
                 "Exact for this host, image and seed".to_owned()
             },
             self.knees_in_words(treatments, panel.id == "achieved"),
-            unmeasured(points.iter().map(|(_, _, metric, _)| metric.source)),
+            unmeasured(
+                points
+                    .iter()
+                    .flat_map(|(_, _, metric, _)| metric.source.flags(metric.modelled))
+            ),
         );
         Some(Figure::new(
             format!("{workload} {}", panel.id),
@@ -374,7 +378,11 @@ impl<'a> LevelAxis<'a> {
                 "One symbol a load level, joined in the order in which the load was raised: where the curve turns, more was asked for \
                  than was served. {}{}",
                 kinds.bars("Bars", ", cut where they leave the frame"),
-                unmeasured(points.iter().map(|(_, _, _, y)| y.source))
+                unmeasured(
+                    points
+                        .iter()
+                        .flat_map(|(_, _, _, y)| y.source.flags(y.modelled))
+                )
             ),
             json!(210),
             json!({
@@ -464,7 +472,7 @@ impl Axis {
             ("high", json!(metric.interval.map(|i| bound(i.high)))),
             ("shown", json!(self.shown(metric))),
             ("n", json!(metric.description.n)),
-            ("source", json!(metric.source.to_string())),
+            ("source", json!(metric.flags())),
         ];
         fields
             .into_iter()

@@ -91,7 +91,7 @@ impl<'a> Values<'a> {
             let mean = json!({
                 "treatment": summary.short, "mean": own.description.mean / scale,
                 "low": bound(|i| i.low), "high": bound(|i| i.high),
-                "shown": self.shown(own).line(), "n": own.description.n, "source": own.source.to_string(),
+                "shown": self.shown(own).line(), "n": own.description.n, "source": own.flags(),
             });
             let common = more(summary);
             means.push(extended(mean, common.clone()));
@@ -145,7 +145,7 @@ fn dots(
         let text = format!(
             "{}{}",
             values.shown(own).value,
-            flags(own.certainty, own.source)
+            flags(own.certainty, own.source, own.modelled)
         );
         *mean = extended(mean.take(), json!({"text": text}));
     }

@@ -65,6 +65,7 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     let mut values = Vec::new();
     let mut rows: Vec<String> = Vec::new();
     let mut known: HashSet<String> = HashSet::new();
+    let mut texts: Vec<String> = Vec::new();
     for comparison in &shown {
         let interval = comparison.interval();
         let summary = labels.get(comparison.treatment.as_str())?;
@@ -79,6 +80,9 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
             rows.push(row.clone());
             values.push(json!({"row": row, "offset": " ", "label": row}));
         }
+        let text = ratio(comparison.ratio?, interval).value
+            + &flags(comparison.certainty, comparison.source, comparison.modelled);
+        texts.push(text.clone());
         values.push(json!({
             "row": row,
             "offset": comparison.platform,
@@ -88,14 +92,14 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
             "ratio": comparison.ratio,
             "low": interval.map(|interval| interval.low),
             "high": interval.map(|interval| interval.high),
-            "text": format!("{}{}", ratio(comparison.ratio?, interval).value, flags(comparison.certainty, comparison.source)),
+            "text": text,
             "interval": comparison.ratio_in_words(),
             "evidence": match comparison.tax {
                 Some(tax) => format!("n = {}, p = {:.3}", comparison.repetitions()?, tax.p),
                 None => format!("n = {}", comparison.repetitions()?),
             },
             "verdict": comparison.verdict.words(),
-            "source": comparison.source.to_string(),
+            "source": comparison.source.words(comparison.modelled),
             "claimed": comparison.verdict == Verdict::Different,
         }));
     }
@@ -120,11 +124,14 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
         .collect();
     // Leaves space on the right for the printed ratio, and a minimum span so that noise does not look large.
     let low = spans.iter().copied().fold(0.8, f64::min) * 0.93;
-    let high = spans.iter().copied().fold(1.25, f64::max) * if kinds.exact { 3.0 } else { 1.6 };
+    let most = spans.iter().copied().fold(1.25, f64::max);
+    let high = most * if kinds.exact { 3.0 } else { 1.6 };
     let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
+    let longest = texts.iter().map(|text| text.chars().count()).max();
+    let room = room_for_text(low, most, high, longest.unwrap_or(0));
     let x = |field: &str| {
-        json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domain": [low, high], "nice": false},
+        json!({"field": field, "type": "quantitative", "scale": {"type": "log", "domainMin": low, "domainMax": room, "nice": false},
                "title": "ratio to the baseline (logarithmic)", "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
     };
     let tooltip = json!([
@@ -160,9 +167,25 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     ))
 }
 
+/// The upper end of a logarithmic axis from `low`: at least `high`, and beyond `most` the room of a text of so many
+/// letters in a figure of any width. Text takes at most six tenths of the figure.
+fn room_for_text(low: f64, most: f64, high: f64, letters: usize) -> serde_json::Value {
+    // The approximate width of a letter of 11 px, and the distance of the text from its symbol, in pixels.
+    let text = 6 * letters + 12;
+    let part = format!("min(0.6, {text} / max(width, 1))");
+    json!({"expr": format!("max({high}, {most} * pow({most} / {low}, {part} / (1 - {part})))")})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_longer_label_gets_more_room_beside_the_highest_ratio() {
+        let expr = |letters| room_for_text(0.7, 9.0, 14.0, letters)["expr"].to_string();
+        assert!(expr(4).contains("min(0.6, 36 / max(width, 1))"));
+        assert!(expr(24).contains("min(0.6, 156 / max(width, 1))"));
+    }
 
     #[test]
     fn ratio_ticks_are_few_and_keep_their_distance() {

@@ -68,11 +68,9 @@ fn metric_name(metric: &MetricSummary) -> Markup {
     html! { th scope="row" { (metric.title) span.detail { (metric.name) } } }
 }
 
-/// The flags of a number. Joules of an emulated guest come from a model as well: both flags are shown.
+/// The flags of a number.
 fn badges(source: Source, modelled: bool) -> Markup {
-    let also = (modelled && source != Source::Modelled).then_some(Source::Modelled);
-    let flags = [Some(source), also].into_iter().flatten();
-    html! { @for flag in flags.filter(|flag| *flag != Source::Measured) { (badge(flag)) } }
+    html! { @for flag in source.flags(modelled) { (badge(flag)) } }
 }
 
 fn metrics(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> Markup {
@@ -105,6 +103,7 @@ fn mean(metric: Option<&MetricSummary>, detail: fn(&MetricSummary) -> String) ->
                 (estimate(metric.description.mean, metric.interval, metric.unit).line())
                 (badges(metric.source, metric.modelled))
                 span.detail { (detail(metric)) }
+                @if let Some(within) = metric.within_in_words() { span.detail { (within) } }
             }
         } @else {
             td { (DASH) }

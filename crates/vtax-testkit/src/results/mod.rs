@@ -38,6 +38,8 @@ pub struct Fake {
     pub spice: &'static str,
     /// The number of additional series per trial, for more samples than usual.
     pub extra_series: usize,
+    /// The number of requests in the histogram of a trial of `http-rate`; without, it has no histogram.
+    pub requests: Option<u64>,
 }
 
 impl Default for Fake {
@@ -53,6 +55,7 @@ impl Default for Fake {
             trouble: true,
             spice: "",
             extra_series: 0,
+            requests: None,
         }
     }
 }
@@ -98,7 +101,7 @@ impl Metrics {
                 true => self.source.combine(Source::Modelled),
                 false => self.source,
             },
-            model: None,
+            model: is_modelled.then(|| "a published curve".to_owned()),
             better,
             headline: self.headlines.contains(&name),
             title: title.to_owned(),
@@ -264,6 +267,10 @@ impl Fake {
             }
         }
         samples.finish().unwrap();
+        if let (Some(requests), "http-rate") = (self.requests, &*trial.treatment.workload) {
+            let record = ramp::latencies(&trial.metrics, trial.window, requests, &mut random);
+            writer.write_histograms(&[record]).unwrap();
+        }
         writer.finish(trial).unwrap();
     }
 
