@@ -19,9 +19,10 @@ mod platforms;
 mod probes;
 mod programs;
 mod render;
+mod short;
 
 pub use platforms::{Summary, Usable, summarize};
-pub use probes::{Counters, HostProbes, KvmBoot, Probes};
+pub use probes::{Counters, HostProbes, KvmBoot, Probes, SshKeys};
 pub use render::{Style, render};
 
 use serde::{Deserialize, Serialize};
@@ -182,6 +183,7 @@ pub fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     if !stopped() {
         findings.extend(platforms::examine(&findings, options));
     }
+    limits::put_down_to_root(&mut findings);
     findings
 }
 

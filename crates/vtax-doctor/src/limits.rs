@@ -47,24 +47,46 @@ fn privileges(roots: &Roots) -> Vec<Finding> {
     } else {
         Answer::Partly
     };
-    let works = "without root these work: run --at testbed:kvm, top, charge, exporter, web, \
-                 doctor, plan, report, compare, survey, export, atlas --page-only";
-    let mut findings = vec![
-        finding(
-            PRIVILEGES,
-            answer,
-            format!(
-                "{user}, {} of {} needed capabilities missing",
-                missing.len(),
-                requirements::CAPABILITIES.len()
-            ),
-        )
-        .remedy(format!("run as root: sudo vtax …; {works}")),
-    ];
+    let all = requirements::CAPABILITIES.len();
+    let seen = match missing.len() == all {
+        true => format!("{user}, without any capability that trials need"),
+        false => format!(
+            "{user}, {} of {all} needed capabilities missing",
+            missing.len()
+        ),
+    };
+    let mut findings = vec![finding(PRIVILEGES, answer, seen).remedy(
+        "run as root for trials on this host: sudo vtax …; the first lines name what works without",
+    )];
+    // An ordinary user lacks all of them, for one reason.
+    if missing.len() == all {
+        return findings;
+    }
     findings.extend(missing.into_iter().map(|capability| {
         finding(capability.name, Answer::No, "not held").remedy(capability.without)
     }));
     findings
+}
+
+/// Shortens what an ordinary user lacks only because this process is not root: the privileges have the remedy.
+pub(super) fn put_down_to_root(findings: &mut [Finding]) {
+    let of_limits =
+        |finding: &&Finding| finding.topic == Topic::Limits && finding.name == PRIVILEGES;
+    let lacks_root = findings.iter().find(of_limits);
+    if lacks_root.is_none_or(|finding| finding.answer != Answer::No) {
+        return;
+    }
+    let topics = [Topic::Containers, Topic::Network, Topic::Platforms];
+    for finding in findings {
+        let remedy = finding.remedy.as_deref().unwrap_or_default();
+        let is_of_root = [finding.evidence.as_str(), remedy]
+            .iter()
+            .any(|text| text.contains("run as root") || text.contains("run vtax as root"));
+        if finding.answer == Answer::No && topics.contains(&finding.topic) && is_of_root {
+            finding.evidence = "needs root".to_owned();
+            finding.remedy = None;
+        }
+    }
 }
 
 fn open_files(roots: &Roots) -> Finding {

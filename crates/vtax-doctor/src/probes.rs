@@ -1,14 +1,16 @@
 //! The probes of the doctor: platforms, cells, meters and counters, behind a trait so that every finding can also be
 //! tested without such a host.
 
+use std::fs::DirEntry;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use vtax_core::counted;
 use vtax_guest::platform::Platform;
 use vtax_guest::platform::container::Runtime;
 use vtax_host::cell::{Cell, CellConfig, LinkConfig, TapOptions, cgroup, requirements};
 use vtax_host::settings::Settings;
+use vtax_host::untrusted::shown as shown_text;
 use vtax_host::virsh::Virsh;
 use vtax_host::{HostError, Roots, kernel_file, meters};
 use vtax_observe::ObserveError;
@@ -17,6 +19,8 @@ use vtax_observe::counters::{HardwareCounters, KvmExits};
 use vtax_observe::guests::Hierarchy;
 use vtax_observe::meter::Found;
 
+/// The most domains that are named.
+const MOST_DOMAINS: usize = 8;
 /// The default libvirt URI of plans.
 const LIBVIRT: &str = "qemu:///system";
 
@@ -29,6 +33,26 @@ pub enum KvmBoot {
     Fails(String),
     /// The boot was not tried, with the reason.
     NotTried(String),
+}
+
+/// The keys with which ssh can log in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SshKeys {
+    /// Private keys with usual names in `~/.ssh`.
+    pub files: usize,
+    /// Keys of the agent; `None`: no agent answers.
+    pub agent: Option<usize>,
+}
+
+/// Whether the channel of a domain's guest agent is connected.
+fn has_agent(xml: &str) -> bool {
+    let mut targets = xml
+        .split("<target ")
+        .filter(|rest| rest.contains("org.qemu.guest_agent.0"));
+    targets.any(|rest| {
+        let target = rest.split('>').next().unwrap_or_default();
+        target.contains("org.qemu.guest_agent.0") && target.contains("state='connected'")
+    })
 }
 
 /// Sources of counts that a host may lack.
@@ -83,12 +107,21 @@ pub trait Probes {
     /// When it does not open.
     fn open_device(&self, device: &Path) -> io::Result<()>;
 
-    /// Lists the domains of this host's libvirt through a read-only connection. Returns the URI and the number of
-    /// domains.
+    /// Lists the domains of this host's libvirt through a read-only connection. Returns the URI, and each domain with
+    /// its state and whether its guest agent is connected.
     ///
     /// # Errors
     /// When `virsh` is missing or fails.
     fn libvirt(&self) -> Result<String, HostError>;
+
+    /// Counts the keys of this user's ssh.
+    fn ssh_keys(&self) -> SshKeys;
+
+    /// Asks `podman` or `docker` for its version.
+    ///
+    /// # Errors
+    /// When it does not run, or docker's daemon does not answer.
+    fn engine(&self, name: &'static str) -> Result<String, HostError>;
 
     /// Checks whether the emulated host `testbed:kvm` or `testbed:xen` can be started. Returns a description of it.
     ///
@@ -171,11 +204,69 @@ impl Probes for HostProbes<'_> {
             reads_only: true,
         };
         let domains = virsh.run(&["list", "--all", "--name"])?;
-        let count = domains
+        let names: Vec<&str> = domains
             .lines()
-            .filter(|line| !line.trim().is_empty())
-            .count();
-        Ok(format!("{LIBVIRT} answers, {}", counted(count, "domain")))
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+            .collect();
+        let mut shown = Vec::new();
+        for name in names.iter().take(MOST_DOMAINS) {
+            let state = virsh.state(name)?.unwrap_or_default();
+            let xml = virsh.run(&["dumpxml", "--domain", name])?;
+            let agent = if has_agent(&xml) { ", agent" } else { "" };
+            shown.push(shown_text(&format!("{name} ({state}{agent})")));
+        }
+        if names.len() > MOST_DOMAINS {
+            shown.push(format!("and {} more", names.len() - MOST_DOMAINS));
+        }
+        let list = match shown.as_slice() {
+            [] => String::new(),
+            some => format!(": {}", some.join(", ")),
+        };
+        Ok(format!(
+            "{LIBVIRT} answers, {}{list}",
+            counted(names.len(), "domain")
+        ))
+    }
+
+    fn ssh_keys(&self) -> SshKeys {
+        let home = std::env::var_os("HOME").map(PathBuf::from);
+        let files = home.and_then(|home| std::fs::read_dir(home.join(".ssh")).ok());
+        let is_key = |entry: &DirEntry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            name.starts_with("id_") && !name.ends_with(".pub")
+        };
+        let files = files.map_or(0, |files| files.flatten().filter(is_key).count());
+        let agent = std::env::var_os("SSH_AUTH_SOCK").and_then(|_| {
+            let output = Command::new("ssh-add").arg("-l").output().ok()?;
+            match output.status.code() {
+                Some(0) => Some(String::from_utf8_lossy(&output.stdout).lines().count()),
+                Some(1) => Some(0),
+                _ => None,
+            }
+        });
+        SshKeys { files, agent }
+    }
+
+    fn engine(&self, name: &'static str) -> Result<String, HostError> {
+        // The version of docker is the daemon's, which must answer. Podman has no daemon.
+        let arguments: &[&str] = match name {
+            "docker" => &["version", "--format", "{{.Server.Version}}"],
+            _ => &["--version"],
+        };
+        let mut command = Command::new("timeout");
+        command.arg("20").arg(name).args(arguments);
+        let output = command.output().map_err(HostError::process("run", name))?;
+        let text = |bytes: &[u8]| shown_text(String::from_utf8_lossy(bytes).trim());
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(HostError::Program {
+                command: format!("{name} {}", arguments.join(" ")),
+                status: output.status.to_string(),
+                output: text(&output.stderr),
+            }),
+        }
     }
 
     fn testbed(&self, name: &str) -> Result<String, HostError> {
@@ -198,5 +289,23 @@ impl Probes for HostProbes<'_> {
         let existing = path.ancestors().find(|ancestor| ancestor.exists())?;
         let space = rustix::fs::statvfs(existing).ok()?;
         Some(space.f_bavail.saturating_mul(space.f_frsize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_connected_channel_of_the_agent_counts() {
+        let channel = |name: &str, state: &str| {
+            format!(
+                "<channel type='unix'><target type='virtio' name='{name}' state='{state}'/></channel>"
+            )
+        };
+        let (agent, other) = ("org.qemu.guest_agent.0", "vtax.share.0");
+        assert!(has_agent(&channel(agent, "connected")));
+        let apart = channel(agent, "disconnected") + &channel(other, "connected");
+        assert!(!has_agent(&apart) && !has_agent(""));
     }
 }

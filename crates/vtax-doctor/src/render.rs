@@ -1,6 +1,6 @@
 //! The report for people: a line for each finding, grouped and aligned.
 
-use super::{Answer, Finding, Summary, summarize};
+use super::{Answer, Finding, Summary, short, summarize};
 
 /// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,9 +42,12 @@ const ANSWER_WIDTH: usize = 8;
 
 /// Renders the whole report.
 pub fn render(findings: &[Finding], style: Style) -> String {
-    let name_width = findings
-        .iter()
-        .map(|finding| finding.name.chars().count())
+    let summary = summarize(findings);
+    let first = short::lines(findings, &summary);
+    let names = findings.iter().map(|finding| finding.name.as_str());
+    let name_width = names
+        .chain(first.iter().map(|line| line.name))
+        .map(|name| name.chars().count())
         .max()
         .unwrap_or(0)
         + 2;
@@ -53,6 +56,11 @@ pub fn render(findings: &[Finding], style: Style) -> String {
         style,
         name_width,
     };
+    page.heading("In short");
+    for line in &first {
+        page.line(line.answer, line.name, &line.text);
+    }
+    page.install(&summary);
     let mut topic = None;
     for finding in findings {
         if topic != Some(finding.topic) {
@@ -68,7 +76,6 @@ pub fn render(findings: &[Finding], style: Style) -> String {
             page.remedy(remedy);
         }
     }
-    page.summary(&summarize(findings));
     page.text
 }
 
@@ -106,25 +113,7 @@ impl Page {
         self.wrapped(remedy, "→ ");
     }
 
-    fn summary(&mut self, summary: &Summary) {
-        let measured = summary.meters.len() > 1;
-        let answer = if measured {
-            Answer::Yes
-        } else {
-            Answer::Partly
-        };
-        self.line(
-            answer,
-            "joules",
-            &format!(
-                "from {}",
-                if measured {
-                    summary.meters.join(", ")
-                } else {
-                    "a model, flagged `modelled`".to_owned()
-                }
-            ),
-        );
+    fn install(&mut self, summary: &Summary) {
         if let Some(command) = &summary.install {
             self.text.push_str(&format!(
                 "\nTo install what is missing:\n{INDENT}{command}\n"

@@ -90,6 +90,17 @@ impl Probes for FakeProbes {
         self.ask("libvirt").map(|()| "2 domains".to_owned())
     }
 
+    fn ssh_keys(&self) -> SshKeys {
+        SshKeys {
+            files: usize::from((self.answers)("a key")),
+            agent: None,
+        }
+    }
+
+    fn engine(&self, name: &'static str) -> Result<String, HostError> {
+        self.ask(name).map(|()| "4.3.1".to_owned())
+    }
+
     fn testbed(&self, name: &str) -> Result<String, HostError> {
         self.ask(name).map(|()| "QEMU 7.2".to_owned())
     }
@@ -372,9 +383,21 @@ fn without_root_each_missing_capability_says_what_it_costs() {
         Topic::Limits,
         "privileges",
         Answer::No,
-        "user 1000, 9 of 9",
+        "user 1000, without any capability",
     );
-    assert!(remedy(&findings, Topic::Limits, "privileges").contains("without root these work"));
+    assert!(
+        findings
+            .iter()
+            .all(|finding| !finding.name.starts_with("CAP_"))
+    );
+
+    // A process with some of them.
+    host.file(
+        "proc/self/status",
+        "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000020\n",
+    );
+    let findings = examined(&host, &FakeProbes::default());
+    assert_finding(&findings, Topic::Limits, "privileges", Answer::No, "8 of 9");
     assert!(remedy(&findings, Topic::Limits, "CAP_NET_ADMIN").contains("bridges"));
 
     // A container's root without CAP_PERFMON and CAP_BPF but with CAP_SYS_ADMIN has both in effect.
@@ -394,15 +417,34 @@ fn an_ordinary_user_learns_what_works_without_root() {
         "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0000000000000000\n",
     );
     let probes = FakeProbes {
-        cell: |_| Err(HostError::Other("Operation not permitted".to_owned())),
+        cell: |_| {
+            Err(HostError::Missing {
+                what: "CAP_NET_ADMIN".to_owned(),
+                remedy: "run as root".to_owned(),
+            })
+        },
         answers: |name| name.starts_with("testbed:"),
         ..FakeProbes::default()
     };
     let findings = examined(&host, &probes);
-    let works = remedy(&findings, Topic::Limits, "privileges");
-    for command in ["run --at testbed:kvm", "top", "exporter", "web"] {
-        assert!(works.contains(command), "{works}");
+    let report = render(&findings, PLAIN);
+    let (short, rest) = report.split_once("\n\n").unwrap();
+    assert!(
+        short.starts_with("In short\n  no      plans here"),
+        "{short}"
+    );
+    for part in [
+        "--at testbed:kvm",
+        "without root",
+        "top, record",
+        "exporter",
+        "web",
+        "sudo vtax",
+    ] {
+        assert!(short.contains(part), "{part}: {short}");
     }
+    assert_finding(&findings, Topic::Network, "cell", Answer::No, "needs root");
+    assert!(!rest.contains("CAP_NET_ADMIN"), "{rest}");
     // A plan can run in an emulated host.
     assert!(summarize(&findings).can_run());
 }
@@ -425,6 +467,24 @@ fn guests_that_exist_are_reached_by_libvirt_ssh_and_a_pool() {
     for name in ["libvirt", "ssh", "xenapi", "testbed:kvm", "testbed:xen"] {
         assert_eq!(finding(&with, Topic::Places, name).answer, Answer::Yes);
     }
+    assert_finding(
+        &with,
+        Topic::Places,
+        "ssh",
+        Answer::Yes,
+        "1 key in ~/.ssh, no agent",
+    );
+    assert_finding(&with, Topic::Places, "podman", Answer::No, "not installed");
+    host.program("podman", "4.3.1");
+    let with_podman = examined(&host, &FakeProbes::default());
+    assert_finding(&with_podman, Topic::Places, "podman", Answer::Yes, "4.3.1");
+    let keyless = FakeProbes {
+        answers: |name| name != "a key",
+        ..FakeProbes::default()
+    };
+    let keyless = examined(&host, &keyless);
+    assert_finding(&keyless, Topic::Places, "ssh", Answer::Partly, "0 keys");
+    assert!(remedy(&keyless, Topic::Places, "ssh").contains("ssh-copy-id"));
     let places: Vec<String> = summarize(&with)
         .places
         .into_iter()
@@ -432,7 +492,15 @@ fn guests_that_exist_are_reached_by_libvirt_ssh_and_a_pool() {
         .collect();
     assert_eq!(
         places,
-        ["libvirt", "ssh", "xenapi", "testbed:kvm", "testbed:xen"]
+        [
+            "libvirt",
+            "ssh",
+            "xenapi",
+            "podman",
+            "docker",
+            "testbed:kvm",
+            "testbed:xen"
+        ]
     );
 }
 
@@ -663,10 +731,11 @@ fn a_finding_is_a_line_and_its_remedy_is_indented_below() {
         .remedy("modprobe vhost_net"),
     ];
     let page = render(&findings, PLAIN);
-    let expected = "Network\n  \
-        yes     tap        created and removed\n  \
-        no      vhost-net  /dev/vhost-net does not exist\n                     → modprobe vhost_net\n";
-    assert!(page.starts_with(expected), "{page}");
+    let expected = "\nNetwork\n  \
+        yes     tap            created and removed\n  \
+        no      vhost-net      /dev/vhost-net does not exist\n                         → modprobe vhost_net\n";
+    assert!(page.starts_with("In short\n"), "{page}");
+    assert!(page.ends_with(expected), "{page}");
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! The first lines of the report: what can be done here, with root and without.
+
+use super::limits::PRIVILEGES;
+use super::places::TESTBEDS;
+use super::{Answer, Finding, Summary, Topic};
+
+/// The commands that need no root, by their purpose.
+const WITHOUT_ROOT: &str = "top, record, charge, exporter and web show guests (more of them to root); \
+                            plan, report, compare, history, survey, export and atlas --page-only read files";
+
+/// A line of the summary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Line {
+    pub answer: Answer,
+    pub name: &'static str,
+    pub text: String,
+}
+
+/// Returns the first lines of the report.
+pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
+    let of = |topic, name: &str| {
+        let mut found = findings.iter();
+        found.find(|finding| finding.topic == topic && finding.name == name)
+    };
+    let is_root = of(Topic::Limits, PRIVILEGES).is_none_or(|found| found.answer != Answer::No);
+    let mut lines = vec![platforms(summary, is_root)];
+    let emulated = TESTBEDS.iter().filter_map(|name| of(Topic::Places, name));
+    let (usable, other): (Vec<&Finding>, Vec<&Finding>) =
+        emulated.partition(|found| found.answer != Answer::No);
+    let names = |found: &[&Finding]| {
+        let names = found.iter().map(|found| format!("--at {}", found.name));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    lines.push(match (usable.as_slice(), other.first()) {
+        ([], first) => Line {
+            answer: Answer::No,
+            name: "emulated host",
+            text: first.map_or_else(String::new, |found| {
+                format!("{}: {}", found.name, found.evidence)
+            }),
+        },
+        (some, _) => Line {
+            answer: Answer::Yes,
+            name: "emulated host",
+            text: format!(
+                "vtax run {}, {} root",
+                names(some),
+                if is_root {
+                    "with or without"
+                } else {
+                    "without"
+                }
+            ),
+        },
+    });
+    lines.extend(guests(findings));
+    if !is_root {
+        lines.push(Line {
+            answer: Answer::Yes,
+            name: "without root",
+            text: WITHOUT_ROOT.to_owned(),
+        });
+        lines.push(Line {
+            answer: Answer::No,
+            name: "needs root",
+            text: "run and density on this host, cap, image build, testbed build, meter calibrate, restore: sudo vtax …"
+                .to_owned(),
+        });
+    }
+    let measured = summary.meters.len() > 1;
+    lines.push(Line {
+        answer: if measured {
+            Answer::Yes
+        } else {
+            Answer::Partly
+        },
+        name: "joules",
+        text: match measured {
+            true => format!("from {}", summary.meters.join(", ")),
+            false => "from a model, flagged `modelled`".to_owned(),
+        },
+    });
+    lines
+}
+
+/// The line about plans on this host.
+fn platforms(summary: &Summary, is_root: bool) -> Line {
+    let by = |answer| {
+        let names = summary
+            .platforms
+            .iter()
+            .filter(move |one| one.answer == answer);
+        let names: Vec<&str> = names.map(|one| one.name.as_str()).collect();
+        names.join(", ")
+    };
+    let (whole, part) = (by(Answer::Yes), by(Answer::Partly));
+    let (answer, text) = match (whole.as_str(), part.as_str()) {
+        ("", "") if !is_root => (Answer::No, "plans on this host need root".to_owned()),
+        ("", "") => (
+            Answer::No,
+            "no platform can run on this host; the reasons are below".to_owned(),
+        ),
+        ("", part) => (Answer::Partly, format!("vtax run: {part}, with a limit")),
+        (whole, "") => (Answer::Yes, format!("vtax run: {whole}")),
+        (whole, part) => (
+            Answer::Yes,
+            format!("vtax run: {whole}; {part} with a limit"),
+        ),
+    };
+    Line {
+        answer,
+        name: "plans here",
+        text,
+    }
+}
+
+/// The line about guests that exist.
+fn guests(findings: &[Finding]) -> Option<Line> {
+    let is_guest = |finding: &&Finding| {
+        finding.topic == Topic::Places && !TESTBEDS.contains(&finding.name.as_str())
+    };
+    let ways = findings.iter().filter(is_guest);
+    let usable: Vec<&str> = ways
+        .filter(|finding| finding.answer != Answer::No)
+        .map(|finding| finding.name.as_str())
+        .collect();
+    let first = usable.first()?;
+    Some(Line {
+        answer: Answer::Yes,
+        name: "your guests",
+        text: format!(
+            "by {}; `vtax plan new --for {first}:NAME` writes a plan for one",
+            usable.join(", ")
+        ),
+    })
+}
