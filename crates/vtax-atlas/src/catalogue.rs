@@ -1,6 +1,7 @@
 //! The catalogue: every figure of the papers, and the measured numbers that are compared with each.
 
 use crate::AtlasError;
+use crate::verdict::Effect;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
@@ -20,6 +21,9 @@ pub struct Catalogue {
     /// The figures and tables.
     #[serde(rename = "figure")]
     pub figures: Vec<Figure>,
+    /// The claims of the papers, each with one vote.
+    #[serde(rename = "claim", default)]
+    pub claims: Vec<Claim>,
     /// The printed numbers, from `papers/figures.toml`.
     #[serde(skip)]
     printed: Table,
@@ -95,6 +99,9 @@ pub struct Figure {
     /// The entries that describe the setup or the state of a number. They are not measured.
     #[serde(default)]
     pub setup: Vec<String>,
+    /// The reason why the figure has no vote: it agrees by construction, or repeats another figure.
+    #[serde(default)]
+    pub uncounted: String,
     /// The compared series.
     #[serde(default)]
     pub series: Vec<Series>,
@@ -119,6 +126,35 @@ impl Figure {
             rows.map(|row| series.plan_of(row))
         })
     }
+}
+
+/// A claim of a paper. Claims are fixed before the runs that judge them.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Claim {
+    /// The figure, such as `shea/fig-2`.
+    pub figure: String,
+    /// The claim, in one sentence.
+    pub text: String,
+    /// The cause of the effect in the paper.
+    pub mechanism: String,
+    /// The reason why nothing measures it.
+    pub missing: Option<String>,
+    /// Its test. `None` where [`Claim::missing`] has the reason.
+    #[serde(flatten)]
+    pub test: Option<Test>,
+}
+
+/// The test of a claim: the ratio of a row of a series to the series' baseline.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Test {
+    /// The series, by its quantity.
+    pub series: String,
+    /// The row, by its system.
+    pub row: String,
+    /// The published effect on the ratio.
+    pub effect: Effect,
+    /// The smallest ratio in either direction that is an effect; above 1.
+    pub minimum: f64,
 }
 
 /// Systems or levels that are compared in one quantity.
@@ -498,6 +534,46 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn claims_name_what_is_there_and_their_effects_are_the_published_ones() {
+        let catalogue = Catalogue::read().unwrap();
+        for claim in &catalogue.claims {
+            let text = &claim.text;
+            let mut figures = catalogue.figures.iter();
+            let figure = figures.find(|figure| figure.name() == claim.figure);
+            let figure = figure.unwrap_or_else(|| panic!("{text}: no figure {}", claim.figure));
+            assert!(figure.uncounted.is_empty(), "{text}: a figure without vote");
+            assert_eq!(claim.test.is_some(), claim.missing.is_none(), "{text}");
+            let Some(test) = &claim.test else { continue };
+            assert!(test.minimum > 1.0, "{text}");
+            let mut series = figure.series.iter();
+            let series = series.find(|series| series.what == test.series);
+            let series = series.unwrap_or_else(|| panic!("{text}: no series {}", test.series));
+            let row = |system: &str| series.rows.iter().find(|row| row.system == system);
+            let (own, base) = (row(&test.row).unwrap(), row(&series.baseline).unwrap());
+            assert!(own.ours.is_some() && base.ours.is_some(), "{text}");
+            let number = |row: &Row| {
+                let printed = row.published.as_deref();
+                let printed = printed.map(|text| catalogue.published(text).unwrap().value);
+                printed.or(row.rank.map(f64::from)).unwrap()
+            };
+            let ratio = number(own) / number(base);
+            let effect = if ratio >= test.minimum {
+                Effect::Higher
+            } else if ratio <= 1.0 / test.minimum {
+                Effect::Lower
+            } else {
+                Effect::None
+            };
+            assert_eq!(effect, test.effect, "{text}: the paper has {ratio}");
+        }
+        for figure in &catalogue.figures {
+            let name = figure.name();
+            let is_claimed = catalogue.claims.iter().any(|claim| claim.figure == name);
+            assert_ne!(is_claimed, !figure.uncounted.is_empty(), "{name}");
         }
     }
 

@@ -1,11 +1,13 @@
-//! The atlas: each figure and table of the papers, its published numbers beside measured ones, and whether they agree.
+//! The atlas: each figure and table of the papers, its published numbers beside measured ones, and the verdicts on the
+//! papers' claims.
 //!
-//! [`catalogue`] lists the comparisons, [`ours`] has the measured numbers, [`verdict`] compares, and [`page()`] renders
-//! the page. This crate starts no runs: [`missing`] returns the plans to run.
+//! [`catalogue`] lists comparisons and claims, [`ours`] has the measured numbers, [`verdict`] judges a claim, [`claims`]
+//! counts the verdicts, and [`page()`] renders the page. This crate starts no runs: [`missing`] returns the plans to run.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod catalogue;
+pub mod claims;
 pub mod ours;
 mod page;
 pub mod verdict;
@@ -13,14 +15,16 @@ pub mod verdict;
 pub use page::page;
 
 use catalogue::{Catalogue, Figure, Key, Plan, Published};
+use claims::{Judged, Score};
 use ours::{Number, Origin, Ours};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use verdict::{Point, Ratio, Verdict, judge, our_ratio, published_ratio};
+use verdict::{FigureVerdict, Point, Ratio, judged_interval, our_ratio, published_ratio};
 use vtax_core::counted;
 use vtax_report::results::{ResultsDir, ResultsError, Trial, TrialOutcome};
+use vtax_report::stats::Interval;
 
 /// A failure to make the atlas.
 #[derive(Debug, thiserror::Error)]
@@ -147,15 +151,15 @@ pub fn gather(
     Ok((ours, unusable))
 }
 
-/// One figure with its compared series.
+/// One figure with its compared series and judged claims.
 #[derive(Debug, Clone)]
 pub struct Entry<'a> {
     /// The figure.
     pub figure: &'a Figure,
     /// Its series.
     pub series: Vec<Compared<'a>>,
-    /// The verdict over all series.
-    pub verdict: Verdict,
+    /// Its claims; empty for a figure without vote.
+    pub claims: Vec<Judged<'a>>,
 }
 
 /// One series, compared.
@@ -165,8 +169,6 @@ pub struct Compared<'a> {
     pub series: &'a catalogue::Series,
     /// Its rows.
     pub rows: Vec<ComparedRow<'a>>,
-    /// Its verdict.
-    pub verdict: Verdict,
 }
 
 /// One system or level, compared.
@@ -178,10 +180,14 @@ pub struct ComparedRow<'a> {
     pub published: Option<Published>,
     /// The measured number with its key and origin.
     pub ours: Option<(Key, &'a Number, &'a Origin)>,
+    /// The plan whose run has no number for this row.
+    pub absent: Option<String>,
     /// The published ratio to the baseline.
     pub published_ratio: Option<Ratio>,
     /// The measured ratio to the baseline.
     pub our_ratio: Option<Ratio>,
+    /// The interval of the measured ratio that judges a claim.
+    pub judged: Option<Interval>,
 }
 
 /// Compares figures with measured numbers.
@@ -198,9 +204,11 @@ pub fn compare<'a>(
         let series = series
             .map(|series| compare_series(catalogue, series, ours))
             .collect::<Result<Vec<_>, _>>()?;
+        let claims = catalogue.claims.iter();
+        let claims = claims.filter(|claim| claim.figure == figure.name());
         Ok(Entry {
             figure,
-            verdict: Verdict::of_all(series.iter().map(|series| series.verdict)),
+            claims: claims.map(|claim| Judged::of(claim, &series)).collect(),
             series,
         })
     };
@@ -219,47 +227,58 @@ fn compare_series<'a>(
         let published = expression
             .map(|text| catalogue.published(text))
             .transpose()?;
-        let found = series.key(row).and_then(|key| {
+        let key = series.key(row);
+        let found = key.clone().and_then(|key| {
             let number = ours.numbers.get(&key)?;
             let origin = ours.origins.get(&key.plan)?;
             Some((key, number, origin))
         });
         points.push(Point {
             published: published.map(|one| one.range.unwrap_or((one.value, one.value))),
-            rank: row.rank,
-            ours: found
-                .as_ref()
-                .map(|(_, number, _)| (number.value, number.interval)),
+            ours: found.as_ref().map(|(_, number, _)| verdict::Ours {
+                value: number.value,
+                interval: number.interval,
+                exact: number.is_exact(),
+            }),
         });
+        let is_run = |key: &Key| ours.origins.contains_key(&key.plan);
         rows.push(ComparedRow {
             row,
             published,
+            absent: key
+                .filter(|key| found.is_none() && is_run(key))
+                .map(|key| key.plan),
             ours: found,
             published_ratio: None,
             our_ratio: None,
+            judged: None,
         });
     }
     let mut names = series.rows.iter();
     let baseline = names.position(|row| row.system == series.baseline);
-    let baseline = baseline.unwrap_or(usize::MAX);
-    if let Some(base) = points.get(baseline) {
+    if let Some(base) = baseline.and_then(|position| points.get(position)) {
         for (row, point) in rows.iter_mut().zip(&points) {
             row.published_ratio = published_ratio(point, base);
             row.our_ratio = our_ratio(point, base);
+            row.judged = judged_interval(point, base);
         }
     }
-    let verdict = judge(&points, baseline);
-    Ok(Compared {
-        series,
-        rows,
-        verdict,
-    })
+    Ok(Compared { series, rows })
 }
 
 impl Entry<'_> {
     /// Whether any of its numbers is measured.
     pub fn has_ours(&self) -> bool {
         self.series.iter().any(Compared::has_ours)
+    }
+
+    /// The verdict on the figure; `None` for one without vote.
+    pub fn verdict(&self) -> Option<FigureVerdict> {
+        let effect = |one: &Judged<'_>| one.claim.test.as_ref().map(|test| test.effect);
+        let all = self.claims.iter();
+        let all = all.map(|one| (effect(one).unwrap_or(verdict::Effect::None), one.outcome));
+        let all: Vec<_> = all.collect();
+        (!all.is_empty()).then(|| FigureVerdict::of(&all))
     }
 }
 
@@ -270,64 +289,14 @@ impl Compared<'_> {
     }
 }
 
-/// The numbers of figures by result of the comparison.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Figures and tables.
-    pub figures: usize,
-    /// Figures with measured numbers.
-    pub measured: usize,
-    /// Measured figures without published numbers to compare with.
-    pub alone: usize,
-    /// Figures whose order agrees, and figures whose order can be compared.
-    pub order: (usize, usize),
-    /// Figures whose ratios agree, and figures whose ratios can be compared.
-    pub ratio: (usize, usize),
-}
-
-impl Summary {
-    /// Counts these figures.
-    pub fn of(entries: &[Entry<'_>]) -> Self {
-        let agree = |find: fn(&Verdict) -> Option<bool>| {
-            let found = entries.iter().filter_map(|entry| find(&entry.verdict));
-            let found: Vec<bool> = found.collect();
-            (found.iter().filter(|agrees| **agrees).count(), found.len())
-        };
-        let measured = || entries.iter().filter(|entry| entry.has_ours());
-        Self {
-            figures: entries.len(),
-            measured: measured().count(),
-            alone: measured()
-                .filter(|entry| !entry.verdict.is_compared())
-                .count(),
-            order: agree(|verdict| verdict.order),
-            ratio: agree(|verdict| verdict.ratio),
-        }
-    }
-}
-
-impl std::fmt::Display for Summary {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            figures,
-            measured,
-            alone,
-            order,
-            ratio,
-        } = self;
-        write!(
-            f,
-            "{}, {measured} with ours: the order agrees in {} of {}, ratios within × {} in {} of {}; \
-             in {alone} ours stand alone; {} not measured",
-            counted(*figures, "figure"),
-            order.0,
-            order.1,
-            verdict::NEAR,
-            ratio.0,
-            ratio.1,
-            figures - measured
-        )
-    }
+/// The verdicts on figures and claims in one line.
+pub fn summary(entries: &[Entry<'_>]) -> String {
+    let measured = entries.iter().filter(|entry| entry.has_ours()).count();
+    format!(
+        "{}, {measured} with ours: {}",
+        counted(entries.len(), "figure"),
+        Score::of(entries)
+    )
 }
 
 /// The page of the whole atlas, from the stored numbers and the runs in `folders`.

@@ -1,9 +1,10 @@
 //! The page: one self-contained file without scripts.
 
 use crate::catalogue::{Catalogue, Paper, Plan, Published};
+use crate::claims::{Judged, Score};
 use crate::ours::{Number, Origin};
-use crate::verdict::{NEAR, Ratio, Verdict};
-use crate::{Compared, ComparedRow, Entry, Summary};
+use crate::verdict::{BUILD_SPREAD, Effect, FigureVerdict, Outcome, Ratio, SAME_SIZE};
+use crate::{Compared, ComparedRow, Entry, summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
 use vtax_core::{Source, counted, metric};
@@ -23,10 +24,12 @@ pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
     Page {
         kind: "vtax atlas",
         name: "The papers’ figures, published beside ours",
-        lede: &format!("{}.", Summary::of(entries)),
+        lede: &format!("{}.", summary(entries)),
         head: how_to_read(),
         contents: html! {
-            h2 { "Contents" }
+            h2 { "Scores" }
+            (scores(entries))
+            h2 { "Claims" }
             @for (paper, own) in &papers { (contents(paper, own)) }
         },
         body: html! {
@@ -48,9 +51,17 @@ fn how_to_read() -> Markup {
     html! {
         p.key {
             "A published number is compared with ours as a ratio to the same baseline: watts at a wall plug, or seconds of another \
-             machine, say nothing beside each other. " b { "Order" } " agrees where each two systems or levels stand in the published order; \
-             what lies within the intervals is a tie and counts as either. " b { "Ratio" } " agrees where each ratio is within × " (NEAR)
-            " of the published one. Both are computed. Where a chart prints no numbers, only its shape is compared."
+             machine, say nothing beside each other. The papers’ claims, fixed before the runs that judge them, have one vote each. A claim is "
+            (outcome(Outcome::AsPublished)) " where the interval of our ratio excludes 1 on the published side and the ratio reaches the \
+             claim’s minimum effect, " (outcome(Outcome::Reversed)) " where it does so on the other side, " (outcome(Outcome::NotShown))
+            " otherwise, and " (outcome(Outcome::Unknown)) " where nothing of ours measures the paper’s mechanism, or only one trial does. \
+             Numbers that repeat exactly have one draw of the timing: another build of vtax moved such a number by up to × "
+            (BUILD_SPREAD) ", which is their interval in a claim. The size of an effect agrees where the logarithm of our ratio is "
+            (SAME_SIZE.start()) " to " (SAME_SIZE.end()) " times the published one’s. Series without a claim are shown and not counted."
+        }
+        p.key {
+            "A figure agrees where each of its claims is as published and one of them is of an effect. It contradicts where one is reversed, or \
+             has an effect where the paper has none."
         }
         p.key {
             span.dot.published {} " published " span.dot.ours {} " ours, with its 95 % interval. Numbers that are not simply measured are marked "
@@ -60,37 +71,103 @@ fn how_to_read() -> Markup {
     }
 }
 
+/// The scores of our numbers beside those of two instruments that measure nothing.
+fn scores(entries: &[Entry<'_>]) -> Markup {
+    let instruments = [
+        ("ours", Score::of(entries)),
+        (
+            "an instrument that always answers 1",
+            Score::of_constant(entries),
+        ),
+        ("random answers, mean of 1,000", Score::of_random(entries)),
+    ];
+    let columns = std::iter::once(html! {})
+        .chain(FigureVerdict::ALL.map(|verdict| html! { (verdict.name()) }))
+        .chain([html! { "agrees in size too" }]);
+    let figures = html! {
+        @for (name, score) in &instruments {
+            tr {
+                th scope="row" { (name) }
+                @for verdict in FigureVerdict::ALL { td.number { (count(score.figures_that_are(verdict))) } }
+                td.number { (count(score.sized_figures)) }
+            }
+        }
+    };
+    let of_claims = std::iter::once(html! {})
+        .chain(Outcome::ALL.map(|outcome| html! { (outcome.name()) }))
+        .chain([html! { "same size" }]);
+    let claims = html! {
+        @for (name, score) in &instruments {
+            tr {
+                th scope="row" { (name) }
+                @for outcome in Outcome::ALL { td.number { (count(score.claims_that_are(outcome))) } }
+                td.number { (count(score.size.0)) " of " (count(score.size.1)) }
+            }
+        }
+    };
+    html! {
+        h3 { "Figures" }
+        (table(columns, &figures))
+        h3 { "Claims" }
+        (table(of_claims, &claims))
+        p.key {
+            "The two instruments answer only claims that our numbers could test. Claims of no effect are conditions: alone they make no figure \
+             agree."
+        }
+    }
+}
+
+/// A count, or the mean of counts with one decimal.
+fn count(value: f64) -> String {
+    match (value - value.round()).abs() < 1e-6 {
+        true => format!("{value:.0}"),
+        false => format!("{value:.1}"),
+    }
+}
+
 fn contents(paper: &Paper, own: &[&Entry<'_>]) -> Markup {
     html! {
         h3 { a href={ "#" (paper.key) } { (paper.authors) } }
         ul.contents {
             @for entry in own {
                 li {
-                    a href={ "#" (anchor(entry)) } { (entry.figure.number) } " " (entry.figure.title) " "
-                    span.said { (verdict_in_words(entry.verdict, entry.has_ours())) }
+                    a href={ "#" (anchor(entry)) } { (entry.figure.number) } " " (figure_verdict(entry))
+                    ul {
+                        @for one in &entry.claims { li { (outcome(one.outcome)) " " (one.claim.text) } }
+                    }
                 }
             }
         }
     }
 }
 
-fn anchor(entry: &Entry<'_>) -> String {
-    format!("{}-{}", entry.figure.paper, entry.figure.id)
+/// An outcome as a coloured label.
+fn outcome(outcome: Outcome) -> Markup {
+    let class = match outcome {
+        Outcome::AsPublished => "yes",
+        Outcome::NotShown | Outcome::Unknown => "open",
+        Outcome::Reversed | Outcome::Unpublished => "no",
+    };
+    html! { span.outcome.(class) { (outcome.name()) } }
 }
 
-fn verdict_in_words(verdict: Verdict, has_ours: bool) -> String {
-    let word = |what: &str, agrees: Option<bool>| match agrees {
-        Some(true) => Some(format!("{what} agrees")),
-        Some(false) => Some(format!("{what} differs")),
-        None => None,
+/// The verdict on a figure as a coloured label; a figure without vote has its reason.
+fn figure_verdict(entry: &Entry<'_>) -> Markup {
+    let class = |verdict| match verdict {
+        FigureVerdict::Agrees => "yes",
+        FigureVerdict::Partly | FigureVerdict::NotShown | FigureVerdict::Unknown => "open",
+        FigureVerdict::Contradicts => "no",
     };
-    let both = [word("order", verdict.order), word("ratio", verdict.ratio)];
-    let said: Vec<String> = both.into_iter().flatten().collect();
-    match (said.is_empty(), has_ours) {
-        (false, _) => said.join(", "),
-        (true, true) => "ours stand alone".to_owned(),
-        (true, false) => "not measured yet".to_owned(),
+    html! {
+        @match entry.verdict() {
+            Some(verdict) => { span.outcome.(class(verdict)) { (verdict.name()) } }
+            None => { span.outcome.open { "not counted" } " " (entry.figure.uncounted) }
+        }
     }
+}
+
+fn anchor(entry: &Entry<'_>) -> String {
+    format!("{}-{}", entry.figure.paper, entry.figure.id)
 }
 
 fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
@@ -102,7 +179,8 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     html! {
         article id=(anchor(entry)) {
             h3 { (figure.number) ": " (figure.title) }
-            p.verdict.none[!entry.verdict.is_compared()] { (verdict_in_words(entry.verdict, entry.has_ours())) }
+            p.verdict { (figure_verdict(entry)) }
+            @if !entry.claims.is_empty() { (claims(&entry.claims)) }
             @for compared in &entry.series { (series(catalogue, compared)) }
             @if entry.series.is_empty() {
                 p.key { "A chart whose points are not printed: only its shape could be compared." }
@@ -113,6 +191,56 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
             (provenance(catalogue, entry))
         }
     }
+}
+
+/// The claims of a figure with the ratios that judge them.
+fn claims(all: &[Judged<'_>]) -> Markup {
+    let columns = [
+        html! { "claim" },
+        html! { "published" },
+        html! { "ours, with the interval of the verdict" },
+        html! { "verdict" },
+        html! { "share of the published effect" },
+    ];
+    let rows = html! {
+        @for one in all {
+            tr {
+                th scope="row" { (one.claim.text) span.detail { "mechanism: " (one.claim.mechanism) } }
+                td.number { (published_effect(one)) }
+                td.number { (judged_ratio(one)) }
+                td {
+                    (outcome(one.outcome))
+                    @if let Some(missing) = &one.claim.missing { span.detail { (missing) } }
+                }
+                td.number { @if let Some(share) = one.share() { (format!("{share:.2}")) } @else { (DASH) } }
+            }
+        }
+    };
+    table(columns, &rows)
+}
+
+fn published_effect(one: &Judged<'_>) -> Markup {
+    html! {
+        @match (one.published, &one.claim.test) {
+            (Some(published), _) => { (ratio(Some(published))) }
+            (None, Some(test)) => {
+                @match test.effect {
+                    Effect::Higher => { "higher" }
+                    Effect::Lower => { "lower" }
+                    Effect::None => { "the same" }
+                }
+                span.detail { "its size is not printed" }
+            }
+            (None, None) => { (DASH) }
+        }
+        @if let Some(test) = &one.claim.test { span.detail { "minimum effect × " (test.minimum) } }
+    }
+}
+
+fn judged_ratio(one: &Judged<'_>) -> String {
+    one.ours.map_or(DASH.to_owned(), |ours| {
+        numbers::ratio(ours.value, one.interval).line()
+    })
 }
 
 fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
@@ -140,7 +268,9 @@ fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
         h4 { (series.what) @if !is_printed { " (a chart without printed numbers: its shape alone)" } }
         (chart(compared))
         (table(columns, &rows))
-        p.key { (verdict_in_words(compared.verdict, compared.has_ours())) }
+        @for absent in compared.rows.iter().filter(|row| row.absent.is_some()) {
+            p.key { "The stored run of " (absent.absent.as_deref().unwrap_or_default()) " has no number for " (absent.row.system) "." }
+        }
         @if let (false, Some(plan)) = (compared.has_ours(), catalogue.plans.get(&series.plan)) {
             p.key {
                 "plans/" (plan.file) " measures it: "
@@ -425,7 +555,15 @@ mod tests {
         rows = [
           { system = "a <base>", published = "p.x.a", ours = "one" },
           { system = "b", published = "p.x.b", ours = "two" },
-        ]"#;
+        ]
+        [[claim]]
+        figure = "p/fig-1"
+        text = "b <i>is</i> more"
+        mechanism = "<b>m</b>"
+        series = "W"
+        row = "b"
+        effect = "higher"
+        minimum = 1.1"#;
     const FIGURES: &str = "[p.x]\na = 30\nb = 45";
 
     fn made_up(one: f64, two: f64) -> (Catalogue, Ours) {
@@ -443,7 +581,7 @@ mod tests {
                 n: 1,
                 unit: "W".parse().unwrap(),
                 source: Source::Modelled,
-                varies: "<u>trial".into(),
+                varies: "exact <u>".into(),
             };
             ours.numbers.insert(key, number);
         }
@@ -460,13 +598,16 @@ mod tests {
         let (catalogue, ours) = made_up(1.0, 1.6);
         let figures = catalogue.select(None).unwrap();
         let page = page(&catalogue, &compare(&catalogue, &figures, &ours).unwrap());
-        for raw in ["<script", "<img", "<base>", "<host>", "<u>", "<i>W"] {
+        for raw in [
+            "<script", "<img", "<base>", "<host>", "<u>", "<i>W", "<i>is",
+        ] {
             assert!(!page.contains(raw), "{raw}");
         }
         for shown in [
             "1.50×",
             "1.60×",
-            "order agrees, ratio agrees",
+            "as published</span>",
+            "b &lt;i&gt;is&lt;/i&gt; more",
             "modelled</span>",
             "&lt;host&gt;",
         ] {
@@ -506,46 +647,58 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_counts_what_agrees() {
-        for (one, two, order, ratio) in [(1.0, 1.6, 1, 1), (1.0, 2.4, 1, 0), (1.6, 1.0, 0, 0)] {
-            let (catalogue, ours) = made_up(one, two);
+    fn claims_are_judged_and_counted() {
+        for (two, outcome, verdict) in [
+            (1.6, Outcome::AsPublished, FigureVerdict::Agrees),
+            (1.12, Outcome::NotShown, FigureVerdict::NotShown),
+            (0.6, Outcome::Reversed, FigureVerdict::Contradicts),
+        ] {
+            let (catalogue, ours) = made_up(1.0, two);
             let figures = catalogue.select(None).unwrap();
-            let summary = Summary::of(&compare(&catalogue, &figures, &ours).unwrap());
-            assert_eq!((summary.order, summary.ratio), ((order, 1), (ratio, 1)));
+            let entries = compare(&catalogue, &figures, &ours).unwrap();
+            let score = Score::of(&entries);
+            assert_eq!(score.claims_that_are(outcome), 1.0, "{two}");
+            assert_eq!(score.figures_that_are(verdict), 1.0, "{two}");
+            let page = page(&catalogue, &entries);
+            assert!(page.contains(outcome.name()) && page.contains(verdict.name()));
         }
-        let (catalogue, _) = made_up(1.0, 1.0);
-        let figures = catalogue.select(None).unwrap();
-        let nothing = Ours::default();
-        let entries = compare(&catalogue, &figures, &nothing).unwrap();
-        assert_eq!(Summary::of(&entries).measured, 0);
-        let page_of_nothing = page(&catalogue, &entries);
-        assert!(page_of_nothing.contains("not measured yet"));
-        let command =
-            "measures it: <code>vtax run plans/made-up.toml --results=atlas-results/made-up</code>";
-        assert!(page_of_nothing.contains(command), "{page_of_nothing}");
     }
 
     #[test]
-    fn ours_beside_nothing_that_was_published_stand_alone() {
-        let atlas = ATLAS.replace("published = \"p.x.a\", ", "");
-        let catalogue =
-            Catalogue::of(&atlas.replace("published = \"p.x.b\", ", ""), FIGURES).unwrap();
+    fn a_claim_without_numbers_is_unknown_and_a_run_without_a_row_is_named() {
+        let (catalogue, mut ours) = made_up(1.0, 1.6);
+        ours.numbers.retain(|key, _| key.treatment == "one");
+        let figures = catalogue.select(None).unwrap();
+        let entries = compare(&catalogue, &figures, &ours).unwrap();
+        assert_eq!(entries[0].verdict(), Some(FigureVerdict::Unknown));
+        let partly = page(&catalogue, &entries);
+        assert!(partly.contains("The stored run of made-up has no number for b."));
+        let none = Ours::default();
+        let entries = compare(&catalogue, &figures, &none).unwrap();
+        assert_eq!(Score::of(&entries).claims_that_are(Outcome::Unknown), 1.0);
+        let nothing = page(&catalogue, &entries);
+        let command =
+            "measures it: <code>vtax run plans/made-up.toml --results=atlas-results/made-up</code>";
+        assert!(nothing.contains(command), "{nothing}");
+        assert!(!nothing.contains("has no number for"));
+    }
+
+    #[test]
+    fn a_figure_without_vote_has_its_reason_and_no_claim() {
+        let atlas = ATLAS.split("[[claim]]").next().unwrap();
+        let atlas = atlas.replace(
+            "id = \"fig-1\"",
+            "id = \"fig-1\"\nuncounted = \"by construction\"",
+        );
+        let catalogue = Catalogue::of(&atlas, FIGURES).unwrap();
         let (_, ours) = made_up(1.0, 1.6);
         let figures = catalogue.select(None).unwrap();
         let entries = compare(&catalogue, &figures, &ours).unwrap();
-        let summary = Summary::of(&entries);
         assert_eq!(
-            (summary.measured, summary.alone, summary.order.1),
-            (1, 1, 0)
+            (entries[0].verdict(), Score::of(&entries)),
+            (None, Score::default())
         );
-        assert!(
-            summary
-                .to_string()
-                .contains("in 1 ours stand alone; 0 not measured")
-        );
-        let page = page(&catalogue, &entries);
-        assert!(page.contains("ours stand alone") && !page.contains("not measured yet"));
-        assert!(!page.contains("measures it"));
+        assert!(page(&catalogue, &entries).contains("by construction"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
-use vtax_atlas::{Folders, Summary, compare, gather, missing, page};
+use vtax_atlas::{Folders, compare, gather, missing, page, summary};
 use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
 
@@ -39,7 +39,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     let entries = compare(&catalogue, &figures, &ours)?;
     vtax_files::write(&arguments.out, page(&catalogue, &entries).as_bytes())?;
     end_with_reader()?;
-    outln!("{}", Summary::of(&entries))?;
+    outln!("{}", summary(&entries))?;
     outln!("page: {}", arguments.out.display())?;
     if !failed.is_empty() {
         return Err(format!(
