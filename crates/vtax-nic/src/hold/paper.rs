@@ -1,4 +1,4 @@
-//! The `paper` controller: the adaptive buffering of Shea, Wang, Liu and Zhu (INFOCOM 2014), to the letter.
+//! The `paper` controller: the adaptive buffering of Shea, Wang and Liu (INFOCOM 2014), to the letter.
 //!
 //! It is a reference for measurements. `docs/nic-hold.md` lists its weaknesses.
 
