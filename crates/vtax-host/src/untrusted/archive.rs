@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use vtax_files::{Dir, FileError};
 
-const BLOCK: usize = 512;
+pub(super) const BLOCK: usize = 512;
 
 /// The reason for refusing an archive.
 #[derive(Debug)]
@@ -107,11 +107,11 @@ fn store(content: &mut io::Take<impl Read>, into: &Dir, name: &Path) -> Result<(
     file.finish().map_err(Refusal::Store)
 }
 
-fn fill(from: &mut impl Read, block: &mut [u8], what: &str) -> Result<(), Refusal> {
+pub(super) fn fill(from: &mut impl Read, block: &mut [u8], what: &str) -> Result<(), Refusal> {
     from.read_exact(block).map_err(|_| cut_short(what))
 }
 
-fn cut_short(what: &str) -> Refusal {
+pub(super) fn cut_short(what: &str) -> Refusal {
     Refusal::Malformed(format!("it ends within {what}"))
 }
 
@@ -134,20 +134,7 @@ impl Entry {
             bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default()
         };
         let malformed = |what: String| Refusal::Malformed(what);
-        let checksum = octal(field(148, 8));
-        // The checksum covers the header with blanks in place of the checksum itself.
-        let sum: u64 = block
-            .iter()
-            .enumerate()
-            .map(|(at, byte)| {
-                u64::from(if (148..156).contains(&at) {
-                    b' '
-                } else {
-                    *byte
-                })
-            })
-            .sum();
-        if checksum != Some(sum) || field(257, 5) != b"ustar" {
+        if !has_checksum(block) || field(257, 5) != b"ustar" {
             return Err(malformed("a header is not one of a ustar archive".into()));
         }
         let text = |bytes: &[u8]| {
@@ -188,7 +175,20 @@ impl Entry {
     }
 }
 
-fn octal(field: &[u8]) -> Option<u64> {
+/// Whether the checksum of a header is right. It covers the header with blanks in its own place.
+pub(super) fn has_checksum(block: &[u8; BLOCK]) -> bool {
+    let is_own = |at: usize| (148..156).contains(&at);
+    let sum: u64 = block
+        .iter()
+        .enumerate()
+        .map(|(at, byte)| u64::from(if is_own(at) { b' ' } else { *byte }))
+        .sum();
+    let field = block.get(148..156).unwrap_or_default();
+    let digits = field.split(|byte| *byte == 0).next().unwrap_or_default();
+    octal(digits) == Some(sum)
+}
+
+pub(super) fn octal(field: &[u8]) -> Option<u64> {
     let text = str::from_utf8(field).ok()?.trim_matches(' ');
     u64::from_str_radix(text, 8).ok()
 }

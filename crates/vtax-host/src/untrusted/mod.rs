@@ -3,6 +3,7 @@
 
 pub mod archive;
 mod stream;
+pub mod tar;
 mod text;
 
 pub use stream::{Lines, drain, end_of, output, read};
