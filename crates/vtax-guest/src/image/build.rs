@@ -359,7 +359,8 @@ fn create_directories(root: &Path, inside: &Path) -> Result<PathBuf, HostError> 
     Ok(path)
 }
 
-fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
+/// Adds a file to the tree, in the place of an entry of its path.
+pub(super) fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
     let inside = Path::new(&file.path);
     let parent = create_directories(root, inside.parent().unwrap_or(inside))?;
     let path = parent.join(inside.file_name().unwrap_or_default());
@@ -403,7 +404,8 @@ fn take_kernel(root: &Path, destination: &Path) -> Result<String, HostError> {
     Ok(version.clone())
 }
 
-fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
+/// Packs the tree into a raw ext4 image.
+pub(super) fn pack(root: &Path, image: &Path, log: &Path) -> Result<(), HostError> {
     let size = tree_bytes(root)? + (HEADROOM_MIB << 20);
     // An eighth more for the file system's own structures.
     let mib = (size + size / 8).div_ceil(1 << 20);

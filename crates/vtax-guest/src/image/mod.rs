@@ -10,6 +10,7 @@ mod echo;
 mod files;
 mod initrd;
 mod modules;
+pub mod oci;
 mod recipe;
 mod vmlinux;
 

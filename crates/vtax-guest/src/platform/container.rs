@@ -6,6 +6,7 @@ use super::podman::Podman;
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{CommandLine, GuestFiles, Means, Platform, Target};
+use crate::image::oci::{DIRECTORY, PARAMETER as IMAGE};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -185,7 +186,7 @@ impl Platform for Container {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        const PARAMETERS: &[Parameter] = &[Parameter::new("container.runtime", Domain::Choice(&["auto", "runc", "crun", "runsc", "podman"]), "auto").help("the OCI runtime or engine; `auto` takes runc or crun, the first that works with this host's control groups")];
+        const PARAMETERS: &[Parameter] = &[IMAGE, Parameter::new("container.runtime", Domain::Choice(&["auto", "runc", "crun", "runsc", "podman"]), "auto").help("the OCI runtime or engine; `auto` takes runc or crun, the first that works with this host's control groups")];
         PARAMETERS
     }
 
@@ -215,6 +216,13 @@ impl Platform for Container {
 fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, HostError> {
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
+    if root.has_image && runtime == Runtime::Podman {
+        return Err(HostError::Setting(
+            "container.runtime = \"podman\" cannot run a guest with an image, whose /proc podman does not mount: \
+             use runc, crun or runsc"
+                .to_owned(),
+        ));
+    }
     // The runtime itself belongs to the target, but not to the container's group: on v2 a group with groups below
     // it can have no processes.
     let group = seat.group().below("runtime")?;
@@ -252,11 +260,14 @@ fn start_bundle(
 ) -> Result<CommandLine, HostError> {
     // The name that systemd's cgroup driver would use, by which it is recognized as a container.
     let name = format!("{}-{NAME}.scope", runtime.name());
-    let config = bundle(
+    let mut config = bundle(
         root,
         &seat.guest_network(),
         &control_group_path(runtime, hierarchies, group, &name)?,
     )?;
+    if root.has_image {
+        add_image(&mut config);
+    }
     let folder = seat.outside(&seat.run_dir().join("bundle"));
     fs::create_dir(&folder).map_err(HostError::file("create", &folder))?;
     let path = folder.join("config.json");
@@ -566,6 +577,52 @@ fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, Host
         "/proc/sysrq-trigger"
     ]);
     Ok(config)
+}
+
+/// Adds the kernel's file systems in the image (`/image`), as the container has them in its own root: its processes have
+/// no capability to mount them later.
+fn add_image(config: &mut Value) {
+    let inside = |path: &str| format!("{DIRECTORY}{path}");
+    let list = |config: &Value, place: &str| -> Vec<Value> {
+        let list = config.pointer(place).and_then(Value::as_array);
+        list.cloned().unwrap_or_default()
+    };
+    let mut mounts = list(config, "/mounts");
+    for mount in mounts.clone() {
+        let destination = mount["destination"].as_str().unwrap_or_default();
+        if ["/proc", "/sys", "/dev"]
+            .iter()
+            .any(|system| destination.starts_with(system))
+        {
+            let mut copy = mount.clone();
+            copy["destination"] = json!(inside(destination));
+            mounts.push(copy);
+        }
+    }
+    config["mounts"] = json!(mounts);
+    let mut devices = list(config, "/linux/devices");
+    // Linux `Documentation/admin-guide/devices.txt`: the devices that every container has.
+    for (name, major, minor) in [
+        ("null", 1, 3),
+        ("zero", 1, 5),
+        ("full", 1, 7),
+        ("random", 1, 8),
+        ("urandom", 1, 9),
+        ("tty", 5, 0),
+    ] {
+        devices.push(
+            json!({"path": inside(&format!("/dev/{name}")), "type": "c", "major": major, "minor": minor,
+                            "fileMode": 0o666, "uid": 0, "gid": 0}),
+        );
+    }
+    config["linux"]["devices"] = json!(devices);
+    for key in ["maskedPaths", "readonlyPaths"] {
+        let mut paths = list(config, &format!("/linux/{key}"));
+        let copies = paths.iter().filter_map(Value::as_str).map(inside);
+        let copies: Vec<Value> = copies.map(Value::String).collect();
+        paths.extend(copies);
+        config["linux"][key] = json!(paths);
+    }
 }
 
 fn device_number(scratch: &Attached) -> Result<(u32, u32), HostError> {

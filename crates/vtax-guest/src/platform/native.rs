@@ -4,6 +4,7 @@
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{GuestFiles, Platform, Target};
+use crate::image::oci::PARAMETER as IMAGE;
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::{self, Seat, Space};
@@ -25,7 +26,7 @@ impl Platform for Native {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        &[]
+        &[IMAGE]
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {

@@ -3,6 +3,7 @@
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
 use super::{CommandLine, GuestFiles, Means, Platform, Target};
+use crate::image::oci::PARAMETER as IMAGE;
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,7 +43,7 @@ impl Platform for Nspawn {
     }
 
     fn parameters(&self) -> &'static [Parameter] {
-        &[]
+        &[IMAGE]
     }
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
@@ -233,6 +234,7 @@ mod tests {
                 directory: PathBuf::from("/scratch"),
                 direct: true,
             }),
+            has_image: false,
         };
         let line = container(&root, "/run/netns/target1");
         for word in [

@@ -1,6 +1,7 @@
 //! The shared root file system of `native` and containers: the unpacked tree, read-only, with a writable layer in
 //! memory that ends with the cell.
 
+use crate::image::oci::DIRECTORY;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ pub struct Root {
     pub layer: Layer,
     /// The scratch disk, which is also mounted in it.
     pub scratch: Option<Attached>,
+    /// Whether it has the image of a container below it.
+    pub has_image: bool,
 }
 
 /// Mounts the tree read-only, at a path without the characters that overlay's options reserve.
@@ -86,6 +89,13 @@ impl Root {
                 remedy: "have the image built again: `vtax image build --force`".to_owned(),
             });
         }
+        let has_image = lower.join(DIRECTORY.trim_start_matches('/')).is_dir();
+        if has_image && layer == Layer::Memory {
+            return Err(HostError::Missing {
+                what: "overlayfs of this kernel, without which an image is read-only,".to_owned(),
+                remedy: "load it: modprobe overlay".to_owned(),
+            });
+        }
         let script = format!(
             "{LOWER}{}",
             if layer == Layer::Overlay {
@@ -116,6 +126,7 @@ mount --bind "$1" "$2""#;
             path: seat.run_dir().join("root"),
             layer,
             scratch,
+            has_image,
         })
     }
 }

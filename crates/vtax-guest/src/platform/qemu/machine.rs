@@ -1,5 +1,6 @@
 //! The machine of a plan, with checked settings.
 
+use crate::image::oci::PARAMETER as IMAGE;
 use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
 use vtax_core::Source;
@@ -54,8 +55,8 @@ const PORTS: Parameter = Parameter::new("nic.ports", Domain::Text("port list"), 
 
 /// The settings of a VM.
 pub(super) const PARAMETERS: &[Parameter] = &[
-    VCPUS, MEMORY_MIB, MACHINE, ACCEL, CPU, PIN, IOTHREAD, BINARY, BACKEND, HOLD_US, HOLD_MODE,
-    DATAPATH, SOCKET, QUEUES, MSIX, PORTS,
+    IMAGE, VCPUS, MEMORY_MIB, MACHINE, ACCEL, CPU, PIN, IOTHREAD, BINARY, BACKEND, HOLD_US,
+    HOLD_MODE, DATAPATH, SOCKET, QUEUES, MSIX, PORTS,
 ];
 
 /// A machine to boot.

@@ -12,6 +12,7 @@ pub use start::{Place, Started};
 
 use super::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use super::{GuestFiles, Means, Platform, Target};
+use crate::image::oci::PARAMETER as IMAGE;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Duration;
@@ -36,15 +37,15 @@ const BINARY: Parameter =
     Parameter::new("vm.binary", Domain::Text("path"), "").help("the VMM to run");
 
 /// The settings of a VM, with a limit on its processors.
-const fn parameters(most_vcpus: i64, binary: &'static str) -> [Parameter; 4] {
+const fn parameters(most_vcpus: i64, binary: &'static str) -> [Parameter; 5] {
     let (mut vcpus, mut program) = (VCPUS, BINARY);
     vcpus.domain = Domain::Integer(1, most_vcpus);
     program.default = Some(binary);
-    [vcpus, MEMORY_MIB, PIN, program]
+    [IMAGE, vcpus, MEMORY_MIB, PIN, program]
 }
 
-static FIRECRACKER: [Parameter; 4] = parameters(32, "firecracker");
-static CLOUD_HYPERVISOR: [Parameter; 4] = parameters(254, "cloud-hypervisor");
+static FIRECRACKER: [Parameter; 5] = parameters(32, "firecracker");
+static CLOUD_HYPERVISOR: [Parameter; 5] = parameters(254, "cloud-hypervisor");
 
 impl Vmm {
     /// The name of its program and its platform.
@@ -77,7 +78,7 @@ impl Vmm {
         name.unwrap_or(self.program()).to_owned()
     }
 
-    fn own(self) -> &'static [Parameter; 4] {
+    fn own(self) -> &'static [Parameter; 5] {
         match self {
             Self::Firecracker => &FIRECRACKER,
             Self::CloudHypervisor => &CLOUD_HYPERVISOR,

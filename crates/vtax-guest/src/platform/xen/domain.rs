@@ -1,5 +1,6 @@
 //! The domain of a plan, and its xl.cfg(5) file.
 
+use crate::image::oci::PARAMETER as IMAGE;
 use crate::platform::GuestFiles;
 use crate::platform::vm::size;
 use std::fmt::Write;
@@ -22,7 +23,7 @@ const PIN: Parameter = size::PIN
     .alias("xen.pin");
 
 /// The settings of a domain.
-pub(super) const PARAMETERS: &[Parameter] = &[KIND, VCPUS, MEMORY_MIB, PIN];
+pub(super) const PARAMETERS: &[Parameter] = &[IMAGE, KIND, VCPUS, MEMORY_MIB, PIN];
 
 /// The name by which toolstacks and guests identify an agent's channel.
 const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";

@@ -1,0 +1,565 @@
+//! Images of containers as guests: an OCI image, an archive of it, a root directory, or an image of podman or docker.
+//!
+//! A guest with an image has the shared root file system, with the agent and the programs by which vtax drives a
+//! guest, and below it the image's root directory `/image`. The commands of a workload run in the image, by `chroot`
+//! with the image's user, environment and working directory. So an image needs neither a shell nor a libc, and every
+//! platform runs the same files: native and containers the tree, a VM the same tree packed as its root disk.
+//!
+//! Images are untrusted. Each layer is read twice: first for its digests and whiteouts, then for its files. All paths
+//! are resolved with the image's directory as their root, and the bytes and files of an image are bounded. Only root
+//! can enter the directory of an image, since it may have programs with set-user-ID.
+
+mod enter;
+mod layout;
+mod stream;
+mod tree;
+
+pub use enter::{DIRECTORY, ENTER, MOUNTS};
+
+use super::build::{
+    add, building_prefix, pack, require_root_and_programs, require_space, run_logged,
+};
+use super::{GuestFiles, cache_dir, find, lock, remove_abandoned};
+use layout::{Config, Execution, Layout};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::str::FromStr;
+use stream::{Hashed, Plain, hexadecimal};
+use tree::Tree;
+use vtax_files::Dir;
+use vtax_host::HostError;
+use vtax_host::settings::{Domain, Parameter};
+use vtax_host::untrusted::archive::Refusal;
+use vtax_host::untrusted::tar::Entries;
+
+/// The image of a guest.
+pub const PARAMETER: Parameter = Parameter::unset(
+    "image",
+    Domain::Text("an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME"),
+)
+.help("the image whose files and commands the guest runs, instead of those of vtax's own");
+
+/// The version of this builder, which changes whenever the same image results in different files.
+const BUILDER: &str = "1";
+/// The file that describes an unpacked image, beside its tree.
+const ABOUT: &str = "image.json";
+
+/// The bounds of one image, over all of its layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bounds {
+    /// Uncompressed bytes of the layers' archives.
+    bytes: u64,
+    /// Entries of the layers.
+    entries: u64,
+}
+
+const BOUNDS: Bounds = Bounds {
+    bytes: 16 << 30,
+    entries: 1_000_000,
+};
+
+/// The source of an image, as a plan names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// An OCI image layout: a directory or an archive of it, or an archive of `docker save`.
+    Oci(PathBuf),
+    /// A root directory.
+    Directory(PathBuf),
+    /// An image that podman or docker has on this host.
+    Podman(String),
+}
+
+impl FromStr for Source {
+    type Err = HostError;
+
+    fn from_str(text: &str) -> Result<Self, HostError> {
+        let wrong = || {
+            HostError::Setting(format!(
+                "`{text}` is not an image: write oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME"
+            ))
+        };
+        match text.split_once(':') {
+            Some((_, "")) => Err(wrong()),
+            Some(("oci", path)) => Ok(Self::Oci(path.into())),
+            Some(("dir", path)) => Ok(Self::Directory(path.into())),
+            // A name that begins with `-` would be an option.
+            Some(("podman", name)) if !name.starts_with('-') => Ok(Self::Podman(name.to_owned())),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Oci(path) => write!(f, "oci:{}", path.display()),
+            Self::Directory(path) => write!(f, "dir:{}", path.display()),
+            Self::Podman(name) => write!(f, "podman:{name}"),
+        }
+    }
+}
+
+/// An image that guests boot with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unpacked {
+    /// The files of the guest.
+    pub files: GuestFiles,
+    /// The facts about the image.
+    pub about: AboutImage,
+}
+
+/// The facts about an unpacked image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AboutImage {
+    /// `sha256:` and the digest: of the configuration, which is the image ID of podman and docker, or of a root
+    /// directory's files.
+    pub digest: String,
+    /// The entry point: its program and arguments.
+    pub entry_point: Vec<String>,
+}
+
+/// Returns the guest of an image, above the files of the shared image. Unpacks it if the cache has none of its digest.
+/// `progress` receives lines while it is unpacked.
+///
+/// # Errors
+/// When there is no such image, it is damaged, of another architecture or beyond the bounds, or it cannot be stored.
+pub fn ensure(
+    source: &Source,
+    base: &GuestFiles,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Unpacked, HostError> {
+    ensure_in(&cache_dir()?, source, base, progress)
+}
+
+fn ensure_in(
+    cache: &Path,
+    source: &Source,
+    base: &GuestFiles,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Unpacked, HostError> {
+    let content = Content::open(source)?;
+    let digest = content.digest()?;
+    let mut hasher = Sha256::new();
+    for part in [BUILDER, &base.recipe, &digest] {
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part);
+    }
+    let hash = hexadecimal(hasher);
+    if let Some(found) = unpacked(cache, &hash) {
+        return Ok(found);
+    }
+    require_root_and_programs()?;
+    let images = cache.join("images");
+    Dir::create(&images)?;
+    require_space(&images)?;
+    let _lock = lock(&images, &hash, progress)?;
+    // Another process may have unpacked it while this one waited for the lock.
+    if let Some(found) = unpacked(cache, &hash) {
+        return Ok(found);
+    }
+    remove_abandoned(&images, &hash)?;
+    let building = tempfile::Builder::new()
+        .prefix(&building_prefix(&hash))
+        .tempdir_in(&images)
+        .map_err(HostError::file("create", &images))?;
+    let dir = building.path();
+    compose(source, content, digest, base, dir, progress)?;
+    let handle = File::open(dir).map_err(HostError::file("read", dir))?;
+    rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
+    let done = images.join(&hash);
+    fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
+    // The directory has its final name, so that nothing is left to remove.
+    let _ = building.keep();
+    unpacked(cache, &hash).ok_or_else(|| HostError::Missing {
+        what: format!("the image that was just unpacked in {}", images.display()),
+        remedy: "start the run again".to_owned(),
+    })
+}
+
+/// An image in the cache.
+fn unpacked(cache: &Path, hash: &str) -> Option<Unpacked> {
+    let files = find(cache, hash)?;
+    let dir = Dir::open(files.root.parent()?).ok()?;
+    let about = dir.read(ABOUT, 1 << 20).ok()?;
+    let about = serde_json::from_slice(&about).ok()?;
+    Some(Unpacked { files, about })
+}
+
+/// Makes the guest's files in an empty directory.
+fn compose(
+    source: &Source,
+    content: Content,
+    digest: String,
+    base: &GuestFiles,
+    dir: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    // Programs with set-user-ID of an untrusted image must not be in reach of the host's users.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+        .map_err(HostError::file("write", dir))?;
+    let log = dir.join("build.log");
+    let root = dir.join("root");
+    let copy = |link: bool| {
+        let mut command = Command::new("cp");
+        command.arg("--archive");
+        command.args(link.then_some("--link"));
+        command.arg(&base.root).arg(&root);
+        command
+    };
+    // The shared image may be on another file system, where it cannot be linked.
+    if run_logged(copy(true), &log, &mut |_| {}).is_err() {
+        let _ = fs::remove_dir_all(&root);
+        run_logged(copy(false), &log, &mut |_| {})?;
+    }
+    let place = root.join(DIRECTORY.trim_start_matches('/'));
+    fs::create_dir(&place).map_err(HostError::file("create", &place))?;
+    progress(&format!("unpacking the image {source}"));
+    let tree = Tree::open(&place)?;
+    let (execution, devices) = content.unpack(&tree, dir, progress)?;
+    if devices > 0 {
+        progress(&format!("left out {devices} device nodes of the image"));
+    }
+    for file in enter::complete(&tree, &execution, Path::new(&source.to_string()))? {
+        add(&root, &file)?;
+    }
+    for (from, name) in [(&base.kernel, "vmlinuz"), (&base.initrd, "initrd")] {
+        let to = dir.join(name);
+        fs::copy(from, &to).map_err(HostError::file("create", &to))?;
+    }
+    let about = AboutImage {
+        digest: format!("sha256:{digest}"),
+        entry_point: enter::entry_point(&execution),
+    };
+    let about = serde_json::to_vec(&about)
+        .map_err(|cause| HostError::file("write", ABOUT)(io::Error::other(cause)))?;
+    vtax_files::write_scratch(&dir.join(ABOUT), about)?;
+    progress("packing the tree into an ext4 image");
+    pack(&root, &dir.join("root.ext4"), &log)
+}
+
+/// The content of an image.
+enum Content {
+    Layers(Box<Layout>),
+    Directory(PathBuf),
+    /// An image of an engine, with its digest.
+    Engine {
+        engine: &'static str,
+        name: String,
+        digest: String,
+    },
+}
+
+impl Content {
+    fn open(source: &Source) -> Result<Self, HostError> {
+        match source {
+            Source::Oci(path) => Ok(Self::Layers(Box::new(Layout::open(path)?))),
+            Source::Directory(path) => {
+                let about = fs::metadata(path).map_err(HostError::file("read", path))?;
+                match about.is_dir() {
+                    true => Ok(Self::Directory(path.clone())),
+                    false => Err(invalid(
+                        path,
+                        "it is not a directory; an archive is `oci:FILE.tar`",
+                    )),
+                }
+            }
+            Source::Podman(name) => engine(name),
+        }
+    }
+
+    fn digest(&self) -> Result<String, HostError> {
+        match self {
+            Self::Layers(layout) => Ok(layout.digest.clone()),
+            Self::Engine { digest, .. } => Ok(digest.clone()),
+            Self::Directory(path) => {
+                let mut hashed = Hashed::new(Packed::start(path)?, BOUNDS.bytes);
+                io::copy(&mut hashed, &mut io::sink()).map_err(HostError::file("read", path))?;
+                let (packed, _, digest) = hashed.finish();
+                packed.finish()?;
+                Ok(digest)
+            }
+        }
+    }
+
+    /// Unpacks it. Returns how it runs, and the number of device nodes that were left out. `dir` is for temporary
+    /// files.
+    fn unpack(
+        self,
+        tree: &Tree,
+        dir: &Path,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(Execution, u64), HostError> {
+        match self {
+            Self::Layers(layout) => unpack(&layout, tree, BOUNDS),
+            Self::Directory(path) => {
+                let packed = Packed::start(&path)?;
+                let mut hashed = Hashed::new(packed, BOUNDS.bytes);
+                let mut left = BOUNDS;
+                let devices = apply(&mut hashed, tree, &path, &mut left, Pass::Files)?;
+                hashed.finish().0.finish()?;
+                Ok((Execution::default(), devices))
+            }
+            Self::Engine {
+                engine,
+                name,
+                digest,
+            } => {
+                progress(&format!("exporting {name} from {engine}"));
+                let archive = dir.join("exported.tar");
+                let mut command = Command::new(engine);
+                command.arg("save");
+                command.args((engine == "podman").then_some("--format=docker-archive"));
+                command.arg("--output").arg(&archive).arg(&name);
+                run_logged(command, &dir.join("build.log"), &mut |_| {})?;
+                let layout = Layout::open(&archive)?;
+                if layout.digest != digest {
+                    return Err(HostError::Busy {
+                        what: format!("the image {name} of {engine} changed while it was exported"),
+                        remedy: "start the run again".to_owned(),
+                    });
+                }
+                let unpacked = unpack(&layout, tree, BOUNDS);
+                let removed = fs::remove_file(&archive);
+                let unpacked = unpacked?;
+                removed.map_err(HostError::file("remove", &archive))?;
+                Ok(unpacked)
+            }
+        }
+    }
+}
+
+/// Finds an image that podman or docker has. Nothing is pulled.
+fn engine(name: &str) -> Result<Content, HostError> {
+    let mut failed = String::new();
+    for engine in ["podman", "docker"] {
+        let output = Command::new(engine)
+            .args(["image", "inspect", "--format", "{{.Id}}", name])
+            .stdin(Stdio::null())
+            .output();
+        let output = match output {
+            Ok(output) => output,
+            Err(cause) => {
+                failed.push_str(&format!("{engine}: {cause}\n"));
+                continue;
+            }
+        };
+        let id = String::from_utf8_lossy(&output.stdout);
+        let id = id.trim().trim_start_matches("sha256:");
+        if output.status.success() && id.len() == 64 {
+            return Ok(Content::Engine {
+                engine,
+                name: name.to_owned(),
+                digest: id.to_owned(),
+            });
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        failed.push_str(&format!("{engine}: {}\n", said.trim()));
+    }
+    Err(HostError::Missing {
+        what: format!(
+            "the image {name} of podman or docker ({})",
+            failed.trim().replace('\n', "; ")
+        ),
+        remedy: format!(
+            "pull or build it, and look for it in `podman images`: vtax pulls nothing, and a container \
+                         becomes an image by `podman commit CONTAINER {name}`"
+        ),
+    })
+}
+
+/// A root directory as one archive, packed by tar in a fixed order.
+struct Packed {
+    child: Child,
+    output: std::process::ChildStdout,
+    path: PathBuf,
+}
+
+impl Packed {
+    fn start(path: &Path) -> Result<Self, HostError> {
+        let mut command = Command::new("tar");
+        command
+            .args([
+                "--create",
+                "--file=-",
+                "--one-file-system",
+                "--numeric-owner",
+            ])
+            .args([
+                "--sort=name",
+                "--format=pax",
+                "--pax-option=delete=atime,delete=ctime",
+            ])
+            .args([
+                "--xattrs",
+                "--xattrs-include=security.capability",
+                "--warning=no-file-ignored",
+            ])
+            .arg("--directory")
+            .arg(path)
+            .arg(".")
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(HostError::process("start", "tar"))?;
+        let output = child.stdout.take();
+        let output = output.ok_or_else(|| invalid(path, "tar has no output"))?;
+        Ok(Self {
+            child,
+            output,
+            path: path.to_owned(),
+        })
+    }
+
+    fn finish(mut self) -> Result<(), HostError> {
+        let status = self
+            .child
+            .wait()
+            .map_err(HostError::process("wait for", "tar"))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(invalid(
+                &self.path,
+                &format!(
+                    "tar cannot read all of it ({status}): stop what changes it, or take a copy"
+                ),
+            )),
+        }
+    }
+}
+
+impl Read for Packed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.output.read(into)
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The two passes over a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Whiteouts, which apply to lower layers only.
+    Whiteouts,
+    /// All other entries.
+    Files,
+}
+
+/// Unpacks all layers. Returns how the image runs, and the number of devices that were left out.
+fn unpack(layout: &Layout, tree: &Tree, bounds: Bounds) -> Result<(Execution, u64), HostError> {
+    let mut left = bounds;
+    let mut devices = 0;
+    for layer in &layout.layers {
+        let before = left;
+        for pass in [Pass::Whiteouts, Pass::Files] {
+            // Both passes read the same bytes.
+            left = before;
+            let plain = Plain::of(layout.layer(layer)?, &layer.name)?;
+            let mut hashed = Hashed::new(plain, left.bytes);
+            devices += apply(&mut hashed, tree, &layer.name, &mut left, pass)?;
+            let (plain, bytes, diff_id) = hashed.finish();
+            left.bytes = bytes;
+            let digest = plain.finish(&layer.name)?;
+            let digest = digest.unwrap_or_else(|| diff_id.clone());
+            let wanted = layer.digest.as_ref().unwrap_or(&digest);
+            for (found, wanted) in [(&digest, wanted), (&diff_id, &layer.diff_id)] {
+                if found != wanted {
+                    return Err(invalid(
+                        &layer.name,
+                        &format!(
+                            "its SHA-256 is {found}, and the image names {wanted}, so it is damaged: \
+                             save the image again"
+                        ),
+                    ));
+                }
+            }
+        }
+    }
+    let Config { config, .. } = &layout.config;
+    Ok((config.clone().unwrap_or_default(), devices))
+}
+
+/// Applies one archive to the tree. Returns the number of devices that were left out.
+fn apply<R: Read>(
+    from: &mut Hashed<R>,
+    tree: &Tree,
+    name: &Path,
+    left: &mut Bounds,
+    pass: Pass,
+) -> Result<u64, HostError> {
+    let applied = apply_entries(&mut Entries::new(&mut *from), tree, name, left, pass);
+    // What follows the archive's end is part of the digest.
+    let rest = io::copy(from, &mut io::sink()).map_err(HostError::file("read", name));
+    // Beyond its bound, the archive reads as one that is cut short.
+    if from.is_over {
+        let most = BOUNDS.bytes >> 30;
+        return Err(invalid(
+            name,
+            &format!("the image has more than {most} GiB"),
+        ));
+    }
+    let devices = applied?;
+    rest?;
+    Ok(devices)
+}
+
+fn apply_entries(
+    entries: &mut Entries<impl Read>,
+    tree: &Tree,
+    name: &Path,
+    left: &mut Bounds,
+    pass: Pass,
+) -> Result<u64, HostError> {
+    let mut devices = 0;
+    while let Some(entry) = entries
+        .next_entry()
+        .map_err(|refusal| refused(refusal, name))?
+    {
+        left.entries = left.entries.checked_sub(1).ok_or_else(|| {
+            let most = BOUNDS.entries;
+            invalid(name, &format!("the image has more than {most} files"))
+        })?;
+        match (pass, Tree::is_whiteout(&entry)) {
+            (Pass::Whiteouts, true) => tree.white_out(&entry)?,
+            (Pass::Files, false) => {
+                devices += u64::from(!tree.add(&entry, &mut entries.content())?);
+            }
+            _ => {}
+        }
+    }
+    Ok(devices)
+}
+
+fn refused(refusal: Refusal, name: &Path) -> HostError {
+    match refusal {
+        Refusal::Malformed(why) => invalid(name, &format!("as a layer, {why}")),
+        Refusal::Store(error) => error.into(),
+    }
+}
+
+fn invalid(path: &Path, problem: &str) -> HostError {
+    HostError::Invalid {
+        what: format!("the image {}", path.display()),
+        problem: problem.to_owned(),
+    }
+}
+
+/// The SHA-256 of bytes, in hexadecimal.
+fn digest_of(bytes: &[u8]) -> String {
+    hexadecimal(Sha256::new().chain_update(bytes))
+}
+
+#[cfg(test)]
+mod tests;
