@@ -15,6 +15,7 @@ mod history;
 mod large;
 mod machines;
 mod markup;
+mod quantiles;
 mod report;
 mod scipy;
 mod simulations;

@@ -153,6 +153,14 @@ pub fn lookup(name: &str) -> Option<&'static Metric> {
     })
 }
 
+/// The distribution and the quantile of a metric that is a percentile: `latency.p999` is `latency` and 0.999.
+pub fn quantile(name: &str) -> Option<(&str, f64)> {
+    let (of, percentile) = name.rsplit_once(".p")?;
+    let is_digits = !percentile.is_empty() && percentile.bytes().all(|one| one.is_ascii_digit());
+    let quantile: f64 = format!("0.{percentile}").parse().ok()?;
+    (is_digits && quantile > 0.0).then_some((of, quantile))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +190,16 @@ mod tests {
         let mut names = METRICS.iter().map(|metric| metric.name).chain(families);
         assert!(names.all(|name| OWN.part(name).is_none()));
         assert_eq!(lookup(&OWN.of("rate")), None);
+    }
+
+    #[test]
+    fn a_percentile_has_its_distribution_and_quantile_and_other_names_have_none() {
+        assert_eq!(quantile(LATENCY_P50.name), Some(("latency", 0.5)));
+        assert_eq!(quantile(LATENCY_P999.name), Some(("latency", 0.999)));
+        assert_eq!(quantile(CLOUD_BOOT_P99.name), Some(("cloud.boot", 0.99)));
+        for name in ["latency.max", "latency.p", "latency.p9x", "latency.p0", "p99", "a.p٣"] {
+            assert_eq!(quantile(name), None, "{name}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Certainty, MetricSummary};
 use crate::numbers::{percent, ratio};
 use crate::results::{Better, Treatment};
-use crate::stats::{self, Interval, KneeRatio, NoTax, Tax, Verdict};
+use crate::stats::{self, Interval, KneeRatio, NoTax, Tax, Unsupported, Verdict};
 use serde::Serialize;
 use std::collections::HashMap;
 use vtax_core::{Source, counted};
@@ -58,6 +58,10 @@ pub struct Comparison {
     /// The ratio of knees, with possibly open ends; `None` for other metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub knee: Option<KneeRatio>,
+    /// The reason why one side does not support the quantile that is compared, so that nothing is claimed; `None` for a
+    /// supported quantile and other metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsupported: Option<Unsupported>,
     /// The noise floor: the chance difference between as many pairs of identical treatments, as a share. The interval
     /// is no narrower. `None` with fewer than four pairs.
     pub noise_floor: Option<f64>,
@@ -135,6 +139,11 @@ impl Comparison {
             adjusted_interval: None,
             confidence: None,
             knee: None,
+            unsupported: [Some(metric), other]
+                .into_iter()
+                .flatten()
+                .filter_map(MetricSummary::unsupported)
+                .min_by_key(|one| one.values),
             noise_floor: None,
             is_below_floor: false,
             verdict: Verdict::NoRatio,
@@ -211,6 +220,7 @@ impl Comparison {
             adjusted_interval: None,
             confidence: None,
             knee: None,
+            unsupported: after.unsupported.or(before.unsupported),
             noise_floor: None,
             is_below_floor: false,
             verdict: Verdict::NoRatio,
@@ -231,7 +241,7 @@ impl Comparison {
     /// The repetitions for which the printed interval is at most ± `width` wide, relative to the ratio; `None` where
     /// they cannot be estimated. The interval of two knees has the steps between load levels in it and does not narrow.
     pub fn needed_for(&self, width: f64) -> Option<Needed> {
-        if self.knee.is_some() || self.verdict == Verdict::Suspect {
+        if self.knee.is_some() || matches!(self.verdict, Verdict::Suspect | Verdict::Unsupported) {
             return None;
         }
         let (had, level) = (self.tax?.n, self.confidence?);

@@ -110,17 +110,23 @@ fn tax_of(
     )
 }
 
-/// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test.
+/// Adjusts p within each family (the headlines, and the rest) and sets the verdicts. Exact ratios need no test. A quantile
+/// that the trials do not support is in no family.
 pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
     for comparison in comparisons.iter_mut() {
-        if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
+        if let (Some(unsupported), Some(_)) = (comparison.unsupported, comparison.ratio) {
+            comparison.verdict = Verdict::Unsupported;
+            comparison.add_note(unsupported.to_string());
+        } else if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
             comparison.verdict = stats::exact_verdict(ratio, minimum_effect);
         }
     }
     for headline in [true, false] {
         let family: Vec<&mut Comparison> = comparisons
             .iter_mut()
-            .filter(|comparison| comparison.headline == headline && comparison.tax.is_some())
+            .filter(|one| {
+                one.headline == headline && one.tax.is_some() && one.unsupported.is_none()
+            })
             .collect();
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
         let judged = stats::judge_family(&taxes, minimum_effect);

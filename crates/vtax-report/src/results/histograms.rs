@@ -21,6 +21,9 @@ pub(super) const FILE: &str = "latencies.hlog";
 /// Nanoseconds per unit of the log's third column, which other tools show as milliseconds.
 const NANOSECONDS_PER_MILLISECOND: f64 = 1e6;
 
+/// The most by which rounding lengthens a window of the log, in nanoseconds.
+const ROUNDING: u64 = 2_000_000;
+
 /// Longest log that is read, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 /// Most bytes of decompressed counters in one log.
@@ -48,10 +51,13 @@ pub struct HistogramRecord {
 }
 
 impl HistogramRecord {
-    /// Whether the record lies in `window`, decided by its middle because its ends are rounded.
+    /// Whether the record lies in `window`: its middle does, because its ends are rounded to a millisecond, and it is no
+    /// longer, as that of a load which ran throughout several windows is.
     pub fn is_of(&self, window: (Nanoseconds, Nanoseconds)) -> bool {
         let middle = self.window.0.0 / 2 + self.window.1.0 / 2;
+        let length = |of: (Nanoseconds, Nanoseconds)| of.1.saturating_since(of.0).0;
         (window.0.0..window.1.0).contains(&middle)
+            && length(self.window) <= length(window).saturating_add(ROUNDING)
     }
 }
 
@@ -258,6 +264,8 @@ mod tests {
         assert_eq!(found, [early.clone(), late.clone()]);
         assert!(early.is_of((Nanoseconds(0), Nanoseconds(3_000_000_000))));
         assert!(!late.is_of((Nanoseconds(0), Nanoseconds(3_000_000_000))));
+        // A load throughout several windows belongs to none of them.
+        assert!(!early.is_of((Nanoseconds(2_000_000_000), Nanoseconds(3_000_000_000))));
         let mut sum = early.histogram;
         sum.add(&late.histogram).unwrap();
         assert_eq!(sum.len(), 5);

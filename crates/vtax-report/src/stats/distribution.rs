@@ -91,7 +91,7 @@ fn ln_gamma(x: f64) -> f64 {
 
 /// The regularised incomplete beta function, by its continued fraction (Lentz; Press et al. 2007,
 /// section 6.4).
-fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
+pub(super) fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return x.clamp(0.0, 1.0);
     }

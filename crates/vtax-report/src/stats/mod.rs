@@ -3,6 +3,7 @@
 //! Every choice, with its reason and its reference, is in `docs/method.md`.
 
 mod between;
+mod blocks;
 mod bootstrap;
 mod describe;
 mod distribution;
@@ -12,6 +13,7 @@ mod joint;
 mod knee;
 mod permutation;
 mod power;
+mod quantiles;
 mod random;
 mod robust;
 mod steady;
@@ -20,6 +22,7 @@ mod trend;
 mod variance;
 
 pub use between::{Between, Groups, Moments};
+pub use blocks::{FEWEST_BLOCKS, OverTime, ratio_over_time};
 pub use bootstrap::{Interval, RESAMPLES, mean_interval, positive_mean_interval};
 pub use describe::{Description, describe, mean, median, quantile};
 pub use divisive::{Changepoint, LONGEST_SERIES, changepoints};
@@ -28,6 +31,7 @@ pub use joint::{Judged, judge_family};
 pub use knee::{Knee, KneeRatio, knee, knee_ratio};
 pub use permutation::{benjamini_hochberg, cliffs_delta};
 pub use power::{half_width, pairs_for_width, pairs_to_show};
+pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values_to_support};
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
 pub use steady::{Steadiness, SteadyState, classify, rates};

@@ -52,6 +52,8 @@ pub enum NoTax {
     ZeroBaseline,
     /// The treatment is zero in some trial.
     ZeroTreatment,
+    /// The requests of some trial are too few for the quantile.
+    TooFewRequests,
     /// A value is negative.
     Negative,
     /// A value, or the ratio, is not a finite number.
@@ -64,6 +66,7 @@ impl fmt::Display for NoTax {
             Self::NoTrials => "no ratio: one side has no trial that counts",
             Self::ZeroBaseline => "no ratio: the baseline is zero in at least one trial",
             Self::ZeroTreatment => "no ratio: it is zero in at least one trial",
+            Self::TooFewRequests => "no ratio: a trial has too few requests for the quantile",
             Self::Negative => "no ratio: a value is negative",
             Self::NotFinite => "no ratio: a value is not a finite number",
         })
@@ -83,6 +86,8 @@ pub enum Verdict {
     Same,
     /// No outcome of so few trials could show a difference.
     TooFewTrials,
+    /// A trial has too few requests for the quantile, so nothing is claimed about it.
+    Unsupported,
     /// The trials are suspect, so nothing is claimed about them.
     Suspect,
     /// There is no ratio.
@@ -97,6 +102,7 @@ impl Verdict {
             Self::NoDifferenceShown => "no difference shown",
             Self::Same => "the same",
             Self::TooFewTrials => "too few trials",
+            Self::Unsupported => "too few requests",
             Self::Suspect => "suspect trials",
             Self::NoRatio => "no ratio",
         }
@@ -332,7 +338,7 @@ pub(super) fn student_p(centre: f64, variance: Option<f64>, n: usize) -> f64 {
 }
 
 /// Converts a tax of logarithms to one of ratios.
-fn finish(tax: Tax) -> Result<Tax, NoTax> {
+pub(super) fn finish(tax: Tax) -> Result<Tax, NoTax> {
     let ratio = tax.ratio.exp();
     if !ratio.is_finite() || ratio == 0.0 {
         return Err(NoTax::NotFinite);

@@ -321,21 +321,29 @@ fn histograms(trial: &Trial) -> Vec<HistogramRecord> {
     trial
         .phases
         .iter()
-        .map(|phase| {
-            let mut histogram = Histogram::new(3).unwrap();
-            let p50 = phase.metrics["latency.p50"].quantity.value * 1e9;
-            let p99 = phase.metrics["latency.p99"].quantity.value * 1e9;
-            let spread = (p99 / p50).ln() / 2.326;
-            for _ in 0..2000 {
-                let value = p50 * (spread * normal(&mut random)).exp();
-                histogram.record(value as u64).unwrap();
-            }
-            HistogramRecord {
-                actor: "client".to_owned(),
-                metric: "latency".to_owned(),
-                window: phase.window,
-                histogram,
-            }
-        })
+        .map(|phase| latencies(&phase.metrics, phase.window, 2000, &mut random))
         .collect()
+}
+
+/// Lognormal latencies of the target's client with the median and the 99th percentile of `metrics`.
+pub(super) fn latencies(
+    metrics: &BTreeMap<String, Metric>,
+    window: (Nanoseconds, Nanoseconds),
+    requests: u64,
+    random: &mut Random,
+) -> HistogramRecord {
+    let mut histogram = Histogram::new(3).unwrap();
+    let p50 = metrics["latency.p50"].quantity.value * 1e9;
+    let p99 = metrics["latency.p99"].quantity.value * 1e9;
+    let spread = (p99 / p50).ln() / 2.326;
+    for _ in 0..requests {
+        let value = p50 * (spread * normal(random)).exp();
+        histogram.record(value as u64).unwrap();
+    }
+    HistogramRecord {
+        actor: "client".to_owned(),
+        metric: "latency".to_owned(),
+        window,
+        histogram,
+    }
 }

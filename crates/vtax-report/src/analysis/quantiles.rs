@@ -1,0 +1,158 @@
+//! Quantiles of trials: the interval of each within its trial, and whether the trials have enough values for it.
+
+use super::{MetricSummary, TreatmentSummary, TrialRow};
+use crate::results::{HistogramRecord, Metric, Trial};
+use crate::stats::{Interval, Unsupported, median, quantile_interval, supports};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use vtax_core::owner::{CLIENT, TARGET};
+use vtax_core::{counted, metric};
+
+/// Nanoseconds in a second.
+const SECOND: f64 = 1e9;
+
+/// One quantile of one trial, from a histogram of the trial.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TrialQuantile {
+    /// The guest whose requests these are.
+    pub guest: String,
+    /// The load level; `None` for the whole measured window.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// The metric, such as `latency.p99`.
+    pub metric: String,
+    /// The quantile, between 0 and 1.
+    pub quantile: f64,
+    /// Number of values in the histogram.
+    pub values: u64,
+    /// The 95 % interval by order statistics, in seconds; `None` where the values are too few for it.
+    pub interval: Option<Interval>,
+}
+
+impl TrialQuantile {
+    /// The reason for a missing interval.
+    pub(crate) fn unsupported(&self) -> Option<Unsupported> {
+        supports(self.values, self.quantile).err()
+    }
+}
+
+/// The quantiles of a trial that have a histogram.
+pub(crate) fn of_trial(trial: &Trial, histograms: &[HistogramRecord]) -> Vec<TrialQuantile> {
+    let mut found = Vec::new();
+    for record in histograms {
+        let mut actors = trial.actors.iter();
+        let client = actors.find(|actor| actor.name == record.actor);
+        let guest = match client.and_then(|actor| actor.drives.as_deref()) {
+            Some(guest) => guest,
+            None if record.actor == CLIENT => TARGET,
+            None => continue,
+        };
+        let mut phases = trial.phases.iter();
+        let phase = phases.find(|phase| record.is_of(phase.window));
+        let metrics: Option<&BTreeMap<String, Metric>> = match (phase, guest == TARGET) {
+            (Some(phase), true) => Some(&phase.metrics),
+            (Some(phase), false) => phase.others.get(guest),
+            (None, true) => Some(&trial.metrics),
+            (None, false) => {
+                let mut actors = trial.actors.iter();
+                let actor = actors.find(|actor| actor.name == guest);
+                actor.map(|actor| &actor.metrics)
+            }
+        };
+        for name in metrics.into_iter().flat_map(BTreeMap::keys) {
+            let Some((of, quantile)) = metric::quantile(name) else {
+                continue;
+            };
+            if of != record.metric {
+                continue;
+            }
+            let interval = quantile_interval(&record.histogram, quantile).ok();
+            found.push(TrialQuantile {
+                guest: guest.to_owned(),
+                level: phase.map(|phase| phase.name.clone()),
+                metric: name.clone(),
+                quantile,
+                values: record.histogram.len(),
+                interval: interval.map(|ends| Interval {
+                    low: ends.low / SECOND,
+                    high: ends.high / SECOND,
+                }),
+            });
+        }
+    }
+    found
+}
+
+/// The quantiles that the trials of treatments do not support, in one line; `None` without any.
+pub(super) fn line(treatments: &[TreatmentSummary]) -> Option<String> {
+    let mut found: BTreeMap<&str, (usize, Unsupported)> = BTreeMap::new();
+    for treatment in treatments {
+        let levels = treatment.levels.iter().flat_map(|level| &level.metrics);
+        for metric in treatment.metrics.iter().chain(levels) {
+            let Some(unsupported) = metric.unsupported() else {
+                continue;
+            };
+            let (times, fewest) = found.entry(&metric.name).or_insert((0, unsupported));
+            *times += 1;
+            if unsupported.values < fewest.values {
+                *fewest = unsupported;
+            }
+        }
+    }
+    let shown = found.into_iter().map(|(metric, (times, fewest))| {
+        format!("{metric} in {} ({fewest})", counted(times, "case"))
+    });
+    let shown: Vec<String> = shown.collect();
+    (!shown.is_empty()).then(|| {
+        format!(
+            "Too few requests in a trial for a quantile, of which nothing is claimed: {}. A longer window has more.",
+            shown.join("; ")
+        )
+    })
+}
+
+/// A quantile within the trials of a treatment.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Within {
+    /// The quantile, between 0 and 1.
+    pub quantile: f64,
+    /// Number of values of the trial with the fewest.
+    pub fewest_values: u64,
+    /// Median over the trials of the interval's half width within a trial, as a share of the value; `None` where a trial
+    /// has no interval.
+    pub half_width: Option<f64>,
+}
+
+/// Sets [`MetricSummary::within`] of the quantiles of a guest at a level, from the trials of the metric.
+pub(super) fn attach(
+    metrics: &mut [MetricSummary],
+    rows: &[&TrialRow],
+    guest: &str,
+    level: Option<&str>,
+) {
+    for metric in metrics {
+        let Some((_, quantile)) = metric::quantile(&metric.name) else {
+            continue;
+        };
+        let trials: BTreeSet<u32> = metric.values.iter().map(|(index, _)| *index).collect();
+        let own = rows.iter().filter(|row| trials.contains(&row.index));
+        let own = own.flat_map(|row| &row.quantiles).filter(|one| {
+            one.guest == guest && one.level.as_deref() == level && one.metric == metric.name
+        });
+        let own: Vec<&TrialQuantile> = own.collect();
+        let Some(fewest_values) = own.iter().map(|one| one.values).min() else {
+            continue;
+        };
+        let widths = own.iter().map(|one| {
+            let ends = one.interval.filter(|ends| ends.low > 0.0)?;
+            Some((ends.high / ends.low).sqrt() - 1.0)
+        });
+        metric.within = Some(Within {
+            quantile,
+            fewest_values,
+            half_width: widths
+                .collect::<Option<Vec<f64>>>()
+                .and_then(|all| median(&all)),
+        });
+    }
+}
