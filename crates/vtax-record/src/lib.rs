@@ -8,5 +8,7 @@
 pub mod codec;
 pub mod frames;
 pub mod recorder;
+pub mod report;
 pub mod second;
 pub mod store;
+pub mod summary;

@@ -80,6 +80,9 @@ pub enum StoreError {
     /// The directory holds something else.
     #[error("{0} holds files and no recording: give an empty or a new directory")]
     NotEmpty(String),
+    /// No second was recorded.
+    #[error("the recording in {0} holds no second yet")]
+    Empty(String),
     /// The file is no recording of this version.
     #[error("{0} is no recording that this version of vtax reads")]
     NotARecording(String),

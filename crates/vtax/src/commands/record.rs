@@ -1,14 +1,19 @@
 //! `vtax record`, and recordings as `vtax report`, `vtax compare` and `vtax export` show them.
 
 use super::charge::{note, watch};
+use super::json;
 use crate::Outcome;
 use crate::cli::RecordArgs;
+use crate::output::{out, outln};
+use std::path::Path;
 use vtax_core::counted;
 use vtax_host::Roots;
 use vtax_host::facts;
 use vtax_host::signals::Signals;
 use vtax_record::recorder::{self, RecordOptions};
+use vtax_record::report::{self, Report};
 use vtax_record::store::Facts;
+use vtax_record::summary::Recording;
 
 pub fn record(arguments: &RecordArgs) -> Outcome {
     let stop = Signals::install()?.flag();
@@ -35,5 +40,17 @@ pub fn record(arguments: &RecordArgs) -> Outcome {
         recorded.bytes,
         recorded.cpu.as_secs_f64()
     ));
+    Ok(())
+}
+
+/// Shows a recording: writes report.html into its directory and prints the table, or prints JSON.
+pub fn report(path: &Path, as_json: bool, width: usize) -> Outcome {
+    let recording = Recording::read(path)?;
+    let report = Report::of(&recording);
+    if as_json {
+        return json(&report);
+    }
+    out!("{}", report::table(&report, &recording, width))?;
+    outln!("\nreport: {}", path.join("report.html").display())?;
     Ok(())
 }

@@ -1,0 +1,490 @@
+//! `vtax report` of a recording: one document, as JSON and as a table for terminals.
+
+use crate::store::Facts;
+use crate::summary::{Guest, Recording, Use, stages};
+use jiff::Timestamp;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use vtax_core::{Base, Joules, Nanoseconds, Source, Unit, counted};
+use vtax_observe::charge::Stage;
+use vtax_report::numbers::{percent, plain};
+use vtax_report::text::{clean, columns, cut, pad};
+
+/// Minutes in the table of the busiest.
+const BUSIEST: usize = 5;
+/// Guests that a busy minute names.
+const NAMED: usize = 3;
+/// Guests of the table in a terminal.
+const SHOWN: usize = 30;
+/// Fewest packets, exits or bytes that a cost for each is computed from.
+const FEWEST: u64 = 1000;
+/// Bytes of a gigabyte.
+pub const GIGABYTE: f64 = 1e9;
+
+/// The report of a recording.
+#[derive(Debug, Serialize)]
+pub struct Report<'a> {
+    /// The directory.
+    pub recording: String,
+    /// Start of the first second (RFC 3339, UTC).
+    pub began: String,
+    /// Length of all seconds, by the monotonic clock.
+    pub recorded_seconds: f64,
+    /// Intervals.
+    pub intervals: u64,
+    /// Intervals that are missing.
+    pub missing_intervals: u64,
+    /// Bytes that belong to no whole interval.
+    pub damaged_bytes: u64,
+    /// Starts of a recorder.
+    pub sessions: usize,
+    /// Steps of the wall clock.
+    pub clock_steps: u64,
+    /// Changes of the method or the model within the recording.
+    pub changes: &'a [String],
+    /// The facts of the last interval.
+    pub facts: &'a Facts,
+    /// Whether the energy is measured or modelled; `None` without a meter.
+    pub energy_source: Option<Source>,
+    /// The recorder's share of a processor.
+    pub recorder_processors: f64,
+    /// Size of the recording.
+    pub bytes: u64,
+    /// Size for each guest and second.
+    pub bytes_per_guest_second: Option<f64>,
+    /// All time that processors were busy.
+    pub busy_cpu_seconds: f64,
+    /// The host's own time.
+    pub host_cpu_seconds: f64,
+    /// Time without an owner.
+    pub unattributed_cpu_seconds: f64,
+    /// Energy.
+    pub energy_joules: Option<f64>,
+    /// The guests, those that cost most first.
+    pub guests: Vec<GuestReport<'a>>,
+    /// The minutes, or windows of another length where the recording is long.
+    pub minutes: Vec<MinuteReport<'a>>,
+    /// The numbers of the busiest minutes, the busiest first.
+    pub busiest_minutes: Vec<usize>,
+}
+
+/// The guests of one name.
+#[derive(Debug, Serialize)]
+pub struct GuestReport<'a> {
+    /// The name.
+    pub guest: &'a str,
+    /// The platform.
+    pub platform: &'a str,
+    /// The number of guests that had the name.
+    pub instances: usize,
+    /// The time that they were present, added up.
+    pub present_seconds: f64,
+    /// Its true cost: its own time and the host's for it.
+    pub cpu_seconds: f64,
+    /// The error of the time, where it is modelled.
+    pub cpu_error_seconds: Option<f64>,
+    /// Time that it sees.
+    pub own_cpu_seconds: f64,
+    /// Time that the host spends for it.
+    pub hidden_cpu_seconds: f64,
+    /// The share of that.
+    pub hidden_share: Option<f64>,
+    /// Time by stage.
+    pub stages: BTreeMap<&'static str, f64>,
+    /// Energy.
+    pub energy_joules: Option<f64>,
+    /// Packets in both directions.
+    pub packets: u64,
+    /// Bytes in both directions.
+    pub bytes: u64,
+    /// Block requests.
+    pub block_requests: u64,
+    /// VM exits, where the kernel shows them.
+    pub exits: Option<u64>,
+    /// The cost of a packet.
+    pub per_packet: Option<Cost>,
+    /// The cost of a VM exit.
+    pub per_exit: Option<Cost>,
+    /// The cost of 10⁹ bytes through the network.
+    pub per_gigabyte: Option<Cost>,
+}
+
+/// The cost of a unit of work: all that the guest cost, divided by the number of units.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Cost {
+    /// Processor time, hidden time included.
+    pub cpu_seconds: f64,
+    /// The hidden part.
+    pub hidden_cpu_seconds: f64,
+    /// Energy.
+    pub energy_joules: Option<f64>,
+}
+
+/// A minute.
+#[derive(Debug, Serialize)]
+pub struct MinuteReport<'a> {
+    /// Its start (RFC 3339, UTC).
+    pub began: String,
+    /// Its length by the monotonic clock.
+    pub seconds: f64,
+    /// Processors that were busy.
+    pub busy_processors: f64,
+    /// Processors that worked for the host itself.
+    pub host_processors: f64,
+    /// Processors without an owner.
+    pub unattributed_processors: f64,
+    /// Mean power.
+    pub watts: Option<f64>,
+    /// The processors that each guest cost, those that cost most first.
+    pub guests: Vec<(&'a str, f64)>,
+}
+
+impl Cost {
+    /// The cost of each of `units`; `None` where they are too few.
+    pub fn of(used: &Use, units: f64, energy: bool) -> Option<Self> {
+        let each = |total: f64| total / units;
+        (units > 0.0).then(|| Self {
+            cpu_seconds: each(used.cpu().as_secs_f64()),
+            hidden_cpu_seconds: each(used.stages.hidden().as_secs_f64()),
+            energy_joules: energy.then(|| each(used.energy.0)),
+        })
+    }
+}
+
+impl<'a> Report<'a> {
+    /// Makes the report.
+    pub fn of(recording: &'a Recording) -> Self {
+        let host = &recording.host;
+        let minutes: Vec<MinuteReport<'a>> = (0..recording.windows.len())
+            .filter_map(|at| minute(recording, at))
+            .collect();
+        let mut busiest: Vec<usize> = recording.whole_windows().collect();
+        busiest.sort_by(|a, b| {
+            let busy = |at: &usize| {
+                minutes
+                    .get(*at)
+                    .map_or(0.0, |minute| minute.busy_processors)
+            };
+            busy(b).total_cmp(&busy(a))
+        });
+        busiest.truncate(BUSIEST);
+        let has_energy = recording.energy_source.is_some();
+        Self {
+            recording: recording.path.display().to_string(),
+            began: recording.began().to_string(),
+            recorded_seconds: host.span.as_secs_f64(),
+            intervals: recording.seconds,
+            missing_intervals: recording.missing,
+            damaged_bytes: recording.damaged,
+            sessions: recording.sessions,
+            clock_steps: recording.clock_steps,
+            changes: &recording.changes,
+            facts: &recording.facts,
+            energy_source: recording.energy_source,
+            recorder_processors: recording.own_share(),
+            bytes: recording.bytes,
+            bytes_per_guest_second: (recording.guest_seconds > 0)
+                .then(|| recording.bytes as f64 / recording.guest_seconds as f64),
+            busy_cpu_seconds: host.busy.as_secs_f64(),
+            host_cpu_seconds: host.host.as_secs_f64(),
+            unattributed_cpu_seconds: host.unattributed.as_secs_f64(),
+            energy_joules: host.energy.map(|energy| energy.0),
+            guests: recording
+                .guests
+                .iter()
+                .map(|guest| GuestReport::of(guest, has_energy))
+                .collect(),
+            minutes,
+            busiest_minutes: busiest,
+        }
+    }
+}
+
+fn minute(recording: &Recording, at: usize) -> Option<MinuteReport<'_>> {
+    let window = recording.windows.get(at)?;
+    let seconds = window.span.as_secs_f64().max(1e-9);
+    let processors = |time: Nanoseconds| time.as_secs_f64() / seconds;
+    let mut guests: Vec<(&str, f64)> = recording
+        .guests
+        .iter()
+        .filter_map(|guest| {
+            Some((
+                guest.name.as_str(),
+                processors(guest.windows.get(&at)?.cpu()),
+            ))
+        })
+        .collect();
+    guests.sort_by(|a, b| b.1.total_cmp(&a.1));
+    Some(MinuteReport {
+        began: Timestamp::from_millisecond(window.began)
+            .unwrap_or_default()
+            .to_string(),
+        seconds,
+        busy_processors: processors(window.busy),
+        host_processors: processors(window.host),
+        unattributed_processors: processors(window.unattributed),
+        watts: window.energy.map(|Joules(energy)| energy / seconds),
+        guests,
+    })
+}
+
+impl<'a> GuestReport<'a> {
+    fn of(guest: &'a Guest, has_energy: bool) -> Self {
+        let used = &guest.total;
+        let enough = |units: u64| (units >= FEWEST).then_some(units as f64);
+        let cost = |units: Option<f64>| Cost::of(used, units?, has_energy);
+        Self {
+            guest: &guest.name,
+            platform: &guest.platform,
+            instances: guest.instances,
+            present_seconds: used.present.as_secs_f64(),
+            cpu_seconds: used.cpu().as_secs_f64(),
+            cpu_error_seconds: (used.error.0 > 0).then(|| used.error.as_secs_f64()),
+            own_cpu_seconds: used.stages.get(Stage::Vcpu).as_secs_f64(),
+            hidden_cpu_seconds: used.stages.hidden().as_secs_f64(),
+            hidden_share: guest.hidden(),
+            stages: used
+                .stages
+                .iter()
+                .map(|(stage, time)| (stage.name(), time.as_secs_f64()))
+                .collect(),
+            energy_joules: has_energy.then_some(used.energy.0),
+            packets: used.packets(),
+            bytes: used.exchanges.bytes,
+            block_requests: used.exchanges.block_requests,
+            exits: used.exchanges.exits,
+            per_packet: cost(enough(used.packets())),
+            per_exit: cost(used.exchanges.exits.and_then(enough)),
+            per_gigabyte: cost(
+                enough(used.exchanges.bytes / 1000).map(|_| used.exchanges.bytes as f64 / GIGABYTE),
+            ),
+        }
+    }
+}
+
+/// A time in words, `1 h 2 min`.
+pub fn length(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, 0) => format!("{minutes} min"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, 0, _) => format!("{hours} h"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+/// Processor time of one unit of work.
+pub fn cpu_each(cost: Option<Cost>) -> String {
+    let second = Unit::of(Base::Second);
+    cost.map_or_else(|| "–".to_owned(), |cost| plain(cost.cpu_seconds, second))
+}
+
+/// Sentences about the recording, for its head: length, method, meter, limits.
+pub fn sentences(report: &Report<'_>) -> Vec<String> {
+    let facts = report.facts;
+    let mut lines = Vec::new();
+    let method = match facts.method.as_str() {
+        "traced" => "Soft interrupts were traced.".to_owned(),
+        method => {
+            format!("Soft interrupts were {method}, so that the times of guests are modelled.")
+        }
+    };
+    lines.push(method);
+    lines.push(match (report.energy_source, &facts.energy_model) {
+        (None, _) => "No meter: there is no energy.".to_owned(),
+        (Some(source), Some(model)) => format!(
+            "Energy of {} is {source}, by {model}.",
+            facts.energy_covers.as_deref().unwrap_or("the host")
+        ),
+        (Some(source), None) => format!(
+            "Energy of {} is {source}.",
+            facts.energy_covers.as_deref().unwrap_or("the host")
+        ),
+    });
+    lines.push(format!(
+        "The recorder used {} of a processor and wrote {}{}.",
+        percent(report.recorder_processors),
+        plain(report.bytes as f64, Unit::of(Base::Byte)),
+        report
+            .bytes_per_guest_second
+            .map_or_else(String::new, |each| format!(
+                ", {each:.1} bytes for each guest and second"
+            ))
+    ));
+    let count =
+        |number: u64, noun: &str| counted(usize::try_from(number).unwrap_or(usize::MAX), noun);
+    if report.sessions > 1 {
+        lines.push(format!(
+            "It consists of {} of the recorder.",
+            counted(report.sessions, "start")
+        ));
+    }
+    if report.missing_intervals > 0 {
+        lines.push(format!(
+            "{} are missing.",
+            count(report.missing_intervals, "interval")
+        ));
+    }
+    if report.damaged_bytes > 0 {
+        lines.push(format!(
+            "{} belong to no whole interval and are left out.",
+            count(report.damaged_bytes, "byte")
+        ));
+    }
+    if report.clock_steps > 0 {
+        lines.push(format!(
+            "The wall clock was set {}; lengths are by the monotonic clock.",
+            count(report.clock_steps, "time")
+        ));
+    }
+    lines.extend(
+        report
+            .changes
+            .iter()
+            .map(|change| format!("The method changed: {change}.")),
+    );
+    lines
+}
+
+/// Renders the report as a table.
+pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String {
+    let mut lines = vec![
+        format!(
+            "{}  {}  {}  {}",
+            clean(&report.recording),
+            vtax_report::numbers::when(&report.began),
+            length(report.recorded_seconds),
+            clean(&report.facts.note)
+        )
+        .trim_end()
+        .to_owned(),
+    ];
+    lines.push(String::new());
+    let busy = report.busy_cpu_seconds.max(1e-9);
+    let stages = stages(&recording.guests);
+    let hidden: Vec<Stage> = stages
+        .iter()
+        .copied()
+        .filter(|stage| *stage != Stage::Vcpu)
+        .collect();
+    let mut header: Vec<String> = ["CPU s", "%", "HID%"].map(str::to_owned).to_vec();
+    header.extend(hidden.iter().map(|stage| stage.name().to_owned()));
+    header.extend(["J", "packet", "exit", "GB"].map(str::to_owned));
+    let mut rows = vec![("guest".to_owned(), header)];
+    let row = |name: &str, cpu: f64, energy: Option<f64>| {
+        let mut cells = vec![
+            format!("{cpu:.1}"),
+            format!("{:.1}", 100.0 * cpu / busy),
+            String::new(),
+        ];
+        cells.extend(hidden.iter().map(|_| String::new()));
+        cells.push(energy.map_or_else(String::new, |energy| format!("{energy:.0}")));
+        (name.to_owned(), cells)
+    };
+    for (guest, own) in report.guests.iter().zip(&recording.guests).take(SHOWN) {
+        let times = match guest.instances {
+            1 => String::new(),
+            times => format!(" ×{times}"),
+        };
+        let name = format!("{}{times} ({})", clean(guest.guest), clean(guest.platform));
+        let mut cells = vec![
+            format!("{:.1}", guest.cpu_seconds),
+            format!("{:.1}", 100.0 * guest.cpu_seconds / busy),
+            guest
+                .hidden_share
+                .map_or_else(|| "–".to_owned(), |share| format!("{:.1}", 100.0 * share)),
+        ];
+        cells.extend(
+            hidden
+                .iter()
+                .map(|stage| format!("{:.1}", own.total.stages.get(*stage).as_secs_f64())),
+        );
+        cells.push(
+            guest
+                .energy_joules
+                .map_or_else(|| "–".to_owned(), |energy| format!("{energy:.0}")),
+        );
+        cells.extend([guest.per_packet, guest.per_exit, guest.per_gigabyte].map(cpu_each));
+        rows.push((name, cells));
+    }
+    let left = report.guests.get(SHOWN..).unwrap_or_default();
+    if !left.is_empty() {
+        let sum = |of: fn(&GuestReport<'_>) -> f64| left.iter().map(of).sum::<f64>();
+        let energy = report
+            .energy_source
+            .map(|_| sum(|guest| guest.energy_joules.unwrap_or(0.0)));
+        rows.push(row(
+            &counted(left.len(), "more guest"),
+            sum(|guest| guest.cpu_seconds),
+            energy,
+        ));
+    }
+    rows.push(row("the host itself", report.host_cpu_seconds, None));
+    rows.push(row("unattributed", report.unattributed_cpu_seconds, None));
+    rows.push(row("all", report.busy_cpu_seconds, report.energy_joules));
+    lines.extend(aligned(&rows, width));
+    lines.push(String::new());
+    lines.push("  busiest minutes".to_owned());
+    for minute in report
+        .busiest_minutes
+        .iter()
+        .filter_map(|at| report.minutes.get(*at))
+    {
+        let guests = minute
+            .guests
+            .iter()
+            .take(NAMED)
+            .map(|(name, processors)| format!("{} {processors:.2}", clean(name)));
+        let clock = minute.began.get(11..16).unwrap_or(&minute.began);
+        let line = format!(
+            "  {clock}  {:.2} processors: host {:.2}, {}",
+            minute.busy_processors,
+            minute.host_processors,
+            guests.collect::<Vec<_>>().join(", ")
+        );
+        lines.push(cut(&line, width));
+    }
+    lines.push(String::new());
+    lines.push("  packet, exit, GB: processor time of each, all that the guest cost divided by their number".to_owned());
+    lines.extend(
+        sentences(report)
+            .iter()
+            .map(|line| format!("  {}", clean(line))),
+    );
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// Lines of cells: the first column to the left, the others to the right.
+fn aligned(rows: &[(String, Vec<String>)], width: usize) -> Vec<String> {
+    let cells = rows.iter().map(|(_, cells)| cells.len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..cells)
+        .map(|at| {
+            rows.iter()
+                .filter_map(|(_, cells)| cells.get(at))
+                .map(|cell| columns(cell))
+                .max()
+                .unwrap_or(0)
+                + 2
+        })
+        .collect();
+    let left = width
+        .saturating_sub(widths.iter().sum::<usize>() + 2)
+        .max(16);
+    let name_width = rows
+        .iter()
+        .map(|(name, _)| columns(name))
+        .max()
+        .unwrap_or(0)
+        .min(left);
+    let line = |(name, cells): &(String, Vec<String>)| {
+        let mut line = format!("  {}", pad(&cut(name, name_width), name_width));
+        for (cell, width) in cells.iter().zip(&widths) {
+            line.push_str(&" ".repeat(width.saturating_sub(columns(cell))));
+            line.push_str(cell);
+        }
+        line.trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,405 @@
+//! A recording in windows of a minute: the use of each guest and of the host.
+//!
+//! Guests of one given name and platform are one guest here: one that is started again continues, and guests that have
+//! the name at the same time are added up.
+
+use crate::second::Identity;
+use crate::store::{self, Facts, Read, StoreError};
+use jiff::Timestamp;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use vtax_core::{Joules, Nanoseconds, Source};
+use vtax_observe::charge::{EnergyUse, GuestExchanges, Stage, Stages};
+
+/// Length of a window.
+const MINUTE: u64 = 60_000_000_000;
+/// Most windows; beyond that two become one, so that a year takes no more memory than two days.
+const MOST_WINDOWS: usize = 2880;
+
+/// Use in a window, or in all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Use {
+    /// Processor time by stage.
+    pub stages: Stages,
+    /// Energy.
+    pub energy: Joules,
+    /// The error of the time: at most the sum of the errors of the seconds.
+    pub error: Nanoseconds,
+    /// Packets, bytes, requests, exits.
+    pub exchanges: GuestExchanges,
+    /// The time that guests of the name were present, added up.
+    pub present: Nanoseconds,
+}
+
+impl Use {
+    fn add(&mut self, other: &Self) {
+        self.stages.merge(&other.stages);
+        self.energy += other.energy;
+        self.error += other.error;
+        self.present += other.present;
+        let (sum, more) = (&mut self.exchanges, &other.exchanges);
+        sum.received = sum.received.saturating_add(more.received);
+        sum.sent = sum.sent.saturating_add(more.sent);
+        sum.bytes = sum.bytes.saturating_add(more.bytes);
+        sum.block_requests = sum.block_requests.saturating_add(more.block_requests);
+        sum.exits = added(sum.exits, more.exits);
+        sum.pages = added(sum.pages, more.pages);
+    }
+
+    /// All of its processor time.
+    pub fn cpu(&self) -> Nanoseconds {
+        self.stages.total()
+    }
+
+    /// Packets received and sent.
+    pub fn packets(&self) -> u64 {
+        self.exchanges.received.saturating_add(self.exchanges.sent)
+    }
+}
+
+fn added(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (known, None) | (None, known) => known,
+    }
+}
+
+/// The guests of one name and platform.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Guest {
+    /// The given name.
+    pub name: String,
+    /// The platform.
+    pub platform: String,
+    /// Whether it is a VM.
+    pub vm: bool,
+    /// The number of guests that had the name.
+    pub instances: usize,
+    /// Use in all windows.
+    pub total: Use,
+    /// Use by the number of the window.
+    pub windows: BTreeMap<usize, Use>,
+}
+
+impl Guest {
+    /// The share of its processor time that the guest does not see; `None` without any time, and for a VM whose
+    /// monitor does not name its threads.
+    pub fn hidden(&self) -> Option<f64> {
+        let (total, stages) = (self.total.cpu().0, &self.total.stages);
+        let is_known = !self.vm || stages.get(Stage::Vcpu).0 > 0;
+        (total > 0 && is_known).then(|| stages.hidden().0 as f64 / total as f64)
+    }
+}
+
+/// The host in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Window {
+    /// Start of its first second by the wall clock, in milliseconds since 1970.
+    pub began: i64,
+    /// Its length by the monotonic clock.
+    pub span: Nanoseconds,
+    /// All time that processors were busy.
+    pub busy: Nanoseconds,
+    /// The host's own time, soft interrupts for no guest included.
+    pub host: Nanoseconds,
+    /// Time without an owner.
+    pub unattributed: Nanoseconds,
+    /// Energy, where a meter reported it.
+    pub energy: Option<Joules>,
+}
+
+impl Window {
+    fn add(&mut self, other: &Self) {
+        self.span += other.span;
+        self.busy += other.busy;
+        self.host += other.host;
+        self.unattributed += other.unattributed;
+        self.energy = match (self.energy, other.energy) {
+            (Some(mine), Some(more)) => Some(mine + more),
+            (known, None) | (None, known) => known,
+        };
+    }
+}
+
+/// A recording.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    /// The directory.
+    pub path: PathBuf,
+    /// The facts of the last seconds.
+    pub facts: Facts,
+    /// The differing methods and power models of the other seconds, each in a sentence.
+    pub changes: Vec<String>,
+    /// The number of starts of a recorder.
+    pub sessions: usize,
+    /// The number of seconds, or intervals of another length.
+    pub seconds: u64,
+    /// Seconds that are missing: lost to a full disk or to damage.
+    pub missing: u64,
+    /// Bytes that belong to no whole second.
+    pub damaged: u64,
+    /// Size of the files, in bytes.
+    pub bytes: u64,
+    /// The sum of the lengths of guests' presence, in seconds: what the size is divided by.
+    pub guest_seconds: u64,
+    /// Steps of the wall clock of two seconds or more.
+    pub clock_steps: u64,
+    /// Length of a window, in nanoseconds.
+    pub window: u64,
+    /// The host, by window.
+    pub windows: Vec<Window>,
+    /// The host in all windows.
+    pub host: Window,
+    /// The guests, those that cost most first.
+    pub guests: Vec<Guest>,
+    /// The source of the energy.
+    pub energy_source: Option<Source>,
+    /// The recorder's own processor time.
+    pub recorder: Nanoseconds,
+}
+
+impl Recording {
+    /// Reads a recording.
+    ///
+    /// # Errors
+    /// When it cannot be read, or holds no second.
+    pub fn read(path: &Path) -> Result<Self, StoreError> {
+        let mut reader = Summing {
+            window: MINUTE,
+            ..Summing::default()
+        };
+        let end = store::read(path, |read| reader.take(&read))?;
+        let Some(facts) = reader.facts else {
+            return Err(StoreError::Empty(path.display().to_string()));
+        };
+        let mut guests: Vec<Guest> = reader.guests.into_values().collect();
+        guests.sort_by(|a, b| {
+            (b.total.cpu(), &a.name, &a.platform).cmp(&(a.total.cpu(), &b.name, &b.platform))
+        });
+        let mut host = Window::default();
+        for window in &reader.windows {
+            host.add(window);
+        }
+        host.began = reader.windows.first().map_or(0, |window| window.began);
+        Ok(Self {
+            path: path.to_owned(),
+            facts,
+            changes: reader.changes,
+            sessions: reader.sessions.len(),
+            seconds: reader.seconds,
+            missing: reader.missing,
+            damaged: end.damaged,
+            bytes: end.bytes,
+            guest_seconds: reader.guest_time / 1_000_000_000,
+            clock_steps: reader.clock_steps,
+            window: reader.window,
+            windows: reader.windows,
+            host,
+            guests,
+            energy_source: reader.energy_source,
+            recorder: reader.recorder,
+        })
+    }
+
+    /// Start of the first second.
+    pub fn began(&self) -> Timestamp {
+        Timestamp::from_millisecond(self.host.began).unwrap_or_default()
+    }
+
+    /// The recorder's share of a processor.
+    pub fn own_share(&self) -> f64 {
+        self.recorder.as_secs_f64() / self.host.span.as_secs_f64().max(1e-9)
+    }
+
+    /// The windows that are long enough to be compared with others: at least half of a whole one.
+    pub fn whole_windows(&self) -> impl Iterator<Item = usize> {
+        let windows = self.windows.iter().enumerate();
+        windows
+            .filter(|(_, window)| window.span.0.saturating_mul(2) >= self.window)
+            .map(|(at, _)| at)
+    }
+}
+
+/// The state while seconds are added up.
+#[derive(Default)]
+struct Summing {
+    window: u64,
+    /// The length of all seconds so far.
+    elapsed: u64,
+    seconds: u64,
+    missing: u64,
+    guest_time: u64,
+    /// The number of the last second, and its end by the wall clock.
+    last: Option<(u64, u64, i64)>,
+    clock_steps: u64,
+    facts: Option<Facts>,
+    changes: Vec<String>,
+    sessions: HashSet<u64>,
+    windows: Vec<Window>,
+    guests: HashMap<(String, String), Guest>,
+    seen: HashMap<(u64, u32), (String, String)>,
+    energy_source: Option<Source>,
+    recorder: Nanoseconds,
+}
+
+/// A step of the wall clock against the monotonic clock that is no jitter, in milliseconds.
+const STEP: i64 = 2000;
+
+impl Summing {
+    fn take(&mut self, read: &Read<'_>) {
+        let (facts, second) = (read.facts, read.second);
+        self.note(facts);
+        let account = second.account();
+        let span = account.ledger.span;
+        let length = i64::try_from(span.0 / 1_000_000).unwrap_or(i64::MAX);
+        let began = second.ended.saturating_sub(length);
+        if let Some((session, number, ended)) = self.last {
+            self.missing = self
+                .missing
+                .saturating_add(read.number.saturating_sub(number.saturating_add(1)));
+            let is_next = session == facts.session && read.number == number.saturating_add(1);
+            if is_next && began.saturating_sub(ended).saturating_abs() >= STEP {
+                self.clock_steps += 1;
+            }
+        }
+        self.last = Some((facts.session, read.number, second.ended));
+        let at = self.at(began);
+        self.elapsed = self.elapsed.saturating_add(span.0);
+        self.seconds += 1;
+        self.recorder += account.recorder;
+        let source = account.energy.map(|energy: EnergyUse| energy.source);
+        self.energy_source = self.energy_source.max(source);
+        if let Some(window) = self.windows.get_mut(at) {
+            window.add(&Window {
+                began: 0,
+                span,
+                busy: account.ledger.total,
+                host: account.ledger.host + account.ledger.host_softirq,
+                unattributed: account.ledger.unattributed,
+                energy: account.energy.map(|energy| energy.total),
+            });
+        }
+        for (row, exchanges) in account.ledger.rows.iter().zip(&account.exchanges) {
+            let used = Use {
+                stages: row.stages,
+                energy: row.energy,
+                error: row
+                    .modelled
+                    .map(|modelled| modelled.total())
+                    .unwrap_or_default(),
+                exchanges: *exchanges,
+                present: span,
+            };
+            self.guest_time = self.guest_time.saturating_add(span.0);
+            self.add(
+                facts.session,
+                row.number,
+                read.guests.get(&row.number),
+                at,
+                &used,
+            );
+        }
+    }
+
+    fn add(
+        &mut self,
+        session: u64,
+        number: u32,
+        identity: Option<&Identity>,
+        at: usize,
+        used: &Use,
+    ) {
+        let unknown = Identity::unknown(number);
+        let identity = identity.unwrap_or(&unknown);
+        let key = (identity.called().to_owned(), identity.platform.clone());
+        let guest = self.guests.entry(key.clone()).or_insert_with(|| Guest {
+            name: identity.called().to_owned(),
+            platform: identity.platform.clone(),
+            vm: identity.vm,
+            instances: 0,
+            total: Use::default(),
+            windows: BTreeMap::new(),
+        });
+        if self.seen.get(&(session, number)) != Some(&key) {
+            guest.instances += 1;
+            self.seen.insert((session, number), key);
+        }
+        guest.total.add(used);
+        guest.windows.entry(at).or_default().add(used);
+    }
+
+    /// The window of a second that begins now.
+    fn at(&mut self, began: i64) -> usize {
+        let place = |elapsed: u64, window: u64| {
+            usize::try_from(elapsed / window.max(1)).unwrap_or(usize::MAX)
+        };
+        while place(self.elapsed, self.window) >= MOST_WINDOWS {
+            self.coarsen();
+        }
+        let at = place(self.elapsed, self.window);
+        while self.windows.len() <= at {
+            self.windows.push(Window {
+                began,
+                ..Window::default()
+            });
+        }
+        at
+    }
+
+    /// Makes two windows one.
+    fn coarsen(&mut self) {
+        self.window = self.window.saturating_mul(2);
+        let pairs = self.windows.chunks(2).filter_map(|pair| {
+            let (first, more) = pair.split_first()?;
+            let mut sum = *first;
+            more.iter().for_each(|other| sum.add(other));
+            Some(sum)
+        });
+        self.windows = pairs.collect();
+        for guest in self.guests.values_mut() {
+            for (at, used) in std::mem::take(&mut guest.windows) {
+                guest.windows.entry(at / 2).or_default().add(&used);
+            }
+        }
+    }
+
+    fn note(&mut self, facts: &Facts) {
+        if self
+            .facts
+            .as_ref()
+            .is_some_and(|last| last.number == facts.number)
+        {
+            return;
+        }
+        self.sessions.insert(facts.session);
+        let method = |facts: &Facts| {
+            (
+                facts.method.clone(),
+                facts.energy_model.clone(),
+                facts.interval_seconds,
+            )
+        };
+        if let Some(before) = self.facts.replace(facts.clone())
+            && method(&before) != method(facts)
+        {
+            let model = before
+                .energy_model
+                .as_deref()
+                .map_or(String::new(), |model| format!(", energy by {model}"));
+            self.changes.push(format!(
+                "until {} soft interrupts were {}, once in {} s{model}",
+                facts.began, before.method, before.interval_seconds
+            ));
+        }
+    }
+}
+
+/// The stages that have any time in a recording, in their order.
+pub fn stages(guests: &[Guest]) -> Vec<Stage> {
+    let has = |stage: &Stage| {
+        guests
+            .iter()
+            .any(|guest| guest.total.stages.get(*stage).0 > 0)
+    };
+    Stage::CHARGED.into_iter().filter(has).collect()
+}
