@@ -8,6 +8,8 @@ use crate::{Compared, Entry};
 use std::collections::BTreeMap;
 use std::fmt;
 use vtax_core::SplitMix64;
+use vtax_report::html::frame::DASH;
+use vtax_report::numbers;
 use vtax_report::stats::Interval;
 
 /// The draws of the random instrument.
@@ -67,6 +69,33 @@ impl<'a> Judged<'a> {
     fn effect(&self) -> Option<Effect> {
         Some(self.claim.test.as_ref()?.effect)
     }
+}
+
+/// The claims of a paper as a Markdown table, with links to the figures of `page`.
+pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
+    let mut text =
+        "| claim | published | ours | verdict | figure |\n|---|---:|---:|---|---|\n".to_owned();
+    let own = entries.iter().filter(|entry| entry.figure.paper == paper);
+    for (entry, judged) in own.flat_map(|entry| entry.claims.iter().map(move |one| (entry, one))) {
+        let published = match (judged.published, judged.effect()) {
+            (Some(published), _) => numbers::ratio(published.value, None).line(),
+            (None, Some(effect)) => effect.name().to_owned(),
+            (None, None) => DASH.to_owned(),
+        };
+        let ours = judged
+            .ours
+            .map(|ours| numbers::ratio(ours.value, judged.interval).line());
+        let verdict = judged.outcome.name();
+        let reason = judged.claim.missing.as_deref();
+        let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+        let (number, id) = (&entry.figure.number, &entry.figure.id);
+        text += &format!(
+            "| {} | {published} | {} | {verdict}{reason} | [{number}]({page}#{paper}-{id}) |\n",
+            judged.claim.text,
+            ours.unwrap_or_else(|| DASH.to_owned())
+        );
+    }
+    text
 }
 
 /// The verdicts of one instrument on all claims: counts, or means over draws.

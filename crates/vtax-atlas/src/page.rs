@@ -3,7 +3,7 @@
 use crate::catalogue::{Catalogue, Paper, Plan, Published};
 use crate::claims::{Judged, Score};
 use crate::ours::{Number, Origin};
-use crate::verdict::{BUILD_SPREAD, Effect, FigureVerdict, Outcome, Ratio, SAME_SIZE};
+use crate::verdict::{BUILD_SPREAD, FigureVerdict, Outcome, Ratio, SAME_SIZE};
 use crate::{Compared, ComparedRow, Entry, summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
@@ -224,11 +224,7 @@ fn published_effect(one: &Judged<'_>) -> Markup {
         @match (one.published, &one.claim.test) {
             (Some(published), _) => { (ratio(Some(published))) }
             (None, Some(test)) => {
-                @match test.effect {
-                    Effect::Higher => { "higher" }
-                    Effect::Lower => { "lower" }
-                    Effect::None => { "the same" }
-                }
+                (test.effect.name())
                 span.detail { "its size is not printed" }
             }
             (None, None) => { (DASH) }
@@ -515,9 +511,18 @@ mod tests {
             kept == whole_page(None).unwrap(),
             "made anew by: vtax atlas --page-only --out docs/atlas.html"
         );
-        for paper in Catalogue::read().unwrap().papers {
+        let (catalogue, ours) = (Catalogue::read().unwrap(), Ours::kept().unwrap());
+        let figures = catalogue.select(None).unwrap();
+        let entries = compare(&catalogue, &figures, &ours).unwrap();
+        for paper in &catalogue.papers {
             let file = docs.join(format!("papers/{}.md", paper.key));
             let claims = std::fs::read_to_string(&file).unwrap();
+            let table = crate::claims::markdown(&entries, &paper.key, "../atlas.html");
+            assert!(
+                claims.contains(&table),
+                "{} lacks this table:\n{table}",
+                file.display()
+            );
             let links: Vec<&str> = claims.split("atlas.html#").skip(1).collect();
             assert!(links.len() > 3, "{}", file.display());
             for link in links {

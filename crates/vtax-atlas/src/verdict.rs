@@ -111,6 +111,17 @@ pub enum Effect {
     None,
 }
 
+impl Effect {
+    /// The effect in words, for a chart without printed numbers.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Higher => "higher",
+            Self::Lower => "lower",
+            Self::None => "the same",
+        }
+    }
+}
+
 /// The verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {

@@ -447,7 +447,7 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     assert!(made.status.success());
     let said = String::from_utf8(made.stdout).unwrap();
     assert!(
-        said.contains("figures, ") && said.contains("not measured"),
+        said.contains("figures counted") && said.contains("| not shown |"),
         "{said}"
     );
     assert!(!work.path().join("atlas-results").exists());

@@ -12,6 +12,7 @@ use std::process::{Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
+use vtax_atlas::claims::markdown;
 use vtax_atlas::{Folders, compare, gather, missing, page, summary};
 use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
@@ -39,6 +40,12 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     let entries = compare(&catalogue, &figures, &ours)?;
     vtax_files::write(&arguments.out, page(&catalogue, &entries).as_bytes())?;
     end_with_reader()?;
+    for paper in &catalogue.papers {
+        if figures.iter().any(|figure| figure.paper == paper.key) {
+            outln!("{}\n", paper.authors)?;
+            outln!("{}", markdown(&entries, &paper.key, "docs/atlas.html"))?;
+        }
+    }
     outln!("{}", summary(&entries))?;
     outln!("page: {}", arguments.out.display())?;
     if !failed.is_empty() {
