@@ -63,7 +63,7 @@ fn level(
 
 /// The verdict on a level by its record; `None` where the load generator was late.
 fn judged(result: &WorkloadResult) -> Option<(f64, bool)> {
-    let is_late = |late: &vtax_load::workload::Lateness| late.is_suspect(Source::Measured);
+    let is_late = |late: &vtax_load::workload::Lateness| late.is_suspect(Source::Measured, true);
     if result.late.as_ref().is_some_and(is_late) {
         return None;
     }

@@ -254,6 +254,14 @@ pub(crate) fn wake_exactly() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
+/// Returns the resolution of the timers that wake a generator, in seconds. The kernel reports that of its timers for the
+/// monotonic clock, whose readings are finer.
+pub(crate) fn timer_resolution() -> Option<f64> {
+    let resolution = rustix::time::clock_getres(rustix::time::ClockId::Monotonic);
+    let time = Duration::try_from(resolution).ok()?;
+    Some(time.as_secs_f64())
+}
+
 /// Seconds, checked against bounds, as nanoseconds.
 pub(crate) fn nanoseconds(seconds: f64) -> u64 {
     u64::try_from(Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_nanos()).unwrap_or(u64::MAX)

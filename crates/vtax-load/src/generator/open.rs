@@ -4,7 +4,7 @@ use super::arrivals::Arrivals;
 use super::connection::Progress;
 use super::pool::Pool;
 use super::report::{Errors, Report, Times};
-use super::{Arguments, nanoseconds, seconds};
+use super::{Arguments, nanoseconds, seconds, timer_resolution};
 use std::collections::VecDeque;
 use std::ops::Range;
 use vtax_host::HostError;
@@ -243,6 +243,7 @@ pub fn run(arguments: &Arguments, mut pool: Pool) -> Result<Report, HostError> {
         latency: count.latency.summary(),
         histogram: count.latency.encoded(),
         lag: Some(count.lag.summary()),
+        timer: timer_resolution(),
         connections: pool.opened,
         cpu_seconds: process_cpu().saturating_since(cpu_before).as_secs_f64(),
         download_seconds: Vec::new(),

@@ -38,6 +38,10 @@ pub struct Report {
     /// How late the generator itself was in sending a request that was due and for which a
     /// connection was free (open loop).
     pub lag: Option<Summary>,
+    /// The resolution of the generator's timers in seconds (`clock_getres`): 1 ns with high resolution timers, and a tick
+    /// of the kernel, such as 4 ms, without.
+    #[serde(default)]
+    pub timer: Option<f64>,
     /// Connections opened in all.
     pub connections: u64,
     /// CPU time that the generator used, in seconds.
@@ -219,6 +223,7 @@ mod tests {
             latency: Summary::default(),
             histogram: String::new(),
             lag: None,
+            timer: None,
             connections: 0,
             cpu_seconds: 0.0,
             download_seconds: Vec::new(),

@@ -82,6 +82,7 @@ pub fn run(arguments: &Arguments) -> Result<Report, HostError> {
         latency: count.latency.summary(),
         histogram: count.latency.encoded(),
         lag: None,
+        timer: None,
         connections: pool.opened,
         cpu_seconds: process_cpu().as_secs_f64(),
         download_seconds: count.listed,

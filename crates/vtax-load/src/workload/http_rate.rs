@@ -147,6 +147,30 @@ mod tests {
     }
 
     #[test]
+    fn a_lateness_within_a_tick_of_the_timers_names_the_timers() {
+        let with_timer = |lag, seconds| {
+            let timer = format!(r#""timer":{seconds},"mode""#);
+            let raw = report(1998, 0, lag).replacen(r#""mode""#, &timer, 1);
+            parse(&raw).late.unwrap()
+        };
+        let late = with_timer(0.003, 0.004);
+        assert!(late.is_of_timer && late.is_typical);
+        assert!(
+            late.text.contains("a resolution of 4.00 ms"),
+            "{}",
+            late.text
+        );
+        // A lag of many ticks, and high resolution timers: the client is the cause.
+        for late in [with_timer(0.03, 0.004), with_timer(0.003, 1e-9)] {
+            assert!(
+                !late.is_of_timer && late.text.contains("lacks CPU time"),
+                "{}",
+                late.text
+            );
+        }
+    }
+
+    #[test]
     fn the_load_that_was_offered_is_a_metric() {
         let offered = &parse(&report(1998, 0, 0.0)).metrics["offered"];
         assert_eq!(offered.quantity.value, 1000.0);

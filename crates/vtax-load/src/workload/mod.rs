@@ -491,13 +491,18 @@ pub struct Lateness {
     pub text: String,
     /// Whether the median request was late too, and not only the slowest ones.
     pub is_typical: bool,
+    /// Whether the resolution of the generator's timers explains it.
+    pub is_of_timer: bool,
 }
 
 impl Lateness {
     /// Whether it makes a trial suspect. In an emulated host client and target take turns on the same few processors by
-    /// design, so that there some requests always leave late: only a typical request's lateness counts.
-    pub fn is_suspect(&self, host: Source) -> bool {
-        self.is_typical || host != Source::Emulated
+    /// design, so that there some requests always leave late: only a typical request's lateness counts. Lateness within
+    /// the resolution of the timers moves arrivals by less than a tick and leaves their rate as it is, so that it counts
+    /// only where the latency is a result.
+    pub fn is_suspect(&self, host: Source, claims_latency: bool) -> bool {
+        let is_explained = self.is_of_timer && !claims_latency;
+        !is_explained && (self.is_typical || host != Source::Emulated)
     }
 }
 

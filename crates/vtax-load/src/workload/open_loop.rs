@@ -139,6 +139,10 @@ pub struct OpenLoop {
     pub what: &'static str,
 }
 
+/// The most lag that the resolution of the timers explains, in ticks: a timer waits for the tick after its time, and the
+/// generator then sends what was due in between.
+const TICKS_OF_LAG: f64 = 1.5;
+
 impl OpenLoop {
     fn driver(&self) -> String {
         format!("vtax load {}", self.generator)
@@ -215,10 +219,19 @@ impl OpenLoop {
         let late = quantiles
             .into_iter()
             .find(|(_, lag, latency)| *lag > 0.5 * latency);
+        let is_of_timer = report.timer.is_some_and(|tick| lag.p99 <= TICKS_OF_LAG * tick);
+        let cause = match report.timer {
+            Some(tick) if is_of_timer => format!(
+                "its timers have a resolution of {} (no high resolution timers)",
+                Quantity::new(tick, SECONDS)
+            ),
+            _ => "the client lacks CPU time".to_owned(),
+        };
         let late = late.map(|(of, by, latency_then)| Lateness {
             is_typical: lag.p50 > 0.5 * latency.p50,
+            is_of_timer,
             text: format!(
-                "the load generator itself sent late, by {} of a latency of {} ({of}): the client lacks CPU time",
+                "the load generator itself sent late, by {} of a latency of {} ({of}): {cause}",
                 Quantity::new(by, SECONDS),
                 Quantity::new(latency_then, SECONDS)
             ),

@@ -14,7 +14,7 @@ use std::time::Instant;
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source, counter, metric};
 use vtax_host::host_settings;
-use vtax_load::workload::WorkloadResult;
+use vtax_load::workload::{Lateness, WorkloadResult};
 use vtax_observe::{ObserverReport, Snapshot};
 use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role};
 
@@ -66,13 +66,16 @@ pub struct Findings<'a, 'b> {
 
 /// Returns the lateness of the load generator in a trial without a judged level. Elsewhere the levels at which it was
 /// late have no judgement, and the knee is the one of the others.
-pub(super) fn late_in_a_ramp(windows: &[MeasuredWindow], host: Source) -> Option<String> {
+pub(super) fn late_in_a_ramp(
+    windows: &[MeasuredWindow],
+    is_late: &dyn Fn(&Lateness) -> bool,
+) -> Option<String> {
     if windows.iter().any(|window| window.kept.is_some()) {
         return None;
     }
     windows.iter().find_map(|window| {
         let late = window.of_target()?.late.as_ref();
-        let late = late.filter(|late| late.is_suspect(host))?;
+        let late = late.filter(|late| is_late(late))?;
         Some(format!("at {}: {}", window.name, late.text))
     })
 }
@@ -98,13 +101,13 @@ impl Findings<'_, '_> {
         let result = first.of_target().filter(|_| is_steady).unwrap_or(&nothing);
         let of_load = result.suspect.iter().chain(&result.unreached);
         attempt.suspect.extend(of_load.cloned());
-        let host = self.metering.host;
+        let is_late = |late: &Lateness| self.metering.is_late(late);
         let late = match is_steady {
             true => {
-                let late = result.late.as_ref().filter(|late| late.is_suspect(host));
+                let late = result.late.as_ref().filter(|late| is_late(late));
                 late.map(|late| late.text.clone())
             }
-            false => late_in_a_ramp(&measured.windows, host),
+            false => late_in_a_ramp(&measured.windows, &is_late),
         };
         attempt.suspect.extend(late);
         let contradictions = self.contradictions(&measured.windows, is_steady);
@@ -338,17 +341,32 @@ pub fn histograms(measured: &Measurement, guests: &[ObservedGuest]) -> Vec<Histo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_load::workload::Lateness;
 
     #[test]
     fn in_an_emulated_host_only_a_typical_lateness_counts() {
-        let late = |is_typical| Lateness {
-            text: String::new(),
-            is_typical,
+        let is_suspect = |is_typical, host| {
+            let late = Lateness {
+                text: String::new(),
+                is_typical,
+                is_of_timer: false,
+            };
+            late.is_suspect(host, true)
         };
-        assert!(
-            late(false).is_suspect(Source::Measured) && late(true).is_suspect(Source::Emulated)
-        );
-        assert!(!late(false).is_suspect(Source::Emulated));
+        assert!(is_suspect(false, Source::Measured) && is_suspect(true, Source::Emulated));
+        assert!(!is_suspect(false, Source::Emulated));
+    }
+
+    #[test]
+    fn a_lateness_of_coarse_timers_counts_only_where_latency_is_a_result() {
+        let late = |is_of_timer| Lateness {
+            text: String::new(),
+            is_typical: true,
+            is_of_timer,
+        };
+        for host in [Source::Measured, Source::Emulated] {
+            assert!(late(true).is_suspect(host, true));
+            assert!(!late(true).is_suspect(host, false));
+            assert!(late(false).is_suspect(host, false));
+        }
     }
 }

@@ -70,6 +70,7 @@ impl Measuring<'_> {
             processors: online_processors(lab.roots),
             energy: &lab.meters.energy,
             host: lab.host,
+            claims_latency: charging.is_none() || self.planned.objective.is_some(),
         };
         let watch = HostWatch::new(lab.roots, self.writer.path());
         let remotes = Remotes::begin(self.actor, guests.first(), hz)?;
@@ -139,8 +140,8 @@ impl Measuring<'_> {
             remote,
         };
         findings.conclude(measured, attempt);
-        if let Some(model) = &lab.meters.model {
-            power_model::record(model, attempt);
+        if let Some(energy) = &lab.meters.host {
+            power_model::record(energy, attempt);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::guest::Guest;
 use super::observation::{Observation, ObservedGuest};
 use vtax_core::Source;
+use vtax_load::workload::Lateness;
 use vtax_observe::Snapshot;
 
 /// The guests and meters of a trial.
@@ -15,6 +16,8 @@ pub(super) struct Metering<'a> {
     pub energy: &'a [(String, Source)],
     /// `Emulated` when this host is emulated.
     pub host: Source,
+    /// Whether latencies are a result of the trial. They are not where guests are charged.
+    pub claims_latency: bool,
 }
 
 /// Returns the guests with their names in samples.
@@ -34,6 +37,11 @@ pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
 }
 
 impl Metering<'_> {
+    /// Whether a load generator's lateness makes this trial, or a level of it, suspect.
+    pub fn is_late(&self, late: &Lateness) -> bool {
+        late.is_suspect(self.host, self.claims_latency)
+    }
+
     /// Returns the observation of a guest between two snapshots.
     pub fn observation<'s>(
         &'s self,

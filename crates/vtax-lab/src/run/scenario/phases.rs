@@ -595,13 +595,14 @@ impl PhaseRunner<'_, '_, '_> {
             None => (kept, format!("{} was {found}", objective.metric)),
         };
         let late = result.and_then(|result| result.late.as_ref());
+        let metering = self.instruments.metering;
         Ok(Some(Verdict {
             kept,
             found,
             load: window
                 .level
                 .map_or(0.0, |level| offered_load(level, &metrics)),
-            is_late: late.is_some_and(|late| late.is_suspect(self.instruments.metering.host)),
+            is_late: late.is_some_and(|late| metering.is_late(late)),
         }))
     }
 

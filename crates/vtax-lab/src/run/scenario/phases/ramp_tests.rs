@@ -191,6 +191,7 @@ impl Workload for Fake {
                 quantity: Quantity::new(value, Unit::of(base)),
                 source: Source::Measured,
                 model: None,
+                meter: None,
                 better: Better::Neither,
                 headline: false,
                 title: name.to_owned(),
@@ -216,6 +217,7 @@ impl Workload for Fake {
             late: (*rate >= self.late_from).then(|| Lateness {
                 text: "sent late".to_owned(),
                 is_typical: false,
+                is_of_timer: false,
             }),
             ..WorkloadResult::default()
         })
@@ -356,6 +358,7 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
         processors: 1,
         energy: &[],
         host: Source::Measured,
+        claims_latency: true,
     };
     let mut heard = Heard::default();
     let events = folder.path().join("events");
@@ -431,7 +434,9 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
         written.lines().count(),
         heard.phases.len() + count + heard.meters + 1
     );
-    let late = late_in_a_ramp(&measured.windows, Source::Measured);
+    let late = late_in_a_ramp(&measured.windows, &|late| {
+        late.is_suspect(Source::Measured, true)
+    });
     let results = measured
         .windows
         .iter()
