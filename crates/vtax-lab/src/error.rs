@@ -16,6 +16,24 @@ pub enum LabError {
     /// The plan cannot be run as written.
     #[error("{0}")]
     Plan(String),
+    /// This host, or another machine of the plan, lacks something that the plan needs.
+    #[error("{0}")]
+    CannotHere(String),
+    /// An external guest went away in a trial and did not come back: the run ends.
+    #[error(
+        "the guest {guest} does not answer, and did not come back within {seconds} s ({evidence}): {cause}; \
+         finished trials are kept: start the guest and run the same command again"
+    )]
+    GuestGone {
+        /// The guest, as ssh takes it.
+        guest: String,
+        /// The time limit.
+        seconds: u64,
+        /// The reason of the last failed login.
+        evidence: String,
+        /// The failure of the trial.
+        cause: String,
+    },
 }
 
 impl From<ObserveError> for LabError {
@@ -28,6 +46,12 @@ impl LabError {
     /// Any other failure, in a sentence with its remedy.
     pub fn other(message: impl Into<String>) -> Self {
         Self::Host(HostError::Other(message.into()))
+    }
+
+    /// Whether no further trial can run.
+    #[must_use]
+    pub fn ends_run(&self) -> bool {
+        matches!(self, Self::GuestGone { .. })
     }
 
     /// Whether the user asked to stop (SIGINT, SIGTERM).

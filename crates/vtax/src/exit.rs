@@ -63,7 +63,8 @@ pub struct CannotHere(pub &'static str);
 
 /// Whether a program, device or kernel feature that the command needs is missing.
 fn is_missing(cause: &(dyn Error + 'static)) -> bool {
-    host_error(cause).is_some_and(|error| matches!(error, HostError::Missing { .. }))
+    matches!(cause.downcast_ref(), Some(LabError::CannotHere(_)))
+        || host_error(cause).is_some_and(|error| matches!(error, HostError::Missing { .. }))
 }
 
 /// Whether a signal of the user ended the command.

@@ -377,6 +377,37 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     };
     let (before, began) = (state(), (uptime(), Instant::now()));
     let more = "libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"";
+    let output = libvirt.run(more).arg("--dry-run").output().unwrap();
+    let printed = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    for part in [
+        "can run; nothing was changed",
+        "root@10.94.0.2 (libvirt)",
+        "host.guest    web",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    assert_eq!(state(), before);
+    assert!(!libvirt.results().exists());
+    let mut new = vtax(&libvirt.work.path().join("state"));
+    new.args(["plan", "new", "--for", "libvirt:web"]);
+    let new = new
+        .env("LIBVIRT_DEFAULT_URI", libvirt.uri())
+        .output()
+        .unwrap();
+    let text = said(&new);
+    assert_eq!(new.status.code(), Some(0), "{text}");
+    let uri = format!("libvirt.uri = \"{}\"", libvirt.uri());
+    for part in [
+        "libvirt.domain = \"web\"",
+        "vCPUs: 1",
+        "memory: 1048576 KiB",
+        "machine: pc-q35",
+        &uri,
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(state(), before);
     let output = libvirt.run(more).output().unwrap();
     assert!(in_order(output.status), "{}", said(&output));
     // The domain ran all the time: its uptime grew by the same number of seconds as the host's clock.

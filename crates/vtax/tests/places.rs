@@ -48,6 +48,8 @@ struct Machines {
     work: tempfile::TempDir,
     host: Child,
     other: Child,
+    /// The number of the other machine's boots.
+    boots: u32,
     has_clock: bool,
     _turn: fs::File,
 }
@@ -138,39 +140,71 @@ impl Machines {
             .args(["--fork", "true"])
             .status()
             .is_ok_and(|status| status.success());
-        let mut options = vec!["--mount", "--pid", "--mount-proc"];
-        options.extend(clock.iter().filter(|_| has_clock));
         let (host, host_pid) = namespaces(&[], "ip link set lo up; echo ready; exec sleep 3600");
-        let (other, other_pid) = namespaces(
-            &options,
-            &format!(
-                "mount -t tmpfs -o size=2g none /var/tmp; chmod 1777 /var/tmp
-                 mount -t tmpfs none /run; mkdir -m 755 /run/sshd
-                 mount --bind {path}/passwd /etc/passwd; mount --bind {path}/shadow /etc/shadow
-                 ip link set lo up; echo ready
-                 while ! ip address show dev eth0 2>/dev/null | grep -q 10.93.0.2; do sleep 0.05; done
-                 exec /usr/sbin/sshd -D -e -f {path}/sshd_config 2> {path}/sshd.log"
-            ),
-        );
         sh(&format!(
             "nsenter --net=/proc/{host_pid}/ns/net sh -ec '
                  ip link add lan type bridge
                  ip address add 10.93.0.1/24 dev lan
-                 ip link set lan up
-                 ip link add nic type veth peer name eth0 netns {other_pid}
-                 ip link set nic master lan up'
-             nsenter --net=/proc/{other_pid}/ns/net sh -ec '
-                 ip link set eth0 up; ip address add 10.93.0.2/24 dev eth0'"
+                 ip link set lan up'"
         ));
+        let other = Self::boot(&path, &host, has_clock, 1);
         let machines = Self {
             work,
             host,
             other,
+            boots: 1,
             has_clock,
             _turn: turn,
         };
         machines.await_sshd();
         machines
+    }
+
+    /// Boots the other machine, whose kernel shows an id of this boot.
+    fn boot(path: &str, host: &Child, has_clock: bool, number: u32) -> Child {
+        let ahead = format!("{AHEAD}");
+        let clock = ["--time", "--monotonic", &ahead];
+        let mut options = vec!["--mount", "--pid", "--mount-proc"];
+        options.extend(clock.iter().filter(|_| has_clock));
+        fs::write(format!("{path}/boot"), format!("boot-{number}\n")).unwrap();
+        let (other, pid) = namespaces(
+            &options,
+            &format!(
+                "mount -t tmpfs -o size=2g none /var/tmp; chmod 1777 /var/tmp
+                 mount -t tmpfs none /run; mkdir -m 755 /run/sshd
+                 mount --bind {path}/passwd /etc/passwd; mount --bind {path}/shadow /etc/shadow
+                 mount --bind {path}/boot /proc/sys/kernel/random/boot_id
+                 ip link set lo up; echo ready
+                 while ! ip address show dev eth0 2>/dev/null | grep -q 10.93.0.2; do sleep 0.05; done
+                 exec /usr/sbin/sshd -D -e -f {path}/sshd_config 2> {path}/sshd.log"
+            ),
+        );
+        let host = Self::inside(host);
+        sh(&format!(
+            "nsenter --net=/proc/{host}/ns/net sh -ec '
+                 ip link add nic type veth peer name eth0 netns {pid}
+                 ip link set nic master lan up'
+             nsenter --net=/proc/{pid}/ns/net sh -ec '
+                 ip link set eth0 up; ip address add 10.93.0.2/24 dev eth0'"
+        ));
+        other
+    }
+
+    /// Ends the other machine, and boots it again after a time.
+    fn restart_other(&mut self, away: Duration) {
+        let _ = self.other.kill();
+        let _ = self.other.wait();
+        // The host's end of the cable goes with the other one.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while self.links().contains("nic@") {
+            assert!(Instant::now() < deadline, "{}", self.links());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(away);
+        self.boots += 1;
+        let path = self.work.path().display().to_string();
+        self.other = Self::boot(&path, &self.host, self.has_clock, self.boots);
+        self.await_sshd();
     }
 
     /// The PID on this machine of the process in the namespaces of a machine.
@@ -225,16 +259,23 @@ impl Machines {
 
     /// `vtax run` of the plan, on the host.
     fn run(&self) -> Command {
+        let mut command = self.vtax();
+        command
+            .arg("run")
+            .arg(self.work.path().join("plan.toml"))
+            .arg("--results")
+            .arg(self.results());
+        command
+    }
+
+    /// vtax on the host.
+    fn vtax(&self) -> Command {
         let pid = Self::inside(&self.host);
         let state = self.work.path().join("state");
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--net=/proc/{pid}/ns/net"))
             .arg(env!("CARGO_BIN_EXE_vtax"))
-            .arg("run")
-            .arg(self.work.path().join("plan.toml"))
-            .arg("--results")
-            .arg(self.results())
             .env("VTAX_STATE_DIR", state)
             .env(
                 "PATH",
@@ -680,6 +721,127 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
             .iter()
             .all(|(name, record)| kept.get(name) == Some(record))
     );
+}
+
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
+fn a_target_that_restarts_makes_its_trial_invalid_and_the_run_goes_on_when_it_is_back() {
+    let plan = FOUND.replace("repetitions = 2", "repetitions = 40");
+    let mut machines = Machines::start(&plan);
+    let mut run = machines
+        .run()
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(180);
+    while finished(&machines.results()).is_empty() {
+        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    machines.restart_other(Duration::from_secs(3));
+    let before = finished(&machines.results()).len();
+    while finished(&machines.results()).len() < before + 2 {
+        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    run.wait().unwrap();
+    let records = fs::read_dir(machines.results().join("trials"))
+        .unwrap()
+        .flatten();
+    let records =
+        records.filter_map(|entry| fs::read_to_string(entry.path().join("trial.json")).ok());
+    let invalid = records.filter(|record| record.contains("root@10.93.0.2 has restarted"));
+    assert_eq!(invalid.count(), 1);
+}
+
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
+fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
+    let machines = Machines::start(FOUND);
+    let there = || {
+        let pid = Machines::inside(&machines.other);
+        sh(&format!(
+            "nsenter --target={pid} --mount --pid --net sh -ec 'cat /proc/self/mountinfo | wc -l
+                 find /var/tmp /run /root/.ssh /var/log/lastlog /var/log/wtmp -printf \"%p %s %T@ %C@\n\" 2>/dev/null || true
+                 ss -Hlnt'"
+        ))
+    };
+    let dry = |plan: &str| {
+        fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
+        machines.run().arg("--dry-run").output().unwrap()
+    };
+    let (found, before) = (machines.found(), there());
+    let output = dry(FOUND);
+    let printed = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    for part in [
+        "found: can run; nothing was changed",
+        "The guest root@10.93.0.2 (ssh), by one login",
+        "has           apache2 /",
+        "1. take the lock",
+        "4. run 4 trials",
+        "copy vtax",
+        "http-rate",
+        "after          0 s  0000  block 1",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    machines.assert_as_found(&found, "after a dry run");
+    assert_eq!(there(), before);
+    assert!(!machines.results().exists());
+    // Status 5: a guest that cannot be logged into, one without root, and a workload that it cannot have.
+    for (from, to, part) in [
+        ("root@10.93.0.2", "root@10.93.0.77", "is not to be reached"),
+        (
+            "root@10.93.0.2",
+            "loader@10.93.0.2",
+            "root on loader@10.93.0.2",
+        ),
+        ("http-rate\"\nrate = 200", "sysbench-oltp\"", "scratch disk"),
+    ] {
+        let output = dry(&FOUND.replace(from, to));
+        let printed = said(&output);
+        assert_eq!(output.status.code(), Some(5), "{printed}");
+        assert!(
+            printed.contains("cannot run") && printed.contains(part),
+            "{part}: {printed}"
+        );
+    }
+    machines.assert_as_found(&found, "after refused dry runs");
+    assert_eq!(there(), before);
+}
+
+#[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
+fn a_new_plan_for_a_target_has_its_facts_and_can_run_as_it_is() {
+    let machines = Machines::start(FOUND);
+    let (found, file) = (machines.found(), machines.work.path().join("new.toml"));
+    let new = || {
+        let mut command = machines.vtax();
+        command.args(["plan", "new", "--for", "ssh:root@10.93.0.2", "-o"]);
+        command.arg(&file).output().unwrap()
+    };
+    let output = new();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let text = fs::read_to_string(&file).unwrap();
+    let processors = sh("nproc");
+    for part in [
+        "ssh.to = \"root@10.93.0.2\"",
+        "address: 10.93.0.2",
+        "What a run does to the guest: 10 trials",
+        "How to undo it",
+        &format!("processors: {} (", processors.trim()),
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(
+        new().status.code(),
+        Some(1),
+        "a file that exists is not replaced"
+    );
+    fs::copy(&file, machines.work.path().join("plan.toml")).unwrap();
+    let output = machines.run().arg("--dry-run").output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    machines.assert_as_found(&found, "after a new plan");
 }
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]

@@ -3,6 +3,7 @@
 
 use super::on_host;
 use super::ssh;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use vtax_core::owner::Owner;
 use vtax_guest::platform::qemu::libvirt;
@@ -11,6 +12,8 @@ use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Parameter, Settings};
+use vtax_host::untrusted::shown;
+use vtax_host::virsh::Virsh;
 use vtax_observe::guests::Identity;
 
 /// The platform `libvirt`.
@@ -23,27 +26,31 @@ const DOMAIN: Parameter = Parameter::unset("libvirt.domain", Domain::Text("name"
 );
 
 /// An existing domain, which vtax did not create.
-struct ExternalDomain {
+pub(super) struct ExternalDomain {
     uuid: String,
     /// The record's facts.
-    facts: [(&'static str, String); 3],
+    pub facts: BTreeMap<String, String>,
     /// The settings, with the domain's address in `ssh.to`.
-    settings: Settings,
+    pub settings: Settings,
 }
 
 impl ExternalDomain {
+    /// Finds the domain that the settings name; `None` where vtax is to make one.
+    ///
+    /// # Errors
+    /// As [`ExternalDomain::find`].
+    pub fn named(settings: &Settings) -> Result<Option<Self>, HostError> {
+        let name = settings.text(DOMAIN.key);
+        name.map(|name| Self::find(name, settings)).transpose()
+    }
+
     /// Finds the domain through a read-only connection.
+    ///
+    /// # Errors
+    /// When libvirt does not answer, or the domain does not exist, does not run, or has no known address.
     fn find(name: &str, settings: &Settings) -> Result<Self, HostError> {
         let virsh = libvirt::virsh(settings, true);
-        if name.is_empty() || name.starts_with('-') {
-            return Err(HostError::Setting(format!(
-                "libvirt.domain = {name:?} is no name of a domain"
-            )));
-        }
-        let state = virsh.state(name)?.ok_or_else(|| HostError::Missing {
-            what: format!("a domain called `{name}` at {}", virsh.uri),
-            remedy: format!("`virsh -c {} list --all` shows what it has", virsh.uri),
-        })?;
+        let state = state_of(&virsh, name)?;
         if state != "running" {
             return Err(HostError::Busy {
                 what: format!("the domain {name} is not running but {state}"),
@@ -53,11 +60,7 @@ impl ExternalDomain {
         let uuid = virsh.run(&["domuuid", "--domain", name])?;
         let mut settings = settings.clone();
         if settings.text(ssh::TO.key).is_none() {
-            let address = leased(&virsh.run(&["domifaddr", "--domain", name, "--source", "lease"]))
-                .or_else(|| {
-                    leased(&virsh.run(&["domifaddr", "--domain", name, "--source", "arp"]))
-                });
-            let address = address.ok_or_else(|| HostError::Missing {
+            let address = address_of(&virsh, name).ok_or_else(|| HostError::Missing {
                 what: format!("the address of {name}, which libvirt does not know,"),
                 remedy: "set ssh.to = \"root@ADDRESS\"".to_owned(),
             })?;
@@ -66,24 +69,107 @@ impl ExternalDomain {
                 .0
                 .insert(ssh::TO.key.to_owned(), vtax_host::settings::Level::Text(to));
         }
+        let facts = [
+            ("libvirt.uri", virsh.uri.clone()),
+            ("libvirt.domain", name.to_owned()),
+            ("libvirt.uuid", uuid.clone()),
+        ];
         Ok(Self {
-            facts: [
-                ("libvirt.uri", virsh.uri.clone()),
-                ("libvirt.domain", name.to_owned()),
-                ("libvirt.uuid", uuid.clone()),
-            ],
+            facts: facts.map(|(key, value)| (key.to_owned(), value)).into(),
             uuid,
             settings,
         })
     }
 
     /// Returns the domain's identity among the guests of this host; `None` when another host runs it.
-    fn identity(&self) -> Option<Identity> {
+    pub fn identity(&self) -> Option<Identity> {
         libvirt::is_local(libvirt::URI.text(&self.settings)).then(|| Identity {
             uuid: Some(self.uuid.clone()),
             ..Identity::default()
         })
     }
+}
+
+/// What libvirt knows of a domain, for a reader.
+pub(crate) struct Described {
+    /// The facts.
+    pub facts: Vec<(String, String)>,
+    /// The IPv4 address.
+    pub address: Option<String>,
+    /// The connection, where it is not that of plans without one.
+    pub uri: Option<String>,
+}
+
+/// The variable with the default connection of libvirt's own programs.
+const DEFAULT_URI: &str = "LIBVIRT_DEFAULT_URI";
+
+impl Described {
+    /// Reads a domain, running or not, through a read-only connection: the one that `LIBVIRT_DEFAULT_URI` names, or
+    /// this host's.
+    ///
+    /// # Errors
+    /// When libvirt does not answer, or there is no such domain.
+    pub fn of(name: &str) -> Result<Self, HostError> {
+        let uri = std::env::var(DEFAULT_URI)
+            .ok()
+            .filter(|uri| !uri.is_empty());
+        let mut virsh = libvirt::virsh(&Settings::default(), true);
+        virsh.uri = uri.clone().unwrap_or(virsh.uri);
+        let state = state_of(&virsh, name)?;
+        let info = virsh.run(&["dominfo", "--domain", name])?;
+        let xml = virsh.run(&["dumpxml", "--domain", name])?;
+        let address = address_of(&virsh, name);
+        let line = |key: &str| {
+            let found = info.lines().find_map(|line| line.strip_prefix(key));
+            found.map(|value| shown(value.trim()))
+        };
+        let agent = match xml.contains("org.qemu.guest_agent.0") {
+            true => "its channel is configured",
+            false => "none",
+        };
+        let facts = [
+            ("state", Some(state)),
+            ("vCPUs", line("CPU(s):")),
+            ("memory", line("Max memory:")),
+            ("machine", attribute(&xml, "machine").map(shown)),
+            ("address", address.clone()),
+            ("guest agent", Some(agent.to_owned())),
+        ];
+        let facts = facts
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Ok(Self {
+            facts: facts.collect(),
+            address,
+            uri,
+        })
+    }
+}
+
+/// Returns the value of the first attribute with this name in a domain's XML.
+fn attribute<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!(" {name}='"))?;
+    rest.split_once('\'').map(|(value, _)| value)
+}
+
+/// Returns the state of a domain.
+fn state_of(virsh: &Virsh, name: &str) -> Result<String, HostError> {
+    if name.is_empty() || name.starts_with('-') {
+        return Err(HostError::Setting(format!(
+            "libvirt.domain = {name:?} is no name of a domain"
+        )));
+    }
+    virsh.state(name)?.ok_or_else(|| HostError::Missing {
+        what: format!("a domain called `{name}` at {}", virsh.uri),
+        remedy: format!("`virsh -c {} list --all` shows what it has", virsh.uri),
+    })
+}
+
+/// Returns the address of a domain, as libvirt knows it.
+fn address_of(virsh: &Virsh, name: &str) -> Option<String> {
+    let mut sources = ["lease", "arp"].into_iter();
+    sources
+        .find_map(|source| leased(&virsh.run(&["domifaddr", "--domain", name, "--source", source])))
 }
 
 /// Returns the first IPv4 address, loopback excluded, in the output of `virsh domifaddr`.
@@ -164,8 +250,7 @@ impl Platform for Libvirt {
         let identity = existing.identity().unwrap_or_default();
         let on_host = on_host::find(None, &identity, &seat.owner())?;
         let mut machine = ssh::machine(&existing.settings, on_host)?;
-        let facts = existing.facts.map(|(key, value)| (key.to_owned(), value));
-        machine.about.environment.extend(facts);
+        machine.about.environment.extend(existing.facts);
         Ok(Box::new(machine))
     }
 }
@@ -173,6 +258,13 @@ impl Platform for Libvirt {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machine_type_is_read_from_a_domain_s_xml() {
+        let xml = "<os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os>";
+        assert_eq!(attribute(xml, "machine"), Some("pc-q35-7.2"));
+        assert_eq!(attribute("<os machine='", "machine"), None);
+    }
 
     #[test]
     fn the_first_address_that_leads_into_a_guest_is_taken() {

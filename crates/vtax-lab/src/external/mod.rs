@@ -1,7 +1,8 @@
 //! Platforms of external guests. A trial measures an existing guest as it is: it boots and changes nothing, and its
 //! programs end with it. See `docs/targets.md`.
 
-mod libvirt;
+pub(crate) mod libvirt;
+pub mod look;
 pub(crate) mod on_host;
 pub(crate) mod ssh;
 pub(crate) mod xenapi;

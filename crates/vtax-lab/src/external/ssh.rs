@@ -2,6 +2,7 @@
 //! namespaces, so that its processes and its `/tmp` end with it.
 
 use super::on_host::{self, LocalGuest};
+use super::xenapi::TEMPLATE;
 use crate::place::actor::{GuestQuery, Login, RemoteActor};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -56,6 +57,8 @@ const IDENTITY: &str =
 const SEPARATOR: &str = "== vtax ==";
 const TABLES: &str =
     r#"for f in interrupts stat net/dev; do cat "/proc/$f"; echo "== vtax =="; done"#;
+/// The program that connects.
+pub(super) const SSH: &str = "ssh";
 /// The time limit of a short command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
@@ -143,6 +146,22 @@ fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
 
 /// Returns the guest of this host, by the name in the settings or by its identity.
 fn on_this_host(settings: &Settings, owner: &Owner) -> Result<LocalGuest, HostError> {
+    let says = match settings.text(HOST.key) {
+        Some(_) => String::new(),
+        None => output_of(&actor(&login(settings)?)?, IDENTITY)?,
+    };
+    seen_here(settings, &Identity::parse(&says), owner)
+}
+
+/// As [`on_this_host`], with the guest's identity.
+///
+/// # Errors
+/// When this host has no guest of the name in the settings.
+pub(super) fn seen_here(
+    settings: &Settings,
+    identity: &Identity,
+    owner: &Owner,
+) -> Result<LocalGuest, HostError> {
     if let Some(host) = settings.text(HOST.key) {
         let owner = owner.clone();
         return Ok(LocalGuest {
@@ -154,8 +173,7 @@ fn on_this_host(settings: &Settings, owner: &Owner) -> Result<LocalGuest, HostEr
             facts: BTreeMap::from([("host.place".to_owned(), format!("ssh:{host}"))]),
         });
     }
-    let identity = Identity::parse(&output_of(&actor(&login(settings)?)?, IDENTITY)?);
-    on_host::find(settings.text(GUEST.key), &identity, owner)
+    on_host::find(settings.text(GUEST.key), identity, owner)
 }
 
 /// Checks that the login works.
@@ -227,7 +245,7 @@ pub(super) fn machine(settings: &Settings, on_host: LocalGuest) -> Result<Machin
 }
 
 /// Returns the login that the settings describe.
-fn login(settings: &Settings) -> Result<Login, HostError> {
+pub(super) fn login(settings: &Settings) -> Result<Login, HostError> {
     let host = checked_name(TO.key, settings.text(TO.key).unwrap_or_default())?;
     let mut options = Vec::new();
     let port = PORT.integer(settings);
@@ -245,7 +263,59 @@ fn login(settings: &Settings) -> Result<Login, HostError> {
         options,
         sudo: settings.bool(SUDO.key, false),
         is_target: true,
+        is_temporary: settings.text(TEMPLATE.key).is_some(),
     })
+}
+
+/// A machine whose connection ended.
+pub(crate) struct LostMachine {
+    login: Login,
+    /// The kernel's id of its boot, as of the login.
+    boot: String,
+}
+
+/// The state of a machine whose connection ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It accepts no login, with the reason.
+    Away(String),
+    /// It started anew after the login.
+    Restarted,
+    /// It has run all the time.
+    Same,
+}
+
+impl LostMachine {
+    /// Returns its name, as ssh takes it.
+    pub fn name(&self) -> &str {
+        &self.login.host
+    }
+
+    /// Logs in and compares the present boot with the boot of the lost connection.
+    pub fn presence(&self) -> Presence {
+        match self.login.boot(OsStr::new(SSH)) {
+            Err(cause) => Presence::Away(cause.to_string()),
+            Ok(boot) if boot == self.boot => Presence::Same,
+            Ok(_) => Presence::Restarted,
+        }
+    }
+}
+
+/// Returns the machines that do not answer on their connections, without those that exist for one trial only.
+pub(crate) fn lost() -> Vec<LostMachine> {
+    let actors = ACTORS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let lost = actors.into_iter().filter(|(login, actor)| {
+        // The first request after the loss notices it.
+        !login.is_temporary && (actor.is_lost() || actor.offset().is_err())
+    });
+    lost.map(|(login, actor)| LostMachine {
+        login,
+        boot: actor.boot().to_owned(),
+    })
+    .collect()
 }
 
 /// Returns the actor of a login. Starts one when there is none or its connection is lost.
@@ -254,13 +324,13 @@ fn actor(login: &Login) -> Result<RemoteActor, HostError> {
     if let Some(actor) = actors.get(login).filter(|actor| !actor.is_lost()) {
         return Ok(actor.clone());
     }
-    let actor = RemoteActor::log_in(OsStr::new("ssh"), login, Path::new("/proc/self/exe"))?;
+    let actor = RemoteActor::log_in(OsStr::new(SSH), login, Path::new("/proc/self/exe"))?;
     actors.insert(login.clone(), actor.clone());
     Ok(actor)
 }
 
 /// Returns the address for load generators: `ssh.address`, or else the one that ssh uses.
-fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
+pub(super) fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
     let wanted = settings.text(ADDRESS.key).map(str::to_owned);
     let name = wanted.map_or_else(|| host_name(login), Ok)?;
     let none = |why: String| HostError::Missing {
@@ -280,12 +350,12 @@ fn address(login: &Login, settings: &Settings) -> Result<IpAddr, HostError> {
 
 /// Returns the name that ssh connects to for this login.
 fn host_name(login: &Login) -> Result<String, HostError> {
-    let output = Command::new("ssh")
+    let output = Command::new(SSH)
         .args(&login.options)
         .args(["-G", "--", &login.host])
         .stdin(Stdio::null())
         .output()
-        .map_err(HostError::process("run", "ssh"))?;
+        .map_err(HostError::process("run", SSH))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let name = text.lines().find_map(|line| line.strip_prefix("hostname "));
     name.map(str::to_owned).ok_or_else(|| HostError::Program {

@@ -38,7 +38,7 @@ const FINGERPRINT: Parameter = Parameter::unset("xenapi.fingerprint", Domain::Te
     .help("SHA-256 of the certificate to trust, whatever name is in it; of several, with commas");
 const VM: Parameter = Parameter::unset("xenapi.vm", Domain::Text("name"))
     .help("a VM that exists and runs, to be measured as it is");
-const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("name"))
+pub(super) const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("name"))
     .help("the template to clone a VM from for each trial, which is removed afterwards");
 
 /// The fact with the VM's UUID.
@@ -92,13 +92,27 @@ fn which(settings: &Settings) -> Result<VmChoice<'_>, HostError> {
 }
 
 /// A running VM.
-struct RunningVm {
-    facts: BTreeMap<String, String>,
+pub(super) struct RunningVm {
+    pub facts: BTreeMap<String, String>,
     /// The settings, with the VM's address in `ssh.to`.
-    settings: Settings,
+    pub settings: Settings,
 }
 
 impl RunningVm {
+    /// Finds the existing VM that the settings name; `None` where one is to be cloned.
+    ///
+    /// # Errors
+    /// When the pool refuses the login, or the VM does not exist, does not run, or has no known address.
+    pub fn named(settings: &Settings) -> Result<Option<Self>, HostError> {
+        match which(settings)? {
+            VmChoice::Existing(name) => {
+                let pool = Pool::log_in(&access(settings)?)?;
+                Self::existing(&pool, name, settings).map(Some)
+            }
+            VmChoice::Cloned(_) => Ok(None),
+        }
+    }
+
     /// Finds an existing VM, by calls that change nothing.
     fn existing(pool: &Pool, name: &str, settings: &Settings) -> Result<Self, HostError> {
         let (_, vm) = pool.one(name, false)?;
@@ -162,6 +176,19 @@ impl RunningVm {
         };
         ssh::machine(&self.settings, on_host)
     }
+}
+
+/// Returns the facts of the existing VM that the settings name, its login included.
+///
+/// # Errors
+/// As [`RunningVm::named`].
+pub(crate) fn facts(settings: &Settings) -> Result<BTreeMap<String, String>, HostError> {
+    let Some(vm) = RunningVm::named(settings)? else {
+        return Ok(BTreeMap::new());
+    };
+    let login = vm.settings.text(ssh::TO.key).map(str::to_owned);
+    let login = login.map(|login| (ssh::TO.key.to_owned(), login));
+    Ok(vm.facts.into_iter().chain(login).collect())
 }
 
 /// Returns the first IPv4 address that a VM's tools report: `0/ip`, `0/ipv4/0`.
@@ -259,16 +286,10 @@ impl Platform for XenApi {
     }
 
     fn lacks(&self, settings: &Settings, programs: &[&str]) -> Result<Vec<String>, HostError> {
-        match which(settings)? {
-            VmChoice::Existing(name) => {
-                let pool = Pool::log_in(&access(settings)?)?;
-                ssh::lacks(
-                    &RunningVm::existing(&pool, name, settings)?.settings,
-                    programs,
-                )
-            }
+        match RunningVm::named(settings)? {
+            Some(existing) => ssh::lacks(&existing.settings, programs),
             // The clone does not exist yet.
-            VmChoice::Cloned(_) => Ok(Vec::new()),
+            None => Ok(Vec::new()),
         }
     }
 

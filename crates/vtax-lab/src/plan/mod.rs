@@ -20,7 +20,7 @@ pub use diagnostic::{Diagnostic, Diagnostics};
 pub use profile::{Objective, ObjectiveError, Profile, Step};
 pub use schedule::{Shard, ShardError, load_seed, schedule};
 pub use study::charge_study;
-pub use treatments::{PlannedGuest, PlannedTreatment, combinations, treatments};
+pub use treatments::{GuestRole, PlannedGuest, PlannedTreatment, combinations, treatments};
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub struct Plan {
     pub stop: StopRule,
     /// Sampling passes per second.
     pub sample_hz: f64,
+    /// The length of the idle phase before each block of a run with a meter; zero turns it off.
+    pub idle: Duration,
     /// Meters to read, by name. `auto` selects the host's meters, or the power model when the host has none.
     pub meters: Vec<String>,
     /// The smallest relative difference that is reported as a difference.
@@ -240,6 +242,7 @@ impl Plan {
             .duration
             .unwrap_or(self.duration.min(Duration::from_secs(3)));
         self.sample_hz = quick.sample_hz.unwrap_or(self.sample_hz);
+        self.idle = self.idle.min(Duration::from_secs(2));
         // The quick profile also overrides the settings of entries.
         for (key, level) in quick.settings.0 {
             for entry in self.workloads.iter_mut().chain(&mut self.platforms) {

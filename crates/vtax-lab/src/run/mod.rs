@@ -20,7 +20,9 @@ pub use directory::NewRun;
 pub use planned::Planned;
 pub use progress::{Event, Progress};
 pub use restore::{RestoredChange, restore};
-pub use scenario::{busy_mhz, run, why_not_traced};
+pub use scenario::{
+    DryRun, DryTreatment, DryTrial, SeenGuest, busy_mhz, dry_run, run, why_not_traced,
+};
 pub use trial::{Attempt, Log};
 
 use crate::LabError;

@@ -36,7 +36,7 @@ pub struct Attempt {
 ///
 /// # Errors
 /// When the run cannot continue: it is interrupted, the record cannot be stored, or the host cannot be
-/// restored. A failed trial is a record and no error.
+/// restored. A failed trial is a record and no error, unless no further trial can run.
 pub(super) fn run(
     experiment: &mut dyn Experiment,
     assignment: Assignment,
@@ -62,6 +62,7 @@ pub(super) fn run(
     for left in journal.take_left() {
         log.line(&left.to_string());
     }
+    let mut end_of_run = None;
     let outcome = match outcome {
         Ok(()) => TrialOutcome::Complete,
         Err(cause) if cause.is_interrupt() => {
@@ -70,7 +71,9 @@ pub(super) fn run(
         }
         Err(cause) => {
             log.line(&format!("failed: {cause}"));
-            TrialOutcome::Failed(cause.to_string())
+            let failed = TrialOutcome::Failed(cause.to_string());
+            end_of_run = Some(cause).filter(LabError::ends_run);
+            failed
         }
     };
     let mut times = attempt.times;
@@ -101,7 +104,10 @@ pub(super) fn run(
     };
     writer.finish(trial.clone())?;
     restored?;
-    Ok(trial)
+    match end_of_run {
+        Some(cause) => Err(cause),
+        None => Ok(trial),
+    }
 }
 
 /// The receivers of a trial's events: the run's progress, and the trial's file of events. An emulated host has no

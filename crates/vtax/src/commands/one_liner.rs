@@ -1,19 +1,19 @@
 //! `vtax run --platform … -- COMMAND`: the plan of a command that is measured without a plan file.
 
 use crate::cli::CommandArgs;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use vtax_lab::plan::write::{PlanText, name_of};
 use vtax_load::workload::command::words::{join, split};
 
-/// The longest name that is made of a program's name.
-const LONGEST_NAME: usize = 50;
+/// The platforms of an image where none are given.
+const IMAGE_PLATFORMS: [&str; 3] = ["native", "container", "qemu"];
 
 /// Returns the plan as TOML; `None` where the arguments name no command.
 ///
 /// # Errors
 /// When no command is given, or two are.
 pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, String> {
-    if arguments.platform.is_empty() {
+    if arguments.platform.is_empty() && arguments.image.is_none() {
         return Ok(None);
     }
     let load = match (arguments.words.as_slice(), &arguments.load) {
@@ -28,20 +28,32 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, String> {
         }
         (words, None) => join(words),
     };
-    let name = name(arguments.serve.as_deref().unwrap_or(&load));
-    let mut plan = format!("name = {}\n", text(&name));
-    let mut line = |key: &str, value: String| {
-        let _ = writeln!(plan, "{key} = {value}");
+    let service = arguments.serve.as_deref();
+    // The entry point of an image has the image's name.
+    let of_image = arguments.image.as_deref().filter(|_| arguments.ready.is_some());
+    let name = match (service, of_image) {
+        (None, Some(image)) => name_of_image(image),
+        (service, _) => name(service.unwrap_or(&load)),
     };
-    line("description", text(&format!("the cost of {load}")));
-    line("repetitions", arguments.runs.to_string());
-    line("warmup", text("0s"));
-    for platform in &arguments.platform {
-        line("\n[[platform]]\nkind", text(platform));
+    let mut plan = PlanText::default();
+    plan.text("name", &name)
+        .text("description", &format!("the cost of {load}"))
+        .value("repetitions", arguments.runs)
+        .text("warmup", "0s");
+    if let Some(image) = &arguments.image {
+        plan.text("image", image);
     }
-    line("\n[[workload]]\nkind", text("command"));
-    line("name", text(&name));
-    line("load", text(&load));
+    let platforms: Vec<&str> = match arguments.platform.as_slice() {
+        [] => IMAGE_PLATFORMS.to_vec(),
+        given => given.iter().map(String::as_str).collect(),
+    };
+    for platform in platforms {
+        plan.section("platform").text("kind", platform);
+    }
+    plan.section("workload")
+        .text("kind", "command")
+        .text("name", &name)
+        .text("load", &load);
     let texts = [
         ("serve", &arguments.serve),
         ("ready", &arguments.ready),
@@ -49,17 +61,16 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, String> {
     ];
     for (key, value) in texts {
         if let Some(value) = value {
-            line(key, text(value));
+            plan.text(key, value);
         }
     }
     if arguments.warmup > 0 {
-        line("warmup_runs", arguments.warmup.to_string());
+        plan.value("warmup_runs", arguments.warmup);
     }
     if !arguments.packages.is_empty() {
-        let packages: Vec<String> = arguments.packages.iter().map(|name| text(name)).collect();
-        line("packages", format!("[{}]", packages.join(", ")));
+        plan.texts("packages", &arguments.packages);
     }
-    Ok(Some(plan))
+    Ok(Some(plan.finish()))
 }
 
 /// Returns a name for a command: that of its program.
@@ -69,21 +80,15 @@ fn name(command: &str) -> String {
         .and_then(|words| words.into_iter().next());
     let program = program.unwrap_or_default();
     let base = program.rsplit('/').next().unwrap_or_default();
-    let kept: String = base
-        .chars()
-        .filter(|c| c.is_ascii_alphanumeric() || "-_.+".contains(*c))
-        .take(LONGEST_NAME)
-        .collect();
-    match kept.trim_start_matches(['-', '.']) {
-        "" => "command".to_owned(),
-        kept => kept.to_owned(),
-    }
+    name_of(base, "command")
 }
 
-/// Returns a TOML string. Its escapes are those of JSON, and DEL.
-fn text(value: &str) -> String {
-    let json = serde_json::to_string(value).unwrap_or_default();
-    json.replace('\u{7f}', "\\u007f")
+/// Returns a name for an image: the last part of its path or name, without a tag and `.tar`.
+fn name_of_image(image: &str) -> String {
+    let (_, place) = image.split_once(':').unwrap_or_default();
+    let last = place.rsplit('/').find(|part| !part.is_empty());
+    let base = last.unwrap_or_default().split(':').next().unwrap_or_default();
+    name_of(base.strip_suffix(".tar").unwrap_or(base), "image")
 }
 
 /// Returns the results directory: the plan's name below `results`, with the first number that is free.
@@ -127,6 +132,35 @@ mod tests {
         assert_eq!(plan.platforms.len(), 2);
         let load = plan.workloads[0].settings.text("load.load").unwrap();
         assert_eq!(split(load).unwrap()[2], "echo \"a\"\t'b'\n\u{7f}$1");
+    }
+
+    #[test]
+    fn an_image_is_measured_on_three_platforms_and_its_entry_point_is_the_service() {
+        for (image, name) in [
+            ("oci:/a/app.tar", "app"),
+            ("podman:localhost/web:1.2", "web"),
+            ("dir:/srv/root/", "root"),
+        ] {
+            let plan = read(&CommandArgs {
+                platform: Vec::new(),
+                image: Some(image.to_owned()),
+                load: Some("wrk http://{target}".to_owned()),
+                ready: Some("tcp:80".to_owned()),
+                ..arguments(&[])
+            });
+            let kinds: Vec<&str> = plan.platforms.iter().map(|one| one.kind.as_str()).collect();
+            assert_eq!(kinds, ["native", "container", "qemu"]);
+            assert_eq!(plan.settings.text("image"), Some(image));
+            assert_eq!(plan.name, name);
+        }
+        let packages = CommandArgs {
+            image: Some("oci:x".to_owned()),
+            packages: vec!["jq".to_owned()],
+            ..arguments(&["true"])
+        };
+        let text = plan(&packages).unwrap().unwrap();
+        let wrong = Plan::read("plan.toml", &text, &Catalogue::standard()).unwrap_err();
+        assert!(wrong.to_string().contains("not installed in an `image`"), "{wrong}");
     }
 
     #[test]

@@ -47,12 +47,17 @@ const OPTIONS: &[&str] = &[
     "ServerAliveCountMax=3",
 ];
 
+/// Prints the kernel's id of the present boot.
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || true";
+
 /// An actor on another host, such as the target's client. Clones share the actor, which ends when the last clone
 /// is dropped.
 #[derive(Debug, Clone)]
 pub struct RemoteActor {
     connection: Arc<Connection>,
     hello: Arc<Hello>,
+    /// The kernel's id of its host's boot.
+    boot: Arc<str>,
 }
 
 /// A connection through ssh, which closes on drop.
@@ -189,19 +194,11 @@ impl RemoteActor {
     /// As there, and when the login needs root and lacks it.
     pub fn log_in(ssh: &OsStr, login: &Login, binary: &Path) -> Result<Self, HostError> {
         let host = login.host.as_str();
-        let remote = Remote {
-            ssh: ssh.to_owned(),
-            host: host.to_owned(),
-        };
-        let options: Vec<&str> = OPTIONS
-            .iter()
-            .copied()
-            .chain(login.options.iter().map(String::as_str))
-            .collect();
-        let there = remote
-            .ask_with(&options, "uname -s -m; id -u")
-            .map_err(|cause| unreachable(host, &cause.to_string()))?;
-        let (there, user) = there.split_once('\n').unwrap_or((&there, ""));
+        let (remote, options) = (login.remote(ssh), login.options());
+        let said = login.ask(ssh, &format!("uname -s -m; id -u; {BOOT_ID}"))?;
+        let mut said = said.lines();
+        let mut line = || said.next().unwrap_or_default();
+        let (there, user, boot_id) = (line(), line(), line());
         if login.is_target && !login.sudo && user != "0" {
             return Err(HostError::Missing {
                 what: format!("root on {host}, which starts servers there,"),
@@ -244,8 +241,9 @@ impl RemoteActor {
         };
         // If this fails, the error output of ssh has the reason.
         let sent = io::copy(&mut file, &mut input);
-        let actor = Self::over(host, output, Box::new(input), Some(child), errors)?;
+        let mut actor = Self::over(host, output, Box::new(input), Some(child), errors)?;
         sent.map_err(|cause| unreachable(host, &cause.to_string()))?;
+        actor.boot = boot_id.into();
         Ok(actor)
     }
 
@@ -305,6 +303,7 @@ impl RemoteActor {
         let actor = Self {
             connection: Arc::new(connection),
             hello: Arc::new(hello),
+            boot: "".into(),
         };
         let heartbeat = Arc::downgrade(&actor.connection);
         std::thread::spawn(move || {
@@ -329,6 +328,11 @@ impl RemoteActor {
     /// Returns the host as ssh understands it.
     pub fn host(&self) -> &str {
         &self.connection.host
+    }
+
+    /// Returns the kernel's id of its host's boot, as of the login.
+    pub fn boot(&self) -> &str {
+        &self.boot
     }
 
     /// Whether the connection is lost.
@@ -615,6 +619,8 @@ pub struct Login {
     pub sudo: bool,
     /// Whether the host is the target. Its servers run as root and in their own namespaces.
     pub is_target: bool,
+    /// Whether the host exists for one trial only.
+    pub is_temporary: bool,
 }
 
 impl Login {
@@ -624,6 +630,35 @@ impl Login {
             host: host.to_owned(),
             ..Self::default()
         }
+    }
+
+    fn remote(&self, ssh: &OsStr) -> Remote {
+        Remote {
+            ssh: ssh.to_owned(),
+            host: self.host.clone(),
+        }
+    }
+
+    fn options(&self) -> Vec<&str> {
+        let own = self.options.iter().map(String::as_str);
+        OPTIONS.iter().copied().chain(own).collect()
+    }
+
+    /// Runs a line in the shell there. Returns its trimmed output.
+    ///
+    /// # Errors
+    /// When the host cannot be reached, or the line fails.
+    pub fn ask(&self, ssh: &OsStr, line: &str) -> Result<String, HostError> {
+        let asked = self.remote(ssh).ask_with(&self.options(), line);
+        asked.map_err(|cause| unreachable(&self.host, &cause.to_string()))
+    }
+
+    /// Returns the kernel's id of the host's present boot.
+    ///
+    /// # Errors
+    /// When the host cannot be reached.
+    pub fn boot(&self, ssh: &OsStr) -> Result<String, HostError> {
+        self.ask(ssh, BOOT_ID)
     }
 }
 

@@ -1,9 +1,12 @@
 //! The scenarios of a plan, as an experiment: the guests of a trial in one cell, their loads, and the readings
 //! of each guest.
 
+mod absence;
 mod charging;
+mod dry;
 mod findings;
 mod guest;
+mod images;
 mod instruments;
 mod live;
 mod load;
@@ -19,6 +22,7 @@ mod requirements;
 mod residency;
 
 pub use charging::why_not_traced;
+pub use dry::{DryRun, DryTreatment, DryTrial, SeenGuest, dry_run};
 pub use residency::busy_mhz;
 
 use super::{
@@ -58,28 +62,7 @@ pub fn run(
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
     let roots = Roots::host();
-    let Planned {
-        plan,
-        treatments,
-        catalogue,
-        ..
-    } = planned;
-    let mut scenarios = Scenarios {
-        of: planned,
-        planned: treatments,
-        plan,
-        catalogue,
-        place: &options.place,
-        host: options.host,
-        own: options.own.as_deref(),
-        roots: &roots,
-        signals,
-        cache_dir: PathBuf::new(),
-        files: BTreeMap::new(),
-        meters: Meters::default(),
-        programs: KeptPrograms::default(),
-        client_host: plan.places.client.clone().map(ClientHost::new),
-    };
+    let mut scenarios = Scenarios::new(planned, options, &roots, signals);
     let (_, summary) = run_experiment(&mut scenarios, options, signals, progress)?;
     Ok(summary)
 }
@@ -97,6 +80,8 @@ struct Scenarios<'a> {
     cache_dir: PathBuf,
     /// The image of every set of packages beyond the base.
     files: BTreeMap<Vec<String>, GuestFiles>,
+    /// The images of containers above them.
+    images: images::Images,
     meters: Meters,
     /// The programs that trace soft interrupts.
     programs: KeptPrograms,
@@ -133,6 +118,10 @@ impl Experiment for Scenarios<'_> {
                 let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
                 programs::check_image(self.planned, self.catalogue, &packages, &files.root)?;
                 self.files.insert(packages, files);
+            }
+            for guest in planned.guests() {
+                self.images
+                    .prepare(&guest, self.catalogue, &self.files, note)?;
             }
         }
         self.cache_dir = image::cache_dir()?;
@@ -182,6 +171,10 @@ impl Experiment for Scenarios<'_> {
         let done = booted.and_then(|()| {
             if let Some(target) = guests.first() {
                 attempt.environment = target.target.about().environment.clone();
+                let spec = target.spec;
+                attempt
+                    .environment
+                    .extend(self.images.facts(spec.workload, spec.settings));
             }
             let measurement = measurement::Measuring {
                 scenarios: self,
@@ -206,9 +199,36 @@ impl Experiment for Scenarios<'_> {
             .map(|guest| guest.target.stop())
             .collect();
         let destroyed = cell.destroy();
-        done?;
+        done.map_err(|cause| absence::explained(cause, self.signals, log))?;
         stopped.into_iter().collect::<Result<(), _>>()?;
         Ok(destroyed?)
+    }
+}
+
+impl<'a> Scenarios<'a> {
+    fn new(
+        planned: Planned<'a>,
+        options: &'a RunOptions,
+        roots: &'a Roots,
+        signals: &'a Signals,
+    ) -> Self {
+        Self {
+            of: planned,
+            planned: planned.treatments,
+            plan: planned.plan,
+            catalogue: planned.catalogue,
+            place: &options.place,
+            host: options.host,
+            own: options.own.as_deref(),
+            roots,
+            signals,
+            cache_dir: PathBuf::new(),
+            files: BTreeMap::new(),
+            images: images::Images::default(),
+            meters: Meters::default(),
+            programs: KeptPrograms::default(),
+            client_host: planned.plan.places.client.clone().map(ClientHost::new),
+        }
     }
 }
 
@@ -278,7 +298,10 @@ impl Scenarios<'_> {
             self.signals.check()?;
             let files = match self.files.get(&spec.workload.packages(spec.settings)) {
                 _ if spec.platform.is_external(spec.settings) => &no_image,
-                Some(files) => files,
+                Some(files) => match self.images.of(spec.workload, spec.settings) {
+                    Some(image) => &image.files,
+                    None => files,
+                },
                 None => return Err(LabError::other("the guest's image was not prepared")),
             };
             let place = self.client_host.as_ref().map(ClientHost::place);

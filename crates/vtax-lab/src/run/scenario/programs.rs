@@ -102,26 +102,37 @@ pub(super) fn missing_in_external(
     if !platform.is_external(settings) {
         return Ok(Vec::new());
     }
-    if workload.scratch_mib(settings) > 0 {
-        return Err(HostError::Setting(format!(
-            "{} needs a scratch disk, and an external guest gets none: take another workload",
-            workload.kind()
-        )));
-    }
+    refuse_scratch(workload, settings)?;
     let programs = workload.about().target_programs;
     let names: Vec<&str> = programs.iter().map(|program| program.name).collect();
     let lacking = platform.lacks(settings, &names)?;
     let lacking = lacking.into_iter().map(|name| {
         let package = programs.iter().find(|program| program.name == name);
-        HostError::Missing {
-            what: format!("the program `{name}` in the guest"),
-            remedy: format!(
-                "install it there; in Debian it is in the package {}",
-                package.map_or("of its name", |program| program.package)
-            ),
-        }
+        missing_in_guest(&name, package.map_or("of its name", |program| program.package))
     });
     Ok(lacking.collect())
+}
+
+/// Refuses a workload that needs a scratch disk, for an external guest.
+///
+/// # Errors
+/// When it needs one.
+pub(super) fn refuse_scratch(workload: &dyn Workload, settings: &Settings) -> Result<(), HostError> {
+    if workload.scratch_mib(settings) == 0 {
+        return Ok(());
+    }
+    Err(HostError::Setting(format!(
+        "{} needs a scratch disk, and an external guest gets none: take another workload",
+        workload.kind()
+    )))
+}
+
+/// Returns the error for a program that an external guest lacks.
+pub(super) fn missing_in_guest(name: &str, package: &str) -> HostError {
+    HostError::Missing {
+        what: format!("the program `{name}` in the guest"),
+        remedy: format!("install it there; in Debian it is in the package {package}"),
+    }
 }
 
 /// Returns the programs of the guests' workloads, each with the workload's name in the plan.

@@ -1,5 +1,6 @@
 //! The check that a host can run the treatments of a plan, before the first trial.
 
+use super::guest::GuestSpec;
 use super::programs::{self, Whose};
 use super::remote::ClientHost;
 use super::{Scenarios, charging};
@@ -7,10 +8,21 @@ use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeSet;
 use vtax_core::Bytes;
+use vtax_host::HostError;
 use vtax_host::cell::LinkConfig;
 use vtax_host::host_settings;
 use vtax_kernel::MemInfo;
 use vtax_observe::charge::MethodChoice;
+
+/// Returns what a guest lacks, or why it cannot be checked.
+pub(super) type GuestCheck<'a> =
+    dyn FnMut(&GuestSpec<'_>) -> Result<Vec<HostError>, HostError> + 'a;
+
+/// Checks a guest as before a run: this host for its platform, and an external guest for its programs.
+pub(super) fn lacks(spec: &GuestSpec<'_>) -> Result<Vec<HostError>, HostError> {
+    spec.platform.check(spec.settings)?;
+    programs::missing_in_external(spec.platform, spec.workload, spec.settings)
+}
 
 impl Scenarios<'_> {
     /// Checks that this host can run every treatment.
@@ -18,6 +30,26 @@ impl Scenarios<'_> {
     /// # Errors
     /// All missing requirements, in one message.
     pub(super) fn check(&self, actor: Option<&RemoteActor>) -> Result<(), LabError> {
+        let missing = self.missing(actor, &mut |spec| lacks(spec))?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let list: Vec<String> = missing.into_iter().collect();
+        Err(LabError::CannotHere(format!(
+            "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
+            list.join("\n  ")
+        )))
+    }
+
+    /// Returns all missing requirements. `check` returns what one guest lacks.
+    ///
+    /// # Errors
+    /// When the plan names what does not exist, or the client's machine does not answer.
+    pub(super) fn missing(
+        &self,
+        actor: Option<&RemoteActor>,
+        check: &mut GuestCheck<'_>,
+    ) -> Result<BTreeSet<String>, LabError> {
         let is_installed = |name: &str| self.roots.program(name).is_some();
         let mut missing =
             programs::missing_on_host(self.planned, self.catalogue, Whose::Here, &is_installed);
@@ -25,7 +57,7 @@ impl Scenarios<'_> {
             missing.extend(self.missing_on_client_host(actor, host)?);
         }
         missing.extend(self.missing_commands()?);
-        missing.extend(self.missing_for_guests()?);
+        missing.extend(self.missing_for_guests(check)?);
         let traced = self
             .planned
             .iter()
@@ -35,14 +67,7 @@ impl Scenarios<'_> {
         {
             missing.insert(format!("{}: {cause}", planned.record.label));
         }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let list: Vec<String> = missing.into_iter().collect();
-        Err(LabError::Plan(format!(
-            "this host cannot run the plan:\n  {}\n`vtax doctor` shows what it can",
-            list.join("\n  ")
-        )))
+        Ok(missing)
     }
 
     /// Returns the programs of commands that clients on this host lack.
@@ -62,7 +87,10 @@ impl Scenarios<'_> {
     }
 
     /// Returns the missing requirements of the treatments' guests and host settings.
-    fn missing_for_guests(&self) -> Result<BTreeSet<String>, LabError> {
+    fn missing_for_guests(
+        &self,
+        check: &mut GuestCheck<'_>,
+    ) -> Result<BTreeSet<String>, LabError> {
         let mut missing = BTreeSet::new();
         let memory = MemInfo::read(&self.roots.proc).unwrap_or_default();
         for planned in self.planned {
@@ -72,11 +100,7 @@ impl Scenarios<'_> {
                     true => planned.record.platform.clone(),
                     false => format!("{} on {}", spec.name, spec.platform.kind()),
                 };
-                let checked = spec.platform.check(spec.settings);
-                let lacking = checked.and_then(|()| {
-                    programs::missing_in_external(spec.platform, spec.workload, spec.settings)
-                });
-                match lacking {
+                match check(spec) {
                     Ok(lacking) => {
                         missing.extend(lacking.into_iter().map(|what| format!("{who}: {what}")))
                     }

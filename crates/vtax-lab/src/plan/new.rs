@@ -1,0 +1,499 @@
+//! `vtax plan new`: a complete plan with comments for a guest that exists, or for a command.
+
+use super::write::{PlanText, name_of};
+use super::{Catalogue, Plan, treatments};
+use crate::LabError;
+use crate::external::libvirt::Described;
+use crate::external::look::{self, GuestLook};
+use std::fmt;
+use std::fs;
+use std::str::FromStr;
+use std::time::Duration;
+use vtax_core::counted;
+use vtax_host::HostError;
+use vtax_host::settings::{Level, Settings};
+use vtax_host::xenapi::LOGIN;
+use vtax_load::workload::Program;
+
+/// The subject of a new plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Subject {
+    /// A domain of this host's libvirt.
+    Libvirt(String),
+    /// A machine or guest, as ssh takes it.
+    Ssh(String),
+    /// A VM of a pool: the pool's coordinator and the VM.
+    XenApi(String, String),
+    /// A local image or container of podman or docker.
+    Podman(String),
+    /// A command.
+    Command,
+}
+
+/// A text that names no subject.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is nothing that a plan can be for: write libvirt:DOMAIN, ssh:HOST, xenapi:POOL/VM, podman:NAME or command"
+)]
+pub struct SubjectError(String);
+
+impl FromStr for Subject {
+    type Err = SubjectError;
+    fn from_str(text: &str) -> Result<Self, SubjectError> {
+        let wrong = || SubjectError(text.to_owned());
+        if text == "command" {
+            return Ok(Self::Command);
+        }
+        let (kind, name) = text.split_once(':').ok_or_else(wrong)?;
+        // A name that starts with a dash would be an option of a program.
+        if name.is_empty() || name.starts_with('-') || name.contains(char::is_control) {
+            return Err(wrong());
+        }
+        let name = name.to_owned();
+        match kind {
+            "libvirt" => Ok(Self::Libvirt(name)),
+            "ssh" if !name.contains(char::is_whitespace) => Ok(Self::Ssh(name)),
+            "podman" | "docker" => Ok(Self::Podman(name)),
+            "xenapi" => match name.split_once('/') {
+                Some((pool, vm)) if !pool.is_empty() && !vm.is_empty() => {
+                    Ok(Self::XenApi(pool.to_owned(), vm.to_owned()))
+                }
+                _ => Err(wrong()),
+            },
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Libvirt(name) => write!(f, "libvirt:{name}"),
+            Self::Ssh(name) => write!(f, "ssh:{name}"),
+            Self::XenApi(pool, vm) => write!(f, "xenapi:{pool}/{vm}"),
+            Self::Podman(name) => write!(f, "podman:{name}"),
+            Self::Command => f.write_str("command"),
+        }
+    }
+}
+
+/// A new plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewPlan {
+    /// The text.
+    pub text: String,
+    /// The facts that could not be looked up, each with its reason.
+    pub notes: Vec<String>,
+}
+
+/// The workloads of a plan for a guest, by the program that the guest needs: the first one that it has is measured.
+const WORKLOADS: [(&str, Program, &str, &str); 2] = [
+    (
+        "http-rate",
+        Program::of("apache2", "apache2-bin"),
+        "rate = 100",
+        "100 HTTP requests a second to an Apache of its own on port 80",
+    ),
+    (
+        "iperf3-receive",
+        Program::of("iperf3", "iperf3"),
+        "rate_mbit = 50",
+        "a TCP stream of 50 Mbit/s to an iperf3 of its own on port 5201",
+    ),
+];
+
+/// Writes a plan. Facts about the guest are read: nothing is changed.
+///
+/// # Errors
+/// When there is no such domain, or the guest accepts no login.
+pub fn new_plan(subject: &Subject, catalogue: &Catalogue) -> Result<NewPlan, LabError> {
+    let mut notes = Vec::new();
+    let (facts, body, what) = match subject {
+        Subject::Libvirt(name) => {
+            let domain = Described::of(name)?;
+            let mut keys = PlanText::default();
+            keys.text("kind", "libvirt").text("libvirt.domain", name);
+            if let Some(uri) = &domain.uri {
+                keys.text("libvirt.uri", uri);
+            }
+            match &domain.address {
+                Some(address) => keys.text("ssh.to", &format!("root@{address}")),
+                None => keys
+                    .comment("ssh.to = \"root@ADDRESS\"")
+                    .because("libvirt does not know the address: set it"),
+            };
+            (domain.facts, keys, What::Guest(None))
+        }
+        Subject::Ssh(host) => {
+            let mut keys = PlanText::default();
+            keys.text("kind", "ssh").text("ssh.to", host);
+            let to = ("ssh.to".to_owned(), Level::Text(host.clone()));
+            let programs = WORKLOADS.map(|(_, program, ..)| program);
+            let look = look::look("ssh", &Settings([to].into()), &programs)?;
+            let facts = look.as_ref().map(shown).unwrap_or_default();
+            (facts, keys, What::Guest(look))
+        }
+        Subject::XenApi(pool, vm) => {
+            let mut keys = PlanText::default();
+            keys.text("kind", "xenapi")
+                .text("xenapi.host", pool)
+                .text("xenapi.vm", vm);
+            keys.comment("xenapi.login = \"/root/pool.login\"")
+                .because("mode 0600, USER:PASSWORD; or set VTAX_XENAPI_LOGIN");
+            keys.comment("xenapi.ca = \"/root/pool.pem\"")
+                .because("or xenapi.fingerprint = \"SHA-256\"");
+            let looked = match std::env::var_os(LOGIN) {
+                None => Err(format!(
+                    "the variable {LOGIN} is not set: set the login in the plan, and `vtax run --dry-run` looks"
+                )),
+                Some(_) => xenapi_facts(pool, vm).map_err(|cause| cause.to_string()),
+            };
+            let facts = looked.unwrap_or_else(|why| {
+                notes.push(format!("{subject} was not looked up: {why}"));
+                Vec::new()
+            });
+            (facts, keys, What::Guest(None))
+        }
+        Subject::Podman(name) => (Vec::new(), PlanText::default(), What::Image(name)),
+        Subject::Command => (Vec::new(), PlanText::default(), What::Command),
+    };
+    let body = what.body(subject, &body);
+    let name = name_of(&subject.to_string().replace([':', '/', '@'], "-"), "new");
+    // The comments hold the plan's own numbers.
+    let plan = Plan::read(&format!("{name}.toml"), &body, catalogue)
+        .map_err(|wrong| LabError::Plan(wrong.to_string()))?;
+    let all = treatments(&plan, catalogue);
+    let trials = all.len() * plan.repetitions as usize;
+    let time = plan.expected_time(&all, catalogue);
+    let mut head = PlanText::default();
+    head.comment(&format!(
+        "A plan for {subject}.\n\n  vtax plan check {name}.toml       its treatments and time\n  \
+         vtax run --dry-run {name}.toml    logs in, looks and changes nothing\n  \
+         vtax run --quick {name}.toml      a few short trials\n  vtax run {name}.toml"
+    ));
+    if !facts.is_empty() {
+        head.comment("\nLooked up without a change:");
+        for (name, value) in &facts {
+            head.comment(&format!("  {name}: {value}"));
+        }
+    }
+    what.explain(
+        &mut head,
+        &format!("{}, about {}", counted(trials, "trial"), minutes(time)),
+    );
+    head.blank();
+    Ok(NewPlan {
+        text: head.finish() + &body,
+        notes,
+    })
+}
+
+fn minutes(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        _ => format!("{} min", seconds.div_ceil(60)),
+    }
+}
+
+/// The facts of a VM of a pool.
+fn xenapi_facts(pool: &str, vm: &str) -> Result<Vec<(String, String)>, HostError> {
+    let text = |key: &str, value: &str| (key.to_owned(), Level::Text(value.to_owned()));
+    let settings = Settings([text("xenapi.host", pool), text("xenapi.vm", vm)].into());
+    let found = crate::external::xenapi::facts(&settings)?;
+    Ok(found.into_iter().collect())
+}
+
+/// The facts of a guest for a reader.
+fn shown(look: &GuestLook) -> Vec<(String, String)> {
+    let fact = |name: &str, value: String| (name.to_owned(), value);
+    let mut facts = vec![
+        fact("kernel", look.kernel.clone()),
+        fact("distribution", look.distribution.clone()),
+        fact("processors", format!("{} ({})", look.processors, look.cpu)),
+        fact("memory", format!("{} MiB", look.memory_kib >> 10)),
+        fact("machine", look.hardware.clone()),
+    ];
+    facts.extend(
+        look.address
+            .map(|address| fact("address", address.to_string())),
+    );
+    let ports: Vec<String> = look.listens.iter().map(u16::to_string).collect();
+    facts.push(fact("ports with a server", ports.join(", ")));
+    let on_host = look.facts.get("host.guest").cloned();
+    facts.extend(on_host.map(|name| fact("guest of this host", name)));
+    facts.retain(|(_, value)| !value.trim().is_empty());
+    facts
+}
+
+/// What a plan measures.
+enum What<'a> {
+    /// A guest, and what a login to it shows.
+    Guest(Option<GuestLook>),
+    /// An image or container.
+    Image(&'a str),
+    /// A command.
+    Command,
+}
+
+impl What<'_> {
+    /// Writes the keys of the plan.
+    fn body(&self, subject: &Subject, platform: &PlanText) -> String {
+        let mut plan = PlanText::default();
+        let name = name_of(&subject.to_string().replace([':', '/', '@'], "-"), "new");
+        plan.text("name", &name)
+            .because("of the results directory, results/NAME");
+        plan.text("description", &format!("what {subject} costs"));
+        plan.value("repetitions", 10)
+            .because("blocks; each holds every treatment once");
+        if let Self::Guest(look) = self {
+            plan.text("warmup", "2s")
+                .because("the load runs this long before it is measured");
+            plan.text("duration", "10s")
+                .because("the measured part of a trial");
+            plan.value("sample_hz", 2)
+                .because("readings of counters in a second");
+            plan.section("platform");
+            let keys = platform.clone().finish();
+            plan.append(&keys);
+            self.guest_workloads(&mut plan, look.as_ref());
+            fair_pair(&mut plan, subject);
+            return plan.finish();
+        }
+        plan.text("warmup", "0s")
+            .because("commands have warmup_runs instead");
+        for kind in ["native", "container", "qemu"] {
+            plan.section("platform").text("kind", kind);
+            if let Self::Image(name) = self {
+                plan.text("image", &format!("podman:{name}"));
+            }
+        }
+        plan.section("workload").text("kind", "command");
+        if let Self::Image(_) = self {
+            plan.text("ready", "tcp:80")
+                .because("when the image's own entry point serves");
+            plan.text("load", "ab -q -n 1000 -c 8 http://{target}/")
+                .because("the client, on this host");
+            plan.value("work", "{ count = 1000, unit = \"request\" }");
+            return plan.finish();
+        }
+        plan.text(
+            "load",
+            "sysbench cpu --cpu-max-prime=2000 --events=1000 run",
+        )
+        .because("in the target: there is no service");
+        plan.texts("packages", &["sysbench".to_owned()])
+            .because("of the image that all platforms share");
+        plan.value("work", "{ count = 1000, unit = \"op\" }");
+        plan.comment("\nA service and the client that loads it, instead:");
+        let mut service = PlanText::default();
+        service
+            .text(
+                "serve",
+                "redis-server --port 6379 --save '' --protected-mode no",
+            )
+            .text("ready", "tcp:6379")
+            .text(
+                "load",
+                "redis-benchmark -h {target} -t set -n 20000 -c 10 --csv",
+            )
+            .value("work", "{ count = 20000, unit = \"request\" }")
+            .texts("packages", &["redis-server".to_owned()]);
+        plan.switched_off(&service);
+        plan.finish()
+    }
+
+    /// Writes the first workload whose program the guest has, and the others as comments.
+    fn guest_workloads(&self, plan: &mut PlanText, look: Option<&GuestLook>) {
+        let lacks = |program: &Program| {
+            look.is_some_and(|look| look.missing.iter().any(|(name, _)| name == program.name))
+        };
+        let chosen = chosen(look);
+        for (number, (kind, program, rate, load)) in WORKLOADS.iter().enumerate() {
+            let mut workload = PlanText::default();
+            workload
+                .section("workload")
+                .text("kind", kind)
+                .because(load);
+            let (key, value) = rate.split_once(" = ").unwrap_or((rate, ""));
+            workload.value(key, value);
+            if number == chosen {
+                plan.append(&workload.finish());
+            } else {
+                plan.blank();
+                if lacks(program) {
+                    plan.comment(&format!(
+                        "The guest has no {} (Debian package {}) for:",
+                        program.name, program.package
+                    ));
+                }
+                plan.switched_off(&workload);
+            }
+        }
+    }
+
+    /// Writes what a run does, what can go wrong, and how to undo it.
+    fn explain(&self, head: &mut PlanText, trials: &str) {
+        let Self::Guest(look) = self else {
+            head.comment(&format!(
+                "\nWhat a run does: {trials}. Every trial starts the command on one platform, in a cell of this host \
+                 (namespaces and control groups), and removes it. Root is needed.\n\nWhat can go wrong: a program \
+                 that is missing is named before anything starts; a load that fails is shown with the last lines \
+                 that it printed.\n\nHow to undo it: a trial leaves nothing. After a killed run: vtax restore"
+            ));
+            return;
+        };
+        let size = fs::metadata("/proc/self/exe").map_or(0, |found| found.len().div_ceil(1 << 20));
+        let (kind, program, _, load) = WORKLOADS
+            .get(chosen(look.as_ref()))
+            .unwrap_or(&WORKLOADS[0]);
+        head.comment(&format!(
+            "\nWhat a run does to the guest: {trials}, one after the other, with the load of 12 s in each.\n\
+             - It logs in by ssh as root, which leaves the line of a login in the guest's logs.\n\
+             - It copies vtax ({size} MiB) into a file of the guest's /var/tmp and removes the name at once.\n\
+             - It starts vtax there in mount and PID namespaces, with a /tmp in memory. No package is installed, no \
+             setting is changed, and no file stays.\n\
+             - It starts {} in these namespaces ({kind}), and this host sends {load}.\n\n\
+             What can go wrong:\n\
+             - The guest's own users wait longer while the load runs: begin with --quick, at a quiet hour.\n\
+             - A port that has a server already is left alone, and the trial refused.\n\
+             - A program that the guest lacks is named before anything starts; install it there yourself.\n\
+             - The guest restarts, or its connection ends: the trial is invalid, and the next one waits until the \
+             guest is back, 10 minutes at most.\n\
+             - Other work in the guest or on its host makes trials scatter: see the intervals.\n\n\
+             How to undo it: nothing is left in the guest. When the connection ends, however it ends, its kernel \
+             ends all that was started there. On this host, after a killed run: vtax restore",
+            program.name
+        ));
+    }
+}
+
+/// The index of the workload that a plan for a guest measures.
+fn chosen(look: Option<&GuestLook>) -> usize {
+    let has = |program: &Program| {
+        look.is_none_or(|look| !look.missing.iter().any(|(name, _)| name == program.name))
+    };
+    let found = WORKLOADS.iter().position(|(_, program, ..)| has(program));
+    found.unwrap_or(0)
+}
+
+/// Writes the other platforms of a fair comparison, as comments.
+fn fair_pair(plan: &mut PlanText, subject: &Subject) {
+    plan.blank().comment(
+        "A comparison. Bare metal beside an existing guest compares two installations: the guest's kernel and \
+         distribution against those of vtax's image. For a fair pair give the other platforms the guest's own \
+         root, copied once (rsync -aAXx --numeric-ids root@GUEST:/ ROOT/):",
+    );
+    let mut pair = PlanText::default();
+    pair.section("platform")
+        .text("kind", "native")
+        .text("image", "dir:ROOT");
+    pair.section("platform")
+        .text("kind", "qemu")
+        .text("image", "dir:ROOT");
+    plan.switched_off(&pair);
+    if let Subject::Libvirt(_) = subject {
+        plan.comment("\nAnd libvirt's own way to run QEMU, from the same root:");
+        let mut pair = PlanText::default();
+        pair.section("platform")
+            .text("kind", "libvirt")
+            .text("name", "libvirt-new")
+            .text("image", "dir:ROOT");
+        plan.switched_off(&pair);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(missing: &[&str]) -> GuestLook {
+        let missing = missing
+            .iter()
+            .map(|name| ((*name).to_owned(), "p".to_owned()));
+        GuestLook {
+            kernel: "6.1.0\nname = 1".to_owned(),
+            missing: missing.collect(),
+            ..GuestLook::default()
+        }
+    }
+
+    #[test]
+    fn subjects_are_read_and_options_and_half_names_refused() {
+        for text in [
+            "libvirt:web 1",
+            "ssh:root@a",
+            "xenapi:pool/a b",
+            "podman:x",
+            "command",
+        ] {
+            let subject: Subject = text.parse().unwrap();
+            assert_eq!(subject.to_string(), text);
+        }
+        for text in [
+            "",
+            "web",
+            "libvirt:",
+            "ssh:-oProxyCommand=x",
+            "ssh:a b",
+            "xenapi:pool",
+            "xenapi:/x",
+        ] {
+            assert!(text.parse::<Subject>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_guest_s_plan_takes_the_workload_whose_program_the_guest_has() {
+        let catalogue = Catalogue::standard();
+        let subject = Subject::Ssh("root@web".to_owned());
+        for (missing, kind) in [
+            (&[][..], "http-rate"),
+            (&["apache2"], "iperf3-receive"),
+            (&["apache2", "iperf3"], "http-rate"),
+        ] {
+            let mut keys = PlanText::default();
+            keys.text("kind", "ssh").text("ssh.to", "root@web");
+            let body = What::Guest(Some(guest(missing))).body(&subject, &keys);
+            let plan = Plan::read("plan.toml", &body, &catalogue)
+                .unwrap_or_else(|wrong| panic!("{wrong}\n{body}"));
+            assert_eq!(plan.workloads.len(), 1, "{body}");
+            assert_eq!(plan.workloads[0].kind, kind, "{body}");
+            assert_eq!(plan.name, "ssh-root-web");
+        }
+    }
+
+    #[test]
+    fn plans_for_commands_and_pools_are_complete() {
+        let catalogue = Catalogue::standard();
+        for subject in ["command", "xenapi:pool.example/web"] {
+            let new = new_plan(&subject.parse().unwrap(), &catalogue).unwrap();
+            let plan = Plan::read("plan.toml", &new.text, &catalogue)
+                .unwrap_or_else(|wrong| panic!("{wrong}\n{}", new.text));
+            assert_eq!(plan.repetitions, 10);
+            for part in [
+                "What a run does",
+                "What can go wrong",
+                "How to undo it",
+                "--dry-run",
+            ] {
+                assert!(new.text.contains(part), "{part}: {}", new.text);
+            }
+            assert!(
+                new.text.lines().all(|line| line.chars().count() <= 120),
+                "{}",
+                new.text
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_guest_shows_of_itself_stays_in_comments() {
+        let facts = shown(&guest(&[]));
+        let mut head = PlanText::default();
+        for (name, value) in &facts {
+            head.comment(&format!("  {name}: {value}"));
+        }
+        assert!(head.finish().lines().all(|line| line.starts_with('#')));
+    }
+}

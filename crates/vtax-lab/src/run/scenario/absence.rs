@@ -1,0 +1,141 @@
+//! The wait for external guests that went away in a trial, such as one that restarts.
+
+use crate::LabError;
+use crate::external::ssh::{self, LostMachine, Presence};
+use crate::run::Log;
+use std::time::{Duration, Instant};
+use vtax_host::signals::Signals;
+
+/// The time limit of the wait, longer than the firmware of a large server takes to start it.
+const BACK_LIMIT: Duration = Duration::from_secs(600);
+/// The interval between two logins.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Waits until every lost guest is back. Returns the failure of a trial with the restart of a guest as its reason, the
+/// absence of a guest that does not come back, or the interrupt of the wait.
+pub(super) fn explained(cause: LabError, signals: &Signals, log: &mut Log<'_>) -> LabError {
+    if cause.is_interrupt() {
+        return cause;
+    }
+    let mut cause = cause;
+    for lost in ssh::lost() {
+        log.phase(&format!("wait for {}", lost.name()));
+        let mut wait = || {
+            signals.check()?;
+            std::thread::sleep(POLL_INTERVAL);
+            Ok(())
+        };
+        cause = match until_back(&lost, BACK_LIMIT, &cause, &mut wait) {
+            Ok(Presence::Restarted) => LabError::other(format!(
+                "the guest {} has restarted (its boot id changed), so that the trial is invalid: {cause}",
+                lost.name()
+            )),
+            Ok(Presence::Same | Presence::Away(_)) => cause,
+            Err(cause) => return cause,
+        };
+    }
+    cause
+}
+
+/// The presence of a machine; tests have their own.
+trait Present {
+    fn guest(&self) -> &str;
+    fn now(&self) -> Presence;
+}
+
+impl Present for LostMachine {
+    fn guest(&self) -> &str {
+        self.name()
+    }
+
+    fn now(&self) -> Presence {
+        self.presence()
+    }
+}
+
+/// Looks for a machine until it is back. `wait` runs between two looks.
+fn until_back(
+    machine: &dyn Present,
+    limit: Duration,
+    cause: &LabError,
+    wait: &mut dyn FnMut() -> Result<(), LabError>,
+) -> Result<Presence, LabError> {
+    let began = Instant::now();
+    loop {
+        let evidence = match machine.now() {
+            Presence::Away(evidence) => evidence,
+            back => return Ok(back),
+        };
+        if began.elapsed() >= limit {
+            return Err(LabError::GuestGone {
+                guest: machine.guest().to_owned(),
+                seconds: limit.as_secs(),
+                evidence,
+                cause: cause.to_string(),
+            });
+        }
+        wait()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use vtax_host::HostError;
+
+    struct Fake(RefCell<Vec<Presence>>);
+
+    impl Present for Fake {
+        fn guest(&self) -> &str {
+            "root@web"
+        }
+
+        fn now(&self) -> Presence {
+            let mut left = self.0.borrow_mut();
+            let last = Presence::Away("no route".to_owned());
+            left.pop().unwrap_or(last)
+        }
+    }
+
+    fn cause() -> LabError {
+        LabError::other("its connection ended")
+    }
+
+    #[test]
+    fn a_guest_that_is_away_for_a_time_is_waited_for() {
+        let away = Presence::Away("refused".to_owned());
+        let fake = Fake(RefCell::new(vec![Presence::Restarted, away.clone(), away]));
+        let mut waits = 0;
+        let mut wait = || {
+            waits += 1;
+            Ok(())
+        };
+        let back = until_back(&fake, BACK_LIMIT, &cause(), &mut wait).unwrap();
+        assert_eq!((back, waits), (Presence::Restarted, 2));
+    }
+
+    #[test]
+    fn a_guest_that_stays_away_ends_the_run_with_both_reasons() {
+        let fake = Fake(RefCell::new(Vec::new()));
+        let gone = until_back(&fake, Duration::ZERO, &cause(), &mut || Ok(())).unwrap_err();
+        assert!(gone.ends_run());
+        let text = gone.to_string();
+        for part in [
+            "root@web",
+            "no route",
+            "its connection ended",
+            "run the same command again",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait() {
+        let fake = Fake(RefCell::new(Vec::new()));
+        let mut stop = || Err(HostError::Interrupted.into());
+        let ended = until_back(&fake, BACK_LIMIT, &cause(), &mut stop).unwrap_err();
+        assert!(ended.is_interrupt());
+    }
+}
