@@ -28,6 +28,9 @@ pub(super) fn head(analysis: &Analysis) -> Markup {
             (banner("Provisional.", "Some treatment has only suspect trials, so suspect trials are shown and no difference is claimed. \
                 The table of trials names the reasons; run again when the host is quiet."))
         }
+        @for installations in &analysis.installations {
+            (banner("Two installations.", prose(installations.trim_start_matches("Two installations are compared: "))))
+        }
         @if analysis.source == Some(Source::Emulated) {
             (banner("Emulated.", "Numbers marked so come from a guest whose instructions were emulated in software, not run by the \
                 processor. They show how the method works and what emulation costs, not what hardware virtualization costs."))
