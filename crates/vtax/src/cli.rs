@@ -194,44 +194,49 @@ pub struct RunArgs {
 
 /// A command that is measured without a plan file.
 #[derive(Debug, Default, Args)]
+#[command(group(clap::ArgGroup::new("guests").args(["platform", "image"]).multiple(true)))]
 pub struct CommandArgs {
     /// Measure the command after `--` on these platforms, without a plan file; the plan that is made is written beside
     /// the results.
     #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "on", "quick"])]
     pub platform: Vec<String>,
+    /// Measure an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME. Its entry point is the service, unless --serve
+    /// gives another. Without --platform it runs natively, in a container and in a VM (qemu).
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "on", "quick"])]
+    pub image: Option<String>,
     /// The service in the target that the command drives as its client.
     #[arg(
         long,
         value_name = "COMMAND",
-        requires = "platform",
+        requires = "guests",
         requires = "ready"
     )]
     pub serve: Option<String>,
     /// When the service is ready: tcp:PORT, log:EXPRESSION, or exit.
-    #[arg(long, value_name = "WHEN", requires = "serve")]
+    #[arg(long, value_name = "WHEN", requires = "guests")]
     pub ready: Option<String>,
     /// The measured command in one text, instead of after `--`; {target} is the target's address.
-    #[arg(long, value_name = "COMMAND", requires = "platform")]
+    #[arg(long, value_name = "COMMAND", requires = "guests")]
     pub load: Option<String>,
     /// A command in the target before each run and its service.
-    #[arg(long, value_name = "COMMAND", requires = "platform")]
+    #[arg(long, value_name = "COMMAND", requires = "guests")]
     pub prepare: Option<String>,
     /// Runs before each measured run.
-    #[arg(long, value_name = "N", default_value_t, requires = "platform", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    #[arg(long, value_name = "N", default_value_t, requires = "guests", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub warmup: u32,
     /// Measured runs on each platform.
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "platform", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "guests", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub runs: u32,
     /// Debian packages that the image gets.
     #[arg(
         long,
         value_name = "NAME,…",
         value_delimiter = ',',
-        requires = "platform"
+        requires = "guests"
     )]
     pub packages: Vec<String>,
     /// The measured command.
-    #[arg(last = true, value_name = "COMMAND", requires = "platform")]
+    #[arg(last = true, value_name = "COMMAND", requires = "guests")]
     pub words: Vec<String>,
 }
 
@@ -247,7 +252,7 @@ pub struct OnArgs {
     pub shards: Option<NonZeroU32>,
     /// An image that has this vtax and what the plan's platforms need (with `--on kubernetes`).
     #[arg(long, value_name = "IMAGE", requires = "on")]
-    pub image: Option<String>,
+    pub pod_image: Option<String>,
     /// The PersistentVolumeClaim that takes the results (with `--on kubernetes`).
     #[arg(long, value_name = "NAME", requires = "on", default_value = "vtax")]
     pub claim: String,
@@ -329,9 +334,21 @@ pub struct ReportArgs {
     /// Print the variance of headline metrics by level, and the recommended repetitions, too.
     #[arg(long)]
     pub variance: bool,
+    /// Write each figure as a file of this format, for a paper, instead of the report.
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["variance", "json"])]
+    pub figures: Option<FigureFormat>,
+    /// The directory of these files; RESULTS/figures where it is left out.
+    #[arg(short, long, value_name = "DIR", requires = "figures")]
+    pub output: Option<PathBuf>,
     /// Print one JSON document, the analysis, instead of the table.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FigureFormat {
+    /// SVG that needs no other file.
+    Svg,
 }
 
 #[derive(Debug, Args)]

@@ -521,7 +521,7 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
     refused("slurm", &["--shards", "9"], &path, "9 shards of 8 blocks");
     refused("slurm", &["--shards", "0"], &path, "invalid value");
     refused("slurm", &["--at", "ssh:x"], &path, "leave --at out");
-    refused("kubernetes", &[], &path, "--image");
+    refused("kubernetes", &[], &path, "--pod-image");
     let hosts = work.path().join("hosts.txt");
     fs::write(&hosts, "good\n-oProxyCommand=reboot\ngood\n").unwrap();
     let engine = format!("ssh:{}", hosts.display());
@@ -574,7 +574,7 @@ fn kubernetes_gets_a_manifest_by_kubectl_or_in_print() {
     let run = |path: &str, success: bool| {
         let mut command = run_on(work.path(), "kubernetes");
         command
-            .args(["--image", "registry.example/vtax"])
+            .args(["--pod-image", "registry.example/vtax"])
             .env("PATH", path);
         finish(&mut command, success)
     };

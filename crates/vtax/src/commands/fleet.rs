@@ -50,10 +50,10 @@ pub fn run(arguments: &RunArgs) -> Outcome {
         )
         .into());
     }
-    let image = match (&engine, &on.image) {
+    let image = match (&engine, &on.pod_image) {
         (Engine::Kubernetes, None) => {
             return Err(
-                "Kubernetes starts images: give one that has this vtax with --image".into(),
+                "Kubernetes starts images: give one that has this vtax with --pod-image".into(),
             );
         }
         (_, image) => image.clone().unwrap_or_default(),

@@ -28,8 +28,8 @@ pub(super) fn is_own(key: &str) -> bool {
 }
 
 impl Reader<'_, &Catalogue> {
-    /// Reads the definition of a command as settings.
-    pub(super) fn command(&mut self, table: &DeTable<'_>, offset: usize) -> Settings {
+    /// Reads the definition of a command as settings. With an image, its entry point may be the service.
+    pub(super) fn command(&mut self, table: &DeTable<'_>, offset: usize, has_image: bool) -> Settings {
         let load = self.line(table, "load");
         if !table.contains_key("load") {
             self.complain(offset, "this command has no `load`")
@@ -41,16 +41,17 @@ impl Reader<'_, &Catalogue> {
             (Some(serve), None) => self
                 .complain(serve.span().start, "`serve` needs `ready`")
                 .help_with("ready = \"tcp:PORT\", \"log:EXPRESSION\", or \"exit\" where it goes on by itself"),
-            (None, Some(ready)) => self
+            (None, Some(ready)) if !has_image => self
                 .complain(ready.span().start, "`ready` needs `serve`")
-                .help_with("leave it out: it would do nothing"),
+                .help_with("leave it out: it would do nothing; with an `image` its entry point is the service"),
             _ => {}
         }
         let definition = Definition {
             load: load.unwrap_or_default(),
-            serve: serve.zip(ready),
+            serve,
+            ready,
             prepare: self.line(table, "prepare"),
-            packages: self.packages(table),
+            packages: self.packages(table, has_image),
             work: self.work(table, offset),
             metrics: self.metrics(table),
         };
@@ -81,10 +82,17 @@ impl Reader<'_, &Catalogue> {
         Some(text)
     }
 
-    fn packages(&mut self, table: &DeTable<'_>) -> Vec<String> {
+    fn packages(&mut self, table: &DeTable<'_>, has_image: bool) -> Vec<String> {
         let Some(value) = table.get("packages") else {
             return Vec::new();
         };
+        if has_image {
+            self.complain(
+                value.span().start,
+                "`packages` are not installed in an `image`",
+            )
+            .help_with("build an image that has them");
+        }
         let Some(array) = value
             .get_ref()
             .as_array()

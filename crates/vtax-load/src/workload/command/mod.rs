@@ -14,6 +14,7 @@ use super::*;
 use figure::{COMMAND, Figure};
 use std::str::FromStr;
 use vtax_core::metric::OWN;
+use vtax_guest::image::oci;
 
 /// The workload.
 pub struct Command;
@@ -109,8 +110,10 @@ impl FromStr for Ready {
 pub struct Definition {
     /// The measured command.
     pub load: String,
-    /// The service and when it is ready.
-    pub serve: Option<(String, String)>,
+    /// The service; none with `ready` is the entry point of the guest's image.
+    pub serve: Option<String>,
+    /// When the service is ready.
+    pub ready: Option<String>,
     /// The command before it.
     pub prepare: Option<String>,
     /// The packages of the image.
@@ -133,10 +136,9 @@ impl Definition {
                     .insert(parameter.key.to_owned(), Level::Text(text));
             }
         };
-        let (serve, ready) = self.serve.clone().unzip();
         set(&LOAD, Some(self.load.clone()));
-        set(&SERVE, serve);
-        set(&READY, ready);
+        set(&SERVE, self.serve.clone());
+        set(&READY, self.ready.clone());
         set(&PREPARE, self.prepare.clone());
         set(
             &PACKAGES,
@@ -198,6 +200,22 @@ fn line(
     Ok(Some(filled.collect()))
 }
 
+/// The words of a command in the target: below its image, where it has one.
+fn in_target(words: Vec<String>, settings: &Settings) -> Vec<String> {
+    let enter = oci::PARAMETER.given(settings).map(|_| oci::ENTER.to_owned());
+    enter.into_iter().chain(words).collect()
+}
+
+/// Whether the command drives a service. Without `serve`, `ready` waits for the entry point of the guest's image.
+fn has_service(settings: &Settings) -> bool {
+    SERVE.given(settings).is_some() || READY.given(settings).is_some()
+}
+
+/// Whether the service of a command is the entry point of its guest's image.
+pub fn serves_entry_point(settings: &Settings) -> bool {
+    has_service(settings) && SERVE.given(settings).is_none()
+}
+
 /// The times of a command outside of a window.
 const NO_TIMES: Timing = Timing {
     warmup: Duration::ZERO,
@@ -241,7 +259,7 @@ impl Workload for Command {
     }
 
     fn client_program(&self, settings: &Settings) -> Option<String> {
-        SERVE.given(settings)?;
+        has_service(settings).then_some(())?;
         words::split(LOAD.given(settings)?).ok()?.into_iter().next()
     }
 
@@ -252,12 +270,25 @@ impl Workload for Command {
         settings: &Settings,
     ) -> Outcome<Service> {
         let address = target.about().address;
-        if let Some(words) = line(&PREPARE, address, settings, NO_TIMES)? {
-            prepare(target, &command(words), &[])?;
+        if oci::PARAMETER.given(settings).is_some() {
+            prepare(target, &command([oci::MOUNTS.to_owned()]), &[])?;
         }
-        let service = match line(&SERVE, address, settings, NO_TIMES)? {
-            Some(words) => self.start(target, client, settings, &words)?,
-            None => Service::default(),
+        if let Some(words) = line(&PREPARE, address, settings, NO_TIMES)? {
+            prepare(target, &command(in_target(words, settings)), &[])?;
+        }
+        let service = match has_service(settings) {
+            true => {
+                let words = line(&SERVE, address, settings, NO_TIMES)?.unwrap_or_default();
+                let words = in_target(words, settings);
+                if words.is_empty() {
+                    return Err(HostError::Setting(format!(
+                        "{} needs {}, or an image whose entry point is the service",
+                        READY.key, SERVE.key
+                    )));
+                }
+                self.start(target, client, settings, &words)?
+            }
+            false => Service::default(),
         };
         for _ in 0..WARMUP_RUNS.integer(settings) {
             let scratch = Scratch::of(target);
@@ -284,11 +315,15 @@ impl Workload for Command {
             Extent::ToCompletion => LIMIT.number(settings),
         };
         let limit = limit.to_string();
+        let words = match has_service(settings) {
+            true => words,
+            false => in_target(words, settings),
+        };
         let before = ["timeout", "-k", "2", &limit, "bash", "-c", TIMED, MARK].map(str::to_owned);
         let line = command(before.into_iter().chain(words));
-        Ok(match SERVE.given(settings) {
-            Some(_) => LoadCommand::client(line),
-            None => LoadCommand::target(line),
+        Ok(match has_service(settings) {
+            true => LoadCommand::client(line),
+            false => LoadCommand::target(line),
         }
         .patient(PATIENCE))
     }
@@ -316,6 +351,7 @@ impl Workload for Command {
                 quantity: vtax_core::Quantity::new(value, unit),
                 source: Source::Measured,
                 model: None,
+                meter: None,
                 better: figure.better,
                 headline: true,
                 title: format!("{name}, as the command printed it"),

@@ -19,7 +19,8 @@ fn redis() -> Definition {
     };
     Definition {
         load: "redis-benchmark -h {target} -n {level} --csv".to_owned(),
-        serve: Some(("redis-server --save ''".to_owned(), "tcp:6379".to_owned())),
+        serve: Some("redis-server --save ''".to_owned()),
+        ready: Some("tcp:6379".to_owned()),
         prepare: None,
         packages: vec!["redis-server".to_owned()],
         work: Some(figure(Place::Count(100.0), "request")),
