@@ -4,6 +4,7 @@ mod history;
 mod levels;
 mod metrics;
 mod percentiles;
+mod shifts;
 mod taxes;
 mod timelines;
 
@@ -79,7 +80,8 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
     let of_levels = workloads.iter().flat_map(|(workload, treatments)| {
         let levels = levels::levels(analysis, &all, workload, treatments);
         let percentiles = percentiles::percentiles(analysis, &all, workload, treatments);
-        levels.into_iter().chain(percentiles)
+        let shifts = shifts::shifts(analysis, &all, workload, treatments);
+        levels.into_iter().chain(percentiles).chain(shifts)
     });
     let of_stages = workloads
         .iter()

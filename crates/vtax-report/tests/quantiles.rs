@@ -1,12 +1,16 @@
 //! Tests of the quantiles of generated runs, and of their intervals by simulation.
 
+use hdrhistogram::Histogram;
 use std::path::Path;
-use vtax_report::analysis::{Analysis, Comparison, analyse};
+use vtax_report::analysis::{Analysis, Comparison, Shift, analyse};
+use vtax_report::figures::figures;
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::ResultsDir;
-use vtax_report::stats::Verdict;
+use vtax_report::results::{HistogramRecord, ResultsDir};
+use vtax_report::stats::{
+    Random, SHIFT_QUANTILES, Verdict, confidence_of_each, quantile_interval, seed_of, shift_ratio,
+};
 use vtax_report::{compare, export, gate, survey, terminal};
-use vtax_testkit::results::Fake;
+use vtax_testkit::results::{Fake, normal};
 
 const WHY: &str = "300 requests do not support p99: at least 368 are needed";
 
@@ -136,4 +140,239 @@ fn a_trial_whose_requests_all_failed_supports_no_quantile() {
     let row = p99(&analysis.comparisons);
     assert_eq!(row.verdict, Verdict::Unsupported);
     assert_eq!(row.unsupported.unwrap().values, 0);
+}
+
+/// A run whose latencies are `latency` of the treatment's platform and a standard normal number, in seconds.
+fn shifted(requests: u64, latency: impl Fn(&str, f64) -> f64) -> Analysis {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake {
+        blocks: 6,
+        trouble: false,
+        ..Fake::default()
+    };
+    let results = fake.create(&folder.path().join("run"));
+    for index in results.pending() {
+        let writer = results.trial_writer(index).unwrap();
+        let trial = fake.trial(results.run(), index);
+        if trial.treatment.workload == "http-rate" {
+            let mut random = Random::new(u64::from(index));
+            let speed = 1.0 + 0.005 * normal(&mut random);
+            let mut histogram = Histogram::new(3).unwrap();
+            for _ in 0..requests {
+                let value = latency(&trial.treatment.platform, normal(&mut random));
+                histogram.record((speed * value * 1e9) as u64).unwrap();
+            }
+            let record = HistogramRecord {
+                actor: "client".to_owned(),
+                metric: "latency".to_owned(),
+                window: trial.window,
+                histogram,
+            };
+            writer.write_histograms(&[record]).unwrap();
+        }
+        writer.finish(trial).unwrap();
+    }
+    analyse(&results).unwrap()
+}
+
+fn of<'a>(analysis: &'a Analysis, platform: &str) -> &'a Shift {
+    let mut all = analysis.shifts.iter();
+    all.find(|shift| shift.treatment.starts_with(platform))
+        .unwrap()
+}
+
+#[test]
+fn a_slow_tail_beside_an_equal_median_is_a_sentence_and_a_figure() {
+    let analysis = shifted(4000, |platform, z| {
+        let tail = if platform == "qemu" && z > 1.2 {
+            1.8
+        } else {
+            1.0
+        };
+        tail * 0.001 * (0.3 * z).exp()
+    });
+    assert_eq!(analysis.shifts.len(), 2, "container and qemu");
+    let vm = of(&analysis, "qemu");
+    assert_eq!(
+        (vm.n, vm.points.len(), vm.verdict()),
+        (6, 11, Verdict::Different)
+    );
+    assert!(
+        vm.text.contains("the slowest tenth takes 1.8"),
+        "{}",
+        vm.text
+    );
+    assert!(
+        vm.text.contains("the median is the same within 5 %"),
+        "{}",
+        vm.text
+    );
+    for point in &vm.points {
+        let is_tail = point.quantile >= 0.9;
+        assert_eq!(point.verdict == Verdict::Different, is_tail, "{point:?}");
+        assert!(point.interval.low <= point.ratio && point.ratio <= point.interval.high);
+    }
+    let same = of(&analysis, "container");
+    assert_eq!(same.verdict(), Verdict::NoDifferenceShown, "{}", same.text);
+    assert!(
+        same.text.contains("the median is the same within 5 %"),
+        "{}",
+        same.text
+    );
+    let mut sentences = analysis.sentences.iter();
+    assert!(sentences.any(|one| one.text == vm.text && one.verdict == Verdict::Different));
+    let figures = figures(&analysis);
+    let shifts: Vec<_> = figures
+        .iter()
+        .filter(|one| one.id.ends_with("-shift"))
+        .collect();
+    let [figure] = shifts[..] else {
+        panic!("one figure for the workload with latencies");
+    };
+    assert_eq!(figure.spec["data"]["values"].as_array().unwrap().len(), 22);
+}
+
+#[test]
+fn quantiles_that_a_trial_does_not_support_are_not_in_the_shift_function() {
+    let latency = |_: &str, z: f64| 0.001 * (0.3 * z).exp();
+    let analysis = shifted(50, latency);
+    let vm = of(&analysis, "qemu");
+    let quantiles: Vec<f64> = vm.points.iter().map(|point| point.quantile).collect();
+    assert_eq!(quantiles, SHIFT_QUANTILES[..9]);
+    let needed: Vec<u64> = vm.unsupported.iter().map(|one| one.needed).collect();
+    assert_eq!(needed, [72, 368]);
+    // Without a supported quantile there is nothing to say.
+    assert!(shifted(5, latency).shifts.is_empty());
+    assert!(shifted(0, latency).shifts.is_empty());
+}
+
+/// The distributions of the simulations, by their quantile function.
+const WORLDS: [(&str, fn(&mut Random) -> f64); 2] = [
+    ("exponential", |random| -(1.0 - random.uniform()).ln()),
+    ("lognormal", |random| normal(random).exp()),
+];
+
+/// The true quantile of a distribution of [`WORLDS`]; `z` is the standard normal quantile.
+fn truth(world: &str, quantile: f64, z: f64) -> f64 {
+    match world {
+        "exponential" => -(1.0 - quantile).ln(),
+        _ => z.exp(),
+    }
+}
+
+/// Nanoseconds for a value of 1.
+const UNIT: f64 = 1e7;
+
+fn coverage_within_a_trial(sets: usize, sizes: &[usize]) {
+    let quantiles = [
+        (0.5, 0.0),
+        (0.9, 1.281_552),
+        (0.99, 2.326_348),
+        (0.999, 3.090_232),
+    ];
+    for (world, draw) in WORLDS {
+        for n in sizes {
+            let mut random = Random::new(seed_of(&["within", world]) + *n as u64);
+            let mut covered = [0_u32; 4];
+            let mut has = [false; 4];
+            for _ in 0..sets {
+                let mut histogram = Histogram::<u64>::new(3).unwrap();
+                for _ in 0..*n {
+                    histogram.record((UNIT * draw(&mut random)) as u64).unwrap();
+                }
+                for (at, (quantile, z)) in quantiles.iter().enumerate() {
+                    if let Ok(interval) = quantile_interval(&histogram, *quantile) {
+                        has[at] = true;
+                        let truth = UNIT * truth(world, *quantile, *z);
+                        covered[at] += u32::from(interval.contains(truth));
+                    }
+                }
+            }
+            let shares: Vec<String> = (0..4)
+                .map(|at| {
+                    let share = f64::from(covered[at]) / sets as f64;
+                    let slack = 3.0 * (0.05 * 0.95 / sets as f64).sqrt() - 0.0146;
+                    assert!(
+                        !has[at] || share >= 0.93 - slack,
+                        "{world} {n} {at}: {share}"
+                    );
+                    if has[at] {
+                        format!("{:.1}", 100.0 * share)
+                    } else {
+                        "–".to_owned()
+                    }
+                })
+                .collect();
+            eprintln!("| {world} | {n} | {} |", shares.join(" | "));
+        }
+    }
+}
+
+#[test]
+fn the_interval_within_a_trial_covers_the_true_quantile() {
+    coverage_within_a_trial(100, &[20, 400]);
+}
+
+#[test(needs = [test_all("takes half a minute: a table of docs/method.md")])]
+fn of_2000_samples_the_intervals_within_a_trial_cover_the_true_quantiles() {
+    coverage_within_a_trial(2000, &[20, 100, 400, 1000, 4000, 10_000]);
+}
+
+/// Share of shift functions of identical treatments in which some interval excludes 1. Trials and blocks scatter by 5 %
+/// and 20 %, and the tail of a trial by another 10 %.
+fn false_shifts(sets: usize, n: usize, draw: fn(&mut Random) -> f64, seed: u64) -> f64 {
+    const REQUESTS: usize = 400;
+    let confidence = confidence_of_each(SHIFT_QUANTILES.len());
+    let mut random = Random::new(seed);
+    let mut trial = |block: f64| -> [f64; 11] {
+        let speed = block * (0.05 * normal(&mut random)).exp();
+        let tail = (0.1 * normal(&mut random)).exp();
+        let mut values: Vec<f64> = (0..REQUESTS).map(|_| draw(&mut random)).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        SHIFT_QUANTILES.map(|quantile| {
+            let value = values[(quantile * REQUESTS as f64).ceil() as usize - 1];
+            let tail = if quantile > 0.85 { tail } else { 1.0 };
+            (speed * tail * value).ln()
+        })
+    };
+    let mut blocks = Random::new(seed + 1);
+    let mut claimed = 0;
+    for _ in 0..sets {
+        let mut ratios = [const { Vec::new() }; 11];
+        for _ in 0..n {
+            let block = (0.2 * normal(&mut blocks)).exp();
+            let (own, other) = (trial(block), trial(block));
+            for at in 0..11 {
+                ratios[at].push(own[at] - other[at]);
+            }
+        }
+        let excludes = |one: &Vec<f64>| !shift_ratio(one, confidence).unwrap().1.contains(1.0);
+        claimed += usize::from(ratios.iter().any(excludes));
+    }
+    claimed as f64 / sets as f64
+}
+
+fn false_shifts_are_few(sets: usize, sizes: &[usize]) {
+    for (world, draw) in WORLDS {
+        let shares = sizes.iter().map(|n| {
+            let seed = seed_of(&["shift", world]) + *n as u64;
+            let share = false_shifts(sets, *n, draw, seed);
+            assert!(
+                share <= 0.05 + 3.0 * (0.05 * 0.95 / sets as f64).sqrt(),
+                "{world} {n}: {share}"
+            );
+            format!("{:.1}", 100.0 * share)
+        });
+        eprintln!("| {world} | {} |", shares.collect::<Vec<_>>().join(" | "));
+    }
+}
+
+#[test]
+fn few_shift_functions_of_identical_treatments_claim_a_difference() {
+    false_shifts_are_few(60, &[5]);
+}
+
+#[test(needs = [test_all("takes a minute: a table of docs/method.md")])]
+fn of_2000_shift_functions_of_identical_treatments_at_most_5_percent_claim_a_difference() {
+    false_shifts_are_few(2000, &[4, 5, 6, 8, 10]);
 }

@@ -12,6 +12,7 @@ mod model;
 mod noise;
 mod quantiles;
 mod scenario;
+mod shifts;
 mod summaries;
 mod timeline;
 mod variance;
@@ -30,12 +31,13 @@ pub use model::{
     Analysis, AttemptRow, LevelVariance, MetricVariance, Observation, RateSeries, Sentence,
     TrialRow, WIDTH,
 };
+pub use shifts::{Shift, ShiftPoint};
 use summaries::by_label;
 pub use summaries::{
     ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,
     TreatmentSummary, distinct,
 };
-pub(crate) use summaries::{distinct_metrics, find_metric, headline_metrics};
+pub(crate) use summaries::{common_level, distinct_metrics, find_metric, headline_metrics};
 pub use timeline::{Layer, Timeline, TimelinePhase};
 pub use variance::{not_separable, separable};
 
@@ -162,6 +164,10 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         true => Vec::new(),
         false => variance::by_level(&summaries, &rows, &fleet, &comparisons),
     };
+    let shifts = match provisional {
+        true => Vec::new(),
+        false => shifts::shifts(&summaries, &trials, &fleet, run.minimum_effect),
+    };
     let workloads = distinct(treatments.iter().map(|of| of.workload.clone()));
     let source = summaries
         .iter()
@@ -208,6 +214,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         observation: observation(&trials),
         fleet,
         checks,
+        shifts,
         variance,
         noise: Vec::new(),
         attempts: attempts(shards, &rows),
@@ -216,6 +223,12 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     };
     analysis.noise = noise::lines(&analysis);
     analysis.sentences = words::sentences(&analysis, &trials);
+    let shifts = analysis.shifts.iter().filter_map(|shift| {
+        let treatment = analysis.treatment(&shift.treatment)?;
+        Some(shift.sentence(&treatment.treatment.platform))
+    });
+    let shifts: Vec<Sentence> = shifts.collect();
+    analysis.sentences.extend(shifts);
     Ok(analysis)
 }
 

@@ -1,6 +1,6 @@
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
-use super::{Comparison, Counts, Fleet, TreatmentSummary, by_key, by_label, TrialQuantile};
+use super::{Comparison, Counts, Fleet, Shift, TreatmentSummary, TrialQuantile, by_key, by_label};
 use crate::numbers::percent;
 use crate::results::{RunPlan, power_model};
 use crate::stats::{SteadyState, Verdict};
@@ -67,6 +67,8 @@ pub struct Analysis {
     pub fleet: Fleet,
     /// Results of the checks for drift over blocks, order within blocks and correlation of blocks, one line each.
     pub checks: Vec<String>,
+    /// The shift functions of latencies.
+    pub shifts: Vec<Shift>,
     /// The variance of headline metrics by level.
     pub variance: Vec<MetricVariance>,
     /// The noise floor of headline comparisons and the number of disturbed trials, in lines.

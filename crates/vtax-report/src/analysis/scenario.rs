@@ -146,7 +146,8 @@ pub(super) fn distributions(counted: &[&Read]) -> Vec<Distribution> {
     sums
 }
 
-fn level_of(trial: &Trial, record: &HistogramRecord) -> Option<String> {
+/// The name of the phase of a record; `None` for the whole window.
+pub(super) fn level_of(trial: &Trial, record: &HistogramRecord) -> Option<String> {
     let phase = trial
         .phases
         .iter()

@@ -201,6 +201,31 @@ pub(super) fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &Treatme
 /// The distinct `items`, in order of first occurrence.
 pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut known = HashSet::new();
+/// The highest level that every treatment reached, with the objective kept wherever it was evaluated; otherwise the
+/// lowest level that all reached. `None` for a steady load.
+pub(crate) fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
+    let reached = |summary: &TreatmentSummary, level: &str| {
+        let mut own = summary.distributions.iter();
+        own.any(|one| one.name == name && one.level.as_deref() == Some(level))
+    };
+    let kept = |summary: &TreatmentSummary, name: &str| {
+        let mut levels = summary.levels.iter().filter(|level| level.name == name);
+        levels.all(|level| level.kept == level.judged)
+    };
+    let mut common: Vec<&LevelSummary> = treatments
+        .first()?
+        .levels
+        .iter()
+        .filter(|level| treatments.iter().all(|one| reached(one, &level.name)))
+        .collect();
+    common.sort_by(|a, b| a.level.value.total_cmp(&b.level.value));
+    let best = common
+        .iter()
+        .rev()
+        .find(|level| treatments.iter().all(|one| kept(one, &level.name)));
+    best.or(common.first()).map(|level| level.name.as_str())
+}
+
     let mut items: Vec<T> = items.into_iter().collect();
     items.retain(|item| known.insert(item.clone()));
     items

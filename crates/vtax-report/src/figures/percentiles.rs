@@ -3,7 +3,7 @@
 use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Figure, Platforms};
-use crate::analysis::{Analysis, LevelSummary, TreatmentSummary, distinct};
+use crate::analysis::{Analysis, TreatmentSummary, common_level, distinct};
 use crate::numbers::{common_scale, scaled};
 use serde_json::json;
 use vtax_core::Unit;
@@ -106,29 +106,4 @@ fn percentile_curves(
             }
         }),
     ))
-}
-
-/// The highest level that every treatment reached, with the objective kept wherever it was evaluated; otherwise the
-/// lowest level that all reached. `None` for a steady load.
-fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
-    let reached = |summary: &TreatmentSummary, level: &str| {
-        let mut own = summary.distributions.iter();
-        own.any(|one| one.name == name && one.level.as_deref() == Some(level))
-    };
-    let kept = |summary: &TreatmentSummary, name: &str| {
-        let mut levels = summary.levels.iter().filter(|level| level.name == name);
-        levels.all(|level| level.kept == level.judged)
-    };
-    let mut common: Vec<&LevelSummary> = treatments
-        .first()?
-        .levels
-        .iter()
-        .filter(|level| treatments.iter().all(|one| reached(one, &level.name)))
-        .collect();
-    common.sort_by(|a, b| a.level.value.total_cmp(&b.level.value));
-    let best = common
-        .iter()
-        .rev()
-        .find(|level| treatments.iter().all(|one| kept(one, &level.name)));
-    best.or(common.first()).map(|level| level.name.as_str())
 }

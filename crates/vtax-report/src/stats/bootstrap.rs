@@ -113,14 +113,19 @@ pub(super) fn expanded_percentiles(mut estimates: Vec<f64>, n: usize) -> Option<
     )
 }
 
-/// Student's interval of the mean.
+/// Student's 95 % interval of the mean.
 pub(super) fn student_interval(values: &[f64]) -> Option<Interval> {
+    student_interval_at(values, 0.95)
+}
+
+/// Student's interval of the mean at this level.
+pub(super) fn student_interval_at(values: &[f64], confidence: f64) -> Option<Interval> {
     if values.len() < 2 {
         return None;
     }
     let centre = mean(values)?;
     let sd = standard_deviation(values, centre)?;
     let degrees = u32::try_from(values.len() - 1).unwrap_or(u32::MAX);
-    let half = student_quantile(0.95, degrees) * sd / (f64::from(degrees) + 1.0).sqrt();
+    let half = student_quantile(confidence, degrees) * sd / (f64::from(degrees) + 1.0).sqrt();
     Interval::finite(centre - half, centre + half)
 }

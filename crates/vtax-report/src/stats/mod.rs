@@ -16,6 +16,7 @@ mod power;
 mod quantiles;
 mod random;
 mod robust;
+mod shift;
 mod steady;
 mod tax;
 mod trend;
@@ -34,6 +35,7 @@ pub use power::{half_width, pairs_for_width, pairs_to_show};
 pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values_to_support};
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
+pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
 pub use steady::{Steadiness, SteadyState, classify, rates};
 pub use tax::{
     FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax,

@@ -1,0 +1,120 @@
+//! Figures of shift functions: the ratio of each quantile of the latencies to the baseline's.
+
+use super::metrics::Curves;
+use super::taxes::ratio_ticks;
+use super::{Figure, Platforms};
+use crate::analysis::{Analysis, Shift, TreatmentSummary, distinct};
+use crate::numbers::{ratio, scaled};
+use crate::stats::percentile;
+use serde_json::json;
+use vtax_core::{Base, Unit, counted};
+
+/// The shift functions of a workload, one figure for each distribution.
+pub(super) fn shifts(
+    analysis: &Analysis,
+    all: &Platforms,
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+) -> Vec<Figure> {
+    let own = || analysis.shifts.iter().filter(|of| of.workload == workload);
+    distinct(own().map(|of| of.distribution.as_str()))
+        .into_iter()
+        .filter_map(|distribution| {
+            let shifts = own().filter(|of| of.distribution == distribution);
+            figure(analysis, all, &shifts.collect::<Vec<_>>(), treatments)
+        })
+        .collect()
+}
+
+fn figure(
+    analysis: &Analysis,
+    all: &Platforms,
+    shifts: &[&Shift],
+    treatments: &[&TreatmentSummary],
+) -> Option<Figure> {
+    let first = shifts.first()?;
+    let shown = shifts.iter().filter_map(|shift| {
+        let mut all = treatments.iter().copied();
+        all.find(|of| of.treatment.label == shift.treatment)
+    });
+    let shown: Vec<&TreatmentSummary> = shown.collect();
+    let curves = Curves::of(analysis, all, "", shown.iter().copied());
+    let seconds = |value: f64| {
+        let (scale, unit) =
+            crate::numbers::common_scale(std::iter::once(value), Unit::of(Base::Second));
+        scaled(value, None, scale, unit).line()
+    };
+    let (mut rows, mut ends, mut quantiles) = (Vec::new(), vec![0.8, 1.25], Vec::new());
+    for (shift, summary) in shifts.iter().zip(&shown) {
+        for point in &shift.points {
+            let interval = point.interval;
+            ends.extend([interval.low, interval.high]);
+            quantiles.push(point.quantile);
+            rows.push(json!({
+                "percentile": percentile(point.quantile), "curve": curves.name(analysis, "", summary), "treatment": summary.short,
+                "ratio": point.ratio, "low": interval.low, "high": interval.high,
+                "shown": ratio(point.ratio, Some(interval)).line(), "own": seconds(point.treatment_seconds),
+                "baseline": seconds(point.baseline_seconds), "verdict": point.verdict.words()
+            }));
+        }
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    quantiles.sort_by(f64::total_cmp);
+    let order = distinct(quantiles.into_iter().map(percentile));
+    let low = ends.iter().copied().fold(f64::INFINITY, f64::min) * 0.95;
+    let high = ends.iter().copied().fold(0.0, f64::max) * 1.05;
+    let at = first.level.as_ref().map_or_else(String::new, |level| {
+        format!(" at {level}, the highest load that all were seen to keep")
+    });
+    let unit = if first.over_machines {
+        "machine"
+    } else {
+        "pair"
+    };
+    let n = shifts.iter().map(|shift| shift.n).min()?;
+    let mut caption = format!(
+        "Ratio of each percentile to the baseline's{at}, mean of {} or more. Bars are intervals that hold together for all \
+         percentiles of the figure: 95 % for all of them. A bar that crosses the dashed line at 1 shows no difference.",
+        counted(n, unit)
+    );
+    if let Some(missing) = shifts.iter().flat_map(|of| &of.unsupported).next() {
+        caption.push_str(&format!(
+            " Left out where a trial has too few requests: {missing}."
+        ));
+    }
+    let x = json!({"field": "percentile", "type": "ordinal", "sort": order, "title": "percentile of the baseline and of the treatment",
+                   "scale": {"domain": order}, "axis": {"labelAngle": 0, "labelOverlap": true}});
+    let offset = json!({"field": "curve", "type": "nominal"});
+    let y = |field: &str| {
+        json!({"field": field, "type": "quantitative", "title": "ratio to the baseline (logarithmic)",
+               "scale": {"type": "log", "domain": [low, high], "nice": false},
+               "axis": {"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}})
+    };
+    let tooltip = json!([
+        {"field": "treatment"}, {"field": "percentile"}, {"field": "shown", "title": "ratio"}, {"field": "own", "title": first.distribution},
+        {"field": "baseline", "title": "baseline"}, {"field": "verdict"}
+    ]);
+    let (color, shape) = (curves.color(), curves.shape());
+    Some(Figure::new(
+        format!("{} {} shift", first.workload, first.distribution),
+        format!(
+            "{}: shift of the {} by percentile",
+            first.workload, first.distribution
+        ),
+        caption,
+        json!(240),
+        json!({
+            "data": {"values": rows},
+            "layer": [
+                {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
+                 "encoding": {"y": {"datum": 1}}},
+                {"mark": {"type": "rule", "strokeWidth": 2},
+                 "encoding": {"x": x, "xOffset": offset, "y": y("low"), "y2": {"field": "high"}, "color": color, "tooltip": tooltip}},
+                {"mark": {"type": "point", "filled": true, "size": 60, "opacity": 1},
+                 "encoding": {"x": x, "xOffset": offset, "y": y("ratio"), "color": color, "shape": shape, "tooltip": tooltip}}
+            ]
+        }),
+    ))
+}
