@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vtax_nic::control::api::{Link, PortInfo, Request};
 use vtax_nic::control::client::Client;
+use vtax_nic::control::lease::AskedBy;
 use vtax_testkit::needs::find_program;
 use vtax_testkit::skip;
 
@@ -198,7 +199,7 @@ impl Bench {
             mac = '52:54:00:12:34:56'
             mtu = 1400
             queue-pairs = 2
-            policy = {{ cap_us = 1000, default_us = 0 }}
+            policy = {{ cap_us = 1000, cap_tx_us = 600, default_us = 0 }}
             [[port]]
             socket-path = '{}'
             generic = true\n",
@@ -269,24 +270,33 @@ fn guests_of_linuxs_own_front_end_ping_each_other_with_the_operators_address_mtu
 fn ethtool_coalesces_each_direction_of_a_port_of_linuxs_own_front_end() {
     let mut bench = Bench::new();
     let names = ["rx-usecs", "rx-frames", "tx-usecs", "tx-frames"];
-    for (asked, in_force_us) in [
-        (["700", "64", "0", "1"], 700),
-        (["0", "1", "400", "32"], 400),
-        // Beyond the operator's cap.
-        (["5000", "64", "0", "1"], 1_000),
-        (["0", "1", "0", "1"], 0),
+    // What `ethtool` asks for, and the time and the packets in force of the receive and of the transmit queue.
+    for (asked, in_force) in [
+        (["700", "64", "0", "1"], [(700, 64), (0, 1)]),
+        (["0", "1", "400", "32"], [(0, 1), (400, 32)]),
+        // Beyond the operator's cap for transmit queues, and beyond the common one.
+        (["5000", "64", "5000", "64"], [(1_000, 64), (600, 64)]),
+        (["0", "1", "0", "1"], [(0, 1), (0, 1)]),
     ] {
-        let settings: Vec<_> = names
-            .iter()
-            .zip(asked)
+        let pairs = names.iter().zip(asked);
+        let settings: Vec<_> = pairs
             .map(|(name, value)| format!("{name} {value}"))
             .collect();
-        bench
-            .guest
-            .host_program(&format!("ethtool -C eth0 {}", settings.join(" ")));
+        let line = format!("ethtool -C eth0 {}", settings.join(" "));
+        bench.guest.host_program(&line);
         let shown = bench.guest.host_program("ethtool -c eth0");
         assert_eq!(names.map(|name| row(&shown, name)), asked, "{shown}");
-        assert_eq!(bench.info().in_force_us, in_force_us);
+        let queues = bench.info().queues;
+        assert!(
+            queues
+                .iter()
+                .all(|queue| queue.asked_by == AskedBy::Coalescing)
+        );
+        let found: Vec<_> = queues
+            .iter()
+            .map(|queue| (queue.in_force_us, queue.in_force_packets.unwrap_or(0)))
+            .collect();
+        assert_eq!(found, in_force);
         bench.guest.ask("ping -c 3 -W 20 10.9.0.2");
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::event::EventfdFlags;
 use serde::{Deserialize, Serialize};
 
+use super::lease::AskedBy;
 use super::policy::Policy;
 use crate::hold::{HoldSettings, Mode};
 use crate::telemetry::PortSnapshot;
@@ -86,6 +87,12 @@ pub struct Change {
     /// See [`Policy::cap_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cap_us: Option<u32>,
+    /// See [`Policy::cap_rx_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_rx_us: Option<u32>,
+    /// See [`Policy::cap_tx_us`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_tx_us: Option<u32>,
     /// See [`Policy::default_us`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_us: Option<u32>,
@@ -118,6 +125,8 @@ impl Change {
         set(&mut policy.lease_cap_s, self.lease_cap_s);
         set(&mut settings.fixed_rx_us, self.fixed_rx_us);
         set(&mut settings.fixed_tx_us, self.fixed_tx_us);
+        policy.cap_rx_us = self.cap_rx_us.or(policy.cap_rx_us);
+        policy.cap_tx_us = self.cap_tx_us.or(policy.cap_tx_us);
         policy.override_us = self.override_us.or(policy.override_us);
         settings.mode = self.mode.unwrap_or(settings.mode);
     }
@@ -165,6 +174,28 @@ pub struct PortInfo {
     /// The remaining time of the guest's lease, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_left_s: Option<u32>,
+    /// The holds of the queues of running pairs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub queues: Vec<QueueInfo>,
+}
+
+/// The holds of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueInfo {
+    /// Its number. Receive queues have even numbers, transmit queues odd ones.
+    pub queue: usize,
+    /// The request that decides.
+    pub asked_by: AskedBy,
+    /// The T_buf that it asks for, in µs.
+    pub asked_us: u32,
+    /// The number of packets that ends a hold, if it asks for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_packets: Option<u32>,
+    /// The T_buf in force, in µs.
+    pub in_force_us: u32,
+    /// The number of packets that ends a hold, if there is one in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_force_packets: Option<u32>,
 }
 
 /// A command to a worker, for each port that its [`Job`] concerns.
@@ -459,6 +490,7 @@ mod tests {
                                 in_force_us: 200,
                                 datapath: "kernel".into(),
                                 lease_left_s: None,
+                                queues: Vec::new(),
                             };
                             let concerned = job.concerns(&port);
                             job.answer(

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::api::{Change, Link, PortInfo, Request, Response};
+use super::api::{Change, Link, PortInfo, QueueInfo, Request, Response};
+use super::lease::AskedBy;
 use crate::hold::Mode;
 
 /// Arguments of `vtax-nic ctl`.
@@ -49,6 +50,12 @@ enum Verb {
         /// The longest hold that a guest may ask for, in µs
         #[arg(long)]
         cap_us: Option<u32>,
+        /// The same for signals of received frames, in place of --cap-us
+        #[arg(long)]
+        cap_rx_us: Option<u32>,
+        /// The same for drains of frames to send, in place of --cap-us
+        #[arg(long)]
+        cap_tx_us: Option<u32>,
         /// The longest hold while the guest has not asked for another, in µs
         #[arg(long)]
         default_us: Option<u32>,
@@ -196,6 +203,8 @@ impl Verb {
             Self::Set {
                 port,
                 cap_us,
+                cap_rx_us,
+                cap_tx_us,
                 default_us,
                 override_us,
                 lease_cap_s,
@@ -207,6 +216,8 @@ impl Verb {
                 port: one_or_all(port),
                 change: Change {
                     cap_us,
+                    cap_rx_us,
+                    cap_tx_us,
                     default_us,
                     override_us,
                     lease_cap_s,
@@ -267,8 +278,32 @@ fn table(ports: &[PortInfo]) -> String {
                 .map_or("-".into(), |left| format!("{left} s")),
             port.datapath,
         ));
+        lines.extend(port.queues.iter().map(queue_line));
     }
     lines.join("\n")
+}
+
+fn queue_line(queue: &QueueInfo) -> String {
+    let direction = if queue.queue.is_multiple_of(2) {
+        "rx"
+    } else {
+        "tx"
+    };
+    let bound = |us: u32, packets: Option<u32>| match packets {
+        Some(packets) => format!("{us} µs or {packets} packets"),
+        None => format!("{us} µs"),
+    };
+    let asked_by = match queue.asked_by {
+        AskedBy::Default => "the default",
+        AskedBy::Lease => "the guest's lease",
+        AskedBy::Coalescing => "the guest's coalescing",
+    };
+    format!(
+        "  {direction} {}: {asked_by} asks for {}, in force {}",
+        queue.queue / 2,
+        bound(queue.asked_us, queue.asked_packets),
+        bound(queue.in_force_us, queue.in_force_packets)
+    )
 }
 
 #[cfg(test)]
@@ -288,9 +323,20 @@ mod tests {
             in_force_us: 200,
             datapath: "kernel".into(),
             lease_left_s: Some(3),
+            queues: vec![QueueInfo {
+                queue: 3,
+                asked_by: AskedBy::Coalescing,
+                asked_us: 5_000,
+                asked_packets: Some(32),
+                in_force_us: 1_000,
+                in_force_packets: Some(32),
+            }],
         };
         let table = table(&[info]);
         assert!(!table.contains('\x1b'));
+        assert!(table.ends_with(
+            "\n  tx 1: the guest's coalescing asks for 5000 µs or 32 packets, in force 1000 µs or 32 packets"
+        ));
         assert!(table.contains("?[2Ja") && table.contains("200 µs") && table.contains("3 s"));
     }
 

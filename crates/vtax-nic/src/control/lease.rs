@@ -6,10 +6,17 @@ use super::coalesce::{Coalesce, Parameters};
 use super::frame::{FRAME_LEN, FrameError, Operation, Reply, Request, Status};
 use super::policy::Policy;
 use crate::hold::{Bound, Nanos};
+use crate::vhost_net::Half;
+use serde::{Deserialize, Serialize};
 
-/// The mean interval between a guest's requests, and the number of requests in a burst.
-const REQUEST_INTERVAL: Nanos = Nanos::from_micros(100_000);
-const REQUEST_BURST: u64 = 8;
+/// The mean interval between the control frames that a guest is answered.
+const FRAME_INTERVAL: Nanos = Nanos::from_micros(100_000);
+
+/// The mean interval between the coalescing commands that take effect at once. Those in between take effect together.
+const COMMAND_INTERVAL: Nanos = Nanos::from_micros(1_000);
+
+/// The number of requests in a burst.
+const BURST: u64 = 8;
 
 /// The most data queues of a port.
 const MAX_DATA_QUEUES: usize = 16;
@@ -33,6 +40,37 @@ struct Lease {
     ends: Nanos,
 }
 
+/// A limit of a rate, as the time up to which requests have been paid for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limiter {
+    paid_until: Nanos,
+}
+
+impl Limiter {
+    /// Admits a request, or returns when one will be admitted.
+    fn admit(&mut self, now: Nanos, interval: Nanos) -> Result<(), Nanos> {
+        let paid_until = self.paid_until.max(now) + interval;
+        let burst = Nanos(interval.0 * BURST);
+        if paid_until.since(now) <= burst {
+            self.paid_until = paid_until;
+            return Ok(());
+        }
+        Err(now + Nanos(paid_until.since(now).0 - burst.0))
+    }
+}
+
+/// The request that decides the hold of a queue, within the operator's cap and override.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AskedBy {
+    /// None of the guest: the operator's default.
+    Default,
+    /// A control frame with a lease.
+    Lease,
+    /// A coalescing command of the virtio standard.
+    Coalescing,
+}
+
 /// The lease and the coalescing parameters of one port.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseManager {
@@ -40,8 +78,8 @@ pub struct LeaseManager {
     lease: Option<Lease>,
     /// The parameters of each queue that coalescing commands set since the last control frame.
     coalesced: [Option<Parameters>; MAX_DATA_QUEUES],
-    /// The rate limit, as the time up to which requests have been paid for.
-    paid_until: Nanos,
+    frames: Limiter,
+    commands: Limiter,
 }
 
 impl LeaseManager {
@@ -51,7 +89,8 @@ impl LeaseManager {
             policy,
             lease: None,
             coalesced: [None; MAX_DATA_QUEUES],
-            paid_until: Nanos::ZERO,
+            frames: Limiter::default(),
+            commands: Limiter::default(),
         }
     }
 
@@ -68,21 +107,48 @@ impl LeaseManager {
     /// The hold budget in force at `now`. Compare after every call that may change it, and when
     /// [`LeaseManager::lease_end`] has come.
     pub fn budget(&mut self, now: Nanos) -> Nanos {
+        let [rx, tx] = self.directions_us(now);
+        Nanos::from_micros(rx.max(tx))
+    }
+
+    /// The T_buf of each direction by the lease, in µs.
+    fn directions_us(&mut self, now: Nanos) -> [u32; 2] {
         self.lease = self.lease.filter(|lease| lease.ends > now);
-        Nanos::from_micros(self.in_force_us())
+        let asked = self.lease.map(|lease| lease.hold_us);
+        [Half::Rx, Half::Tx].map(|half| self.policy.in_force(asked, half))
+    }
+
+    /// What was asked for a queue at `now`, and by which request. Receive queues have even numbers.
+    pub fn asked(&mut self, now: Nanos, queue: usize) -> (AskedBy, Bound) {
+        if let Some(asked) = self.coalesced.get(queue).copied().flatten() {
+            let bound = Bound {
+                budget: Nanos::from_micros(asked.hold_us()),
+                packets: asked.max_packets.max(1),
+            };
+            return (AskedBy::Coalescing, bound);
+        }
+        self.lease = self.lease.filter(|lease| lease.ends > now);
+        let (by, us) = match self.lease {
+            Some(lease) => (AskedBy::Lease, lease.hold_us),
+            None => (AskedBy::Default, self.policy.default_us),
+        };
+        (by, Bound::of(Nanos::from_micros(us)))
     }
 
     /// The bound of a queue's holds at `now`. Receive queues have even numbers.
     pub fn bound(&mut self, now: Nanos, queue: usize) -> Bound {
-        let Some(asked) = self.coalesced.get(queue).copied().flatten() else {
-            return Bound::of(self.budget(now));
+        let (_, asked) = self.asked(now, queue);
+        if let Some(fixed) = self.policy.override_us {
+            return Bound::of(Nanos::from_micros(fixed));
+        }
+        let half = if queue.is_multiple_of(2) {
+            Half::Rx
+        } else {
+            Half::Tx
         };
         Bound {
-            budget: Nanos::from_micros(self.policy.in_force(Some(asked.hold_us()))),
-            packets: match self.policy.override_us {
-                Some(_) => u32::MAX,
-                None => asked.max_packets.max(1),
-            },
+            budget: asked.budget.min(Nanos::from_micros(self.policy.cap(half))),
+            ..asked
         }
     }
 
@@ -93,9 +159,12 @@ impl LeaseManager {
 
     /// Forgets the guest: another may connect.
     pub fn disconnected(&mut self) {
-        self.lease = None;
+        *self = Self::new(self.policy);
+    }
+
+    /// Forgets the coalescing parameters, which end with a reset of the device (virtio 1.3, 5.1.6.5.10).
+    pub fn reset(&mut self) {
         self.coalesced = [None; MAX_DATA_QUEUES];
-        self.paid_until = Nanos::ZERO;
     }
 
     /// Handles a frame from the port's own guest for which
@@ -106,35 +175,23 @@ impl LeaseManager {
             Ok(request) => request,
             Err(error) => return Answer::Malformed(error),
         };
-        if !self.admit(now) {
+        if self.frames.admit(now, FRAME_INTERVAL).is_err() {
             return Answer::Limited;
         }
         Answer::Reply(self.handle(now, request).to_frame(request.source))
     }
 
-    /// Handles a coalescing command of the virtio standard; `false` if it came too fast. Such a
-    /// command has no lease: it holds until the next one, or until the guest disconnects.
-    pub fn coalesce(&mut self, now: Nanos, command: Coalesce) -> bool {
-        let admitted = self.admit(now);
-        if admitted {
-            for (queue, coalesced) in self.coalesced.iter_mut().enumerate() {
-                *coalesced = command.of_queue(queue).or(*coalesced);
-            }
+    /// Handles a coalescing command of the virtio standard. Returns when the bounds must be applied: at once, or later
+    /// together with those of the commands until then. Such a command has no lease: it holds until the next one, or
+    /// until the guest disconnects.
+    pub fn coalesce(&mut self, now: Nanos, command: Coalesce) -> Nanos {
+        for (queue, coalesced) in self.coalesced.iter_mut().enumerate() {
+            *coalesced = command.of_queue(queue).or(*coalesced);
         }
-        admitted
-    }
-
-    fn in_force_us(&self) -> u32 {
-        self.policy.in_force(self.lease.map(|lease| lease.hold_us))
-    }
-
-    fn admit(&mut self, now: Nanos) -> bool {
-        let paid_until = self.paid_until.max(now) + REQUEST_INTERVAL;
-        let admitted = paid_until.since(now).0 <= REQUEST_INTERVAL.0 * REQUEST_BURST;
-        if admitted {
-            self.paid_until = paid_until;
-        }
-        admitted
+        self.commands
+            .admit(now, COMMAND_INTERVAL)
+            .err()
+            .unwrap_or(now)
     }
 
     fn handle(&mut self, now: Nanos, request: Request) -> Reply {
@@ -162,12 +219,12 @@ impl LeaseManager {
             Operation::Release => self.lease = None,
             Operation::Query => {}
         }
-        let in_force = self.budget(now);
-        let in_force_us = self.in_force_us();
+        let [rx, tx] = self.directions_us(now);
+        let in_force_us = rx.max(tx);
         let asks = operation == Operation::Ask;
         let status = if asks && self.policy.override_us.is_some() {
             Status::Overridden
-        } else if asks && (in_force_us < hold_us || granted_s < lease_s) {
+        } else if asks && (rx.min(tx) < hold_us || granted_s < lease_s) {
             Status::Clamped
         } else {
             Status::Granted
@@ -175,7 +232,7 @@ impl LeaseManager {
         Reply {
             operation,
             status,
-            enable: in_force > Nanos::ZERO,
+            enable: in_force_us > 0,
             hold_us: in_force_us,
             lease_s: self.lease.map_or(0, |lease| {
                 u32::try_from(lease.ends.since(now).0.div_ceil(1_000_000_000)).unwrap_or(u32::MAX)

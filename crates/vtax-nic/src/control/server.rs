@@ -400,9 +400,10 @@ mod tests {
                                 link: api::Link::Up,
                                 settings: *settings,
                                 policy,
-                                in_force_us: policy.in_force(None),
+                                in_force_us: policy.in_force(None, crate::vhost_net::Half::Rx),
                                 datapath: "kernel".into(),
                                 lease_left_s: None,
+                                queues: Vec::new(),
                             })
                         });
                     }

@@ -141,6 +141,11 @@ impl PairHold {
         }
     }
 
+    /// The bounds of received and of sent frames.
+    pub fn bounds(&self) -> (Bound, Bound) {
+        (self.rx_bound, self.tx_bound)
+    }
+
     /// The budget in force: that of the direction that may be held longer.
     pub fn budget(&self) -> Nanos {
         self.rx_bound.budget.max(self.tx_bound.budget)

@@ -137,16 +137,17 @@ impl Guest {
 
     fn coalesce(&mut self, command: Coalesce, now: Nanos) -> Answer {
         if let Coalesce::SetQueue(queue, _) | Coalesce::GetQueue(queue) = command
-            && usize::from(queue) >= self.data_queues()
+            && !self.is_enabled(queue.into())
         {
             return (ERR, None);
         }
-        if !self.leases.coalesce(now, command) {
-            self.counters.totals.control_limited += 1;
-            return (ERR, None);
-        }
-        self.settle_budget(now);
         let Coalesce::GetQueue(queue) = command else {
+            let due = self.leases.coalesce(now, command);
+            if due <= now {
+                self.settle_budget(now);
+            } else {
+                self.budget_due = Some(due);
+            }
             return (OK, None);
         };
         let bound = self.leases.bound(now, queue.into());

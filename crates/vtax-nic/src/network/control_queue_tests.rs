@@ -145,17 +145,67 @@ fn filters_are_acknowledged_and_unknown_commands_refused() {
     assert_eq!(bench.guest(0).counters.totals.control_malformed, 3);
 }
 
+/// Linux's adaptive moderation (`ethtool -C eth0 adaptive-rx on`) sends a command for each change of its mind.
 #[test]
-fn a_flood_of_coalescing_commands_is_limited() {
-    let (mut bench, queue) = with_control(linux());
-    let mut refused = 0;
-    for position in 0..100 {
-        bench.peers[0].command(position, &[6, 3, 0, 0, 0, 0], 9);
-        bench.kick(0, queue, NOW);
-        refused += u64::from(answer(&bench, position)[0]);
+fn ten_thousand_coalescing_commands_a_second_are_carried_out_while_frames_pass() {
+    let (mut bench, queue) = with_control_in(Mode::Fixed, linux());
+    let mut passed = 0;
+    for number in 0..10_000_u16 {
+        let now = NOW + Nanos(u64::from(number) * 100_000);
+        let us = u32::from(number % 800);
+        let set = [
+            &[6, 2, 0, 0, 0, 0][..],
+            &64_u32.to_le_bytes(),
+            &us.to_le_bytes(),
+        ]
+        .concat();
+        bench.peers[0].command(number, &set, 1);
+        bench.kick(0, queue, now);
+        assert_eq!(answer(&bench, number), [0]);
+        if number % 100 == 0 {
+            bench.peers[1].refill();
+            bench.peers[0].send(PLAIN, &frame(1, 0, 60));
+            bench.kick(0, 1, now);
+        }
+        bench.run(now + Nanos(50_000));
+        passed += bench.peers[1].received().len();
     }
-    assert_eq!(refused, 92, "all but a burst of eight");
-    assert_eq!(bench.guest(0).counters.totals.control_limited, refused);
+    assert!(passed > 95, "{passed} of 100 frames");
+    assert_eq!(bench.guest(0).counters.totals.control_limited, 0);
+    // What was asked for last is in force.
+    let end = NOW + Nanos::from_secs(2);
+    bench.run(end);
+    let asked = Nanos::from_micros(9_999 % 800);
+    assert_eq!(bench.guest(0).hold_mut(0).unwrap().bounds().0.budget, asked);
+}
+
+#[test]
+fn a_queue_that_is_not_enabled_has_no_coalescing_parameters() {
+    let (mut bench, queue) = with_control(linux());
+    let get = |number: u8| vec![6, 3, number, 0, 0, 0];
+    let set = |number: u8| [&[6, 2, number, 0, 0, 0][..], &[8, 0, 0, 0, 9, 0, 0, 0]].concat();
+    // The first pair runs, the second does not; 4 is the control queue.
+    let commands = [0, 1, 2, 3, 4, 5].map(|number| (number, u8::from(number > 1)));
+    for (position, (number, ack)) in (0..).zip(commands) {
+        for (step, command) in (0..).zip([get(number), set(number)]) {
+            bench.peers[0].command(position * 2 + step, &command, 9);
+            bench.kick(0, queue, NOW);
+            assert_eq!(answer(&bench, position * 2 + step)[0], ack, "{number}");
+        }
+    }
+}
+
+#[test]
+fn a_reset_of_the_device_ends_what_its_driver_asked_for() {
+    let (mut bench, queue) = with_control(linux());
+    let set = [&[6, 1][..], &64_u32.to_le_bytes(), &700_u32.to_le_bytes()].concat();
+    bench.peers[0].command(0, &set, 1);
+    bench.kick(0, queue, NOW);
+    assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 700);
+    let poller = bench.poller.clone();
+    let reset = crate::protocol::Request::ResetDevice;
+    bench.guest(0).handle(reset, &poller, NOW).unwrap();
+    assert_eq!(bench.guest(0).info("a", true, NOW).in_force_us, 200);
 }
 
 #[test]

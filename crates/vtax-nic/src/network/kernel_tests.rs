@@ -30,6 +30,8 @@ struct DeviceLog {
     running: [bool; 2],
     /// The number of times that a ring was stopped.
     stops: u32,
+    /// The number of times that a ring got an event descriptor.
+    plugs: u32,
     /// Whether every request is refused.
     refuses: bool,
 }
@@ -126,6 +128,7 @@ impl Device for Fake {
     ) -> Result<(), VhostError> {
         let mut told = self.owned()?;
         let key = (half.index(), event as u8);
+        told.plugs += 1;
         match file {
             Some(file) => told.events.insert(key, file.try_clone_to_owned().unwrap()),
             None => told.events.remove(&key),
@@ -412,6 +415,42 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
     bench.peer.calls(0);
     bench.deliver(1);
     assert_eq!(bench.peer.calls(0), 1, "a budget of nothing holds nothing");
+}
+
+#[test]
+fn a_flood_of_coalescing_commands_moves_descriptors_at_most_a_thousand_times_a_second() {
+    let mut bench = Bench::new(Mode::Fixed);
+    let poller = bench.poller.clone();
+    bench
+        .peer
+        .start_control(bench.network.guest_mut(0).unwrap(), &poller, 4);
+    let id = PortId {
+        network: 0,
+        port: 0,
+    };
+    for number in 0..10_000_u16 {
+        let now = NOW + Nanos(u64::from(number) * 100_000);
+        // Transmit queues are not held; receive queues are, and are not, in turns.
+        let (direction, us) = match number {
+            0 => (0, 0_u32),
+            _ => (1, u32::from(number / 7 % 2) * 700),
+        };
+        let set = [
+            &[6, direction][..],
+            &64_u32.to_le_bytes(),
+            &us.to_le_bytes(),
+        ];
+        bench.peer.command(number, &set.concat(), 1);
+        bench.network.kicked(id, 4, now);
+        bench.work(now);
+    }
+    assert_eq!(
+        testing::CONTROL.used_index(&bench.peer.driver),
+        10_000,
+        "all are answered"
+    );
+    let plugs = bench.device.told().plugs;
+    assert!((1_000..5_000).contains(&plugs), "{plugs}");
 }
 
 #[test]

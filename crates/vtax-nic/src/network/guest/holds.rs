@@ -1,7 +1,7 @@
 //! The holds of a guest's notifications: their budget by the guest's lease and the operator's policy, and their ends.
 
 use super::{ActiveDatapath, Guest};
-use crate::control::api::{Change, Link, PortInfo};
+use crate::control::api::{Change, Link, PortInfo, QueueInfo};
 use crate::control::frame::FRAME_LEN;
 use crate::control::{Answer, Policy};
 use crate::hold::{Mode, Nanos, PairHold, Rest};
@@ -13,6 +13,7 @@ use crate::vhost_net::Half;
 impl Guest {
     /// Applies the budget of the lease and the policy.
     pub fn settle_budget(&mut self, now: Nanos) {
+        self.budget_due = self.budget_due.filter(|due| *due > now);
         for (number, pair) in self.pairs.iter_mut().enumerate() {
             let [rx, tx] =
                 [Half::Rx, Half::Tx].map(|half| self.leases.bound(now, ring_number(number, half)));
@@ -101,7 +102,28 @@ impl Guest {
             in_force_us: u32::try_from(budget.0 / 1_000).unwrap_or(u32::MAX),
             datapath: self.path.to_string(),
             lease_left_s: left.map(seconds),
+            queues: self.queue_infos(now),
         }
+    }
+
+    /// The holds of the queues of running pairs.
+    fn queue_infos(&mut self, now: Nanos) -> Vec<QueueInfo> {
+        let queues = 0..ring_number(self.running_pairs(), Half::Rx);
+        let micros = |time: Nanos| u32::try_from(time.0 / 1_000).unwrap_or(u32::MAX);
+        let limit = |packets: u32| (packets < u32::MAX).then_some(packets);
+        let infos = queues.map(|queue| {
+            let (asked_by, asked) = self.leases.asked(now, queue);
+            let bound = self.leases.bound(now, queue);
+            QueueInfo {
+                queue,
+                asked_by,
+                asked_us: micros(asked.budget),
+                asked_packets: limit(asked.packets),
+                in_force_us: micros(bound.budget),
+                in_force_packets: limit(bound.packets),
+            }
+        });
+        infos.collect()
     }
 
     /// The next deadline: the end of a hold or of the guest's lease.
@@ -114,6 +136,7 @@ impl Guest {
             .chain(self.leases.lease_end())
             .chain(self.control_due)
             .chain(self.config_due)
+            .chain(self.budget_due)
             .min()
     }
 

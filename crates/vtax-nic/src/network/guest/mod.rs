@@ -104,6 +104,8 @@ pub struct Guest {
     pub(super) asked_pairs: usize,
     settings: HoldSettings,
     pub(super) leases: LeaseManager,
+    /// When bounds of coalescing commands take effect that came close together.
+    pub(super) budget_due: Option<Nanos>,
     /// The limits of what it sends, if there are any.
     pub(super) guard: Option<Box<Guard>>,
     /// How many pairs, from the first on, have both rings running.
@@ -155,6 +157,7 @@ impl Guest {
             asked_pairs: 1,
             settings,
             leases,
+            budget_due: None,
             guard: None,
             running: 0,
             sender: Offloads::default(),
@@ -245,6 +248,13 @@ impl Guest {
     /// The number of data queues, which is the control queue's number with MQ.
     pub(super) fn data_queues(&self) -> usize {
         ring_number(self.pairs(), Half::Rx)
+    }
+
+    /// Whether a data queue is started and enabled.
+    pub(super) fn is_enabled(&mut self, queue: usize) -> bool {
+        let (pair, half) = pair_and_half(queue);
+        let pair = self.pairs.get_mut(pair);
+        pair.is_some_and(|pair| pair.queue_mut(half).is_to_run())
     }
 
     /// The number of running pairs, which are the first ones.

@@ -292,6 +292,7 @@ impl Guest {
 
     /// Resets the port after its front end has gone or failed.
     pub fn disconnect(&mut self, poller: &Poller, now: Nanos) {
+        self.leases.disconnected();
         self.reset(poller, now);
         self.protocol = ProtocolFeatures::default();
         self.memory = self.memory.anew();
@@ -303,8 +304,6 @@ impl Guest {
         if let Some(guard) = &mut self.guard {
             guard.front_end_left();
         }
-        self.leases.disconnected();
-        self.settle_budget(now);
     }
 
     fn reset(&mut self, poller: &Poller, now: Nanos) {
@@ -323,6 +322,8 @@ impl Guest {
         self.control_due = None;
         self.config_due = None;
         self.status = 0;
+        self.leases.reset();
+        self.settle_budget(now);
         self.asked_pairs = 1;
         self.features = Features::default();
         self.sender = Offloads::default();
