@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::{Nanoseconds, Source};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{
-    self, Absent, BusyLoad, Found, HostEnergy, Meter, PowerModel, WallConfig, host_energy,
-    keep_moving,
+    self, Absent, BusyLoad, Found, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
 };
 use vtax_observe::{Instrument, ObserveError, Readings};
 
@@ -25,8 +24,8 @@ pub struct Meters {
     open: Vec<Shared>,
     /// Series of owner `host` whose sum is the host's energy, with the flag of their meter.
     pub energy: Vec<(String, Source)>,
-    /// The power model that computes that energy, where the energy is modelled.
-    pub model: Option<PowerModel>,
+    /// What that energy is made of: domains, coverage, caveats, and the power model where it is modelled.
+    pub host: Option<HostEnergy>,
 }
 
 /// The open meters, and notes about meters of this host that exist but cannot be used.
@@ -79,7 +78,7 @@ impl Meters {
                 }
             }
         }
-        let mut energy = host_energy(meters.iter().map(AsRef::as_ref));
+        let energy = host_energy(meters.iter().map(AsRef::as_ref));
         if energy.is_none() && is_auto {
             for found in discover(&["model"], roots)? {
                 if let Found::Meter(meter) = found {
@@ -87,13 +86,18 @@ impl Meters {
                     meters.push(meter);
                 }
             }
-            energy = host_energy(meters.iter().map(AsRef::as_ref));
         }
-        Ok(Self {
+        Ok(Self::of(meters))
+    }
+
+    /// Meters that are open, in order of preference, without a probe of whether they move.
+    pub fn of(meters: Vec<Box<dyn Meter>>) -> Self {
+        let energy = host_energy(meters.iter().map(AsRef::as_ref));
+        Self {
             open: meters.into_iter().map(Shared::new).collect(),
-            model: energy.as_ref().and_then(|energy| energy.model.clone()),
-            energy: series(energy),
-        })
+            energy: series(energy.as_ref()),
+            host: energy,
+        }
     }
 
     /// The meters as instruments of one trial.
@@ -105,15 +109,12 @@ impl Meters {
     }
 }
 
-fn series(energy: Option<HostEnergy>) -> Vec<(String, Source)> {
-    let Some(energy) = energy else {
-        return Vec::new();
-    };
-    energy
-        .series
-        .into_iter()
-        .map(|metric| (metric, energy.source))
-        .collect()
+fn series(energy: Option<&HostEnergy>) -> Vec<(String, Source)> {
+    let flagged = energy.into_iter().flat_map(|energy| {
+        let series = energy.series.iter();
+        series.map(|metric| (metric.clone(), energy.source))
+    });
+    flagged.collect()
 }
 
 /// Every meter of this host with its state, for `vtax meter list`.
@@ -287,6 +288,8 @@ mod tests {
         assert!(notes[0].contains("hwmon1/power1_input"), "{notes:?}");
         let of_all = meters.energy.iter().map(|(_, source)| *source);
         assert!(of_all.eq([Source::Modelled]));
-        assert!(meters.model.is_some());
+        let host = meters.host.unwrap();
+        assert!(host.model.is_some());
+        assert_eq!(host.to_string(), "model host: the whole machine");
     }
 }

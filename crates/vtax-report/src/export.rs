@@ -6,6 +6,7 @@ use crate::results::{
     Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome, parquet_failed, power_model,
     write_column,
 };
+use crate::stats::Interval;
 use parquet::basic::Compression;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
@@ -17,10 +18,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use crate::stats::Interval;
+use vtax_core::csv::field;
 use vtax_core::owner::TARGET;
 use vtax_core::{Quantity, metric};
-use vtax_core::csv::field;
 use vtax_files::Output;
 
 /// One trial and one of its metrics; a trial without metrics has one row with an empty name.
@@ -45,7 +45,7 @@ impl Row {
 }
 
 /// Names of the text columns in [`Row::texts`]: of the run and its machine, of the trial, of the metric.
-const TEXTS: [&str; 22] = [
+const TEXTS: [&str; 23] = [
     "results",
     "plan",
     "plan_sha256",
@@ -67,6 +67,7 @@ const TEXTS: [&str; 22] = [
     "source",
     "better",
     "model",
+    "meter",
     "unsupported",
 ];
 /// Number of run columns, which the CSV of a single run leaves out.
@@ -151,7 +152,7 @@ pub(crate) fn rows_of(
         text(&trial.suspect.join("; ")),
         text(&trial.disturbed.join("; ")),
     ];
-    let row = |of_metric: [&str; 6], value: f64, interval: Option<Interval>| {
+    let row = |of_metric: [&str; 7], value: f64, interval: Option<Interval>| {
         let mut metric = of_metric.into_iter().map(text);
         Row {
             trial: trial.index.into(),
@@ -167,7 +168,7 @@ pub(crate) fn rows_of(
         }
     };
     if trial.metrics.is_empty() {
-        return vec![row([""; 6], f64::NAN, None)];
+        return vec![row([""; 7], f64::NAN, None)];
     }
     let power_model = trial.environment.get(power_model::MODEL);
     let power_name = trial.environment.get(power_model::NAME);
@@ -192,6 +193,7 @@ pub(crate) fn rows_of(
             &metric.source.to_string(),
             better,
             model,
+            metric.meter.as_deref().unwrap_or_default(),
             &unsupported.map_or_else(String::new, |why| why.to_string()),
         ];
         row(of, value, quantile.and_then(|one| one.interval))
@@ -206,7 +208,11 @@ pub(crate) fn rows_of(
 pub fn csv(results: &ResultsDir, into: &mut impl Write) -> io::Result<Vec<ResultsError>> {
     let (rows, unreadable) = rows(results).map_err(io::Error::other)?;
     let names: Vec<&str> = TEXTS.into_iter().skip(OF_RUN).collect();
-    writeln!(into, "trial,block,{},counts,value,low,high", names.join(","))?;
+    writeln!(
+        into,
+        "trial,block,{},counts,value,low,high",
+        names.join(",")
+    )?;
     for row in rows {
         let texts = row.texts.iter().skip(OF_RUN);
         let texts: Vec<String> = texts
@@ -336,7 +342,9 @@ impl Dataset {
         let values: Vec<f64> = rows.iter().map(|row| row.value).collect();
         write_column::<DoubleType>(&mut group, &values)?;
         for end in 0..2 {
-            let ends = rows.iter().map(|row| row.ends().get(end).copied().flatten());
+            let ends = rows
+                .iter()
+                .map(|row| row.ends().get(end).copied().flatten());
             let ends: Vec<f64> = ends.map(|end| end.unwrap_or(f64::NAN)).collect();
             write_column::<DoubleType>(&mut group, &ends)?;
         }

@@ -261,8 +261,8 @@ impl Page {
         for flag in flags {
             self.paragraph(YELLOW, "  ", flag.meaning());
         }
-        for model in analysis.power_models() {
-            self.paragraph(YELLOW, "  ", &format!("energy is modelled by {model}"));
+        for line in &analysis.energy {
+            self.paragraph(YELLOW, "  ", line);
         }
         if analysis.advice.is_none() {
             self.legend(analysis);

@@ -128,7 +128,7 @@ fn a_supported_quantile_has_an_interval_within_each_trial_and_is_compared() {
         csv.lines()
             .next()
             .unwrap()
-            .ends_with(",model,unsupported,counts,value,low,high")
+            .ends_with(",model,meter,unsupported,counts,value,low,high")
     );
     let mut p99 = csv.lines().filter(|line| line.contains("latency.p99"));
     assert!(p99.all(|line| !line.contains("requests do not") && !line.ends_with(',')));
@@ -313,7 +313,7 @@ fn the_interval_within_a_trial_covers_the_true_quantile() {
     coverage_within_a_trial(100, &[20, 400]);
 }
 
-#[test(needs = [test_all("takes half a minute: a table of docs/method.md")])]
+#[test(needs = [test_all("takes 6 s: a table of docs/method.md")])]
 fn of_2000_samples_the_intervals_within_a_trial_cover_the_true_quantiles() {
     coverage_within_a_trial(2000, &[20, 100, 400, 1000, 4000, 10_000]);
 }
@@ -372,7 +372,7 @@ fn few_shift_functions_of_identical_treatments_claim_a_difference() {
     false_shifts_are_few(60, &[5]);
 }
 
-#[test(needs = [test_all("takes a minute: a table of docs/method.md")])]
+#[test(needs = [test_all("takes 8 s: a table of docs/method.md")])]
 fn of_2000_shift_functions_of_identical_treatments_at_most_5_percent_claim_a_difference() {
     false_shifts_are_few(2000, &[4, 5, 6, 8, 10]);
 }

@@ -180,6 +180,7 @@ pub(crate) mod tests {
             quantity: Quantity::new(value, Unit::of(Base::One)),
             source: Source::Emulated,
             model: None,
+            meter: None,
             better: Better::Neither,
             headline: false,
             title: String::new(),

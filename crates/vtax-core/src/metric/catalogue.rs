@@ -63,6 +63,13 @@ metrics! {
     ENERGY_TOTAL = "energy.total", of(Base::Joule), Lower, "energy of the host in the window";
     ENERGY_PER_WORK = "energy.per_work", PerWork(Base::Joule), Lower, "host energy to {}",
         headline(), words("energy", "takes", "energy");
+    POWER_IDLE = "power.idle", of(Base::Watt), Neither, "power of the idle host";
+    ENERGY_ABOVE_IDLE = "energy.above_idle", of(Base::Joule), Lower, "energy of the host above idle in the window";
+    ENERGY_ABOVE_IDLE_PER_WORK = "energy.above_idle.per_work", PerWork(Base::Joule), Lower,
+        "host energy above idle to {}", words("energy above idle", "takes", "energy above idle");
+    ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK = "energy.above_idle.target.per_work", PerWork(Base::Joule), Lower,
+        "energy above idle charged to the target to {}",
+        words("charged energy above idle", "is charged", "energy above idle");
 
     // Counters of the host, per second.
     INTERRUPTS_PER_SECOND = "interrupts.per_second", per_second(Base::Interrupt), Neither, "interrupts of the host";
@@ -177,6 +184,20 @@ metrics! {
         "response time while guests come and go, 99th percentile";
     CLOUD_LATE = "cloud.late", of(Base::Second), Lower, "how late a guest came or went, at most";
     CLOUD_CPU = "cloud.cpu", of(Base::Percent), Lower, "CPU of guests that come and go, of one processor";
+
+    // Guests of a recording: all that they cost, the host's time for them included.
+    COST_CPU = "cost.cpu", of(Base::Core), Lower, "processors that it costs", headline();
+    COST_HIDDEN = "cost.hidden", of(Base::Percent), Lower, "hidden share of its CPU", headline();
+    COST_CPU_PER_PACKET = "cost.cpu.per_packet", Fixed(Unit::per(Base::Second, Base::Packet)), Lower,
+        "CPU a packet", headline();
+    COST_CPU_PER_GB = "cost.cpu.per_gb", per_gigabyte(Base::Second), Lower, "CPU a gigabyte", headline();
+    COST_CPU_PER_EXIT = "cost.cpu.per_exit", Fixed(Unit::per(Base::Second, Base::Exit)), Lower,
+        "CPU a VM exit", headline();
+    COST_HOST_PER_PACKET = "cost.host.per_packet", Fixed(Unit::per(Base::Second, Base::Packet)), Lower,
+        "the host's CPU for it a packet", headline();
+    COST_HOST_PER_GB = "cost.host.per_gb", per_gigabyte(Base::Second), Lower, "the host's CPU for it a gigabyte";
+    COST_POWER = "cost.power", of(Base::Watt), Lower, "power that it is charged", headline();
+    COST_ENERGY_PER_GB = "cost.energy.per_gb", per_gigabyte(Base::Joule), Lower, "energy a gigabyte";
 
     // Charges of a trial. All are rates, so that windows of different lengths compare.
     CHARGE_WORK = "charge.work", Workload, Neither, "work done";

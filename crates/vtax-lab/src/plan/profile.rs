@@ -143,6 +143,14 @@ impl Profile {
         }
     }
 
+    /// Returns the lowest level; `None` without levels.
+    pub fn lowest(&self) -> Option<f64> {
+        match self {
+            Self::Search { from, .. } => Some(*from),
+            _ => self.rising().into_iter().reduce(f64::min),
+        }
+    }
+
     /// Returns the highest level that the profile can reach; 0 without levels.
     pub fn highest(&self) -> f64 {
         match self {
@@ -325,6 +333,7 @@ mod tests {
             quantity: Quantity::new(value, Unit::of(base)),
             source: Source::Measured,
             model: None,
+            meter: None,
             better: Better::Lower,
             headline: false,
             title: "x".to_owned(),

@@ -57,11 +57,13 @@ impl<'a> Planned<'a> {
         treatments.map(|planned| planned.record.clone()).collect()
     }
 
-    /// Returns the longest time without an event in a trial of a treatment: its warm-up and its longest window.
+    /// Returns the longest time without an event in a trial of a treatment: its warm-up and its longest window, or the
+    /// idle phase.
     pub fn longest_silence(&self, treatment: usize) -> Duration {
         let duration = self.plan.duration;
         let planned = self.treatments.get(treatment);
-        self.plan.warmup + planned.map_or(duration, |planned| planned.profile.each(duration))
+        let loaded = planned.map_or(duration, |planned| planned.profile.each(duration));
+        self.plan.idle.max(self.plan.warmup + loaded)
     }
 
     /// Returns a rough estimate of the time of one trial of a treatment.

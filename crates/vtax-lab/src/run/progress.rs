@@ -37,7 +37,7 @@ pub enum Event {
     },
     /// A trial enters a phase.
     Phase {
-        /// `boot`, `service`, `warm-up`, `measure`, `stop`.
+        /// `idle`, `boot`, `service`, `warm-up`, `measure`, `stop`.
         phase: String,
     },
     /// The objective of a trial.

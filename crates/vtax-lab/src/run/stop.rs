@@ -128,6 +128,7 @@ mod tests {
                 quantity: Quantity::new(value, Unit::of(Base::One)),
                 source: Source::Measured,
                 model: None,
+                meter: None,
                 better: Better::Higher,
                 headline: false,
                 title: String::new(),

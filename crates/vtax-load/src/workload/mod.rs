@@ -37,7 +37,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use vtax_core::{Base, Source, Unit, metric};
+use vtax_core::{Base, Quantity, Source, Unit, metric};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Client, ClientProcess};
@@ -219,6 +219,11 @@ impl LoadLevel {
             title,
         }
     }
+
+    /// The load at a value of the parameter, in the unit of the load.
+    pub fn quantity(&self, value: f64) -> Quantity {
+        Quantity::new(value * self.scale, self.unit)
+    }
 }
 
 /// The scratch disk as the target sees it.
@@ -331,6 +336,9 @@ impl About {
     };
 }
 
+/// The parameters that set a rate; 0 is as fast as possible.
+const RATES: [&str; 3] = ["load.rate", "load.rate_mbit", "load.rate_mb"];
+
 /// A workload: a service, the command that drives it, and the parser of its output.
 ///
 /// An implementation is data ([`Workload::load`] is a function of the settings alone) and a parser;
@@ -347,6 +355,15 @@ pub trait Workload: Sync {
     /// The end of its window.
     fn extent(&self, _settings: &Settings) -> Extent {
         Extent::FixedDuration
+    }
+
+    /// Whether it offers work at a fixed rate in a window of fixed length, so that all platforms do the same work in the
+    /// same time.
+    fn is_paced(&self, settings: &Settings) -> bool {
+        let parameters = self.about().parameters.iter();
+        let mut rates = parameters.filter(|one| RATES.contains(&one.key));
+        let is_paced = rates.any(|rate| rate.number(settings) > 0.0);
+        is_paced && self.extent(settings) == Extent::FixedDuration
     }
 
     /// The scratch disk it needs in the target, in MiB; 0 for none.

@@ -66,7 +66,7 @@ pub enum IdleEnergy {
 }
 
 /// The largest busy share of an interval in which a host counts as idle. The operating system alone rarely uses less.
-const IDLE: f64 = 0.05;
+pub const IDLE_SHARE: f64 = 0.05;
 
 /// The number of idle intervals that count. Only the last ones do, so that the result follows changes of temperature
 /// and firmware.
@@ -104,7 +104,7 @@ impl IdlePower {
         let seconds = span.as_secs_f64();
         let now = total.0 / seconds;
         // Meters that update once a second read 0 in between; no host idles at 0 W.
-        if now.is_finite() && now > 0.0 && busy.is_some_and(|busy| busy <= IDLE) {
+        if now.is_finite() && now > 0.0 && busy.is_some_and(|busy| busy <= IDLE_SHARE) {
             if self.seen.len() == WINDOW {
                 self.seen.pop_front();
             }

@@ -24,7 +24,7 @@ pub use charger::{
     Charger, ChargerOptions, GuestTotals, MethodChoice, MethodError, Pass, Roster, Totals,
 };
 pub use counted::Counted;
-pub use energy::{EnergyUse, IdleEnergy, IdlePower, IdleRule, IdleRuleError};
+pub use energy::{EnergyUse, IDLE_SHARE, IdleEnergy, IdlePower, IdleRule, IdleRuleError};
 pub use exchanges::{Exchanges, GuestExchanges, IntervalExchanges};
 pub use irq_accounting::IrqAccounting;
 pub use ledger::{GuestUse, IoCharge, IoWork, Ledger, Modelled, Row, Stage, Stages, Usage};

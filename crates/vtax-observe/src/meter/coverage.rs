@@ -3,7 +3,8 @@
 //! A domain inside another one is never added to it, even where the two belong to different meters.
 
 use super::{Meter, PowerModel, joules_metric};
-use vtax_core::{Source, Watts};
+use std::fmt;
+use vtax_core::{Source, Watts, counter};
 
 /// The part of a machine that a domain covers; it decides which domains may be added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,6 +97,22 @@ pub struct HostEnergy {
     pub caveats: Vec<String>,
     /// The model that computed the joules, where they are modelled.
     pub model: Option<PowerModel>,
+}
+
+impl fmt::Display for HostEnergy {
+    /// The domains of the sum by meter, and what they cover: `perf package-0, perf ram-0: processor packages and memory`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let series = self.series.iter();
+        let domains: Vec<String> = series
+            .map(|metric| {
+                counter::ENERGY
+                    .part(metric)
+                    .unwrap_or(metric)
+                    .replacen('.', " ", 1)
+            })
+            .collect();
+        write!(f, "{}: {}", domains.join(", "), self.covers)
+    }
 }
 
 /// The parts that make up a host, in order of preference, a phrase for their coverage, and whether several domains of
@@ -307,6 +324,20 @@ mod tests {
     fn the_idle_share_of_a_model_lies_inside_the_host() {
         let meter = fake("model", &[("host", Part::Machine), ("idle", Part::Idle)]);
         assert_eq!(metrics(&[meter]), ["energy.model.host_joules"]);
+    }
+
+    #[test]
+    fn the_words_of_a_sum_name_each_domain_by_its_meter_and_what_all_cover() {
+        let packages = fake(
+            "perf",
+            &[("package-0", Part::Package), ("ram-0", Part::Memory)],
+        );
+        let board = fake("nvml", &[("gpu-0", Part::Accelerator)]);
+        let energy = host_energy([&packages as &dyn Meter, &board]).unwrap();
+        assert_eq!(
+            energy.to_string(),
+            "perf package-0, perf ram-0, nvml gpu-0: processor packages and memory and graphics boards"
+        );
     }
 
     #[test]

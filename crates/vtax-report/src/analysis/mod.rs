@@ -5,6 +5,7 @@ pub mod charge;
 mod checks;
 mod comparison;
 mod comparisons;
+mod energy;
 mod installations;
 mod knees;
 mod machines;
@@ -185,7 +186,9 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         })
         .collect();
     let installations = installations::sentences(&installed, &host);
+    let energy = energy::lines(&summaries, trials.iter().map(|read| &read.trial));
     let mut analysis = Analysis {
+        energy,
         path: first.path().to_owned(),
         name: run.name.clone(),
         description: run.description.clone(),
@@ -609,6 +612,9 @@ fn metric_summary(
         headline: first.headline,
         source: metrics.iter().map(|(_, metric)| metric.source).max()?,
         modelled: metrics.iter().any(|(_, metric)| metric.is_modelled()),
+        origin: distinct(
+            (metrics.iter()).filter_map(|(_, metric)| metric.model.clone().or_else(|| metric.meter.clone())),
+        ),
         description: describe(&values)?,
         certainty,
         interval,

@@ -2,10 +2,10 @@
 
 use super::{Comparison, Counts, Fleet, Shift, TreatmentSummary, TrialQuantile, by_key, by_label};
 use crate::numbers::percent;
-use crate::results::{RunPlan, power_model};
+use crate::results::RunPlan;
 use crate::stats::{SteadyState, Verdict};
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use vtax_core::{Source, Unit, counted};
 
@@ -71,19 +71,13 @@ pub struct Analysis {
     pub shifts: Vec<Shift>,
     /// The variance of headline metrics by level.
     pub variance: Vec<MetricVariance>,
+    /// The origin of joules, the idle power of the run, and the energy that leads, in lines.
+    pub energy: Vec<String>,
     /// The noise floor of headline comparisons and the number of disturbed trials, in lines.
     pub noise: Vec<String>,
 }
 
 impl Analysis {
-    /// Descriptions of the power models that computed joules of these trials.
-    pub fn power_models(&self) -> BTreeSet<String> {
-        let summaries = self.treatments.iter();
-        summaries
-            .filter_map(|summary| summary.environment.get(power_model::MODEL).cloned())
-            .collect()
-    }
-
     /// The workloads and the treatments of each, both in the plan's order.
     pub fn by_workload(&self) -> Vec<(&str, Vec<&TreatmentSummary>)> {
         let mut own: HashMap<&str, Vec<&TreatmentSummary>> = HashMap::new();

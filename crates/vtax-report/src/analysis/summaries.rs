@@ -82,6 +82,9 @@ pub struct MetricSummary {
     pub source: Source,
     /// Whether a model computed any of the values, regardless of `source`.
     pub modelled: bool,
+    /// Of joules and watts: the power model, or the domains of the meters.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub origin: Vec<String>,
     /// n, mean, median, standard deviation.
     #[serde(flatten)]
     pub description: Description,
@@ -198,9 +201,6 @@ pub(super) fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &Treatme
     found
 }
 
-/// The distinct `items`, in order of first occurrence.
-pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut known = HashSet::new();
 /// The highest level that every treatment reached, with the objective kept wherever it was evaluated; otherwise the
 /// lowest level that all reached. `None` for a steady load.
 pub(crate) fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
@@ -226,6 +226,9 @@ pub(crate) fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) 
     best.or(common.first()).map(|level| level.name.as_str())
 }
 
+/// The distinct `items`, in order of first occurrence.
+pub fn distinct<T: Hash + Eq + Clone>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut known = HashSet::new();
     let mut items: Vec<T> = items.into_iter().collect();
     items.retain(|item| known.insert(item.clone()));
     items

@@ -85,8 +85,6 @@ pub(super) fn provenance(analysis: &Analysis, provenance: &Provenance) -> Markup
 fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
     let host = host.as_object().into_iter().flatten();
     let host = host.filter_map(|(name, value)| fact(name, value));
-    let models = analysis.power_models().into_iter();
-    let models = models.map(|model| ("power model".to_owned(), model));
     let run = [
         ("plan, SHA-256".to_owned(), analysis.plan_sha256.clone()),
         ("seed".to_owned(), analysis.seed.to_string()),
@@ -102,7 +100,7 @@ fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
             .collect();
         (summary.treatment.platform.clone(), facts.join("; "))
     });
-    host.chain(models).chain(run).chain(platforms).collect()
+    host.chain(run).chain(platforms).collect()
 }
 
 /// A fact of `host.json` as name and text; `None` for an unknown value, a list or an object.

@@ -68,6 +68,10 @@ pub(super) fn found(analysis: &Analysis) -> Markup {
                     (of_workload(&found))
                 }
             }
+            @if !analysis.energy.is_empty() {
+                h3 { "Energy" }
+                ul { @for line in &analysis.energy { li { (prose(line)) } } }
+            }
             (legend(analysis))
             (left_out(analysis))
         },

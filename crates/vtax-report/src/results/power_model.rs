@@ -1,4 +1,4 @@
-//! Names of environment facts of a trial with joules from a power model, shared by their writers and readers.
+//! Names of environment facts of a trial with joules, shared by their writers and readers: the meters, and the power model.
 
 /// Description of the model: its name, its date, and its error.
 pub const MODEL: &str = "power_model";
@@ -14,3 +14,8 @@ pub const FITTED_TO: &str = "power_model.fitted_to";
 pub const RESIDUAL_RMS_WATTS: &str = "power_model.residual_rms_watts";
 /// Largest difference between curve and meter, in watts.
 pub const RESIDUAL_WORST_WATTS: &str = "power_model.residual_worst_watts";
+
+/// Domains of the meters whose sum is the host's energy, and what they cover.
+pub const METERS: &str = "energy.meters";
+/// Caveats of these meters, joined by semicolons.
+pub const CAVEATS: &str = "energy.caveats";

@@ -45,7 +45,7 @@ impl Treatment {
 pub fn is_difference(metric: &str) -> bool {
     metric
         .split(['.', '_'])
-        .any(|word| ["change", "delta", "difference", "error", "offset"].contains(&word))
+        .any(|word| ["above", "change", "delta", "difference", "error", "offset"].contains(&word))
 }
 
 /// `run.json`: what was going to be run, written before the first trial.
@@ -142,6 +142,9 @@ pub struct Metric {
     /// emulated guest's flag hides that of a model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Of joules and watts: the domains of the meters that they are the sum of, and what these cover.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meter: Option<String>,
     /// Which direction is better.
     pub better: Better,
     /// True for the few metrics that a summary leads with.
@@ -165,6 +168,7 @@ impl Metric {
             quantity: Quantity::new(value, declared.unit(given)),
             source,
             model: None,
+            meter: None,
             better: declared.better,
             headline: declared.headline,
             title: declared.title(about),
@@ -284,6 +288,36 @@ pub fn offered_load(level: Quantity, metrics: &BTreeMap<String, Metric>) -> f64 
     offered.map_or(level.value, |of| of.value)
 }
 
+/// The power of this host with no guest of the run on it, measured before a block.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct IdlePhase {
+    /// When it began, RFC 3339.
+    pub started: String,
+    /// The block that it precedes.
+    pub block: u32,
+    /// Its length in seconds.
+    pub seconds: f64,
+    /// The mean power, by the meters of the run; `None` where they failed.
+    pub watts: Option<f64>,
+    /// The busy share of all processors' time, 0 to 1; `None` where it was not read.
+    pub busy: Option<f64>,
+    /// The reason why the host does not count as idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_idle: Option<String>,
+}
+
+impl IdlePhase {
+    /// The power of the idle host; `None` where the host was busy, or no meter read it.
+    pub fn idle_watts(&self) -> Option<f64> {
+        self.watts.filter(|_| self.not_idle.is_none())
+    }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(time: &Nanoseconds) -> bool {
+    time.0 == 0
+}
+
 /// How long each phase of a trial took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseTimes {
@@ -291,6 +325,9 @@ pub struct PhaseTimes {
     pub boot: Nanoseconds,
     /// Starting the service.
     pub service: Nanoseconds,
+    /// The idle phase before a block, in its first trial.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub idle: Nanoseconds,
     /// Warm-up.
     pub warmup: Nanoseconds,
     /// The measured window.
@@ -317,6 +354,9 @@ pub struct ObservationCost {
     /// that did not keep them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub energy: Vec<String>,
+    /// The idle phase before the trial's block. Absent without a meter, and in records that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<IdlePhase>,
 }
 
 /// `trial.json`: one trial, self-describing.

@@ -102,6 +102,7 @@ impl Metrics {
                 false => self.source,
             },
             model: is_modelled.then(|| "a published curve".to_owned()),
+            meter: None,
             better,
             headline: self.headlines.contains(&name),
             title: title.to_owned(),
@@ -485,6 +486,7 @@ impl Fake {
             suspect,
             disturbed: Vec::new(),
             times: PhaseTimes {
+                idle: Nanoseconds(0),
                 boot: Nanoseconds(boot),
                 service: Nanoseconds(second / 4),
                 warmup: Nanoseconds(2 * second),

@@ -26,7 +26,7 @@ fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(meter::NAMES)
 }
 
-const PLAN_KEYS: [&str; 22] = [
+const PLAN_KEYS: [&str; 23] = [
     "name",
     "description",
     "seed",
@@ -36,6 +36,7 @@ const PLAN_KEYS: [&str; 22] = [
     "duration",
     "order",
     "sample_hz",
+    "idle",
     "meters",
     "minimum_effect",
     "baseline",
@@ -122,6 +123,9 @@ impl Reader<'_, &Catalogue> {
             order: self.order(root),
             stop: stop?,
             sample_hz: self.number(root, "sample_hz", 0.1, 50.0).unwrap_or(1.0),
+            idle: self
+                .time(root, "idle", Duration::ZERO)
+                .unwrap_or(Duration::from_secs(5)),
             meters: self.meters(root),
             minimum_effect: self
                 .number(root, "minimum_effect", 0.0, 10.0)

@@ -110,9 +110,16 @@ pub fn dry_run(
 /// The external guests of a plan.
 struct Looks {
     wanted: BTreeMap<String, Wanted>,
-    /// The failed looks, each of which is reported for the first platform that needs it.
-    failed: BTreeMap<String, HostError>,
-    seen: BTreeMap<String, GuestLook>,
+    looked: BTreeMap<String, Looked>,
+}
+
+/// The result of a look.
+enum Looked {
+    Seen(GuestLook),
+    /// The guest cannot be looked at. The reason is reported for the first workload that needs the guest.
+    Failed(Option<HostError>),
+    /// The guest is made for each trial.
+    Made,
 }
 
 /// The platforms of one external guest, and the programs that their workloads need.
@@ -154,8 +161,7 @@ impl Looks {
         }
         Ok(Self {
             wanted,
-            failed: BTreeMap::new(),
-            seen: BTreeMap::new(),
+            looked: BTreeMap::new(),
         })
     }
 
@@ -165,21 +171,20 @@ impl Looks {
         for (key, wanted) in &self.wanted {
             signals.check()?;
             let programs: Vec<Program> = wanted.programs.iter().copied().collect();
-            match look::look(wanted.kind, &wanted.settings, &programs) {
-                Ok(None) => {}
+            let looked = match look::look(wanted.kind, &wanted.settings, &programs) {
+                Ok(None) => Looked::Made,
                 Ok(Some(look)) => {
-                    self.seen.insert(key.clone(), look.clone());
                     let platforms: Vec<&str> =
                         wanted.platforms.iter().map(String::as_str).collect();
                     guests.push(SeenGuest {
                         platform: platforms.join(", "),
-                        look,
+                        look: look.clone(),
                     });
+                    Looked::Seen(look)
                 }
-                Err(cause) => {
-                    self.failed.insert(key.clone(), cause);
-                }
-            }
+                Err(cause) => Looked::Failed(Some(cause)),
+            };
+            self.looked.insert(key.clone(), looked);
         }
         Ok(guests)
     }
@@ -190,12 +195,10 @@ impl Looks {
             return lacks(spec);
         }
         programs::refuse_scratch(spec.workload, spec.settings)?;
-        let key = key(spec);
-        if let Some(cause) = self.failed.remove(&key) {
-            return Err(cause);
-        }
-        let Some(look) = self.seen.get(&key) else {
-            return Ok(Vec::new());
+        let look = match self.looked.get_mut(&key(spec)) {
+            Some(Looked::Seen(look)) => look,
+            Some(Looked::Failed(cause)) => return cause.take().map_or(Ok(Vec::new()), Err),
+            Some(Looked::Made) | None => return lacks(spec),
         };
         let needed: Vec<&str> = spec
             .workload

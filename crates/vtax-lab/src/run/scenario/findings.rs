@@ -123,6 +123,7 @@ impl Findings<'_, '_> {
         let knee = knee(&measured, of_target.source());
         attempt.metrics.extend(knee);
         attempt.observation = ObservationCost {
+            idle: attempt.observation.idle.take(),
             cpu: self.report.cpu,
             passes: self.report.passes,
             missed: self.report.missed,

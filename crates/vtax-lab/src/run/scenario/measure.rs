@@ -311,7 +311,43 @@ impl Observation<'_> {
         if let Some(work) = work {
             set.add_per_work(metric::ENERGY_PER_WORK, joules, work);
         }
+        if let Some(idle) = self.idle_joules(of_meter, seconds) {
+            set.add(metric::POWER_IDLE, idle / seconds);
+            self.add_energy_above_idle(set, joules - idle, work);
+        }
         set.source = of_platform;
+    }
+
+    /// The joules that the idle host would have used in the window: by the idle phases of the run, or else by the idle
+    /// power that the model itself states. `None` where neither is known.
+    fn idle_joules(&self, of_meter: Source, seconds: f64) -> Option<f64> {
+        let by_phase = self.idle.map(|watts| watts * seconds);
+        by_phase.or_else(|| {
+            let idle = counter::ENERGY.name(&["model", "idle"]);
+            (of_meter == Source::Modelled).then(|| self.delta(&Owner::Host, &idle))?
+        })
+    }
+
+    /// Adds the joules above idle, and the target's part of them by its share of the busy time. A load at a fixed rate
+    /// leads with these: its total is mostly the idle power, which is the same on all platforms.
+    fn add_energy_above_idle(&self, set: &mut MetricSet, above: f64, work: Option<&Work>) {
+        set.add(metric::ENERGY_ABOVE_IDLE, above);
+        let Some(work) = work else { return };
+        set.add_per_work(metric::ENERGY_ABOVE_IDLE_PER_WORK, above, work);
+        let share = self.cpu().filter(|cpu| cpu.busy > 0.0);
+        let share = share.map(|cpu| cpu.for_target() / cpu.busy);
+        if let Some(share) = share {
+            let charged = above * share;
+            set.add_per_work(metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK, charged, work);
+        }
+        let target = self.guests.get(self.guest);
+        if target.is_some_and(|target| target.is_paced) {
+            set.lead(metric::ENERGY_ABOVE_IDLE_PER_WORK);
+            set.lead(metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK);
+            if let Some(total) = set.metrics.get_mut(metric::ENERGY_PER_WORK.name) {
+                total.headline = false;
+            }
+        }
     }
 
     fn add_rates(
@@ -415,7 +451,10 @@ fn in_window(work: &WorkDone, seconds: f64) -> Work {
 
 #[cfg(test)]
 mod tests {
-    use super::super::observation::tests::{observed, snapshot};
+    use super::super::observation::{
+        ObservedGuest,
+        tests::{observed, snapshot},
+    };
     use super::*;
     use vtax_load::workload::check::{Amount, Claim};
 
@@ -447,6 +486,7 @@ mod tests {
             guests: &guests,
             guest: 0,
             energy: &[],
+            idle: None,
             inner: None,
             host: Source::Measured,
         };
@@ -468,6 +508,92 @@ mod tests {
         assert!(of(1e12, Account::FramesToTarget).is_empty());
         assert!(of(1.0, Account::Clock).is_empty());
         assert_eq!(of(2.0, Account::Clock).len(), 1);
+    }
+
+    /// The energy metrics of 10 s in which the host used 500 J, and the target 2 s of 4 busy seconds.
+    fn energy_metrics(
+        source: Source,
+        idle: Option<f64>,
+        is_paced: bool,
+    ) -> BTreeMap<String, Metric> {
+        // The helper takes seconds of CPU time, 10^9 a second.
+        let counters = |at: f64| {
+            [
+                ("host", counter::CPU_IDLE, 1.6 * at),
+                ("target", counter::CPU_TOTAL, 0.2 * at),
+                ("client", counter::CPU_TOTAL, 0.2 * at),
+                ("host", "energy.model.host_joules", 50e-9 * at),
+                ("host", "energy.model.idle_joules", 30e-9 * at),
+            ]
+        };
+        let (begin, end) = (snapshot(0, &counters(0.0)), snapshot(10, &counters(10.0)));
+        let target = ObservedGuest {
+            is_paced,
+            ..observed("target", "client", true)
+        };
+        let energy = [("energy.model.host_joules".to_owned(), source)];
+        let observation = Observation {
+            begin: &begin,
+            end: &end,
+            processors: 2,
+            guests: &[target],
+            guest: 0,
+            energy: &energy,
+            idle,
+            inner: None,
+            host: Source::Measured,
+        };
+        observation.metrics(&WorkloadResult {
+            work: Some(WorkDone::Rate(Work {
+                amount: 10.0,
+                unit: Unit::of(Base::Request),
+                phrase: "serve 1 request".to_owned(),
+            })),
+            ..WorkloadResult::default()
+        })
+    }
+
+    #[test]
+    fn energy_above_idle_and_the_targets_share_of_it_are_beside_total_energy() {
+        let found = energy_metrics(Source::Measured, Some(40.0), false);
+        let value =
+            |metric: &metric::Metric| (found[metric.name].quantity.value * 1e6).round() / 1e6;
+        assert_eq!(value(metric::POWER_IDLE), 40.0);
+        assert_eq!(value(metric::ENERGY_TOTAL), 500.0);
+        assert_eq!(value(metric::ENERGY_ABOVE_IDLE), 100.0);
+        assert_eq!(value(metric::ENERGY_PER_WORK), 5.0);
+        assert_eq!(value(metric::ENERGY_ABOVE_IDLE_PER_WORK), 1.0);
+        assert_eq!(value(metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK), 0.5);
+        assert!(found[metric::ENERGY_PER_WORK.name].headline);
+        assert!(!found[metric::ENERGY_ABOVE_IDLE_PER_WORK.name].headline);
+    }
+
+    #[test]
+    fn a_load_at_a_fixed_rate_leads_with_energy_above_idle() {
+        let leads = |idle| {
+            let found = energy_metrics(Source::Measured, idle, true);
+            let of =
+                |metric: &metric::Metric| found.get(metric.name).is_some_and(|one| one.headline);
+            let above = metric::ENERGY_ABOVE_IDLE_PER_WORK;
+            let target = metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK;
+            [of(metric::ENERGY_PER_WORK), of(above), of(target)]
+        };
+        assert_eq!(leads(Some(40.0)), [false, true, true]);
+        assert_eq!(leads(None), [true, false, false], "idle power is not known");
+    }
+
+    #[test]
+    fn without_an_idle_phase_only_the_model_states_an_idle_power() {
+        let idle = |source| {
+            let found = energy_metrics(source, None, false);
+            found
+                .get(metric::POWER_IDLE.name)
+                .map(|power| power.quantity.value.round())
+        };
+        assert_eq!(
+            (idle(Source::Modelled), idle(Source::Measured)),
+            (Some(30.0), None)
+        );
     }
 
     #[test]
@@ -493,6 +619,7 @@ mod tests {
             guests: &guests,
             guest,
             energy: &[],
+            idle: None,
             inner: None,
             host: Source::Measured,
         };

@@ -69,6 +69,7 @@ impl Measuring<'_> {
             guests: observed(guests),
             processors: online_processors(lab.roots),
             energy: &lab.meters.energy,
+            idle: lab.idle.watts(),
             host: lab.host,
             claims_latency: charging.is_none() || self.planned.objective.is_some(),
         };

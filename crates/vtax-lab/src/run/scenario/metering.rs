@@ -14,6 +14,8 @@ pub(super) struct Metering<'a> {
     pub processors: usize,
     /// Series whose sum is this host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
+    /// The power of the idle host, in watts, by the idle phases of the run.
+    pub idle: Option<f64>,
     /// `Emulated` when this host is emulated.
     pub host: Source,
     /// Whether latencies are a result of the trial. They are not where guests are charged.
@@ -31,6 +33,7 @@ pub(super) fn observed(guests: &[Guest<'_>]) -> Vec<ObservedGuest> {
             is_vm: subject.vmm.is_some(),
             is_here: subject.is_here(),
             source: about.source,
+            is_paced: guest.spec.workload.is_paced(guest.spec.settings),
         }
     });
     observed.collect()
@@ -55,6 +58,7 @@ impl Metering<'_> {
             guests: &self.guests,
             guest,
             energy: self.energy,
+            idle: self.idle,
             inner: None,
             host: self.host,
         }

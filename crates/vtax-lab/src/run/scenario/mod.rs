@@ -6,6 +6,7 @@ mod charging;
 mod dry;
 mod findings;
 mod guest;
+mod idle;
 mod images;
 mod instruments;
 mod live;
@@ -33,6 +34,7 @@ use crate::LabError;
 use crate::place::actor::RemoteActor;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use guest::{Guest, GuestSpec};
+use idle::{IdleHost, IdlePhases};
 use remote::ClientHost;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -48,6 +50,7 @@ use vtax_host::scratch;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::shown_lines;
 use vtax_observe::charge::KeptPrograms;
+use vtax_observe::clock::SystemClock;
 use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
 
 /// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread,
@@ -83,6 +86,7 @@ struct Scenarios<'a> {
     /// The images of containers above them.
     images: images::Images,
     meters: Meters,
+    idle: IdlePhases,
     /// The programs that trace soft interrupts.
     programs: KeptPrograms,
     /// The host of the target's client, when that is another machine.
@@ -156,6 +160,22 @@ impl Experiment for Scenarios<'_> {
                 assignment.treatment
             ))
         })?;
+        let host = IdleHost {
+            meters: &self.meters,
+            roots: self.roots,
+            signals: self.signals,
+            length: self.plan.idle,
+            source: self.host,
+            clock: &SystemClock,
+            wait: &std::thread::sleep,
+        };
+        if self.idle.are_due(assignment.block, &host) {
+            log.phase("idle");
+            let clock = Instant::now();
+            self.idle.measure(assignment.block, &host)?;
+            attempt.times.idle = clock.elapsed().into();
+        }
+        attempt.observation.idle = self.idle.last().cloned();
         let client_host = self.client_host.as_mut();
         let client_host = client_host.filter(|_| planned.client_is_remote);
         let actor = client_host.map(ClientHost::actor).transpose()?;
@@ -226,6 +246,7 @@ impl<'a> Scenarios<'a> {
             files: BTreeMap::new(),
             images: images::Images::default(),
             meters: Meters::default(),
+            idle: IdlePhases::default(),
             programs: KeptPrograms::default(),
             client_host: planned.plan.places.client.clone().map(ClientHost::new),
         }

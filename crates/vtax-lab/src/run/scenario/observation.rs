@@ -26,6 +26,8 @@ pub(super) struct ObservedGuest {
     pub is_here: bool,
     /// `Emulated` when the processor does not run guest code itself.
     pub source: Source,
+    /// Whether its load offers work at a fixed rate.
+    pub is_paced: bool,
 }
 
 /// The readings of one guest between two marks.
@@ -42,6 +44,8 @@ pub(super) struct Observation<'a> {
     pub guest: usize,
     /// Series whose sum is the host's energy, with the flag of the meter.
     pub energy: &'a [(String, Source)],
+    /// The power of the idle host, in watts, by the idle phases of the run.
+    pub idle: Option<f64>,
     /// The guest's own counters around the window, if it has its own kernel.
     pub inner: Option<Inner<'a>>,
     /// `Emulated` when the host is emulated.
@@ -226,6 +230,7 @@ pub(super) mod tests {
             guests: &alone(false),
             guest: 0,
             energy: &[],
+            idle: None,
             inner: None,
             host: Source::Measured,
         };
@@ -259,6 +264,7 @@ pub(super) mod tests {
             is_vm,
             is_here: true,
             source: Source::Measured,
+            is_paced: false,
         }
     }
 
@@ -288,6 +294,7 @@ pub(super) mod tests {
             guests: &guests,
             guest,
             energy: &[],
+            idle: None,
             inner: None,
             host: Source::Measured,
         };
@@ -339,6 +346,7 @@ pub(super) mod tests {
             guests: &guests,
             guest: 0,
             energy: &[],
+            idle: None,
             inner: None,
             host: Source::Measured,
         };
@@ -393,6 +401,7 @@ pub(super) mod tests {
             guests: &alone(is_vm),
             guest: 0,
             energy: &[],
+            idle: None,
             inner: None,
             host: Source::Measured,
         };
@@ -459,6 +468,7 @@ pub(super) mod tests {
             guests: &alone(false),
             guest: 0,
             energy: &energy,
+            idle: None,
             inner: None,
             host: Source::Measured,
         };

@@ -7,7 +7,7 @@ use super::live::LiveSampler;
 use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
 use crate::LabError;
-use crate::plan::{ObjectiveError, Profile};
+use crate::plan::{ObjectiveError, Profile, settling};
 use crate::run::{Event, Log};
 use crate::suspect::{HostReading, HostWatch};
 use course::Course;
@@ -42,10 +42,6 @@ const LEVEL_METRICS: [&metric::Metric; 5] = [
     metric::RATE,
     metric::THROUGHPUT,
 ];
-/// The longest time that a level settles before its window. A quarter of the level's time applies when that is
-/// shorter.
-const SETTLE_LIMIT: Duration = Duration::from_secs(1);
-
 /// A window of the measured part, between two marks.
 pub(super) struct MeasuredWindow {
     pub name: String,
@@ -272,8 +268,8 @@ impl PhaseRunner<'_, '_, '_> {
                 (name, metric.quantity)
             });
         let event = Event::Sampled {
-            level: level * of.scale,
-            of: self.trial.planned.profile.highest() * of.scale,
+            level: of.quantity(level).value,
+            of: of.quantity(self.trial.planned.profile.highest()).value,
             across: format!("{}, {}", of.title, of.unit),
             readings: readings.collect(),
             kept,
@@ -284,9 +280,7 @@ impl PhaseRunner<'_, '_, '_> {
     /// Measures a window: starts its loads, waits for the warm-up, marks both ends, and takes the results.
     fn window(&mut self, level: Option<f64>, timing: Timing) -> Result<MeasuredWindow, LabError> {
         let of = self.guests.target.guest.spec.workload.about().level;
-        let quantity = level
-            .zip(of)
-            .map(|(level, of)| Quantity::new(level, of.unit));
+        let quantity = level.zip(of).map(|(level, of)| of.quantity(level));
         let to_completion = self.is_to_completion();
         self.log.phase(&match (to_completion, quantity) {
             (true, _) => "measure".to_owned(),
@@ -469,28 +463,29 @@ impl PhaseRunner<'_, '_, '_> {
         self.guests.stop();
         if let Some(objective) = &self.trial.planned.objective {
             let of = self.measured.level;
-            let quantity = |level: f64| of.map(|of| Quantity::new(level * of.scale, of.unit));
+            let load = |load: f64| of.map(|of| Quantity::new(load, of.unit));
             let broke = knee.broke();
             self.measured.objective = Some(ObjectiveOutcome {
                 text: objective.to_string(),
-                knee: knee.best().and_then(quantity),
-                broke: broke.map(|(_, level, found)| match quantity(level) {
+                knee: knee.best().and_then(load),
+                broke: broke.map(|(_, level, found)| match of.map(|of| of.quantity(level)) {
                     Some(level) => format!("{found} at {level}"),
                     None => found.to_owned(),
                 }),
-                next: broke.and_then(|(load, ..)| quantity(load)),
-                late_from: knee.late_from().and_then(quantity),
+                next: broke.and_then(|(next, ..)| load(next)),
+                late_from: knee.late_from().and_then(load),
             });
         }
         Ok(())
     }
 
     /// Returns a verdict of a level without a result.
-    fn no_result(level: f64, found: String) -> Verdict {
+    fn no_result(&self, level: f64, found: String) -> Verdict {
+        let load = self.measured.level.map(|of| of.quantity(level).value);
         Verdict {
             kept: false,
             found,
-            load: level,
+            load: load.unwrap_or(level),
             is_late: false,
         }
     }
@@ -501,7 +496,7 @@ impl PhaseRunner<'_, '_, '_> {
         match self.level(level, course)? {
             Ok(verdict) => Ok(verdict),
             Err(cause) if is_first => Err(LabError::Plan(cause.to_string())),
-            Err(cause) => Ok(Some(Self::no_result(level, cause.to_string()))),
+            Err(cause) => Ok(Some(self.no_result(level, cause.to_string()))),
         }
     }
 
@@ -512,7 +507,7 @@ impl PhaseRunner<'_, '_, '_> {
         course: &Course,
     ) -> Result<Result<Option<Verdict>, ObjectiveError>, LabError> {
         let is_first = self.measured.windows.is_empty();
-        let settle = SETTLE_LIMIT.min(course.every / 4);
+        let settle = settling(course.every);
         let timing = Timing {
             warmup: match is_first {
                 true => self.trial.plan.warmup.max(settle),
@@ -531,6 +526,7 @@ impl PhaseRunner<'_, '_, '_> {
                 let verdict = self.judge(&window);
                 if let Ok(Some(verdict)) = &verdict {
                     window.kept = (!verdict.is_late).then_some(verdict.kept);
+                    self.log.line(&format!("{}: {}", window.name, verdict.found));
                 }
                 self.report_level(level, Some(&window), window.kept);
                 let mut windows = self.measured.windows.iter();
@@ -550,7 +546,7 @@ impl PhaseRunner<'_, '_, '_> {
                 self.log.line(&format!("no result at {level}: {cause}"));
                 self.report_level(level, None, Some(false));
                 let found = format!("there was no result ({cause})");
-                Ok(Ok(Some(Self::no_result(level, found))))
+                Ok(Ok(Some(self.no_result(level, found))))
             }
         }
     }
@@ -594,6 +590,11 @@ impl PhaseRunner<'_, '_, '_> {
             Some(found) => (false, found),
             None => (kept, format!("{} was {found}", objective.metric)),
         };
+        let unsupported = result.and_then(|result| unsupported(&objective.metric, result));
+        let found = match unsupported {
+            Some(unsupported) => format!("{found} ({unsupported})"),
+            None => found,
+        };
         let late = result.and_then(|result| result.late.as_ref());
         let metering = self.instruments.metering;
         Ok(Some(Verdict {
@@ -632,6 +633,14 @@ impl PhaseRunner<'_, '_, '_> {
         }
         Ok(())
     }
+}
+
+/// The reason why a load's requests do not support the quantile that an objective limits.
+fn unsupported(metric: &str, result: &WorkloadResult) -> Option<stats::Unsupported> {
+    let (of, quantile) = metric::quantile(metric)?;
+    let mut histograms = result.histograms.iter();
+    let (_, histogram) = histograms.find(|(name, _)| name == of)?;
+    stats::supports(histogram.len(), quantile).err()
 }
 
 /// All judged runs of all levels, by the load that was offered.

@@ -1,38 +1,51 @@
-//! The power model of a trial's joules, in the trial's record.
+//! The meters and the power model of a trial's joules, in the trial's record.
 
 use crate::run::Attempt;
 use std::collections::BTreeMap;
 use vtax_core::metric;
-use vtax_observe::meter::{Fit, PowerModel};
+use vtax_observe::meter::{Fit, HostEnergy, PowerModel};
 use vtax_report::results::{Metric, power_model};
 
-/// Writes the model's name into every metric of `attempt` that it computed, and its facts into the environment.
-pub(super) fn record(model: &PowerModel, attempt: &mut Attempt) {
+/// Writes the domains of the meters, and the name of the model where there is one, into every metric of `attempt` that
+/// comes from them, and the facts about both into the environment.
+pub(super) fn record(energy: &HostEnergy, attempt: &mut Attempt) {
     let phases = attempt.phases.iter_mut().map(|phase| &mut phase.metrics);
     let all = std::iter::once(&mut attempt.metrics).chain(phases);
-    let marked = all.map(|metrics| mark(model, metrics)).sum::<usize>();
-    if marked > 0 {
-        attempt.environment.extend(facts(model));
+    let marked = all.map(|metrics| mark(energy, metrics)).sum::<usize>();
+    if marked == 0 {
+        return;
     }
+    let facts = &mut attempt.environment;
+    facts.insert(power_model::METERS.to_owned(), energy.to_string());
+    if !energy.caveats.is_empty() {
+        facts.insert(power_model::CAVEATS.to_owned(), energy.caveats.join("; "));
+    }
+    facts.extend(energy.model.iter().flat_map(facts_of));
 }
 
 /// The metrics whose source is a meter, and so possibly the model.
-const OF_METERS: [&metric::Metric; 3] = [
+const OF_METERS: [&metric::Metric; 7] = [
     metric::POWER_MEAN,
+    metric::POWER_IDLE,
     metric::ENERGY_TOTAL,
     metric::ENERGY_PER_WORK,
+    metric::ENERGY_ABOVE_IDLE,
+    metric::ENERGY_ABOVE_IDLE_PER_WORK,
+    metric::ENERGY_ABOVE_IDLE_OF_TARGET_PER_WORK,
 ];
 
-fn mark(model: &PowerModel, metrics: &mut BTreeMap<String, Metric>) -> usize {
-    let of_model = metrics
+fn mark(energy: &HostEnergy, metrics: &mut BTreeMap<String, Metric>) -> usize {
+    let of_meters = metrics
         .iter_mut()
         .filter(|(name, _)| OF_METERS.iter().any(|of| of.is(name)));
-    of_model
-        .map(|(_, metric)| metric.model = Some(model.name.clone()))
-        .count()
+    let marked = of_meters.map(|(_, metric)| {
+        metric.meter = Some(energy.to_string());
+        metric.model = energy.model.as_ref().map(|model| model.name.clone());
+    });
+    marked.count()
 }
 
-fn facts(model: &PowerModel) -> BTreeMap<String, String> {
+fn facts_of(model: &PowerModel) -> BTreeMap<String, String> {
     let fit = model.fit.as_ref();
     let watts = |of: fn(&Fit) -> f64| fit.map(|fit| of(fit).to_string());
     let file = model.file.as_ref().map(|file| file.display().to_string());
@@ -68,9 +81,21 @@ mod tests {
             quantity: Quantity::new(3.0, Unit::of(Base::Joule)),
             source,
             model: None,
+            meter: None,
             better: Better::Lower,
             headline: false,
             title: String::new(),
+        }
+    }
+
+    fn measured(series: &str, covers: &str) -> HostEnergy {
+        HostEnergy {
+            series: vec![series.to_owned()],
+            meters: Vec::new(),
+            source: Source::Measured,
+            covers: covers.to_owned(),
+            caveats: Vec::new(),
+            model: None,
         }
     }
 
@@ -89,6 +114,11 @@ mod tests {
             file: Some("/etc/mine.toml".into()),
             fit: Some(fit),
         };
+        let model = HostEnergy {
+            source: Source::Modelled,
+            model: Some(model),
+            ..measured("energy.model.host_joules", "the whole machine")
+        };
         let mut attempt = Attempt::default();
         for name in ["energy.total", "power.mean", "cpu.per_work"] {
             let metric = metric(Source::Emulated);
@@ -100,26 +130,48 @@ mod tests {
             assert_eq!(of(name).source, Source::Emulated);
             assert!(of(name).is_modelled());
             assert_eq!(of(name).model.as_deref(), Some("mine"));
+            let meter = of(name).meter.as_deref();
+            assert_eq!(meter, Some("model host: the whole machine"));
         }
         assert!(!of("cpu.per_work").is_modelled());
         let facts: Vec<&str> = attempt.environment.values().map(String::as_str).collect();
         let words = "mine, of 2026-03-01, fitted to wall (off by 0.8 W typically, 2.1 W at worst)";
+        let of_meter = ["model host: the whole machine", words];
         let of_each = ["2026-03-01", "/etc/mine.toml", "wall", "mine", "0.8", "2.1"];
-        assert_eq!(facts, [&[words], &of_each[..]].concat());
+        assert_eq!(facts, [&of_meter, &of_each[..]].concat());
     }
 
     #[test]
     fn a_trial_without_joules_names_no_model() {
-        let model = PowerModel {
-            name: "mine".into(),
-            date: None,
-            file: None,
-            fit: None,
-        };
+        let meter = measured("energy.powercap.package-0_joules", "processor packages");
         let mut attempt = Attempt::default();
         let metric = metric(Source::Measured);
         attempt.metrics.insert("cpu.per_work".into(), metric);
-        record(&model, &mut attempt);
+        record(&meter, &mut attempt);
         assert!(attempt.environment.is_empty());
+    }
+
+    #[test]
+    fn measured_joules_name_the_domains_and_the_caveats_of_their_meter() {
+        let mut meter = measured("energy.powercap.package-0_joules", "processor packages");
+        meter.caveats.push("no memory counter".to_owned());
+        let mut attempt = Attempt::default();
+        let joules = metric(Source::Measured);
+        attempt.metrics.insert("energy.above_idle".into(), joules);
+        record(&meter, &mut attempt);
+        let joules = &attempt.metrics["energy.above_idle"];
+        assert_eq!(
+            joules.meter.as_deref(),
+            Some("powercap package-0: processor packages")
+        );
+        assert!(!joules.is_modelled());
+        let facts: Vec<&str> = attempt.environment.values().map(String::as_str).collect();
+        assert_eq!(
+            facts,
+            [
+                "no memory counter",
+                "powercap package-0: processor packages"
+            ]
+        );
     }
 }

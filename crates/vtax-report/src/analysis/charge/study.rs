@@ -413,6 +413,7 @@ mod tests {
             quantity: Quantity::new(value, Unit::of(Base::One)),
             source: Source::Emulated,
             model: None,
+            meter: None,
             better: Better::Neither,
             headline: false,
             title: String::new(),

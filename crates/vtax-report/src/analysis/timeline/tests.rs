@@ -311,6 +311,7 @@ fn the_power_is_of_the_series_that_the_record_names() {
         quantity: Quantity::new(30.0, Unit::of(Base::Watt)),
         source: Source::Measured,
         model: None,
+        meter: None,
         better: Better::Lower,
         headline: false,
         title: String::new(),

@@ -42,6 +42,7 @@ fn both(
         guests,
         guest: 0,
         energy: &[],
+        idle: None,
         inner: None,
         host: Source::Measured,
     };

@@ -354,9 +354,11 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
             is_vm: false,
             is_here: true,
             source: Source::Measured,
+            is_paced: false,
         }],
         processors: 1,
         energy: &[],
+        idle: None,
         host: Source::Measured,
         claims_latency: true,
     };

@@ -1,0 +1,193 @@
+//! The lines about energy of a report: the origin of joules, the idle power with its drift, and the energy that leads.
+
+use super::{TreatmentSummary, distinct};
+use crate::numbers::estimate;
+use crate::results::{IdlePhase, Trial, power_model};
+use crate::stats::{positive_mean_interval, seed_of, trend};
+use std::collections::BTreeMap;
+use vtax_core::{Base, Quantity, Unit, counted, metric};
+
+/// The lines, for the first mention of energy in a report; none without joules.
+pub(super) fn lines<'a>(
+    summaries: &[TreatmentSummary],
+    trials: impl Iterator<Item = &'a Trial> + Clone,
+) -> Vec<String> {
+    let mut lines = distinct(
+        trials
+            .clone()
+            .filter_map(|trial| origin(&trial.environment)),
+    );
+    lines.extend(idle(trials));
+    lines.extend(paced(summaries));
+    lines
+}
+
+/// The meters or the model of a trial's joules, with their caveats; `None` without joules.
+fn origin(facts: &BTreeMap<String, String>) -> Option<String> {
+    let fact = |name: &str| facts.get(name).map(String::as_str);
+    let meters = fact(power_model::METERS);
+    let mut line = match (fact(power_model::MODEL), meters) {
+        (Some(model), _) => format!("energy is modelled by {model}"),
+        (None, meters) => format!("energy is measured by {}", meters?),
+    };
+    if let Some(caveats) = fact(power_model::CAVEATS) {
+        line.push_str(&format!("; {caveats}"));
+    }
+    Some(line)
+}
+
+/// The idle power of the run with its interval and its drift, and the phases on a busy host.
+fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
+    let phases = trials.filter_map(|trial| trial.observation.idle.as_ref());
+    // Trials of one block have the same phase.
+    let phases: BTreeMap<&str, &IdlePhase> = phases
+        .map(|phase| (phase.started.as_str(), phase))
+        .collect();
+    let watts = Unit::of(Base::Watt);
+    let idle: Vec<f64> = phases
+        .values()
+        .filter_map(|phase| phase.idle_watts())
+        .collect();
+    let mut lines = Vec::new();
+    if let (Some(first), Some(last)) = (idle.first(), idle.last()) {
+        let mean = idle.iter().sum::<f64>() / idle.len() as f64;
+        let interval = positive_mean_interval(&idle, seed_of(&["idle power"]));
+        let shown = estimate(mean, interval, watts).line();
+        let ends = [first, last].map(|value| Quantity::new(*value, watts).to_string());
+        let drift = match trend(&idle) {
+            Some(trend) => format!(
+                "; drift over the run {:+.2} W (p = {:.2}), from {} to {}",
+                trend.change, trend.p, ends[0], ends[1]
+            ),
+            None if idle.len() > 1 => format!("; from {} to {}", ends[0], ends[1]),
+            None => String::new(),
+        };
+        lines.push(format!(
+            "the idle host draws {shown} in {}{drift}",
+            counted(idle.len(), "idle phase")
+        ));
+    }
+    let left_out = phases.values().filter(|phase| phase.idle_watts().is_none());
+    let left_out: Vec<&&IdlePhase> = left_out.collect();
+    if let Some(phase) = left_out.first() {
+        let reason = phase
+            .not_idle
+            .as_deref()
+            .unwrap_or("the meters could not be read");
+        lines.push(format!(
+            "{} of {} not idle and left out, for instance: {reason}",
+            left_out.len(),
+            counted(phases.len(), "idle phase") + if phases.len() == 1 { " was" } else { " were" },
+        ));
+    }
+    lines
+}
+
+/// The reason why loads at a fixed rate lead with energy above idle.
+fn paced(summaries: &[TreatmentSummary]) -> Option<String> {
+    let leads = |summary: &&TreatmentSummary| {
+        let is_headline =
+            |of: &metric::Metric| summary.metric(of.name).is_some_and(|of| of.headline);
+        is_headline(metric::ENERGY_ABOVE_IDLE_PER_WORK) && !is_headline(metric::ENERGY_PER_WORK)
+    };
+    let workloads = summaries.iter().filter(leads);
+    let workloads = distinct(workloads.map(|summary| summary.treatment.workload.clone()));
+    (!workloads.is_empty()).then(|| {
+        format!(
+            "{}: the load is at a fixed rate, so energy above idle leads. Total energy is mostly idle power, which is the same on \
+             every platform, and its ratio tends to 1.0×",
+            workloads.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::ObservationCost;
+
+    fn phase(minute: u32, watts: f64, not_idle: Option<&str>) -> IdlePhase {
+        IdlePhase {
+            started: format!("2026-11-20T14:{minute:02}:00Z"),
+            block: minute,
+            seconds: 5.0,
+            watts: Some(watts),
+            busy: Some(0.01),
+            not_idle: not_idle.map(str::to_owned),
+        }
+    }
+
+    /// Two trials of each phase, by the lines of a stored trial.
+    fn trials(phases: &[IdlePhase], facts: &[(&str, &str)]) -> Vec<Trial> {
+        let text = include_str!("../../tests/data/format-1/trials/0000/trial.json");
+        let stored: Trial = serde_json::from_str(text).unwrap();
+        assert_eq!(stored.observation.idle, None, "old records have none");
+        let facts = facts
+            .iter()
+            .map(|(name, fact)| ((*name).to_owned(), (*fact).to_owned()));
+        let facts: BTreeMap<String, String> = facts.collect();
+        let twice = phases
+            .iter()
+            .flat_map(|phase| [phase.clone(), phase.clone()]);
+        let with = |phase| Trial {
+            environment: facts.clone(),
+            observation: ObservationCost {
+                idle: Some(phase),
+                ..ObservationCost::default()
+            },
+            ..stored.clone()
+        };
+        twice.map(with).collect()
+    }
+
+    #[test]
+    fn idle_power_has_one_figure_with_its_interval_and_its_drift() {
+        let rising: Vec<IdlePhase> = (0..6)
+            .map(|at| phase(at, 40.0 + f64::from(at), None))
+            .collect();
+        let lines = lines(&[], trials(&rising, &[]).iter());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let line = &lines[0];
+        assert!(
+            line.starts_with("the idle host draws 42.5 [") && line.contains("in 6 idle phases"),
+            "{line}"
+        );
+        assert!(
+            line.contains("drift over the run +5.00 W (p = 0.01)"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_phase_on_a_busy_host_is_counted_named_and_left_out() {
+        let some = [
+            phase(0, 40.0, None),
+            phase(1, 90.0, Some("cc with 90 % of a processor")),
+        ];
+        let lines = lines(&[], trials(&some, &[]).iter());
+        assert!(
+            lines[0].contains("40.0 W") && lines[0].contains("in 1 idle phase"),
+            "{lines:?}"
+        );
+        let left_out = "1 of 2 idle phases were not idle and left out, for instance: cc with 90 % of a processor";
+        assert_eq!(lines[1], left_out);
+    }
+
+    #[test]
+    fn the_first_line_names_the_meters_with_their_caveats_or_the_model() {
+        let measured = [
+            (power_model::METERS, "perf package-0: processor packages"),
+            (power_model::CAVEATS, "no memory counter"),
+        ];
+        let first = |facts: &[(&str, &str)]| {
+            lines(&[], trials(&[phase(0, 40.0, None)], facts).iter())[0].clone()
+        };
+        let words = "energy is measured by perf package-0: processor packages; no memory counter";
+        assert_eq!(first(&measured), words);
+        let modelled = [
+            (power_model::METERS, "model host: the whole machine"),
+            (power_model::MODEL, "mine, of 2026"),
+        ];
+        assert_eq!(first(&modelled), "energy is modelled by mine, of 2026");
+    }
+}
