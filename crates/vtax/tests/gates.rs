@@ -367,3 +367,58 @@ fn the_commands_of_the_gates_page_run_and_its_formats_hold_ratio_interval_and_ga
     assert!(gates.iter().any(|gate| gate["outcome"] == "missed"));
     assert!(json["others"][0]["comparisons"].is_array());
 }
+
+/// The shell commands of a pipeline's file that compare runs.
+fn comparisons(pipeline: &str) -> Vec<&str> {
+    let lines = pipeline.lines().map(str::trim_start);
+    let commands = lines.filter_map(|line| {
+        line.strip_prefix("- run: ")
+            .or_else(|| line.strip_prefix("- "))
+    });
+    commands
+        .filter_map(|command| Some(&command[command.find("vtax compare ")? + "vtax ".len()..]))
+        .collect()
+}
+
+#[test]
+fn the_pipelines_of_github_and_gitlab_fail_for_a_missed_gate_and_leave_a_summary() {
+    let page = include_str!("../../../docs/gates.md");
+    let page = page.split("## A workflow").nth(1).unwrap();
+    let workflow = include_str!("../../../.github/workflows/cost.yml");
+    let plan_gates = include_str!("../../../plans/cost.toml");
+    let gates = plan_gates.split_once("[[gate]]").unwrap().1;
+    let (all, own) = (comparisons(page), comparisons(workflow));
+    assert_eq!((all.len(), own.len()), (2, 1), "{all:?} {own:?}");
+    for line in all.into_iter().chain(own) {
+        let work = runs(8);
+        set_plan(&work.path().join("new"), &plan(&format!("[[gate]]{gates}")));
+        let script = format!("ln -s . results; exec \"$VTAX\" {line}");
+        let ended = std::process::Command::new("sh")
+            .args(["-ec", &script])
+            .env("VTAX", env!("CARGO_BIN_EXE_vtax"))
+            .env("VTAX_STATE_DIR", work.path().join("state"))
+            .env("GITHUB_STEP_SUMMARY", work.path().join("cost.md"))
+            .current_dir(work.path())
+            .output()
+            .unwrap();
+        assert_eq!(ended.status.code(), Some(4), "{line}: {ended:?}");
+        let summary = fs::read_to_string(work.path().join("cost.md")).unwrap();
+        assert!(summary.contains("| missed |"), "{summary}");
+        assert!(summary.contains("| qemu · http-rate |"), "{summary}");
+        // Tables need a blank line before them, and as many cells in each row as in the heading.
+        let mut table: Option<usize> = None;
+        let mut before = "";
+        for row in summary.lines() {
+            let cells = row.replace("\\|", "").matches('|').count();
+            match (row.starts_with('|'), table) {
+                (true, Some(wanted)) => assert_eq!(cells, wanted, "{row}"),
+                (true, None) => {
+                    assert_eq!(before, "", "{summary}");
+                    table = Some(cells);
+                }
+                (false, _) => table = None,
+            }
+            before = row;
+        }
+    }
+}

@@ -10,6 +10,7 @@ pub use summary::{Bound, Each, Summary, TreatmentClimbs};
 use std::path::PathBuf;
 use vtax_core::{Base, Quantity, Unit};
 use vtax_lab::LabError;
+use vtax_report::figures::Figure;
 use vtax_report::html;
 use vtax_report::results::ResultsDir;
 
@@ -24,6 +25,14 @@ pub fn write(results: &ResultsDir) -> Result<(PathBuf, Summary), LabError> {
     html::write_figures(results, &figures)?;
     let page = page::page(results, &summary, &figures);
     Ok((html::write_page(results, &page)?, summary))
+}
+
+/// The figures of the report.
+///
+/// # Errors
+/// When the results cannot be read.
+pub fn figures_of(results: &ResultsDir) -> Result<Vec<Figure>, LabError> {
+    Ok(figures::figures(&Summary::of(results)?))
 }
 
 /// Bytes with a fitting unit.

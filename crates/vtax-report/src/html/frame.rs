@@ -9,11 +9,11 @@ use serde_json::{Map, Value};
 pub const PALETTE: &str = include_str!("../../assets/palette.css");
 const STYLE: &str = include_str!("../../assets/report.css");
 const SCRIPT: &str = include_str!("../../assets/report.js");
-const VEGA: [&str; 3] = [
-    include_str!("../../assets/vega.min.js"),
-    include_str!("../../assets/vega-lite.min.js"),
-    include_str!("../../assets/vega-embed.min.js"),
-];
+/// Vega, which draws figures.
+pub(crate) const VEGA: &str = include_str!("../../assets/vega.min.js");
+/// Vega-Lite, which turns its specifications into those of Vega.
+pub(crate) const VEGA_LITE: &str = include_str!("../../assets/vega-lite.min.js");
+const EMBED: &str = include_str!("../../assets/vega-embed.min.js");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Placeholder for a value that does not exist.
@@ -93,7 +93,7 @@ fn scripts(figures: &[Figure]) -> Markup {
     let specs = Value::Object(specs.collect::<Map<_, _>>());
     html! {
         script type="application/json" id="figures-data" { (PreEscaped(json_for_script(&specs))) }
-        @for code in VEGA { script { (PreEscaped(without_source_map(code))) } }
+        @for code in [VEGA, VEGA_LITE, EMBED] { script { (PreEscaped(without_source_map(code))) } }
         script { (PreEscaped(SCRIPT)) }
     }
 }

@@ -4,21 +4,26 @@
 use super::{GatesNotPassed, NothingCounts, json, record};
 use crate::Outcome;
 use crate::cli::{
-    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs, ReportArgs,
-    SurveyArgs,
+    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, FigureFormat, HistoryArgs,
+    ReportArgs, SurveyArgs,
 };
 use crate::output::{cannot_write, out, outln};
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vtax_record::store;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
+use vtax_report::compare::RunComparison;
+use vtax_report::gate::JudgedGate;
 use vtax_report::pipeline::{self, Gated};
 use vtax_report::results::{ResultsDir, ResultsError};
-use vtax_report::{compare, export, gate, history, html, survey, terminal};
+use vtax_report::{compare, export, figures, gate, history, html, survey, svg, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
+    if let Some(FigureFormat::Svg) = arguments.figures {
+        return draw(&arguments.results, arguments.output.as_deref());
+    }
     if let [only] = arguments.results.as_slice() {
         if store::is_recording(only) {
             return record::report(only, arguments.json, width());
@@ -41,6 +46,26 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
     if arguments.variance {
         let is_terminal = io::stdout().is_terminal();
         out!("{}", terminal::variance(&analysis, width(), is_terminal))?;
+    }
+    Ok(())
+}
+
+/// Writes the figures of results as SVG and prints their paths.
+fn draw(directories: &[PathBuf], into: Option<&Path>) -> Outcome {
+    let (results, figures) = match directories {
+        [only] if vtax_density::run::is_density(&ResultsDir::open(only)?) => {
+            let results = ResultsDir::open(only)?;
+            let figures = vtax_density::report::figures_of(&results)?;
+            (results, figures)
+        }
+        _ => {
+            let (results, analysis) = read(directories)?;
+            (results, figures::figures(&analysis))
+        }
+    };
+    let default = results.path().join("figures");
+    for path in svg::write(&figures, into.unwrap_or(&default))? {
+        outln!("{}", path.display())?;
     }
     Ok(())
 }
@@ -80,6 +105,13 @@ fn analyses(directories: &[PathBuf]) -> Result<Vec<Analysis>, ResultsError> {
 }
 
 pub fn compare(arguments: &CompareArgs) -> Outcome {
+    if arguments
+        .results
+        .iter()
+        .any(|path| store::is_recording(path))
+    {
+        return record::compare(arguments);
+    }
     let analyses = analyses(&arguments.results)?;
     let (first, others) = analyses
         .split_first()
@@ -97,16 +129,24 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         Err(_) if counts.is_err() => Vec::new(),
         judged => judged?,
     };
-    let gated = Gated {
-        comparison: &comparison,
-        gates: &gates,
-    };
+    print_comparison(arguments, &comparison, &gates)?;
+    counts?;
+    Ok(GatesNotPassed::check(&gates)?)
+}
+
+/// Prints a comparison and its gates in the format that was asked for.
+pub(super) fn print_comparison(
+    arguments: &CompareArgs,
+    comparison: &RunComparison,
+    gates: &[JudgedGate],
+) -> Outcome {
+    let gated = Gated { comparison, gates };
     match arguments.format {
         CompareFormat::Json => json(&gated)?,
         CompareFormat::Text if arguments.json => json(&gated)?,
         CompareFormat::Text => {
-            out!("{}", compare::table(&comparison, width()))?;
-            for judged in &gates {
+            out!("{}", compare::table(comparison, width()))?;
+            for judged in gates {
                 outln!("  {judged}")?;
             }
         }
@@ -114,8 +154,7 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         CompareFormat::Csv => out!("{}", gated.csv())?,
         CompareFormat::Bencher => json(&gated.bencher())?,
     }
-    counts?;
-    Ok(GatesNotPassed::check(&gates)?)
+    Ok(())
 }
 
 pub fn history(arguments: &HistoryArgs) -> Outcome {
@@ -170,6 +209,12 @@ pub fn survey(arguments: &SurveyArgs) -> Outcome {
 }
 
 pub fn export(arguments: &ExportArgs) -> Outcome {
+    if store::is_recording(&arguments.results) {
+        return match arguments.format {
+            ExportFormat::Csv => record::export(&arguments.results, arguments.output.as_deref()),
+            ExportFormat::Parquet => Err("recordings are exported as CSV".into()),
+        };
+    }
     let results = ResultsDir::open(&arguments.results)?;
     let of = match arguments.samples {
         true => ExportOf::Samples,

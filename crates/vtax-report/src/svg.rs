@@ -1,0 +1,245 @@
+//! Figures as SVG files that need nothing else: Vega, the renderer of the report's page, in an interpreter of JavaScript
+//! without access to files or the network.
+
+use crate::figures::Figure;
+use crate::html::frame::{VEGA, VEGA_LITE};
+use rquickjs::context::EvalOptions;
+use rquickjs::{CatchResultExt, Context, Ctx, Runtime};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vtax_files::FileError;
+
+/// The width of a figure, in pixels: two columns of a paper at 96 pixels an inch.
+const WIDTH: u32 = 672;
+/// The most time for one figure, and the most memory of the interpreter.
+const TIME: Duration = Duration::from_secs(60);
+const MEMORY: usize = 1 << 30;
+/// The interpreter's stack. Threads of Rust's tests have 2 MiB.
+const STACK: usize = 1 << 20;
+
+/// The functions of browsers that Vega expects.
+const BROWSER: &str = "globalThis.self = globalThis;
+globalThis.setTimeout = function (f) { Promise.resolve().then(f); return 0; };
+globalThis.clearTimeout = function () {};
+globalThis.console = { log() {}, warn() {}, error() {}, debug() {}, info() {} };
+if (!globalThis.structuredClone) { globalThis.structuredClone = (x) => JSON.parse(JSON.stringify(x)); }";
+
+/// Draws the specification in `text`, and leaves the SVG in `drawn` or the error in `problem`.
+const DRAW: &str = "globalThis.drawn = ''; globalThis.problem = '';
+(function () {
+  const compiled = vegaLite.compile(JSON.parse(text)).spec;
+  new vega.View(vega.parse(compiled), { renderer: 'none' }).toSVG()
+    .then((svg) => { drawn = svg; }, (error) => { problem = String(error); });
+})();";
+
+/// The reason why a figure cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum SvgError {
+    /// The interpreter cannot start, or does not accept Vega.
+    #[error("cannot start the interpreter that draws figures: {0}")]
+    Interpreter(String),
+    /// Vega cannot draw a figure.
+    #[error("cannot draw the figure {figure}: {cause}")]
+    Drawing {
+        /// The figure's file name.
+        figure: String,
+        /// The reason.
+        cause: String,
+    },
+    /// A file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The directory cannot be created.
+    #[error("cannot create {}: {cause}", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// The reason.
+        cause: std::io::Error,
+    },
+}
+
+/// Writes each figure as `NAME.svg` into a directory, which is created. A name has the workload, the metric and the kind
+/// of the figure, and depends neither on the figures before it nor on their number. Returns the paths.
+///
+/// # Errors
+/// When a figure cannot be drawn or written.
+pub fn write(figures: &[Figure], directory: &Path) -> Result<Vec<PathBuf>, SvgError> {
+    fs::create_dir_all(directory).map_err(|cause| SvgError::Directory {
+        path: directory.to_owned(),
+        cause,
+    })?;
+    let renderer = Renderer::start()?;
+    let mut paths = Vec::new();
+    let mut taken = BTreeSet::new();
+    for figure in figures {
+        let name = free(stable(&figure.id), &mut taken);
+        let svg = renderer.draw(figure).map_err(|cause| SvgError::Drawing {
+            figure: name.clone(),
+            cause,
+        })?;
+        let path = directory.join(format!("{name}.svg"));
+        vtax_files::write(&path, svg.as_bytes())?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// A figure's name without its position in the report.
+fn stable(id: &str) -> &str {
+    match id.split_once('-') {
+        Some((number, name)) if number.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => id,
+    }
+}
+
+/// A name that no earlier figure has.
+fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
+    let numbered = (2..).map(|number: u32| format!("{name}-{number}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    let free = names.find(|name| taken.insert(name.clone()));
+    free.unwrap_or_else(|| name.to_owned())
+}
+
+/// Vega in an interpreter.
+struct Renderer {
+    runtime: Runtime,
+    context: Context,
+}
+
+impl Renderer {
+    fn start() -> Result<Self, SvgError> {
+        let wrong = |cause: rquickjs::Error| SvgError::Interpreter(cause.to_string());
+        let runtime = Runtime::new().map_err(wrong)?;
+        runtime.set_memory_limit(MEMORY);
+        runtime.set_max_stack_size(STACK);
+        let context = Context::full(&runtime).map_err(wrong)?;
+        for code in [BROWSER, VEGA, VEGA_LITE] {
+            context
+                .with(|scope| run(&scope, code))
+                .map_err(SvgError::Interpreter)?;
+        }
+        Ok(Self { runtime, context })
+    }
+
+    /// Draws a figure, or returns Vega's error.
+    fn draw(&self, figure: &Figure) -> Result<String, String> {
+        let deadline = Instant::now() + TIME;
+        self.runtime
+            .set_interrupt_handler(Some(Box::new(move || Instant::now() > deadline)));
+        let mut spec = figure.spec.clone();
+        for (key, value) in [("width", WIDTH.into()), ("background", "white".into())] {
+            if let Some(slot) = spec.get_mut(key) {
+                *slot = value;
+            }
+        }
+        self.context.with(|scope| {
+            let globals = scope.globals();
+            let set = globals.set("text", spec.to_string());
+            set.map_err(|cause| cause.to_string())?;
+            run(&scope, DRAW)
+        })?;
+        // Vega draws in promises.
+        while self.runtime.is_job_pending() {
+            let ran = self.runtime.execute_pending_job();
+            ran.map_err(|_| "the drawing took too long or too much memory".to_owned())?;
+        }
+        self.context.with(|scope| {
+            let global = |name: &str| scope.globals().get::<_, String>(name);
+            let wrong = |cause: rquickjs::Error| cause.to_string();
+            let (drawn, problem) = (
+                global("drawn").map_err(wrong)?,
+                global("problem").map_err(wrong)?,
+            );
+            match drawn.is_empty() {
+                false => Ok(drawn),
+                true if problem.is_empty() => Err("Vega drew nothing".to_owned()),
+                true => Err(problem),
+            }
+        })
+    }
+}
+
+/// Runs code as a script, which unlike a module may define global names.
+fn run(scope: &Ctx<'_>, code: &str) -> Result<(), String> {
+    let mut options = EvalOptions::default();
+    options.strict = false;
+    let ended = scope.eval_with_options::<(), _>(code, options);
+    ended.catch(scope).map_err(|cause| cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn figure(id: &str, label: &str) -> Figure {
+        Figure::new(
+            id,
+            "A & B <title>",
+            "",
+            json!(120),
+            json!({
+                "data": {"values": [{"a": label, "b": 28.0}, {"a": "other", "b": 55.0}]},
+                "mark": "bar",
+                "encoding": {
+                    "x": {"field": "a", "type": "nominal"},
+                    "y": {"field": "b", "type": "quantitative"}
+                }
+            }),
+        )
+    }
+
+    #[test]
+    fn figures_are_files_of_svg_under_names_without_positions() {
+        let folder = tempfile::tempdir().unwrap();
+        let hostile = "</text><script>alert(1)</script>";
+        let figures = [
+            figure("01-tax", "first"),
+            figure("02-redis-cpu-per-work", hostile),
+            figure("03-redis-cpu-per-work", "third"),
+        ];
+        let paths = write(&figures, &folder.path().join("new/folder")).unwrap();
+        let names: Vec<_> = paths.iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!(
+            names,
+            [
+                "tax.svg",
+                "redis-cpu-per-work.svg",
+                "redis-cpu-per-work-2.svg"
+            ]
+        );
+        for path in paths {
+            let svg = fs::read_to_string(path).unwrap();
+            assert!(
+                svg.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""),
+                "{svg}"
+            );
+            assert!(
+                svg.contains("A &amp; B &lt;title") && svg.contains("sans-serif"),
+                "{svg}"
+            );
+            for outside in [
+                "<script",
+                "<image",
+                "<foreignObject",
+                "class=\"vega-embed",
+                "var(--",
+                "url(http",
+            ] {
+                assert!(!svg.contains(outside), "{outside}: {svg}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_vega_cannot_draw_is_an_error_that_names_the_figure() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut broken = figure("01-broken", "first");
+        broken.spec["mark"] = json!("no such mark");
+        let error = write(&[broken], folder.path()).unwrap_err().to_string();
+        assert!(error.contains("the figure broken"), "{error}");
+    }
+}
