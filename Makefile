@@ -11,7 +11,7 @@ help:
 	@echo "make testbed        the published tables on an emulated host"
 	@echo "make test           run the tests that need what make demo installs"
 	@echo "make test-all       run every test, and install what they need"
-	@echo "make lint           formatting, lints, no circle of imports, and no metric named by a string"
+	@echo "make lint           formatting, lints, no circle of imports, and no string in place of a type"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-busy     what intervals and claims are worth beside busy loops: RUNS=40, on a quiet host"
 	@echo "make bench-density  what the scalability test costs"
@@ -47,7 +47,7 @@ test-all:
 lint:
 	@./scripts/setup lint
 	@./scripts/circles
-	@./scripts/metric-names
+	@./scripts/strings
 	@without=$$(grep -L 'deny(clippy::disallowed_methods)' crates/*/src/lib.rs crates/*/src/main.rs crates/*/src/bin/*.rs); \
 	test -z "$$without" || { echo "these do not deny clippy::disallowed_methods, see clippy.toml: $$without"; false; }
 	$(CARGO) fmt --all --check

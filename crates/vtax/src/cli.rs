@@ -1,5 +1,7 @@
 //! The command line as clap sees it.
 
+mod values;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -16,6 +18,9 @@ use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_report::gate::Gate;
 use vtax_report::history;
+use values::{
+    ValueError, interval, label, length, percent, processors, share, socket, watts,
+};
 use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
@@ -718,160 +723,6 @@ pub struct WebArgs {
     pub verbosity: Verbosity,
 }
 
-/// A text that is no value of its option.
-#[derive(Debug, PartialEq, thiserror::Error)]
-pub enum ValueError {
-    /// No TCP address.
-    #[error("give ADDRESS:PORT or PORT")]
-    Socket,
-    /// A time without a unit.
-    #[error("give a time with its unit, such as 500ms, 10s, 5m or 1h")]
-    Unit,
-    /// A time out of range.
-    #[error("give a time from 100ms to 24h")]
-    Interval,
-    /// A length out of range.
-    #[error("give a time from 1s to 366d")]
-    Length,
-    /// No number.
-    #[error("`{0}` is no number")]
-    Number(String),
-    /// No share.
-    #[error("`{0}` is no share: give NAME=PROCESSORS, such as web-1=0.5")]
-    Share(String),
-    /// No number of processors, or one out of range.
-    #[error(
-        "`{0}` is no number of processors from 0.01 to 4096: with less than a hundredth no guest answers"
-    )]
-    Processors(String),
-    /// No label.
-    #[error("`{0}` is no label: give NAME=VALUE")]
-    Label(String),
-    /// A label with a name that Prometheus does not take.
-    #[error("`{0}` is no name of a label: letters, digits and _")]
-    LabelName(String),
-    /// A label of the exporter.
-    #[error("the exporter has a label `{0}` of its own")]
-    LabelTaken(String),
-    /// A label without a value, or with one of several lines.
-    #[error("the label `{0}` needs a value of one line")]
-    LabelValue(String),
-    /// No power.
-    #[error("give watts, such as 58.4")]
-    Watts,
-    /// No part of a testbed.
-    #[error("{0}, or `qemu`")]
-    TestbedPart(String),
-}
-
-fn socket(text: &str) -> Result<SocketAddr, ValueError> {
-    match text.parse() {
-        Ok(Address::Tcp(address)) => Ok(address),
-        _ => Err(ValueError::Socket),
-    }
-}
-
-/// A time such as `500ms`, `10s`, `5m`, `1h`, from 100 ms to a day.
-fn interval(text: &str) -> Result<Duration, ValueError> {
-    time(text)?
-        .filter(|time| (0.1..=86_400.0).contains(&time.as_secs_f64()))
-        .ok_or(ValueError::Interval)
-}
-
-/// A time such as `1h` or `7d`, from a second to a year.
-fn length(text: &str) -> Result<Duration, ValueError> {
-    time(text)?
-        .filter(|time| (1.0..=366.0 * 86_400.0).contains(&time.as_secs_f64()))
-        .ok_or(ValueError::Length)
-}
-
-/// A number with a unit of time. `None` if it is out of the range of any time.
-fn time(text: &str) -> Result<Option<Duration>, ValueError> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let scale = match unit {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err(ValueError::Unit),
-    };
-    let seconds = number.parse::<f64>();
-    let seconds = seconds.map_err(|_| ValueError::Number(number.to_owned()))?;
-    Ok(Duration::try_from_secs_f64(seconds * scale).ok())
-}
-
-/// The names of the exporter's own labels.
-const EXPORTER_LABELS: [&str; 16] = [
-    "energy_covers",
-    "energy_source",
-    "guest",
-    "irq_accounting",
-    "kind",
-    "manager",
-    "method",
-    "number",
-    "platform",
-    "reason",
-    "softirq_source",
-    "source",
-    "stage",
-    "to",
-    "uuid",
-    "version",
-];
-
-fn share(text: &str) -> Result<(String, f64), ValueError> {
-    let (name, value) = text
-        .rsplit_once('=')
-        .filter(|(name, _)| !name.is_empty())
-        .ok_or_else(|| ValueError::Share(text.to_owned()))?;
-    Ok((name.to_owned(), processors(value)?))
-}
-
-fn processors(text: &str) -> Result<f64, ValueError> {
-    match text.parse() {
-        Ok(processors) if (0.01..=4096.0).contains(&processors) => Ok(processors),
-        _ => Err(ValueError::Processors(text.to_owned())),
-    }
-}
-
-fn label(text: &str) -> Result<(String, String), ValueError> {
-    let label = text.split_once('=');
-    let (name, value) = label.ok_or_else(|| ValueError::Label(text.to_owned()))?;
-    let named = name.to_owned();
-    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(is_word)
-        && !name.starts_with("__");
-    if !is_name {
-        return Err(ValueError::LabelName(named));
-    }
-    if EXPORTER_LABELS.contains(&name) {
-        return Err(ValueError::LabelTaken(named));
-    }
-    if value.is_empty() || value.chars().any(char::is_control) {
-        return Err(ValueError::LabelValue(named));
-    }
-    Ok((named, value.to_owned()))
-}
-
-/// Parses a half width in percent as a share of 1.
-fn percent(text: &str) -> Result<f64, String> {
-    let number: Option<f64> = text.trim_end_matches([' ', '%']).parse().ok();
-    let is_width = |percent: &f64| (0.01..=1000.0).contains(percent);
-    let width = number.filter(is_width).map(|percent| percent / 100.0);
-    width.ok_or_else(|| "a width is 0.01 to 1000 percent, such as 5".to_owned())
-}
-
-fn watts(text: &str) -> Result<f64, ValueError> {
-    match text.parse::<f64>() {
-        Ok(watts) if (0.0..=1e5).contains(&watts) => Ok(watts),
-        _ => Err(ValueError::Watts),
-    }
-}
-
 #[derive(Debug, Subcommand)]
 pub enum MeterCommand {
     /// List the meters of this host, and why others are absent.
@@ -1016,35 +867,5 @@ mod tests {
     fn the_command_line_is_sound() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn a_label_is_a_name_that_is_free_and_a_value() {
-        let rack = ("rack".to_owned(), "a=1".to_owned());
-        assert_eq!(label("rack=a=1"), Ok(rack));
-        for wrong in [
-            "rack",
-            "=1",
-            "9=1",
-            "a-b=1",
-            "__name__=1",
-            "guest=1",
-            "a=",
-            "a=1\n",
-        ] {
-            assert!(label(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn intervals_need_a_unit_and_sense() {
-        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(interval("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(interval("1h"), Ok(Duration::from_secs(3600)));
-        for wrong in [
-            "", "10", "s", "-1s", "0s", "1ms", "25h", "1e9s", "1.2.3s", "NaNs",
-        ] {
-            assert!(interval(wrong).is_err(), "{wrong}");
-        }
     }
 }

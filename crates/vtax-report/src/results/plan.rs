@@ -1,7 +1,7 @@
 //! The plan of a run, read from its text: the gates, and the keys that a comparison with another plan names.
 
 use super::ResultsDir;
-use crate::limit::{Of, PlannedGate};
+use crate::limit::{GateError, Of, PlannedGate};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::{Table, Value};
@@ -51,7 +51,7 @@ impl RunPlan {
         flatten("", &table, &mut keys);
         let (gates, problem) = match gates(&table) {
             Ok(gates) => (gates, None),
-            Err(cause) => (Vec::new(), Some(cause)),
+            Err(cause) => (Vec::new(), Some(cause.to_string())),
         };
         Self {
             keys,
@@ -84,19 +84,27 @@ impl RunPlan {
     }
 }
 
-fn gates(table: &Table) -> Result<Vec<PlannedGate>, String> {
+/// A plan whose gates cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum GatesError {
+    /// A table that is no gate.
+    #[error("{}", .0.message())]
+    Table(#[from] toml::de::Error),
+    /// A gate that means nothing.
+    #[error(transparent)]
+    Gate(#[from] GateError),
+}
+
+fn gates(table: &Table) -> Result<Vec<PlannedGate>, GatesError> {
     let Some(value) = table.get("gate") else {
         return Ok(Vec::new());
     };
-    let tables: Vec<GateTable> =
-        (value.clone().try_into()).map_err(|cause: toml::de::Error| cause.message().to_owned())?;
+    let tables: Vec<GateTable> = value.clone().try_into()?;
     let gates = tables.iter().map(|gate| {
         let name = gate.treatment.as_deref().or(gate.platform.as_deref());
         PlannedGate::new(&gate.metric, name, &gate.limit, gate.of)
     });
-    gates
-        .collect::<Result<_, _>>()
-        .map_err(|cause| cause.to_string())
+    Ok(gates.collect::<Result<_, _>>()?)
 }
 
 fn flatten(before: &str, table: &Table, keys: &mut BTreeMap<String, String>) {

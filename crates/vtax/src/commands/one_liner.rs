@@ -8,23 +8,32 @@ use vtax_load::workload::command::words::{join, split};
 /// The platforms of an image where none are given.
 const IMAGE_PLATFORMS: [&str; 3] = ["native", "container", "qemu"];
 
+/// Arguments that do not give one measured command.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum LoadError {
+    /// No command.
+    #[error("no command is given: write it after `--`, or as --load 'COMMAND'")]
+    None,
+    /// Two commands.
+    #[error("--load and the words after `--` are both the measured command: give one")]
+    Two,
+}
+
 /// Returns the plan as TOML; `None` where the arguments name no command.
 ///
 /// # Errors
 /// When no command is given, or two are.
-pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, String> {
+pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
     if arguments.platform.is_empty() && arguments.image.is_none() {
         return Ok(None);
     }
     let load = match (arguments.words.as_slice(), &arguments.load) {
         ([], Some(load)) => load.clone(),
         ([_, ..], Some(_)) => {
-            return Err(
-                "--load and the words after `--` are both the measured command: give one".into(),
-            );
+            return Err(LoadError::Two);
         }
         ([], None) => {
-            return Err("no command is given: write it after `--`, or as --load 'COMMAND'".into());
+            return Err(LoadError::None);
         }
         (words, None) => join(words),
     };
@@ -185,12 +194,12 @@ mod tests {
 
     #[test]
     fn no_command_and_two_commands_are_refused() {
-        assert!(plan(&arguments(&[])).unwrap_err().contains("no command"));
+        assert_eq!(plan(&arguments(&[])), Err(LoadError::None));
         let both = CommandArgs {
             load: Some("a".to_owned()),
             ..arguments(&["b"])
         };
-        assert!(plan(&both).unwrap_err().contains("give one"));
+        assert_eq!(plan(&both), Err(LoadError::Two));
         assert_eq!(plan(&CommandArgs::default()), Ok(None));
     }
 

@@ -83,21 +83,25 @@ pub(super) fn complete(
     }
     let named = execution.user.as_deref().unwrap_or_default();
     let accounts = ["etc/passwd", "etc/group"].map(|file| tree.read(file, MOST_ACCOUNTS));
-    let user = user(named, &accounts[0], &accounts[1]).map_err(|why| invalid(image, &why))?;
+    let user = user(image, named, &accounts[0], &accounts[1])?;
     let file = |path: &str, text: String| RecipeFile {
         path: path.to_owned(),
         executable: true,
         text,
     };
-    let script = script(execution, &directory.to_string_lossy(), &user)
-        .map_err(|why| invalid(image, &why))?;
+    let script = script(image, execution, &directory.to_string_lossy(), &user)?;
     Ok(vec![
         file(ENTER, script),
         file(MOUNTS, MOUNT_SCRIPT.to_owned()),
     ])
 }
 
-fn script(execution: &Execution, directory: &str, user: &User) -> Result<String, String> {
+fn script(
+    image: &Path,
+    execution: &Execution,
+    directory: &str,
+    user: &User,
+) -> Result<String, HostError> {
     let mut text =
         "#!/bin/sh\n# Runs a command in the image; without a command, its entry point.\n"
             .to_owned();
@@ -119,9 +123,8 @@ fn script(execution: &Execution, directory: &str, user: &User) -> Result<String,
                 last.insert(name, value);
             }
             _ => {
-                return Err(format!(
-                    "its environment has {variable:?}, which is no NAME=value"
-                ));
+                let problem = format!("its environment has {variable:?}, which is no NAME=value");
+                return Err(invalid(image, &problem));
             }
         }
     }
@@ -142,7 +145,7 @@ fn script(execution: &Execution, directory: &str, user: &User) -> Result<String,
         user.uid
     );
     match text.contains('\0') {
-        true => Err("its configuration has a zero byte".to_owned()),
+        true => Err(invalid(image, "its configuration has a zero byte")),
         false => Ok(text),
     }
 }
@@ -160,7 +163,10 @@ fn quoted(word: &str) -> String {
 }
 
 /// Resolves `USER`, `USER:GROUP` or nothing, each by name or number, as container engines do.
-fn user(named: &str, passwd: &[u8], group: &[u8]) -> Result<User, String> {
+fn user(image: &Path, named: &str, passwd: &[u8], group: &[u8]) -> Result<User, HostError> {
+    let lacks = |what: &str, name: &str, file: &str| {
+        invalid(image, &format!("its {what} `{name}` is not in its {file}"))
+    };
     let (name, group_name) = match named.split_once(':') {
         Some((name, group)) => (name, Some(group)),
         None => (named, None),
@@ -181,7 +187,7 @@ fn user(named: &str, passwd: &[u8], group: &[u8]) -> Result<User, String> {
         (Some(line), _) => field(line, 2).parse().ok(),
         (None, number) => number,
     };
-    let uid = uid.ok_or_else(|| format!("its user `{name}` is not in its /etc/passwd"))?;
+    let uid = uid.ok_or_else(|| lacks("user", name, "/etc/passwd"))?;
     let own = account
         .as_ref()
         .and_then(|line| field(line, 3).parse().ok());
@@ -192,7 +198,7 @@ fn user(named: &str, passwd: &[u8], group: &[u8]) -> Result<User, String> {
             .map(fields)
             .find(|line| field(line, 0) == group)
             .map_or_else(|| group.parse().ok(), |line| field(&line, 2).parse().ok())
-            .ok_or_else(|| format!("its group `{group}` is not in its /etc/group"))?,
+            .ok_or_else(|| lacks("group", group, "/etc/group"))?,
     };
     let login = account.as_ref().map(|line| field(line, 0));
     let is_member = |line: &[String]| {
@@ -228,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_user_is_resolved_by_name_and_by_number_with_its_groups_and_home() {
-        let of = |named| user(named, PASSWD, GROUP).unwrap();
+        let of = |named| user(Path::new("app"), named, PASSWD, GROUP).unwrap();
         let numbers = |named| {
             let user = of(named);
             (user.uid, user.gid, user.groups, user.home)
@@ -243,7 +249,11 @@ mod tests {
 
     #[test]
     fn a_user_or_group_that_the_image_lacks_is_an_error_with_its_name() {
-        let wrong = |named| user(named, PASSWD, GROUP).unwrap_err();
+        let wrong = |named| {
+            user(Path::new("app"), named, PASSWD, GROUP)
+                .unwrap_err()
+                .to_string()
+        };
         assert!(wrong("nobody").contains("`nobody` is not in its /etc/passwd"));
         assert!(wrong("broken").contains("`broken`"));
         assert!(wrong("web:nogroup").contains("`nogroup` is not in its /etc/group"));
@@ -258,8 +268,8 @@ mod tests {
             entrypoint: Some(vec!["/x y".into(), "'".into()]),
             ..Execution::default()
         };
-        let root = user("", b"", b"").unwrap();
-        let text = script(&execution, "/w d", &root).unwrap();
+        let root = user(Path::new("app"), "", b"", b"").unwrap();
+        let text = script(Path::new("app"), &execution, "/w d", &root).unwrap();
         // The programs that enter the image are replaced by one that prints its arguments.
         let text = text.replace("exec /usr/bin/env", "exec printf '[%s]'");
         let output = std::process::Command::new("sh")
@@ -284,8 +294,11 @@ mod tests {
                 env: Some(vec![variable.into()]),
                 ..Execution::default()
             };
-            let root = user("", b"", b"").unwrap();
-            assert!(script(&execution, "/", &root).is_err(), "{variable}");
+            let root = user(Path::new("app"), "", b"", b"").unwrap();
+            assert!(
+                script(Path::new("app"), &execution, "/", &root).is_err(),
+                "{variable}"
+            );
         }
     }
 }

@@ -75,7 +75,7 @@ impl Reader<'_, &Catalogue> {
         let value = table.get("ready")?;
         let text = self.text_of(value, "ready")?;
         if let Err(cause) = text.parse::<Ready>() {
-            self.complain(value.span().start, cause)
+            self.complain(value.span().start, cause.to_string())
                 .help_with("such as \"tcp:6379\", \"log:Ready to accept\" or \"exit\"");
             return None;
         }

@@ -62,6 +62,50 @@ const SCALED: [(&str, Base, f64); 13] = [
     ("kJ", Base::Joule, 1e3),
 ];
 
+/// A place that cannot hold a number, or an output without the number at its place.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum FigureError {
+    /// No JSON Pointer.
+    #[error("a JSON Pointer begins with `/`, such as /throughput")]
+    Pointer,
+    /// An expression that does not mark one part as the number.
+    #[error("the expression needs one group, the number: such as `rate: ([0-9.]+)`")]
+    Groups,
+    /// An expression with a mistake.
+    #[error("the expression is not valid: {0}")]
+    Expression(String),
+    /// A fixed count that is not positive.
+    #[error("`count` must be a number above 0")]
+    Count,
+    /// A text in place of a number.
+    #[error("{0:?} is not a number")]
+    Text(String),
+    /// An output that is no JSON.
+    #[error("it did not print JSON")]
+    Json,
+    /// A JSON value of another type.
+    #[error("the value at {0:?} of its JSON is no number")]
+    Value(String),
+    /// JSON without a value at the pointer.
+    #[error("its JSON has nothing at {0:?}")]
+    Nothing(String),
+    /// A table without the column.
+    #[error("no line has the heading {0:?}")]
+    Heading(String),
+    /// A table without the row.
+    #[error("no row begins with {0:?}")]
+    Row(String),
+    /// A table of a heading only.
+    #[error("its table has no row")]
+    Empty,
+    /// A row that is too short.
+    #[error("the row has no field under {0:?}")]
+    Field(String),
+    /// An output without a match.
+    #[error("nothing matches `{0}`")]
+    Match(String),
+}
+
 /// Examples of units, for messages.
 pub const UNITS: &str = "such as request, op, request/s, s, ms, us, B, MB/s, Mbit/s, GB, % or 1";
 
@@ -85,23 +129,20 @@ pub fn unit(text: &str) -> Option<(Unit, f64)> {
 ///
 /// # Errors
 /// The reason why nothing can be at such a place.
-pub fn check(place: &Place) -> Result<(), String> {
+pub fn check(place: &Place) -> Result<(), FigureError> {
     match place {
         Place::Json(pointer) if !pointer.is_empty() && !pointer.starts_with('/') => {
-            Err("a JSON Pointer begins with `/`, such as /throughput".to_owned())
+            Err(FigureError::Pointer)
         }
         Place::Regex(pattern) => {
             let regex = regex(pattern)?;
             match regex.captures_len() {
                 2 => Ok(()),
-                _ => Err(
-                    "the expression needs one group, the number: such as `rate: ([0-9.]+)`"
-                        .to_owned(),
-                ),
+                _ => Err(FigureError::Groups),
             }
         }
         Place::Count(count) if !(count.is_finite() && *count > 0.0) => {
-            Err("`count` must be a number above 0".to_owned())
+            Err(FigureError::Count)
         }
         _ => Ok(()),
     }
@@ -111,12 +152,12 @@ pub fn check(place: &Place) -> Result<(), String> {
 ///
 /// # Errors
 /// Its mistake.
-pub fn regex(pattern: &str) -> Result<Regex, String> {
+pub fn regex(pattern: &str) -> Result<Regex, FigureError> {
     let config = Regex::config().nfa_size_limit(Some(1 << 20));
     let built = Regex::builder().configure(config).build(pattern);
-    built.map_err(|cause| match cause.syntax_error() {
-        Some(syntax) => format!("the expression is not valid: {syntax}"),
-        None => format!("the expression is not valid: {cause}"),
+    built.map_err(|cause| {
+        let syntax = cause.syntax_error().map(ToString::to_string);
+        FigureError::Expression(syntax.unwrap_or_else(|| cause.to_string()))
     })
 }
 
@@ -145,46 +186,48 @@ impl Figure {
     }
 }
 
-fn parsed(text: &str) -> Result<f64, String> {
+fn parsed(text: &str) -> Result<f64, FigureError> {
     // Some programs write 12,345.6.
     let plain = text.trim().replace(',', "");
     plain
         .parse()
-        .map_err(|_| format!("{text:?} is not a number"))
+        .map_err(|_| FigureError::Text(text.to_owned()))
 }
 
-fn json(output: &str, pointer: &str) -> Result<f64, String> {
+fn json(output: &str, pointer: &str) -> Result<f64, FigureError> {
     let of_lines = || {
         let mut lines = output.lines().rev();
         lines.find_map(|line| serde_json::from_str::<Value>(line).ok())
     };
     let document = serde_json::from_str(output).ok().or_else(of_lines);
-    let document = document.ok_or("it did not print JSON")?;
+    let document = document.ok_or(FigureError::Json)?;
     match document.pointer(pointer) {
-        Some(Value::Number(number)) => number.as_f64().ok_or_else(|| "no number".to_owned()),
+        Some(Value::Number(number)) => number
+            .as_f64()
+            .ok_or_else(|| FigureError::Text(number.to_string())),
         Some(Value::String(text)) => parsed(text),
-        Some(_) => Err(format!("the value at {pointer:?} of its JSON is no number")),
-        None => Err(format!("its JSON has nothing at {pointer:?}")),
+        Some(_) => Err(FigureError::Value(pointer.to_owned())),
+        None => Err(FigureError::Nothing(pointer.to_owned())),
     }
 }
 
-fn csv(output: &str, column: &str, row: Option<&str>) -> Result<f64, String> {
+fn csv(output: &str, column: &str, row: Option<&str>) -> Result<f64, FigureError> {
     let mut lines = output.lines().map(fields);
     let place = lines
         .by_ref()
         .find_map(|heading| heading.iter().position(|field| field == column))
-        .ok_or_else(|| format!("no line has the heading {column:?}"))?;
+        .ok_or_else(|| FigureError::Heading(column.to_owned()))?;
     let found = lines
         .find(|fields| match row {
             Some(row) => fields.first().is_some_and(|first| first == row),
             None => fields.len() > place,
         })
         .ok_or_else(|| match row {
-            Some(row) => format!("no row begins with {row:?}"),
-            None => "its table has no row".to_owned(),
+            Some(row) => FigureError::Row(row.to_owned()),
+            None => FigureError::Empty,
         })?;
     let field = found.get(place);
-    parsed(field.ok_or_else(|| format!("the row has no field under {column:?}"))?)
+    parsed(field.ok_or_else(|| FigureError::Field(column.to_owned()))?)
 }
 
 /// The fields of one line of CSV.
@@ -215,11 +258,11 @@ fn fields(line: &str) -> Vec<String> {
     all
 }
 
-fn matched(output: &str, pattern: &str) -> Result<f64, String> {
+fn matched(output: &str, pattern: &str) -> Result<f64, FigureError> {
     let last = regex(pattern)?.captures_iter(output).last();
     let group = last.as_ref().and_then(|captures| captures.get_group(1));
     let text = group.and_then(|group| output.get(group.range()));
-    parsed(text.ok_or_else(|| format!("nothing matches `{pattern}`"))?)
+    parsed(text.ok_or_else(|| FigureError::Match(pattern.to_owned()))?)
 }
 
 /// The last lines of an output.

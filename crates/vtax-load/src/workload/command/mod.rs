@@ -11,7 +11,7 @@ use super::driver::{
 };
 use super::output::{Metrics, garbage, positive, quote, text};
 use super::*;
-use figure::{COMMAND, Figure};
+use figure::{COMMAND, Figure, FigureError};
 use std::str::FromStr;
 use vtax_core::metric::OWN;
 use vtax_guest::image::oci;
@@ -86,21 +86,35 @@ pub enum Ready {
     Exit,
 }
 
-impl FromStr for Ready {
-    type Err = String;
+/// A text that is no value of `ready`.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum ReadyError {
+    /// No port.
+    #[error("`{0}` is not a port from 1 to 65535")]
+    Port(String),
+    /// An expression with a mistake.
+    #[error(transparent)]
+    Expression(#[from] FigureError),
+    /// None of its forms.
+    #[error("`ready` is tcp:PORT, log:EXPRESSION or exit")]
+    Form,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Ready {
+    type Err = ReadyError;
+
+    fn from_str(text: &str) -> Result<Self, ReadyError> {
         match text.split_once(':') {
             Some(("tcp", port)) => match port.parse() {
                 Ok(port) if port > 0 => Ok(Self::Tcp(port)),
-                _ => Err(format!("`{port}` is not a port from 1 to 65535")),
+                _ => Err(ReadyError::Port(port.to_owned())),
             },
             Some(("log", pattern)) if !pattern.is_empty() => {
                 figure::regex(pattern)?;
                 Ok(Self::Log(pattern.to_owned()))
             }
             None if text == "exit" => Ok(Self::Exit),
-            _ => Err("`ready` is tcp:PORT, log:EXPRESSION or exit".to_owned()),
+            _ => Err(ReadyError::Form),
         }
     }
 }
@@ -427,7 +441,7 @@ impl Command {
         let ready = READY
             .text(settings)
             .parse::<Ready>()
-            .map_err(HostError::Setting)?;
+            .map_err(|cause| HostError::Setting(cause.to_string()))?;
         if ready == Ready::Exit {
             prepare(target, &command(words.iter().cloned()), &[])?;
             return Ok(Service::default());
@@ -446,7 +460,7 @@ impl Command {
                 start_until(target, client, name, &line, Some(port), limit, &[], up)
             }
             Ready::Log(pattern) => {
-                let regex = figure::regex(&pattern).map_err(HostError::Setting)?;
+                let regex = figure::regex(&pattern).map_err(|cause| HostError::Setting(cause.to_string()))?;
                 let up = |target: &mut dyn Target| Ok(regex.is_match(&*service_log(target)?));
                 start_until(target, client, name, &line, None, limit, &[], up)
             }
