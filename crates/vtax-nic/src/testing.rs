@@ -230,6 +230,18 @@ impl Peer {
 
     /// Repeats the handshake, as after a restart of the back end: the used indexes are the rings' bases.
     pub fn connect(&self, guest: &mut Guest, poller: &Poller, features: Features) {
+        let used = |ring: Ring| ring.used_index(&self.driver);
+        self.connect_from(guest, poller, features, used);
+    }
+
+    /// The same with other bases.
+    pub fn connect_from(
+        &self,
+        guest: &mut Guest,
+        poller: &Poller,
+        features: Features,
+        base: impl Fn(Ring) -> u16,
+    ) {
         let mut ask = |request| guest.handle(request, poller, Nanos(1)).unwrap();
         ask(Request::SetOwner);
         ask(Request::SetFeatures(features));
@@ -244,7 +256,7 @@ impl Peer {
             });
             ask(Request::SetVringBase {
                 queue,
-                base: ring.used_index(&self.driver).into(),
+                base: base(ring).into(),
             });
             ask(Request::SetVringAddr(VringAddress {
                 queue,

@@ -184,22 +184,23 @@ impl KernelPair {
         session: Session<'_>,
         (tap, watch): (Option<&OwnedFd>, &Watch),
     ) -> Result<(), ProtocolError> {
-        let (addresses, size, base) = queue.settings();
+        let (addresses, size) = queue.settings();
         let view = RingView::new(session.memory, &addresses, size, session.features).ok_or(
             ProtocolError::Refused(
                 "a ring is started that is not all in guest memory, aligned, with a size",
             ),
         )?;
+        // As in `Queue::resolve`: some front ends give the available index.
+        let base = view.used();
         let logs = session.log.is_some() && session.features.has(Features::LOG_ALL);
         let addresses = view.addresses(addresses.used_log.filter(|_| logs));
         self.device.set_ring(half, size, base, addresses)?;
         self.plug(half, queue, watch)?;
         self.device.set_backend(half, tap.map(AsFd::as_fd))?;
-        let counted = match half {
-            Half::Rx => view.used(),
-            Half::Tx => base,
-        };
-        self.side(half).running = Some(ActiveRing { view, counted });
+        self.side(half).running = Some(ActiveRing {
+            view,
+            counted: base,
+        });
         queue.kernel_started();
         Ok(())
     }

@@ -454,6 +454,19 @@ fn a_flood_of_coalescing_commands_moves_descriptors_at_most_a_thousand_times_a_s
 }
 
 #[test]
+fn the_kernel_goes_on_where_the_used_index_is_whatever_the_base() {
+    let mut bench = Bench::new(Mode::Off);
+    bench.peer.offer_buffers(8, 0x800);
+    bench.deliver(3);
+    let poller = bench.poller.clone();
+    let guest = bench.network.guest_mut(0).unwrap();
+    guest.disconnect(&poller, NOW);
+    let features = Kernel::offers(linux());
+    bench.peer.connect_from(guest, &poller, features, |_| 8);
+    assert_eq!(bench.device.told().rings[&Half::Rx.index()].1, 3);
+}
+
+#[test]
 fn a_link_that_is_down_stops_the_kernels_rings_until_it_is_up() {
     let mut bench = Bench::new(Mode::Off);
     for (up, running) in [(false, [false; 2]), (true, [true; 2])] {

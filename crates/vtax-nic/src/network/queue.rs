@@ -4,7 +4,7 @@ use crate::features::Features;
 use crate::memory::GuestMemory;
 use crate::poller::{Poller, Token};
 use crate::protocol::{self, ProtocolError};
-use crate::ring::{Ring, RingAddresses, RingFault};
+use crate::ring::{Ring, RingAddresses, RingFault, RingView};
 use crate::signal;
 use crate::vhost_net::Half;
 use std::os::fd::OwnedFd;
@@ -140,9 +140,9 @@ impl Queue {
         self.enabled && self.has_kicks && self.fault.is_none()
     }
 
-    /// Its addresses, its size, and the available index from which to continue.
-    pub(super) fn settings(&self) -> (RingAddresses, u16, u16) {
-        (self.addresses, self.size, self.base)
+    /// Its addresses and its size.
+    pub(super) fn settings(&self) -> (RingAddresses, u16) {
+        (self.addresses, self.size)
     }
 
     pub(super) fn kick_file(&self) -> Option<&OwnedFd> {
@@ -215,6 +215,14 @@ impl Queue {
             return Ok(());
         }
         self.suspend();
+        // All chains up to the used index were returned in order, and none behind it. Some front ends give a new back
+        // end the available index, so that the chains in between would never be returned. A packed ring has a position
+        // of its own.
+        if !features.has(Features::RING_PACKED)
+            && let Some(view) = RingView::new(memory, &self.addresses, self.size, features)
+        {
+            self.base = view.used();
+        }
         let ring = Ring::new(memory, &self.addresses, self.size, self.base, features);
         if ring.is_none() {
             return Err(ProtocolError::Refused(

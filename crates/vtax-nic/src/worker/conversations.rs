@@ -256,7 +256,7 @@ fn crosvm_exchanges_frames() {
         .with(ProtocolFeatures::MQ)
         .with(ProtocolFeatures::BACKEND_REQ)
         .with(ProtocolFeatures::REPLY_ACK);
-    let types = Features((1 << 24) - 1 | ((1 << 14) - 1) << 50);
+    let types = Features(((1 << 24) - 1) | (((1 << 14) - 1) << 50));
     let others = Features::VERSION_1.with(Features::EVENT_IDX);
     let (features, protocol) = with.negotiate(types.with(others), known);
     assert_eq!(protocol, known);

@@ -522,7 +522,7 @@ impl Guest {
     fn start_in_band(&mut self, number: u32, poller: &Poller) -> Result<bool, ProtocolError> {
         let channel = self.channel.clone();
         let queue = self.queue(number)?;
-        let (_, size, _) = queue.settings();
+        let (_, size) = queue.settings();
         if queue.has_kicks() || size == 0 {
             return Ok(false);
         }
