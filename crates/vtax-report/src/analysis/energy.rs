@@ -148,10 +148,8 @@ mod tests {
         let lines = lines(&[], trials(&rising, &[]).iter());
         assert_eq!(lines.len(), 1, "{lines:?}");
         let line = &lines[0];
-        assert!(
-            line.starts_with("the idle host draws 42.5 [") && line.contains("in 6 idle phases"),
-            "{line}"
-        );
+        let figure = "the idle host draws 42 [41–44] W in 6 idle phases; ";
+        assert!(line.starts_with(figure), "{line}");
         assert!(
             line.contains("drift over the run +5.00 W (p = 0.01)"),
             "{line}"
