@@ -1,6 +1,7 @@
-//! Commands in a target that shares the host's kernel. Their output goes to files in the cell, so that no command
-//! blocks on a reader, and a poll costs one `waitpid`.
+//! Commands in a target that shares the host's kernel. Their output goes to files of limited size in the cell, so that no
+//! command blocks on a reader, and a poll costs one `waitpid`.
 
+use super::spool::Spool;
 use super::{CommandLine, Finished, Job};
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt;
@@ -32,6 +33,7 @@ pub struct Jobs {
 struct Started {
     line: String,
     child: Child,
+    outputs: [Spool; 2],
 }
 
 impl Jobs {
@@ -60,15 +62,22 @@ impl Jobs {
             });
         }
         let number = self.started.len();
+        let (out, stdout) = Spool::start(vtax_files::create(&self.stdout(number))?)?;
+        let (err, stderr) = Spool::start(vtax_files::create(&self.stderr(number))?)?;
         let child = command
-            .stdout(vtax_files::create(&self.stdout(number))?)
-            .stderr(vtax_files::create(&self.stderr(number))?)
+            .stdout(stdout)
+            .stderr(stderr)
             .spawn()
             .map_err(HostError::process(
                 "start",
                 format!("`{line}` in the target"),
             ))?;
-        self.started.push(Started { line, child });
+        let outputs = [out, err];
+        self.started.push(Started {
+            line,
+            child,
+            outputs,
+        });
         Ok(Job(number as u64))
     }
 
@@ -89,6 +98,7 @@ impl Jobs {
         let Some(status) = status else {
             return Ok(None);
         };
+        started.outputs.iter().for_each(Spool::settle);
         let line = started.line.clone();
         let read = |path: PathBuf| -> Result<Vec<u8>, HostError> {
             let file = File::open(&path).map_err(HostError::file("read", &path))?;
@@ -233,8 +243,7 @@ mod tests {
     #[test]
     fn a_command_that_prints_too_much_fails_and_its_end_is_shown() {
         let (_folder, mut jobs) = jobs();
-        let script = format!("truncate -s {} /proc/self/fd/1; echo end >&2", 1_u64 << 36);
-        let job = shell(&mut jobs, &script);
+        let job = shell(&mut jobs, "head -c 1000000000 /dev/zero; echo end >&2");
         let refused = loop {
             match jobs.poll(job) {
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
@@ -244,6 +253,21 @@ mod tests {
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("more than 32 MiB"), "{refused}");
         assert!(jobs.tail().ends_with("end\n"));
+        let size = fs::metadata(jobs.stdout(0)).unwrap().len();
+        assert_eq!(size, MOST_OUTPUT as u64 + 1, "the rest fills no disk");
+    }
+
+    #[test]
+    fn a_command_ends_though_a_process_that_it_left_holds_its_output() {
+        let (_folder, mut jobs) = jobs();
+        let job = shell(&mut jobs, "sleep 5 & echo $!");
+        let began = std::time::Instant::now();
+        let finished = wait(&mut jobs, job);
+        assert!(began.elapsed() < Duration::from_secs(4));
+        let left = String::from_utf8(finished.stdout).unwrap();
+        let left = left.trim();
+        assert!(!left.is_empty());
+        Command::new("kill").arg(left).status().unwrap();
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod podman;
 pub mod qemu;
 mod root;
 mod shared_kernel;
+mod spool;
 pub mod vm;
 pub mod vmm;
 pub mod xen;
