@@ -10,6 +10,7 @@ mod profile;
 pub mod read;
 mod schedule;
 mod study;
+mod support;
 #[cfg(test)]
 mod tests;
 mod treatments;
@@ -20,6 +21,7 @@ pub use diagnostic::{Diagnostic, Diagnostics};
 pub use profile::{Objective, ObjectiveError, Profile, Step};
 pub use schedule::{Shard, ShardError, load_seed, schedule};
 pub use study::charge_study;
+pub use support::{settling, unsupported_objectives};
 pub use treatments::{GuestRole, PlannedGuest, PlannedTreatment, combinations, treatments};
 
 use std::collections::BTreeMap;

@@ -14,7 +14,7 @@ use vtax_core::counted;
 use vtax_density::plan as density;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, new, treatments};
+use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, new, treatments, unsupported_objectives};
 use vtax_testbed::guard::Counts;
 
 /// Reads a plan file; errors name the path as the user wrote it.
@@ -95,6 +95,7 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, _) = read(path, quick, &catalogue)?;
     let all = treatments(&plan, &catalogue);
+    let caveats = unsupported_objectives(&plan, &all, &catalogue);
     let is_fixed = plan.stop == StopRule::Fixed;
     let trials = all.len() * plan.repetitions as usize;
     let time = plan.expected_time(&all, &catalogue);
@@ -114,6 +115,7 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
             "trials": trials,
             "expected_seconds": time.as_secs_f64(),
             "may_stop_earlier": !is_fixed,
+            "cautions": caveats,
             "gates": plan.gates.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }));
     }
@@ -129,6 +131,9 @@ pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     }
     for gate in &plan.gates {
         outln!("  gate: {gate}")?;
+    }
+    for caveat in &caveats {
+        outln!("  caution: {caveat}")?;
     }
     let most = if is_fixed { "" } else { "at most " };
     outln!(
