@@ -36,7 +36,8 @@ pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
             answer: Answer::No,
             name: "emulated host",
             text: first.map_or_else(String::new, |found| {
-                format!("{}: {}", found.name, found.evidence)
+                let remedy = found.remedy.as_deref().unwrap_or_default();
+                format!("{}: {remedy}", found.evidence)
             }),
         },
         (some, _) => Line {

@@ -516,9 +516,9 @@ pub fn version_in(text: &str) -> Option<String> {
         .take(3)
         .flat_map(str::split_whitespace)
         .find_map(|word| {
-            // Handles both `iproute2-6.1.0,` and `6.2.0`.
+            // Handles `iproute2-6.1.0,`, `OpenSSH_9.2p1` and `6.2.0`.
             let word = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
-            let word = word.rsplit_once('-').map_or(word, |(_, rest)| rest);
+            let word = word.rsplit_once(['-', '_']).map_or(word, |(_, rest)| rest);
             let (major, rest) = word.split_once('.')?;
             let numeric = !major.is_empty() && major.bytes().all(|byte| byte.is_ascii_digit());
             (numeric && rest.starts_with(|c: char| c.is_ascii_digit())).then(|| word.to_owned())
@@ -715,6 +715,7 @@ mod tests {
             ),
             ("iperf 3.12 (cJSON 1.7.15)", "3.12"),
             ("ip utility, iproute2-6.1.0, libbpf 1.1.2", "6.1.0"),
+            ("OpenSSH_9.2p1 Debian-2+deb12u7, OpenSSL 3.0.17", "9.2p1"),
             (
                 "mke2fs 1.47.0 (5-Feb-2023)\n\tUsing EXT2FS Library version 1.47.0",
                 "1.47.0",
