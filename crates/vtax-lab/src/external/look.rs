@@ -123,6 +123,7 @@ pub fn look(
     let address = ssh::address(&login, &settings)?;
     let (mut look, said) = look_by(&login, &[&NEEDED, programs].concat())?;
     look.address = Some(address);
+    ssh::reach_host(&settings)?;
     look.facts.extend(facts);
     let seen = match (kind, identity) {
         ("ssh", _) => ssh::seen_here(&settings, &identity_of(&said), &Owner::Target)?.facts,

@@ -125,13 +125,30 @@ pub(crate) fn host(settings: &Settings, owner: &Owner) -> Result<Option<TargetHo
     };
     let target = actor(&login(settings)?)?;
     Ok(Some(TargetHost {
-        actor: actor(&Login::to(checked_name(HOST.key, host)?))?,
+        actor: actor(&host_login(host)?)?,
         guest: GuestQuery {
             owner: owner.clone(),
             name: settings.text(GUEST.key).map(str::to_owned),
             says: output_of(&target, IDENTITY)?,
         },
     }))
+}
+
+fn host_login(host: &str) -> Result<Login, HostError> {
+    Ok(Login::to(checked_name(HOST.key, host)?))
+}
+
+/// Logs into the host that `ssh.host` names, if it is set, and reads nothing but its kind.
+///
+/// # Errors
+/// When it accepts no login.
+pub(super) fn reach_host(settings: &Settings) -> Result<(), HostError> {
+    match settings.text(HOST.key) {
+        Some(host) => host_login(host)?
+            .ask(OsStr::new(SSH), "uname -s -m")
+            .map(drop),
+        None => Ok(()),
+    }
 }
 
 /// Checks that ssh reads a name as a host and not as an option.

@@ -167,9 +167,11 @@ pub fn new_plan(subject: &Subject, catalogue: &Catalogue) -> Result<NewPlan, Lab
     let time = plan.expected_time(&all, catalogue);
     let mut head = PlanText::default();
     head.comment(&format!(
-        "A plan for {subject}.\n\n  vtax plan check {name}.toml       its treatments and time\n  \
-         vtax run --dry-run {name}.toml    logs in, looks and changes nothing\n  \
-         vtax run --quick {name}.toml      a few short trials\n  vtax run {name}.toml"
+        "A plan for {subject}. Read it, and then, with the name of this file:\n\
+         - vtax plan check FILE: its treatments and time\n\
+         - vtax run --dry-run FILE: looks at this host and at guests, and changes nothing\n\
+         - vtax run --quick FILE: a few short trials\n\
+         - vtax run FILE"
     ));
     if !facts.is_empty() {
         head.comment("\nLooked up without a change:");
@@ -257,16 +259,17 @@ impl What<'_> {
             let keys = platform.clone().finish();
             plan.append(&keys);
             self.guest_workloads(&mut plan, look.as_ref());
-            fair_pair(&mut plan, subject);
+            fair_pair(&mut plan);
             return plan.finish();
         }
         plan.text("warmup", "0s")
             .because("commands have warmup_runs instead");
+        if let Self::Image(name) = self {
+            plan.text("image", &format!("podman:{name}"))
+                .because("the same files on every platform");
+        }
         for kind in ["native", "container", "qemu"] {
             plan.section("platform").text("kind", kind);
-            if let Self::Image(name) = self {
-                plan.text("image", &format!("podman:{name}"));
-            }
         }
         plan.section("workload").text("kind", "command");
         if let Self::Image(_) = self {
@@ -377,30 +380,32 @@ fn chosen(look: Option<&GuestLook>) -> usize {
     found.unwrap_or(0)
 }
 
-/// Writes the other platforms of a fair comparison, as comments.
-fn fair_pair(plan: &mut PlanText, subject: &Subject) {
+/// Writes a fair comparison, as comments.
+fn fair_pair(plan: &mut PlanText) {
     plan.blank().comment(
         "A comparison. Bare metal beside an existing guest compares two installations: the guest's kernel and \
-         distribution against those of vtax's image. For a fair pair give the other platforms the guest's own \
-         root, copied once (rsync -aAXx --numeric-ids root@GUEST:/ ROOT/):",
+         distribution against those of vtax's image. For a fair pair give the other platforms the guest's own root, \
+         copied once (rsync -aAXx --numeric-ids root@GUEST:/ ROOT/). Commands alone run in an image, so the workload \
+         above goes, and the guest's own service and its client come in its place:",
     );
+    plan.switched_off(&pair());
+}
+
+/// The platforms and the workload of a fair comparison.
+fn pair() -> PlanText {
     let mut pair = PlanText::default();
-    pair.section("platform")
-        .text("kind", "native")
-        .text("image", "dir:ROOT");
-    pair.section("platform")
-        .text("kind", "qemu")
-        .text("image", "dir:ROOT");
-    plan.switched_off(&pair);
-    if let Subject::Libvirt(_) = subject {
-        plan.comment("\nAnd libvirt's own way to run QEMU, from the same root:");
-        let mut pair = PlanText::default();
+    for kind in ["native", "qemu"] {
         pair.section("platform")
-            .text("kind", "libvirt")
-            .text("name", "libvirt-new")
+            .text("kind", kind)
             .text("image", "dir:ROOT");
-        plan.switched_off(&pair);
     }
+    pair.section("workload")
+        .text("kind", "command")
+        .text("serve", "/usr/sbin/SERVER --foreground")
+        .text("ready", "tcp:8080")
+        .text("load", "ab -q -n 1000 -c 8 http://{target}:8080/")
+        .value("work", "{ count = 1000, unit = \"request\" }");
+    pair
 }
 
 #[cfg(test)]
@@ -466,7 +471,11 @@ mod tests {
     #[test]
     fn plans_for_commands_and_pools_are_complete() {
         let catalogue = Catalogue::standard();
-        for subject in ["command", "xenapi:pool.example/web"] {
+        for subject in [
+            "command",
+            "xenapi:pool.example/web",
+            "podman:localhost/app:1",
+        ] {
             let new = new_plan(&subject.parse().unwrap(), &catalogue).unwrap();
             let plan = Plan::read("plan.toml", &new.text, &catalogue)
                 .unwrap_or_else(|wrong| panic!("{wrong}\n{}", new.text));
@@ -485,6 +494,20 @@ mod tests {
                 new.text
             );
         }
+    }
+
+    #[test]
+    fn the_fair_pair_is_a_plan_when_its_signs_are_removed() {
+        let mut plan = PlanText::default();
+        plan.text("name", "pair")
+            .section("platform")
+            .text("kind", "ssh")
+            .text("ssh.to", "root@web");
+        plan.append(&pair().finish());
+        let text = plan.finish();
+        let plan = Plan::read("plan.toml", &text, &Catalogue::standard())
+            .unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+        assert_eq!((plan.platforms.len(), plan.workloads.len()), (3, 1));
     }
 
     #[test]

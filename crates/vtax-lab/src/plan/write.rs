@@ -75,7 +75,7 @@ impl PlanText {
     /// Appends lines of a plan as comments, to be used by removing the signs.
     pub fn switched_off(&mut self, lines: &PlanText) -> &mut Self {
         for line in lines.text.trim_matches('\n').lines() {
-            self.line(&format!("# {line}"));
+            self.line(format!("# {line}").trim_end());
         }
         self
     }

@@ -98,8 +98,8 @@ fn sentence(treatment: &Installed<'_>, baseline: &Installed<'_>, host: &Value) -
         return format!("{compared} {caution}");
     }
     format!(
-        "{compared} {caution} For a fair pair give {} the root directory of {guest}: image = \"dir:ROOT\" \
-         (docs/targets.md).",
+        "{compared} {caution} For a fair pair give {} the root directory of {guest}: image = \"dir:ROOT\", \
+         and its service as a command (docs/targets.md).",
         made.treatment.platform
     )
 }
