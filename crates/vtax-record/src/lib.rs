@@ -6,7 +6,10 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod codec;
+pub mod compare;
+pub mod export;
 pub mod frames;
+pub mod page;
 pub mod recorder;
 pub mod report;
 pub mod second;

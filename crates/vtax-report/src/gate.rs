@@ -114,6 +114,23 @@ fn planned(run: &Analysis) -> Result<&[PlannedGate], GateError> {
     })
 }
 
+/// As [`judge`], for a comparison of recordings. A limit such as `2x` is one for the ratio of the two.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_comparison(
+    gates: &[Gate],
+    comparison: &RunComparison,
+) -> Result<Vec<JudgedGate>, GateError> {
+    let mut judged = Vec::new();
+    for run in &comparison.others {
+        for gate in gates {
+            judged.extend(gate.judge(run)?);
+        }
+    }
+    Ok(judged)
+}
+
 fn judge_each<'a>(
     first: &'a Analysis,
     others: &[&'a Analysis],
@@ -223,7 +240,7 @@ impl Gate {
             _ => {
                 return (
                     GateOutcome::Undecided,
-                    format!("{shown}: too few trials{}", self.more(row)),
+                    format!("{shown}: too few {}{}", row.repeated(), self.more(row)),
                 );
             }
         };

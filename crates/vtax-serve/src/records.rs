@@ -5,6 +5,7 @@ use crate::pace::Pace;
 use crate::pods;
 use crate::problems::Problems;
 use crate::snapshot::{Snapshot, Watch};
+use jiff::Timestamp;
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
@@ -70,7 +71,7 @@ pub struct Record<'a> {
     /// Whether the energy was measured or modelled.
     pub energy_source: Option<Source>,
     /// The method that charges soft interrupts.
-    pub method: &'static str,
+    pub method: &'a str,
     /// The measured processor time of the interval: the sum of all its records.
     pub interval_cpu_seconds: f64,
     /// The energy of the interval: the sum of all its records.
@@ -84,16 +85,62 @@ pub struct Record<'a> {
 /// The names of the columns, in order.
 const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules,cpu_error_seconds,energy_model";
 
+/// The parts of an interval that its ledger lacks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Interval<'a> {
+    /// Start of the interval.
+    pub began: Timestamp,
+    /// End of the interval.
+    pub ended: Timestamp,
+    /// Its energy, where a meter reports it.
+    pub energy: Option<EnergyUse>,
+    /// The power model that computed the energy.
+    pub energy_model: Option<String>,
+    /// The guests.
+    pub guests: Vec<Charged<'a>>,
+}
+
+/// The identity of a guest in records; texts are empty where it is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Charged<'a> {
+    /// The number in the ledger.
+    pub number: u32,
+    /// The name.
+    pub name: &'a str,
+    /// The platform.
+    pub platform: &'a str,
+    /// The program that manages it.
+    pub manager: &'a str,
+    /// The UUID.
+    pub uuid: &'a str,
+}
+
 /// Returns the records of one interval, for each method where several are compared.
 pub fn records(snapshot: &Snapshot) -> Vec<Record<'_>> {
-    let of = |(method, ledger)| of_method(snapshot, method, ledger);
+    let guests = snapshot.guests.iter().map(|guest| Charged {
+        number: guest.number,
+        name: &guest.name,
+        platform: guest.platform.name(),
+        manager: guest.manager.unwrap_or(""),
+        uuid: guest.uuid.as_deref().unwrap_or(""),
+    });
+    let interval = Interval {
+        began: snapshot.began,
+        ended: snapshot.ended,
+        energy: snapshot.energy,
+        energy_model: snapshot.power_model.as_ref().map(ToString::to_string),
+        guests: guests.collect(),
+    };
+    let of = |(method, ledger)| of_ledger(&interval, method, ledger);
     snapshot.ledgers().flat_map(of).collect()
 }
 
-fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) -> Vec<Record<'a>> {
+/// Returns the records of the ledger of one interval.
+pub fn of_ledger<'a>(interval: &Interval<'a>, method: &'a str, ledger: &Ledger) -> Vec<Record<'a>> {
+    let energy = interval.energy;
     let blank = Record {
-        began: snapshot.began.to_string(),
-        ended: snapshot.ended.to_string(),
+        began: interval.began.to_string(),
+        ended: interval.ended.to_string(),
         interval_seconds: ledger.span.as_secs_f64(),
         party: Party::Unattributed,
         guest: "",
@@ -105,26 +152,22 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
         cpu_seconds: 0.0,
         cpu_source: Source::Measured,
         energy_joules: None,
-        energy_source: snapshot.energy.map(|energy| energy.source),
+        energy_source: energy.map(|energy| energy.source),
         method,
         interval_cpu_seconds: ledger.total.as_secs_f64(),
-        interval_energy_joules: snapshot.energy.map(|energy| energy.total.0),
+        interval_energy_joules: energy.map(|energy| energy.total.0),
         cpu_error_seconds: None,
-        energy_model: snapshot
-            .power_model
-            .as_ref()
-            .filter(|_| snapshot.energy.is_some())
-            .map(ToString::to_string),
+        energy_model: interval.energy_model.clone().filter(|_| energy.is_some()),
     };
-    let active = active_energy(snapshot.energy, ledger);
+    let active = active_energy(energy, ledger);
     let mut records = Vec::new();
-    for guest in &snapshot.guests {
+    for guest in &interval.guests {
         let whom = Record {
             party: Party::Guest,
-            guest: &guest.name,
-            platform: guest.platform.name(),
-            manager: guest.manager.unwrap_or(""),
-            uuid: guest.uuid.as_deref().unwrap_or(""),
+            guest: guest.name,
+            platform: guest.platform,
+            manager: guest.manager,
+            uuid: guest.uuid,
             number: Some(guest.number),
             ..blank.clone()
         };
@@ -159,7 +202,7 @@ fn of_method<'a>(snapshot: &'a Snapshot, method: &'static str, ledger: &Ledger) 
         cpu_seconds: ledger.unattributed.as_secs_f64(),
         cpu_source: source(ledger.unattributed_error),
         cpu_error_seconds: ledger.unattributed_error.map(Nanoseconds::as_secs_f64),
-        energy_joules: snapshot.energy.map(|_| ledger.unattributed_energy.0),
+        energy_joules: energy.map(|_| ledger.unattributed_energy.0),
         ..blank
     });
     records

@@ -23,6 +23,11 @@ pub enum Certainty {
     Seeds,
     /// Anything that varies on a host from trial to trial.
     Trials,
+    /// Anything that varies on a host over time, in a recording; neighbouring minutes are alike.
+    Minutes {
+        /// Minutes in a block, within which they are dependent.
+        block: usize,
+    },
 }
 
 impl Certainty {
@@ -53,7 +58,9 @@ impl Certainty {
     pub(super) fn with(self, other: Self) -> Self {
         match (self, other) {
             (Self::Exact { seed: mine }, Self::Exact { seed: theirs }) if mine == theirs => self,
-            (Self::Trials, _) | (_, Self::Trials) => Self::Trials,
+            (Self::Trials | Self::Minutes { .. }, _) | (_, Self::Trials | Self::Minutes { .. }) => {
+                Self::Trials
+            }
             _ => Self::Seeds,
         }
     }
@@ -79,6 +86,7 @@ impl Certainty {
     pub(crate) fn repetition(self, paired: bool) -> &'static str {
         match self {
             Self::Exact { .. } | Self::Seeds if paired => "seed",
+            Self::Minutes { .. } => "block",
             _ if paired => "pair",
             _ => "trial",
         }
@@ -132,7 +140,7 @@ impl FromIterator<Certainty> for Kinds {
             match one {
                 Certainty::Exact { .. } => kinds.exact = true,
                 Certainty::Seeds => kinds.seeds = true,
-                Certainty::Trials => kinds.trials = true,
+                Certainty::Trials | Certainty::Minutes { .. } => kinds.trials = true,
             }
         }
         kinds

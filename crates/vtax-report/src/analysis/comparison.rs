@@ -1,6 +1,7 @@
 //! The data of a comparison: a treatment against its baseline in one metric.
 
 use super::{Certainty, MetricSummary};
+use crate::over_time::Pair;
 use crate::numbers::{percent, ratio};
 use crate::results::{Better, Treatment};
 use crate::stats::{self, Interval, KneeRatio, NoTax, Tax, Unsupported, Verdict};
@@ -154,6 +155,44 @@ impl Comparison {
         }
     }
 
+    /// A comparison of a subject in two recordings, not yet judged.
+    pub(crate) fn over_time(pair: &Pair) -> Self {
+        let metric = pair.metric;
+        let seed = stats::seed_of(&["over time", &pair.subject, metric.name]);
+        let found = stats::ratio_over_time(&pair.after, &pair.before, seed);
+        let block = found.map_or(1, |found| found.block);
+        let minutes = (block as f64 * pair.minutes).ceil() as usize;
+        Self {
+            treatment: pair.subject.clone(),
+            baseline: pair.subject.clone(),
+            workload: String::new(),
+            platform: pair.platform.clone(),
+            metric: metric.name.to_owned(),
+            title: metric.title.to_owned(),
+            better: metric.better,
+            headline: metric.headline,
+            source: pair.source,
+            modelled: pair.source == Source::Modelled,
+            ratio: found.ok().map(|found| found.tax.ratio),
+            certainty: Certainty::Minutes { block: minutes },
+            tax: found.ok().map(|found| found.tax),
+            adjusted_p: None,
+            family: 0,
+            adjusted_interval: None,
+            confidence: None,
+            knee: None,
+            unsupported: None,
+            noise_floor: None,
+            is_below_floor: false,
+            verdict: Verdict::NoRatio,
+            needed: None,
+            robust_ratio: None,
+            over_machines: false,
+            note: found.err().map(|none| none.to_string()),
+            machines: None,
+        }
+    }
+
     /// Appends to the note.
     pub(crate) fn add_note(&mut self, more: String) {
         match &mut self.note {
@@ -175,11 +214,23 @@ impl Comparison {
     /// A number of further repetitions, `5 more blocks`, `2 more trials of each`.
     pub(crate) fn more_in_words(&self, more: usize) -> String {
         let of = |noun: &str| counted(more, &format!("more {noun}"));
+        if let Certainty::Minutes { block } = self.certainty {
+            let minutes = counted(more.saturating_mul(block), "more minute");
+            return format!("{minutes} of each");
+        }
         match self.tax.is_some_and(|tax| tax.paired) {
             _ if self.over_machines => of("machine"),
             true if self.certainty == Certainty::Seeds => of("seed"),
             true => of("block"),
             false => format!("{} of each", of("trial")),
+        }
+    }
+
+    /// The plural of what is repeated.
+    pub(crate) fn repeated(&self) -> &'static str {
+        match self.certainty {
+            Certainty::Minutes { .. } => "minutes",
+            _ => "trials",
         }
     }
 

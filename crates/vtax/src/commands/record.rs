@@ -1,10 +1,15 @@
 //! `vtax record`, and recordings as `vtax report`, `vtax compare` and `vtax export` show them.
 
+use super::GatesNotPassed;
 use super::charge::{note, watch};
 use super::json;
 use crate::Outcome;
+use crate::cli::CompareArgs;
 use crate::cli::RecordArgs;
+use crate::output::cannot_write;
 use crate::output::{out, outln};
+use std::error::Error;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use vtax_core::counted;
 use vtax_host::Roots;
@@ -14,6 +19,8 @@ use vtax_record::recorder::{self, RecordOptions};
 use vtax_record::report::{self, Report};
 use vtax_record::store::Facts;
 use vtax_record::summary::Recording;
+use vtax_record::{compare, export, page};
+use vtax_report::gate;
 
 pub fn record(arguments: &RecordArgs) -> Outcome {
     let stop = Signals::install()?.flag();
@@ -50,7 +57,53 @@ pub fn report(path: &Path, as_json: bool, width: usize) -> Outcome {
     if as_json {
         return json(&report);
     }
+    page::write(&report, &recording)?;
     out!("{}", report::table(&report, &recording, width))?;
     outln!("\nreport: {}", path.join("report.html").display())?;
+    Ok(())
+}
+
+/// Compares two recordings, and judges gates.
+pub fn compare(arguments: &CompareArgs) -> Outcome {
+    let [before, after] = arguments.results.as_slice() else {
+        return Err("give two recordings: BEFORE AFTER".into());
+    };
+    if arguments.of == crate::cli::HistoryOf::Tax {
+        return Err("a recording has no baseline and so no tax: leave out --of".into());
+    }
+    let read = |path: &Path| -> Result<Recording, Box<dyn Error>> {
+        match vtax_record::store::is_recording(path) {
+            true => Ok(Recording::read(path)?),
+            false => {
+                Err(format!("{} is no recording, and the other one is", path.display()).into())
+            }
+        }
+    };
+    let comparison = compare::compare(&read(before)?, &read(after)?);
+    let gates = gate::judge_comparison(&arguments.gates, &comparison)?;
+    super::report::print_comparison(arguments, &comparison, &gates)?;
+    Ok(GatesNotPassed::check(&gates)?)
+}
+
+/// Writes the records of a recording as CSV.
+pub fn export(path: &Path, output: Option<&Path>) -> Outcome {
+    let damaged = match output {
+        None => export::csv(path, &mut BufWriter::new(io::stdout().lock()))?,
+        Some(file) => {
+            let mut output = vtax_files::output(file)?;
+            let mut into = BufWriter::new(output.file());
+            let damaged = export::csv(path, &mut into)?;
+            into.flush().map_err(cannot_write)?;
+            drop(into);
+            output.finish()?;
+            damaged
+        }
+    };
+    if damaged > 0 {
+        note(&format!(
+            "{damaged} bytes of {} are no whole second: they are left out",
+            path.display()
+        ));
+    }
     Ok(())
 }

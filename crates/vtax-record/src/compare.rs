@@ -1,0 +1,268 @@
+//! `vtax compare` of two recordings: ratios for each guest that both have, by unit of work, with intervals over minutes.
+
+use crate::report::GIGABYTE;
+use crate::store::Facts;
+use crate::summary::{Guest, Recording, Use};
+use std::collections::{BTreeMap, BTreeSet};
+use vtax_core::Source;
+use vtax_core::metric::{self, Metric};
+use vtax_report::compare::RunComparison;
+use vtax_report::numbers::when;
+use vtax_report::over_time::{Compared, Pair, compare as over_time};
+use vtax_report::text::cut;
+
+/// Smallest relative difference that counts as a difference.
+const MINIMUM_EFFECT: f64 = 0.02;
+/// Fewest packets or exits, and fewest kilobytes, of a recording that a cost for each is compared for.
+const FEWEST: f64 = 1000.0;
+/// Facts about the host that differ with every boot, and say nothing about its costs.
+const NO_CHANGE: [&str; 3] = ["boot_id", "programs", "vtax"];
+/// Differing facts that a comparison names.
+const MOST_FACTS: usize = 12;
+/// Length of a named fact.
+const LONGEST_FACT: usize = 60;
+
+/// The cost and the work of a guest in a window.
+type Measure = fn(&Use) -> (f64, f64);
+
+/// The compared metrics: whether it is energy, the least work in a recording, cost and work.
+const METRICS: [(&Metric, bool, f64, Measure); 9] = [
+    (metric::COST_CPU, false, 0.0, |used| {
+        (cpu(used), used.present.as_secs_f64())
+    }),
+    (metric::COST_HIDDEN, false, 0.0, |used| {
+        (100.0 * hidden(used), cpu(used))
+    }),
+    (metric::COST_CPU_PER_PACKET, false, FEWEST, |used| {
+        (cpu(used), packets(used))
+    }),
+    (metric::COST_HOST_PER_PACKET, false, FEWEST, |used| {
+        (hidden(used), packets(used))
+    }),
+    (
+        metric::COST_CPU_PER_GB,
+        false,
+        FEWEST * 1e3 / GIGABYTE,
+        |used| (cpu(used), gigabytes(used)),
+    ),
+    (
+        metric::COST_HOST_PER_GB,
+        false,
+        FEWEST * 1e3 / GIGABYTE,
+        |used| (hidden(used), gigabytes(used)),
+    ),
+    (metric::COST_CPU_PER_EXIT, false, FEWEST, |used| {
+        (cpu(used), used.exchanges.exits.unwrap_or(0) as f64)
+    }),
+    (metric::COST_POWER, true, 0.0, |used| {
+        (used.energy.0, used.present.as_secs_f64())
+    }),
+    (
+        metric::COST_ENERGY_PER_GB,
+        true,
+        FEWEST * 1e3 / GIGABYTE,
+        |used| (used.energy.0, gigabytes(used)),
+    ),
+];
+
+fn cpu(used: &Use) -> f64 {
+    used.cpu().as_secs_f64()
+}
+
+fn hidden(used: &Use) -> f64 {
+    used.stages.hidden().as_secs_f64()
+}
+
+fn packets(used: &Use) -> f64 {
+    used.packets() as f64
+}
+
+fn gigabytes(used: &Use) -> f64 {
+    used.exchanges.bytes as f64 / GIGABYTE
+}
+
+/// Compares two recordings, guest by guest.
+pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
+    let (old, new) = (by_label(before), by_label(after));
+    let mut pairs = Vec::new();
+    // In the order of the report: guests that cost most first.
+    for guest in &after.guests {
+        let label = label(guest);
+        let Some(other) = old.get(&label) else {
+            continue;
+        };
+        for (metric, is_energy, least, measure) in METRICS {
+            let source = match is_energy {
+                true => before.energy_source.max(after.energy_source),
+                false => Some(source_of_cpu(&[other, guest])),
+            };
+            let is_missing =
+                is_energy && (before.energy_source.is_none() || after.energy_source.is_none());
+            let Some(source) = source.filter(|_| !is_missing) else {
+                continue;
+            };
+            let is_hidden = metric::COST_HIDDEN.is(metric.name)
+                || metric::COST_HOST_PER_PACKET.is(metric.name)
+                || metric::COST_HOST_PER_GB.is(metric.name);
+            if is_hidden && (other.hidden().is_none() || guest.hidden().is_none()) {
+                continue;
+            }
+            let enough = |guest: &Guest| {
+                let (cost, work) = measure(&guest.total);
+                cost > 0.0 && work > least
+            };
+            if !enough(other) || !enough(guest) {
+                continue;
+            }
+            let series = |guest: &Guest| guest.windows.values().map(measure).collect();
+            pairs.push(Pair {
+                subject: label.clone(),
+                platform: guest.platform.clone(),
+                metric,
+                source,
+                minutes: before.window.max(after.window) as f64 / 60e9,
+                before: series(other),
+                after: series(guest),
+            });
+        }
+    }
+    let only = |these: &BTreeMap<String, &Guest>, those: &BTreeMap<String, &Guest>| {
+        these
+            .keys()
+            .filter(|label| !those.contains_key(*label))
+            .cloned()
+            .collect()
+    };
+    let compared = Compared {
+        first: named(before),
+        other: named(after),
+        only_first: only(&old, &new),
+        only_here: only(&new, &old),
+        cautions: cautions(before, after),
+        minimum_effect: MINIMUM_EFFECT,
+    };
+    over_time(&pairs, compared)
+}
+
+/// The name of a guest in a comparison, by which guests are matched.
+fn label(guest: &Guest) -> String {
+    format!("{} ({})", guest.name, guest.platform)
+}
+
+fn by_label(recording: &Recording) -> BTreeMap<String, &Guest> {
+    recording
+        .guests
+        .iter()
+        .map(|guest| (label(guest), guest))
+        .collect()
+}
+
+fn source_of_cpu(guests: &[&Guest]) -> Source {
+    match guests.iter().any(|guest| guest.total.error.0 > 0) {
+        true => Source::Modelled,
+        false => Source::Measured,
+    }
+}
+
+fn named(recording: &Recording) -> String {
+    let note = match recording.facts.note.as_str() {
+        "" => String::new(),
+        note => format!(", {note}"),
+    };
+    format!(
+        "{} ({}, {}{note})",
+        recording.path.display(),
+        when(&recording.began().to_string()),
+        crate::report::length(recording.host.span.as_secs_f64())
+    )
+}
+
+fn cautions(before: &Recording, after: &Recording) -> Vec<String> {
+    let mut cautions = vec!["The recordings are of different times: whatever else changed on the host between them, the load included, looks like a difference.".to_owned()];
+    let mut guests = before.guests.iter().chain(&after.guests);
+    if guests.any(|guest| guest.total.error.0 > 0) {
+        cautions.push("Times are modelled: the errors of the model are in both recordings and not in the intervals.".to_owned());
+    }
+    if before.energy_source.max(after.energy_source) == Some(Source::Modelled) {
+        cautions.push("Energy is modelled from the use of processors: it shows no difference that these do not show.".to_owned());
+    }
+    let (old, new) = (&before.facts, &after.facts);
+    let mut differs = |what: &str, old: String, new: String| {
+        if old != new {
+            let shown = |text: &str| match text {
+                "" => "nothing".to_owned(),
+                text => cut(text, LONGEST_FACT),
+            };
+            cautions.push(format!(
+                "The {what} differs: {} before, {} after.",
+                shown(&old),
+                shown(&new)
+            ));
+        }
+    };
+    differs("method", old.method.clone(), new.method.clone());
+    differs(
+        "interval",
+        format!("{} s", old.interval_seconds),
+        format!("{} s", new.interval_seconds),
+    );
+    differs(
+        "rule for idle energy",
+        old.idle_rule.clone(),
+        new.idle_rule.clone(),
+    );
+    differs(
+        "power model",
+        old.energy_model.clone().unwrap_or_default(),
+        new.energy_model.clone().unwrap_or_default(),
+    );
+    for (name, old, new) in changed_facts(old, new).into_iter().take(MOST_FACTS) {
+        differs(&format!("host's {name}"), old, new);
+    }
+    cautions
+}
+
+/// The facts about the host that differ, by their path in `host.json`.
+fn changed_facts(before: &Facts, after: &Facts) -> Vec<(String, String, String)> {
+    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    flatten("", &before.host, &mut old);
+    flatten("", &after.host, &mut new);
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let changed = names
+        .into_iter()
+        .filter(|name| old.get(*name) != new.get(*name));
+    let changed = changed.filter(|name| {
+        !NO_CHANGE
+            .iter()
+            .any(|no| name.split('.').next() == Some(no))
+    });
+    let value =
+        |of: &BTreeMap<String, String>, name: &String| of.get(name).cloned().unwrap_or_default();
+    changed
+        .map(|name| (name.clone(), value(&old, name), value(&new, name)))
+        .collect()
+}
+
+/// Nesting of facts that is followed; deeper ones are compared as text.
+const DEEPEST: usize = 4;
+
+fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, String>) {
+    match value {
+        serde_json::Value::Object(fields) if path.split('.').count() < DEEPEST => {
+            for (name, value) in fields {
+                let path = match path {
+                    "" => name.clone(),
+                    path => format!("{path}.{name}"),
+                };
+                flatten(&path, value, into);
+            }
+        }
+        serde_json::Value::Null => {}
+        serde_json::Value::String(text) => {
+            into.insert(path.to_owned(), text.clone());
+        }
+        other => {
+            into.insert(path.to_owned(), other.to_string());
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! `report.html` of a recording: guests by true cost, over time, the busiest minutes, and where the numbers come from.
+
+use crate::report::{Cost, GuestReport, MinuteReport, Report, cpu_each, length, sentences};
+use crate::summary::{Recording, stages};
+use maud::{Markup, html};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use vtax_core::{Base, Source, Unit, counted};
+use vtax_files::{Dir, FileError};
+use vtax_observe::charge::Stage;
+use vtax_report::figures::Figure;
+use vtax_report::html::frame::{
+    DASH, FIGURES, PROVENANCE, Page, SUMMARY, TABLES, badge, banner, captioned, drawn, file, links,
+    section,
+};
+use vtax_report::numbers::{percent, plain, when};
+use vtax_report::stats::mean;
+
+/// Guests with a colour of their own; the others are one.
+const COLOURED: usize = 8;
+/// Colours of guests, the host, unattributed time and the other guests.
+const COLOURS: [&str; COLOURED] = [
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#8C564B",
+];
+const HOST: (&str, &str) = ("the host itself", "#BDBDBD");
+const UNATTRIBUTED: (&str, &str) = ("unattributed", "#7F7F7F");
+const OTHERS: (&str, &str) = ("other guests", "#F0E442");
+/// Points of the figure over time; more minutes are drawn as means of neighbours.
+const MOST_POINTS: usize = 240;
+/// Guests of the figure by stage.
+const BARS: usize = 15;
+/// Guests in the table.
+const ROWS: usize = 200;
+
+/// Renders the page.
+pub fn page(report: &Report<'_>, recording: &Recording) -> String {
+    let figures = figures(report, recording);
+    let name = recording.path.file_name().map_or_else(
+        || report.recording.clone(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    Page {
+        kind: "vtax record",
+        name: &name,
+        lede: &report.facts.note,
+        head: head(report),
+        contents: links(&[SUMMARY, FIGURES, TABLES, PROVENANCE]),
+        body: html! {
+            (section(SUMMARY, &found(report)))
+            (drawn(&figures))
+            (section(TABLES, &html! { (guests(report)) (costs(report)) (busiest(report)) }))
+            (section(PROVENANCE, &provenance(report)))
+        },
+        style: "",
+        figures: Some(&figures),
+    }
+    .render()
+}
+
+fn head(report: &Report<'_>) -> Markup {
+    html! {
+        ul.facts {
+            li { "from " b { (when(&report.began)) } }
+            li { "recorded " b { (length(report.recorded_seconds)) } }
+            li { b { (counted(report.guests.len(), "guest")) } }
+            li { "soft interrupts " b { (report.facts.method) } }
+            @if let Some(source) = report.energy_source { li { "energy " b { (source.to_string()) } } }
+        }
+        @if report.damaged_bytes > 0 || report.missing_intervals > 0 {
+            (banner("Incomplete.", format!("{} missing, {} damaged.", counted(usize::try_from(report.missing_intervals).unwrap_or(usize::MAX), "interval"), counted(usize::try_from(report.damaged_bytes).unwrap_or(usize::MAX), "byte"))))
+        }
+    }
+}
+
+/// The flag of modelled numbers.
+fn flag(source: Option<Source>) -> Markup {
+    html! { @if source == Some(Source::Modelled) { " " (badge("modelled")) } }
+}
+
+fn found(report: &Report<'_>) -> Markup {
+    let busy = report.busy_cpu_seconds.max(1e-9);
+    let guests: f64 = report.guests.iter().map(|guest| guest.cpu_seconds).sum();
+    let hidden: f64 = report
+        .guests
+        .iter()
+        .map(|guest| guest.hidden_cpu_seconds)
+        .sum();
+    html! {
+        ul.findings {
+            li {
+                "Guests caused " b { (percent(guests / busy)) } " of the processor time that was used; the host's own work was "
+                (percent(report.host_cpu_seconds / busy)) ", and " (percent(report.unattributed_cpu_seconds / busy)) " has no owner."
+            }
+            @if guests > 0.0 {
+                li { b { (percent(hidden / guests)) } " of what guests cost is hidden from them: the host spends it for them." }
+            }
+            @for guest in report.guests.iter().take(3) {
+                li {
+                    b { (guest.guest) } " cost most: " (share(guest.cpu_seconds, report.recorded_seconds))
+                    @if let Some(hidden) = guest.hidden_share { ", " (percent(hidden)) " of it hidden" }
+                    "."
+                }
+            }
+        }
+    }
+}
+
+/// Mean processors.
+fn share(seconds: f64, of: f64) -> String {
+    format!("{:.3} processors", seconds / of.max(1e-9))
+}
+
+fn guests(report: &Report<'_>) -> Markup {
+    let has_energy = report.energy_source.is_some();
+    let busy = report.busy_cpu_seconds.max(1e-9);
+    let rest = report.guests.len().saturating_sub(ROWS);
+    let columns = [
+        "guest",
+        "platform",
+        "present",
+        "CPU",
+        "of all",
+        "own",
+        "hidden",
+        "hidden share",
+        "energy",
+    ];
+    let rows = html! {
+        @for guest in report.guests.iter().take(ROWS) {
+            tr {
+                td { (guest.guest) @if guest.instances > 1 { " ×" (guest.instances) } }
+                td { (guest.platform) }
+                td { (length(guest.present_seconds)) }
+                td { (format!("{:.1} s", guest.cpu_seconds)) @if let Some(error) = guest.cpu_error_seconds { " ± " (format!("{error:.1} s")) (flag(Some(Source::Modelled))) } }
+                td { (percent(guest.cpu_seconds / busy)) }
+                td { (format!("{:.1} s", guest.own_cpu_seconds)) }
+                td { (format!("{:.1} s", guest.hidden_cpu_seconds)) }
+                td { (guest.hidden_share.map_or_else(|| DASH.to_owned(), percent)) }
+                td { @if has_energy { (joules(guest.energy_joules)) (flag(report.energy_source)) } @else { (DASH) } }
+            }
+        }
+        @if rest > 0 { tr { td { (counted(rest, "more guest")) ", in the JSON" } } }
+        tr { td { "the host itself" } td {} td {} td { (format!("{:.1} s", report.host_cpu_seconds)) } td { (percent(report.host_cpu_seconds / busy)) } }
+        tr { td { "unattributed" } td {} td {} td { (format!("{:.1} s", report.unattributed_cpu_seconds)) } td { (percent(report.unattributed_cpu_seconds / busy)) } }
+        tr { td { b { "all" } } td {} td { (length(report.recorded_seconds)) } td { (format!("{:.1} s", report.busy_cpu_seconds)) } td { "100 %" } td {} td {} td {} td { (joules(report.energy_joules)) (flag(report.energy_source.filter(|_| report.energy_joules.is_some()))) } }
+    };
+    captioned(
+        "Guests by true cost: their own time and the host's for them",
+        columns,
+        &rows,
+    )
+}
+
+fn joules(energy: Option<f64>) -> String {
+    energy.map_or_else(
+        || DASH.to_owned(),
+        |energy| plain(energy, Unit::of(Base::Joule)),
+    )
+}
+
+fn costs(report: &Report<'_>) -> Markup {
+    let cell = |cost: Option<Cost>| {
+        html! {
+            (cpu_each(cost))
+            @if let Some(cost) = cost {
+                @if cost.hidden_cpu_seconds > 0.0 { br; small { (plain(cost.hidden_cpu_seconds, Unit::of(Base::Second))) " hidden" } }
+                @if let Some(energy) = cost.energy_joules { br; small { (plain(energy, Unit::of(Base::Joule))) (flag(report.energy_source)) } }
+            }
+        }
+    };
+    let does = |guest: &&GuestReport<'_>| {
+        guest.per_packet.is_some() || guest.per_exit.is_some() || guest.per_gigabyte.is_some()
+    };
+    let rows = html! {
+        @for guest in report.guests.iter().filter(does).take(ROWS) {
+            tr {
+                td { (guest.guest) }
+                td { (plain(guest.packets as f64, Unit::of(Base::Packet))) }
+                td { (cell(guest.per_packet)) }
+                td { (plain(guest.bytes as f64, Unit::of(Base::Byte))) }
+                td { (cell(guest.per_gigabyte)) }
+                td { (guest.exits.map_or_else(|| DASH.to_owned(), |exits| plain(exits as f64, Unit::of(Base::Exit)))) }
+                td { (cell(guest.per_exit)) }
+            }
+        }
+    };
+    let columns = [
+        "guest",
+        "packets",
+        "each packet",
+        "bytes",
+        "each GB",
+        "VM exits",
+        "each exit",
+    ];
+    captioned(
+        "The cost of a unit of work: all that the guest cost, divided by the number of units",
+        columns,
+        &rows,
+    )
+}
+
+fn busiest(report: &Report<'_>) -> Markup {
+    let rows = html! {
+        @for minute in report.busiest_minutes.iter().filter_map(|at| report.minutes.get(*at)) {
+            tr {
+                td { (when(&minute.began)) }
+                td { (format!("{:.2}", minute.busy_processors)) }
+                td { (format!("{:.2}", minute.host_processors)) }
+                td { (minute.watts.map_or_else(|| DASH.to_owned(), |watts| plain(watts, Unit::of(Base::Watt)))) (flag(report.energy_source.filter(|_| minute.watts.is_some()))) }
+                td { @for (place, (name, processors)) in minute.guests.iter().take(4).enumerate() { @if place > 0 { ", " } (name) " " (format!("{processors:.2}")) } }
+            }
+        }
+    };
+    captioned(
+        "The busiest minutes",
+        ["minute", "processors", "the host itself", "power", "guests"],
+        &rows,
+    )
+}
+
+fn provenance(report: &Report<'_>) -> Markup {
+    let facts = serde_json::to_string_pretty(report.facts).unwrap_or_default();
+    html! {
+        ul.findings {
+            @for line in sentences(report) { li { (line) } }
+            @for line in &report.facts.limitations { li { (line) } }
+        }
+        (file("The facts that the recorder wrote", &facts))
+    }
+}
+
+fn figures(report: &Report<'_>, recording: &Recording) -> Vec<Figure> {
+    [
+        over_time(report),
+        power(report),
+        by_stage(report, recording),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Minutes that are drawn as one point each.
+fn thinned<'a, 'b>(
+    minutes: &'a [MinuteReport<'b>],
+) -> impl Iterator<Item = (usize, &'a [MinuteReport<'b>])> {
+    let every = minutes.len().div_ceil(MOST_POINTS).max(1);
+    minutes
+        .chunks(every)
+        .enumerate()
+        .map(move |(place, part)| (place * every, part))
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+/// The clock of a minute, `07:05`.
+fn clock<'a>(minute: &'a MinuteReport<'_>) -> &'a str {
+    minute.began.get(11..16).unwrap_or(&minute.began)
+}
+
+fn minutes_axis(report: &Report<'_>) -> Value {
+    let unit = match report.minutes.first().map_or(60.0, |minute| minute.seconds) {
+        seconds if seconds < 90.0 => "minutes into the recording",
+        _ => "windows into the recording",
+    };
+    json!({"field": "minute", "type": "quantitative", "title": unit, "scale": {"nice": false}, "axis": {"grid": false}})
+}
+
+fn over_time(report: &Report<'_>) -> Option<Figure> {
+    let named: Vec<&str> = report
+        .guests
+        .iter()
+        .take(COLOURED)
+        .map(|guest| guest.guest)
+        .collect();
+    let mut names: Vec<&str> = Vec::new();
+    // Guests of one name on two platforms have one colour.
+    for name in &named {
+        if !names.contains(name) {
+            names.push(name);
+        }
+    }
+    let mut colours: Vec<&str> = COLOURS.iter().copied().take(names.len()).collect();
+    if report.guests.len() > named.len() {
+        names.push(OTHERS.0);
+        colours.push(OTHERS.1);
+    }
+    for (name, colour) in [UNATTRIBUTED, HOST] {
+        names.push(name);
+        colours.push(colour);
+    }
+    let place: HashMap<&str, usize> = names
+        .iter()
+        .enumerate()
+        .map(|(place, name)| (*name, place))
+        .collect();
+    let mut rows = Vec::new();
+    for (at, part) in thinned(&report.minutes) {
+        let mut sums = vec![0.0; names.len()];
+        let mut add = |name: &str, value: f64| {
+            let place = place.get(name).or_else(|| place.get(OTHERS.0));
+            if let Some(sum) = place.and_then(|place| sums.get_mut(*place)) {
+                *sum += value / part.len() as f64;
+            }
+        };
+        for minute in part {
+            minute
+                .guests
+                .iter()
+                .for_each(|(name, processors)| add(name, *processors));
+            add(UNATTRIBUTED.0, minute.unattributed_processors);
+            add(HOST.0, minute.host_processors);
+        }
+        let clock = part.first().map_or("", clock);
+        for (place, (name, sum)) in names.iter().zip(sums).enumerate() {
+            rows.push(json!({"minute": at, "clock": clock, "processors": rounded(sum), "who": name, "place": place}));
+        }
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    Some(Figure::new(
+        "01-processors",
+        "Processors over time, by who caused the work",
+        "Stacked; each guest's area is its own time and the host's for it. A point is a minute, or the mean of neighbouring ones.",
+        json!(240),
+        json!({
+            "data": {"values": rows},
+            "mark": {"type": "area", "opacity": 0.9, "interpolate": "step-after", "clip": true},
+            "encoding": {
+                "x": minutes_axis(report),
+                "y": {"field": "processors", "type": "quantitative", "stack": "zero", "title": "processors busy", "axis": {"tickCount": 4}},
+                "color": {"field": "who", "type": "nominal", "scale": {"domain": names, "range": colours}, "sort": names,
+                          "legend": {"columns": {"expr": "max(1, floor(width / 170))"}, "labelLimit": 150}},
+                "order": {"field": "place", "type": "quantitative"},
+                "tooltip": [{"field": "who"}, {"field": "clock"}, {"field": "processors", "title": "processors busy"}]
+            }
+        }),
+    ))
+}
+
+fn power(report: &Report<'_>) -> Option<Figure> {
+    let source = report.energy_source?;
+    let rows: Vec<Value> = thinned(&report.minutes)
+        .filter_map(|(at, part)| {
+            let watts: Vec<f64> = part.iter().filter_map(|minute| minute.watts).collect();
+            Some(json!({"minute": at, "clock": part.first().map_or("", clock), "watts": rounded(mean(&watts)?)}))
+        })
+        .collect();
+    if rows.is_empty() {
+        return None;
+    }
+    Some(Figure::new(
+        "02-power",
+        "Power of the host over time",
+        format!("Mean of each minute, {source}."),
+        json!(130),
+        json!({
+            "data": {"values": rows},
+            "mark": {"type": "line", "strokeWidth": 1.5, "interpolate": "step-after", "color": "#0072B2"},
+            "encoding": {
+                "x": minutes_axis(report),
+                "y": {"field": "watts", "type": "quantitative", "title": "W", "scale": {"zero": true}, "axis": {"tickCount": 4}},
+                "tooltip": [{"field": "clock"}, {"field": "watts", "title": "W"}]
+            }
+        }),
+    ))
+}
+
+fn by_stage(report: &Report<'_>, recording: &Recording) -> Option<Figure> {
+    let shown = stages(&recording.guests);
+    let words = |stage: Stage| match stage {
+        Stage::Softirq => "soft interrupts for it",
+        Stage::Vcpu => "its own code",
+        other => other.words(),
+    };
+    let mut rows = Vec::new();
+    for guest in report.guests.iter().take(BARS) {
+        for (place, stage) in shown.iter().enumerate() {
+            let seconds = guest.stages.get(stage.name()).copied().unwrap_or(0.0);
+            if seconds > 0.0 {
+                let name = format!("{} ({})", guest.guest, guest.platform);
+                rows.push(json!({"guest": name, "stage": words(*stage), "seconds": rounded(seconds), "place": place}));
+            }
+        }
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = shown.iter().map(|stage| words(*stage)).collect();
+    let colours: Vec<&str> = shown.iter().map(|stage| stage.color()).collect();
+    Some(Figure::new(
+        "03-stages",
+        "What guests cost, by stage",
+        "All but its own code is hidden from a guest. The guests that cost most.",
+        json!({"step": 26}),
+        json!({
+            "data": {"values": rows},
+            "mark": {"type": "bar", "size": 16},
+            "encoding": {
+                "y": {"field": "guest", "type": "nominal", "sort": null, "title": null},
+                "x": {"field": "seconds", "type": "quantitative", "stack": "zero", "title": "seconds of processor time", "axis": {"tickCount": 5}},
+                "color": {"field": "stage", "type": "nominal", "scale": {"domain": names, "range": colours}, "sort": names,
+                          "legend": {"columns": {"expr": "max(1, floor(width / 190))"}, "labelLimit": 180}},
+                "order": {"field": "place", "type": "quantitative"},
+                "tooltip": [{"field": "guest"}, {"field": "stage"}, {"field": "seconds"}]
+            }
+        }),
+    ))
+}
+
+/// Writes the page as `report.html` into the directory of the recording.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write(report: &Report<'_>, recording: &Recording) -> Result<(), FileError> {
+    Dir::open(&recording.path)?.write("report.html", page(report, recording).as_bytes())
+}

@@ -1,0 +1,60 @@
+//! Two recordings of one host: each subject's costs for its work in successive minutes, before and after a change.
+
+use crate::analysis::{Comparison, judge};
+use crate::compare::{ComparedRun, RunComparison};
+use vtax_core::Source;
+use vtax_core::metric::Metric;
+
+/// One metric of one subject in two recordings.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    /// The subject: a guest's name with its platform.
+    pub subject: String,
+    /// The platform.
+    pub platform: String,
+    /// The metric.
+    pub metric: &'static Metric,
+    /// The worse source of the two recordings.
+    pub source: Source,
+    /// Minutes in a window.
+    pub minutes: f64,
+    /// Cost and work of each window before the change.
+    pub before: Vec<(f64, f64)>,
+    /// Cost and work of each window after it.
+    pub after: Vec<(f64, f64)>,
+}
+
+/// Names and caveats of a comparison of two recordings.
+#[derive(Debug, Clone, Default)]
+pub struct Compared {
+    /// The recording before the change.
+    pub first: String,
+    /// The recording after it.
+    pub other: String,
+    /// Subjects that only the first has.
+    pub only_first: Vec<String>,
+    /// Subjects that only the other has.
+    pub only_here: Vec<String>,
+    /// Caveats.
+    pub cautions: Vec<String>,
+    /// Smallest relative difference that counts as a difference.
+    pub minimum_effect: f64,
+}
+
+/// Compares two recordings. All comparisons are one family.
+pub fn compare(pairs: &[Pair], compared: Compared) -> RunComparison {
+    let mut comparisons: Vec<Comparison> = pairs.iter().map(Comparison::over_time).collect();
+    judge(&mut comparisons, compared.minimum_effect);
+    RunComparison {
+        first: compared.first,
+        others: vec![ComparedRun {
+            run: compared.other,
+            only_first: compared.only_first,
+            only_here: compared.only_here,
+            plan_keys: Vec::new(),
+            comparisons,
+        }],
+        cautions: compared.cautions,
+        minimum_effect: compared.minimum_effect,
+    }
+}
