@@ -382,6 +382,12 @@ pub trait Workload: Sync {
         None
     }
 
+    /// The first program that these settings run in the target, beyond those of its `About`. It must be in the guest
+    /// before a trial begins; what it installs is unknown.
+    fn target_program(&self, _settings: &Settings) -> Option<String> {
+        None
+    }
+
     /// Starts the service inside the target and waits until it answers (from the client, where
     /// it listens on the network).
     ///
@@ -559,21 +565,3 @@ const TIMING: Timing = Timing {
     warmup: Duration::from_secs(1),
     duration: Duration::from_secs(2),
 };
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_load_of_a_parameter_in_other_units_is_a_quantity_in_the_unit_of_the_load() {
-        let unit = Unit::per(Base::Bit, Base::Second);
-        let level = LoadLevel {
-            key: "load.rate_mbit",
-            unit,
-            scale: 1e6,
-            title: "load",
-        };
-        assert_eq!(level.quantity(90.0), Quantity::new(90e6, unit));
-        assert_eq!(level.quantity(90.0).to_string(), "90 Mbit/s");
-    }
-}

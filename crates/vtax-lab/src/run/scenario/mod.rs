@@ -121,6 +121,7 @@ impl Experiment for Scenarios<'_> {
                 let recipe = image::Recipe::for_packages(&packages);
                 let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
                 programs::check_image(self.planned, self.catalogue, &packages, &files.root)?;
+                programs::check_commands(self.planned, self.catalogue, &packages, &files.root)?;
                 self.files.insert(packages, files);
             }
             for guest in planned.guests() {
@@ -134,7 +135,12 @@ impl Experiment for Scenarios<'_> {
     }
 
     fn expected(&self, treatment: usize) -> Duration {
-        self.of.expected(treatment)
+        let per_block = match self.meters.energy.is_empty() || self.host == Source::Emulated {
+            true => Duration::ZERO,
+            false => self.plan.idle,
+        };
+        let treatments = u32::try_from(self.planned.len()).unwrap_or(u32::MAX);
+        self.of.expected(treatment) + per_block / treatments.max(1)
     }
 
     fn satisfied(

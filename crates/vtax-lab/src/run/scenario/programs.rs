@@ -2,8 +2,9 @@
 
 use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use vtax_guest::image::oci;
 use vtax_guest::platform::Platform;
 use vtax_host::HostError;
 use vtax_host::roots::PATH;
@@ -57,13 +58,6 @@ pub(super) fn check_image(
     packages: &[String],
     root: &Path,
 ) -> Result<(), LabError> {
-    // A link counts without its target, which may exist only inside the image.
-    let is_there = |name: &str| {
-        std::env::split_paths(PATH).any(|folder| {
-            let inside = folder.strip_prefix("/").unwrap_or(&folder);
-            root.join(inside).join(name).symlink_metadata().is_ok()
-        })
-    };
     let lacking: BTreeSet<String> = programs(treatments, catalogue, Whose::All, |workload| {
         if workload.about().packages == packages {
             workload.about().target_programs
@@ -72,7 +66,7 @@ pub(super) fn check_image(
         }
     })
     .into_iter()
-    .filter(|(_, program)| !is_there(program.name))
+    .filter(|(_, program)| !has_program(root, program.name))
     .map(|(workload, program)| {
         format!(
             "{workload}: the program `{}` of the Debian package {}",
@@ -90,6 +84,61 @@ pub(super) fn check_image(
     }))
 }
 
+/// Checks that the image at `root`, which has `packages` beyond the base, has the first program of each command that a
+/// plan runs in it.
+///
+/// # Errors
+/// The programs that it lacks.
+pub(super) fn check_commands(
+    treatments: &[PlannedTreatment],
+    catalogue: &Catalogue,
+    packages: &[String],
+    root: &Path,
+) -> Result<(), LabError> {
+    let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for planned in treatments {
+        for guest in planned.guests() {
+            let platform = catalogue.platform(guest.platform_kind);
+            let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
+            // The programs of an image of containers are its own.
+            if is_external || oci::PARAMETER.given(guest.settings).is_some() {
+                continue;
+            }
+            let workload = catalogue.workload(guest.workload_kind);
+            let program = workload
+                .filter(|workload| workload.packages(guest.settings) == packages)
+                .and_then(|workload| workload.target_program(guest.settings));
+            if let Some(program) = program.filter(|name| !has_program(root, name)) {
+                let what = format!("{}: the program `{program}`", planned.record.workload);
+                let platforms = lacking.entry(what).or_default();
+                platforms.insert(&planned.record.platform);
+            }
+        }
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let list = lacking.into_iter().map(|(what, platforms)| {
+        let platforms: Vec<&str> = platforms.into_iter().collect();
+        format!("{what} in the image of {}", platforms.join(", "))
+    });
+    Err(LabError::Host(HostError::Missing {
+        what: list.collect::<Vec<_>>().join("; "),
+        remedy: "name the Debian package that has it in `packages` of the workload".to_owned(),
+    }))
+}
+
+/// Whether a directory of an image's programs has one of this name, or a path in the image exists. A link counts without
+/// its target, which may exist only inside the image. A path below the working directory is not looked up.
+fn has_program(root: &Path, name: &str) -> bool {
+    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let is_there = |path: &Path| path.symlink_metadata().is_ok();
+    match name.contains('/') {
+        true => !name.starts_with('/') || is_there(&inside(Path::new(name))),
+        false => std::env::split_paths(PATH).any(|folder| is_there(&inside(&folder).join(name))),
+    }
+}
+
 /// Returns the programs that an external guest lacks for a workload, each with its remedy.
 ///
 /// # Errors
@@ -104,11 +153,18 @@ pub(super) fn missing_in_external(
     }
     refuse_scratch(workload, settings)?;
     let programs = workload.about().target_programs;
-    let names: Vec<&str> = programs.iter().map(|program| program.name).collect();
+    let own = workload.target_program(settings);
+    let own = own.as_deref().filter(|name| !name.contains('/'));
+    let names: Vec<&str> = (programs.iter().map(|program| program.name))
+        .chain(own)
+        .collect();
     let lacking = platform.lacks(settings, &names)?;
     let lacking = lacking.into_iter().map(|name| {
         let package = programs.iter().find(|program| program.name == name);
-        missing_in_guest(&name, package.map_or("of its name", |program| program.package))
+        missing_in_guest(
+            &name,
+            package.map_or("of its name", |program| program.package),
+        )
     });
     Ok(lacking.collect())
 }
@@ -117,7 +173,10 @@ pub(super) fn missing_in_external(
 ///
 /// # Errors
 /// When it needs one.
-pub(super) fn refuse_scratch(workload: &dyn Workload, settings: &Settings) -> Result<(), HostError> {
+pub(super) fn refuse_scratch(
+    workload: &dyn Workload,
+    settings: &Settings,
+) -> Result<(), HostError> {
     if workload.scratch_mib(settings) == 0 {
         return Ok(());
     }
@@ -216,5 +275,37 @@ mod tests {
         fs::create_dir_all(&bin).unwrap();
         std::os::unix::fs::symlink("/etc/alternatives/iperf3", bin.join("iperf3")).unwrap();
         check_image(&planned, &catalogue, &[], root.path()).unwrap();
+    }
+
+    #[test]
+    fn a_program_of_a_command_that_the_image_lacks_is_named_with_its_platforms_and_the_key_of_packages()
+     {
+        let catalogue = Catalogue::standard();
+        let of = |program: &str| {
+            let text = format!(
+                "name = \"own\"\n[[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"container\"\n\
+                 [[workload]]\nkind = \"command\"\nname = \"mine\"\nload = \"{program} -x\"\n"
+            );
+            let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
+            treatments(&plan, &catalogue)
+        };
+        let root = tempfile::tempdir().unwrap();
+        let check = |program: &str| check_commands(&of(program), &catalogue, &[], root.path());
+        for program in ["app", "/opt/app"] {
+            let message = check(program).unwrap_err().to_string();
+            let expected =
+                format!("mine: the program `{program}` in the image of container, native");
+            assert!(message.contains(&expected), "{message}");
+            assert!(message.contains("`packages`"), "{message}");
+        }
+        fs::create_dir_all(root.path().join("usr/bin")).unwrap();
+        fs::create_dir_all(root.path().join("opt")).unwrap();
+        fs::write(root.path().join("usr/bin/app"), "").unwrap();
+        std::os::unix::fs::symlink("/nowhere", root.path().join("opt/app")).unwrap();
+        for program in ["app", "/opt/app", "./app"] {
+            check(program).unwrap();
+        }
+        let other = ["redis-server".to_owned()];
+        check_commands(&of("missing"), &catalogue, &other, root.path()).unwrap();
     }
 }

@@ -277,6 +277,13 @@ impl Workload for Command {
         words::split(LOAD.given(settings)?).ok()?.into_iter().next()
     }
 
+    fn target_program(&self, settings: &Settings) -> Option<String> {
+        let first = [&PREPARE, &SERVE, &LOAD]
+            .into_iter()
+            .find_map(|parameter| parameter.given(settings))?;
+        words::split(first).ok()?.into_iter().next()
+    }
+
     fn serve(
         &self,
         target: &mut dyn Target,

@@ -68,6 +68,20 @@ fn a_command_without_a_service_runs_in_the_target_with_its_words_as_they_are() {
 }
 
 #[test]
+fn the_first_program_in_the_target_is_that_of_the_preparation_the_service_or_the_load() {
+    let mut definition = redis();
+    let first = |definition: &Definition| Command.target_program(&definition.settings());
+    assert_eq!(first(&definition).unwrap(), "redis-server");
+    definition.prepare = Some("'/opt/my app' --install".to_owned());
+    assert_eq!(first(&definition).unwrap(), "/opt/my app");
+    let alone = Definition {
+        load: "sysbench cpu run".to_owned(),
+        ..Definition::default()
+    };
+    assert_eq!(first(&alone).unwrap(), "sysbench");
+}
+
+#[test]
 fn work_time_and_metrics_are_read_from_the_output() {
     let raw = b"\"test\",\"rps\"\n\"SET\",\"1500.0\"\n\nvtax: elapsed_us 2000000\n";
     let result = Command.parse(raw, &redis().settings(), TIMING).unwrap();
