@@ -13,7 +13,7 @@ const ASKED: [(&str, Counters, &str); 3] = [
     (
         "VM exits",
         Counters::KvmExits,
-        "VM exits are not told by reason without",
+        "VM exits are not counted by reason without",
     ),
     (
         "BPF with BTF",

@@ -123,7 +123,7 @@ fn vulnerabilities(roots: &Roots) -> Finding {
     const NAME: &str = "mitigations";
     let all = mitigations(roots);
     if all.is_empty() {
-        return finding(NAME, Answer::No, "the kernel does not tell")
+        return finding(NAME, Answer::No, "the kernel does not report it")
             .remedy("results cannot say which mitigations they paid for");
     }
     // `Mitigation: IBRS; BHI: Vulnerable` counts as vulnerable.

@@ -57,7 +57,7 @@ fn kvm(roots: &Roots, options: &Options, backend: Option<KvmBackend>) -> Finding
 /// The last line of a console, shortened for one line of a report.
 fn brief(seen: &str) -> String {
     let last = seen.lines().map(str::trim).rfind(|line| !line.is_empty());
-    last.unwrap_or("it said nothing")
+    last.unwrap_or("it printed nothing")
         .chars()
         .take(160)
         .collect()

@@ -97,7 +97,7 @@ fn open_files(roots: &Roots) -> Finding {
         .lines()
         .find_map(|line| line.strip_prefix("Max open files"))
     else {
-        return finding(NAME, Answer::No, "/proc/self/limits does not tell")
+        return finding(NAME, Answer::No, "/proc/self/limits does not show it")
             .remedy("is procfs mounted on /proc?");
     };
     let mut words = line.split_whitespace();
@@ -123,7 +123,7 @@ fn kernel_limit(roots: &Roots, name: &str, sysctl: &str, wanted: u64) -> Finding
         None => finding(
             name,
             Answer::No,
-            format!("the kernel does not tell {sysctl}"),
+            format!("the kernel does not show {sysctl}"),
         )
         .remedy("is procfs mounted on /proc?"),
     }

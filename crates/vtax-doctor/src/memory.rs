@@ -39,7 +39,7 @@ fn memory(roots: &Roots) -> Finding {
                 ))
             }
         }
-        _ => finding("free memory", Answer::No, "/proc/meminfo does not tell")
+        _ => finding("free memory", Answer::No, "/proc/meminfo does not show it")
             .remedy("is procfs mounted on /proc?"),
     }
 }
@@ -58,7 +58,7 @@ fn disk(options: &Options) -> Finding {
                 gib(DISK_WANTED)
             ))
         }
-        None => finding("free disk", Answer::No, format!("{place} does not tell"))
+        None => finding("free disk", Answer::No, format!("{place} does not report it"))
             .remedy("create the directory, or name another"),
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn examine(roots: &Roots, _options: &Options) -> Vec<Finding> {
                 Some(version) => finding(Answer::Yes, format!("{version} (package {package})")),
                 None => finding(
                     Answer::Partly,
-                    format!("{} tells no version", path.display()),
+                    format!("{} prints no version", path.display()),
                 )
                 .remedy(format!("apt-get install --reinstall {package}")),
             }

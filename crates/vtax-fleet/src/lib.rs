@@ -89,7 +89,7 @@ pub fn run(
     if sources.is_empty() {
         went?;
         return Err(LabError::other(format!(
-            "no shard has run a trial; what they said is below {}",
+            "no shard has run a trial; their output is below {}",
             workdir.log(1).parent().unwrap_or(Path::new(".")).display()
         )));
     }

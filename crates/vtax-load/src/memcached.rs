@@ -63,7 +63,7 @@ impl Arguments {
         let digits = self.keys.saturating_sub(1).to_string().len();
         if self.keys == 0 || !(digits..=250).contains(&usize::from(self.key_bytes)) {
             return wrong(format!(
-                "--key-bytes {} cannot tell {} keys apart; give {digits} to 250, and 1 key or more",
+                "--key-bytes {} does not fit {} different keys; give {digits} to 250, and 1 key or more",
                 self.key_bytes, self.keys
             ));
         }

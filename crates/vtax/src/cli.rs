@@ -554,7 +554,7 @@ pub struct ChargeArgs {
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Whom to charge: each guest, or the guests of a Kubernetes pod as one. By pod, what a sandboxed
-    /// pod costs beyond its containers is said too, as a RuntimeClass takes it (podFixed).
+    /// pod costs beyond its containers is printed too, as a RuntimeClass takes it (podFixed).
     #[arg(long, value_name = "WHOM", default_value = "guest")]
     pub by: By,
     /// JSON lines: one object a record.

@@ -165,7 +165,7 @@ fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Opt
     Some(Figure::new(
         "all-platforms",
         title,
-        "The share of the resource that ends each climb, or would end it first if it went on in a straight line (modelled, and said so). \
+        "The share of the resource that ends each climb, or would end it first if it went on in a straight line (marked as modelled). \
                   Bars: one standard deviation over samples and climbs. Of processors and disks only the population's own use counts.",
         json!(300),
         json!({"data": {"values": values}, "layer": layers}),
@@ -343,7 +343,7 @@ fn memory(climbed: &[&TreatmentClimbs]) -> Option<Figure> {
         "memory",
         title,
         "Differences of the host’s own accounts between the top and the start, divided by the guests; beside each name the whole, as the \
-                  host’s available memory tells it. User space is the first part, the kernel the five after it.",
+                  host’s available memory shows it. User space is the first part, the kernel the five after it.",
         json!({"step": 30}),
         json!({"data": {"values": values}, "mark": {"type": "bar"},
         "encoding": {

@@ -82,7 +82,7 @@ pub(super) fn count(seats: &[SeatConfig]) -> Result<u8, HostError> {
         }) {
             return Err(HostError::Setting(if other.name == seat.name {
                 format!(
-                    "two guests of a cell are called {}, so that one could not be told from the \
+                    "two guests of a cell are called {}, so that one cannot be distinguished from the \
                      other: give each a name of its own",
                     seat.name
                 )

@@ -330,7 +330,7 @@ fn unpack(
             detail: match said.trim() {
                 "" => format!("its results are not taken: {why}"),
                 // The sender has the reason for a truncated archive.
-                said => format!("its results are not taken: {why}; it said: {said}"),
+                said => format!("its results are not taken: {why}; it printed: {said}"),
             },
         }),
         Ok(()) => Err(HostError::Program {

@@ -65,7 +65,7 @@ exec kamailio -DD -E -m 64 -M 8 -f "$here/proxy.cfg"
 );
 
 /// The arguments are the target's address, calls a second, milliseconds of a call, whole seconds of load,
-/// seconds that the last calls have, and the most calls at once. Exit codes of SIPp below 200 tell of calls
+/// seconds that the last calls have, and the most calls at once. Exit codes of SIPp below 200 report calls
 /// that failed or went on, which its counts do too.
 const CALLS: &str = concat!(
     r#"# SIPp, and what it counted
@@ -85,7 +85,7 @@ cat counts.csv; sipp -v | sed -n 's/^ *\(SIPp v\)/version \1/p'; echo times; cat
 "#
 );
 
-/// Below which SIPp cannot tell times apart, by the version that it prints; one that prints none is old.
+/// The resolution of SIPp, by the version that it prints; one that prints none is old.
 fn resolution(text: &str) -> Duration {
     let version = text
         .lines()

@@ -15,7 +15,7 @@ const PORT: u16 = 7003;
 const CLIENTS: Parameter = Parameter::new("load.clients", Domain::Integer(1, 1024), "4")
     .help("clients that replay the recording at once, on one connection each");
 
-/// What tbench is told to measure: the window, and the trial's warm-up before it, in which its clients connect. It counts
+/// The seconds that tbench measures: the window, and the trial's warm-up before it, in which its clients connect. It counts
 /// whole seconds, and shows a rate only from the second one on. Of less than five it does not warm up: it would end with
 /// the window, or before it where that opens late.
 fn measured(timing: Timing) -> u64 {

@@ -141,7 +141,7 @@ fn respond(route: &dyn Route, upstreams: &Upstreams, request: &Request<'_>) -> R
 /// The most idle connections to a process, because there may be hundreds of processes and few descriptors.
 const MOST_IDLE: usize = 4;
 
-/// Connections to other processes that no request uses at the moment.
+/// Connections to other processes that no request uses.
 type Upstreams = Mutex<HashMap<PathBuf, Vec<UnixStream>>>;
 
 fn forward(

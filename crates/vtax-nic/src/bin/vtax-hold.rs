@@ -17,7 +17,7 @@ Ask the NIC's back end to hold notifications, so that the host does less for thi
 
 usage: vtax-hold INTERFACE [--hold-us N] [--lease-s N] [--once]   ask, and renew the lease
        vtax-hold INTERFACE --off [--lease-s N] [--once]           ask for no hold at all
-       vtax-hold INTERFACE --query                                tell what is in force
+       vtax-hold INTERFACE --query                                show what is in force
        vtax-hold INTERFACE --release                              give the lease back
 
   --hold-us N   the longest that a notification may be held, each way, in µs (500)

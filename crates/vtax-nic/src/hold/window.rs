@@ -27,7 +27,7 @@ const WAKE_CYCLES: f64 = 17.0;
 /// A width pays if a packet costs at most this part of its cost without holding.
 const PAYING_COST: f64 = 0.9;
 
-/// Widths without a notification after which the direction counts as idle. A stream that pauses for a moment continues
+/// Widths without a notification after which the direction counts as idle. A stream that pauses briefly continues
 /// with a batch.
 const IDLE_WIDTHS: u64 = 4;
 

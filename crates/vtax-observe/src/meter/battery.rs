@@ -56,7 +56,7 @@ impl Battery {
             watts: MeterSeries::watts(NAME, "host", Source::Measured),
             joules: MeterSeries::joules(NAME, "host", Source::Measured),
             caveats: vec![
-                "a battery's chip tells a mean of some seconds: use trials of a minute or longer"
+                "a battery's chip reports a mean over some seconds: use trials of a minute or longer"
                     .to_owned(),
             ],
         };

@@ -333,7 +333,7 @@ mod tests {
     fn garbage_zero_watts_and_a_switched_off_measurement_are_absences() {
         for (body, expected) in [
             ("printf '\\377\\001garbage'", "no power reading"),
-            ("true", "it said nothing"),
+            ("true", "it printed nothing"),
             ("sed s/214/abc/ answer", "is no power"),
             ("sed s/214/0/ answer", "0 W"),
             ("sed s/activated/deactivated/ answer", "`deactivated`"),

@@ -54,7 +54,7 @@ pub(super) fn run(
             Some(status) => break status,
             None if in_time() => std::thread::sleep(Duration::from_millis(2)),
             None if stop.load(Ordering::Relaxed) => {
-                return Err(failed("it was told to stop".to_owned()));
+                return Err(failed("it was stopped".to_owned()));
             }
             None => {
                 return Err(failed(format!(
@@ -132,7 +132,7 @@ pub(super) fn ending(said: &str) -> String {
         .collect::<Vec<_>>()
         .join("; ");
     if last.is_empty() {
-        "it said nothing".to_owned()
+        "it printed nothing".to_owned()
     } else {
         last
     }

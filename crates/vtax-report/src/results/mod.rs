@@ -9,7 +9,7 @@
 //! trials/0007/samples.parquet  every sample: t_ns, owner, metric, unit, kind, source, value
 //! trials/0007/latencies.hlog   distributions, an HdrHistogram interval log, where there are any
 //! trials/0007/workload.json    what the load generator printed, untouched
-//! trials/0007/log              what was done, and what the guest's console said
+//! trials/0007/log              the steps of the trial, and the guest's console
 //! trials/0007.again-1/         an attempt that did not count and was run again; .failed-1 likewise
 //! report.html, figures/*.vl.json
 //! ```

@@ -13,7 +13,7 @@ pub(super) fn on_host(process: u32, told: &[u32]) -> Result<Vec<u32>, HostError>
         .map(|id| {
             known.get(id).copied().ok_or_else(|| HostError::Protocol {
                 peer: "QEMU".into(),
-                detail: format!("it tells of a thread {id}, which process {process} does not have"),
+                detail: format!("it names a thread {id}, which process {process} does not have"),
             })
         })
         .collect()

@@ -50,7 +50,7 @@ impl Wire {
     /// The process number of the listening peer, in this process's PID namespace.
     pub(in crate::platform) fn peer_process(&self) -> Result<u32, HostError> {
         let credentials = socket_peercred(&self.stream)
-            .map_err(|cause| self.protocol(format!("its process cannot be told: {cause}")))?;
+            .map_err(|cause| self.protocol(format!("its process is unknown: {cause}")))?;
         u32::try_from(credentials.pid.as_raw_nonzero().get()).map_err(|_| {
             self.protocol("it is in a PID namespace that this process cannot see".into())
         })

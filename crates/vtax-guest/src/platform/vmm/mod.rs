@@ -61,7 +61,7 @@ impl Vmm {
     const fn oldest(self) -> ((u32, u32), &'static str) {
         match self {
             Self::Firecracker => ((1, 8), "the image's kernel finds its devices by ACPI alone"),
-            Self::CloudHypervisor => ((51, 0), "the disks of older ones cannot be told to be raw"),
+            Self::CloudHypervisor => ((51, 0), "older ones have no option for raw disks"),
         }
     }
 
@@ -111,7 +111,7 @@ impl Vmm {
         let line = said.lines().next().unwrap_or_default().to_owned();
         if !output.status.success() || line.is_empty() {
             return Err(missing(format!(
-                "it does not tell its version: {}",
+                "it does not print its version: {}",
                 output.status
             )));
         }

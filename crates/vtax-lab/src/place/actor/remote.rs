@@ -112,7 +112,7 @@ enum ReplyError {
     Unasked,
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
-    #[error("it said `{start}`, which is not understood: {cause}")]
+    #[error("it sent `{start}`, which is not understood: {cause}")]
     Unknown {
         /// The start of the line.
         start: String,

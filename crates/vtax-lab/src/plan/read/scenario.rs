@@ -282,7 +282,7 @@ impl Reader<'_, &Catalogue> {
         {
             self.complain(
                 offset,
-                format!("`{kind}` runs to its end unless it is told not to"),
+                format!("`{kind}` runs to its end by default"),
             )
             .help_with("add a line: extent = \"duration\"");
         }
