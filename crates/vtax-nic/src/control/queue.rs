@@ -3,6 +3,7 @@
 
 use super::coalesce::{self, Coalesce};
 use crate::features::Features;
+use crate::frame::Mac;
 
 /// The longest command that is read, in bytes: a table of some 300 addresses.
 pub const LONGEST_COMMAND: usize = 2048;
@@ -20,9 +21,11 @@ const CLASS_MQ: u8 = 4;
 /// A valid command of a negotiated feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Receive modes, filter tables, the own address, VLANs. A port passes on all frames, more than any filter admits,
+    /// Receive modes, filter tables, VLANs. A port passes on all frames, more than any filter admits,
     /// so that there is nothing to do. That is allowed ("best effort", 5.1.6.5.1 and 5.1.6.5.2).
     Filter,
+    /// VIRTIO_NET_CTRL_MAC_ADDR_SET: the own address.
+    Address(Mac),
     /// VIRTIO_NET_CTRL_MQ_VQ_PAIRS_SET: the number of pairs in use.
     Pairs(u16),
     /// Notification coalescing.
@@ -89,7 +92,7 @@ impl Command {
         let parsed = match class {
             CLASS_RX => filter(data.len() == 1),
             CLASS_MAC if command == 0 => filter(is_address_tables(data)),
-            CLASS_MAC => filter(data.len() == 6),
+            CLASS_MAC => Mac::try_from(data).ok().map(Self::Address),
             CLASS_VLAN => filter(data.len() == 2),
             CLASS_MQ => <[u8; 2]>::try_from(data)
                 .ok()
@@ -139,7 +142,6 @@ mod tests {
             &[0, 5, 0],
             &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0],
             &tables,
-            &[1, 1, 2, 0, 0, 0, 0, 1],
             &[2, 0, 5, 0],
         ] {
             assert_eq!(
@@ -148,6 +150,10 @@ mod tests {
                 "{filter:?}"
             );
         }
+        assert_eq!(
+            Command::parse(&[1, 1, 2, 0, 0, 0, 0, 1], ALL),
+            Ok(Command::Address([2, 0, 0, 0, 0, 1]))
+        );
         assert_eq!(Command::parse(&[4, 0, 2, 1], ALL), Ok(Command::Pairs(258)));
         assert!(matches!(
             Command::parse(&[6, 1, 32, 0, 0, 0, 0xe8, 3, 0, 0], ALL),

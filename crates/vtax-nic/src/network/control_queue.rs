@@ -119,6 +119,10 @@ impl Guest {
         };
         let answer = match command {
             Command::Filter => (OK, None),
+            Command::Address(mac) => {
+                self.config_space.mac = Some(mac);
+                (OK, None)
+            }
             Command::Pairs(pairs) => (self.use_pairs(pairs.into()), None),
             Command::Coalesce(coalesce) => self.coalesce(coalesce, now),
         };

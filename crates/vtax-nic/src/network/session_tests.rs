@@ -6,70 +6,50 @@ use crate::features::Features;
 use crate::hold::Mode;
 use crate::poller::Poller;
 use crate::protocol::{ProtocolError, Request};
-use crate::testing::{BUFFERS, RX, SIZE, TX, USER, description, linux, memory_file, port};
+use crate::testing::{
+    BUFFERS, Driver, RX, Ring, SIZE, TX, USER, description, linux, memory_file, port,
+};
 
+/// QEMU gives a new back end the used indexes, Cloud Hypervisor the available ones unless buffers are returned in order
+/// by agreement.
 #[test]
 fn a_back_end_that_comes_again_goes_on_where_the_rings_are() {
-    let mut bench = Bench::link();
-    bench.peers[1].offer_buffers(8, 0x800);
-    for number in 0..3 {
-        bench.peers[0].send(PLAIN, &frame(1, number, 60));
+    type Base = fn(&Driver, Ring) -> u16;
+    let used: Base = |driver, ring| ring.used_index(driver);
+    let available: Base = |driver, ring| driver.u16_at(ring.available() + 2);
+    for base in [used, available] {
+        let mut bench = Bench::link();
+        bench.peers[1].offer_buffers(8, 0x800);
+        for number in 0..3 {
+            bench.peers[0].send(PLAIN, &frame(1, number, 60));
+        }
+        bench.kick(0, 1, NOW);
+        // Two more frames are offered while no back end runs.
+        for number in 3..5 {
+            bench.peers[0].send(PLAIN, &frame(1, number, 60));
+        }
+        let poller = Poller::new().unwrap();
+        for number in 0..2 {
+            let guest = bench.network.guest_mut(number).unwrap();
+            guest.disconnect(&bench.poller, NOW);
+            let peer = &bench.peers[usize::from(number)];
+            peer.connect_from(guest, &poller, linux(), |ring| base(&peer.driver, ring));
+            bench.network.port_changed(number);
+        }
+        bench.poller = poller;
+        assert!(bench.peers[1].calls(0) <= 1);
+        bench.run(NOW);
+        let received = bench.peers[1].received();
+        let numbers: Vec<_> = received.iter().map(|(_, frame)| frame[11]).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4]);
+        let guest = bench.network.guest_mut(1).unwrap();
+        let stop = Request::GetVringBase { queue: 0 };
+        let (reply, _) = guest.handle(stop, &bench.poller, NOW).unwrap();
+        assert_eq!(
+            reply,
+            crate::protocol::Reply::VringState { queue: 0, base: 5 }
+        );
     }
-    bench.kick(0, 1, NOW);
-    // Two more frames are offered while no back end runs.
-    for number in 3..5 {
-        bench.peers[0].send(PLAIN, &frame(1, number, 60));
-    }
-    let poller = Poller::new().unwrap();
-    for number in 0..2 {
-        let guest = bench.network.guest_mut(number).unwrap();
-        guest.disconnect(&bench.poller, NOW);
-        bench.peers[usize::from(number)].connect(guest, &poller, linux());
-        bench.network.port_changed(number);
-    }
-    bench.poller = poller;
-    assert!(bench.peers[1].calls(0) <= 1);
-    bench.run(NOW);
-    let senders: Vec<_> = bench.peers[1]
-        .received()
-        .iter()
-        .map(|(_, frame)| frame[11])
-        .collect();
-    assert_eq!(senders, [0, 1, 2, 3, 4]);
-}
-
-/// Cloud Hypervisor gives a new back end the available indexes, unless buffers are returned in order by agreement.
-#[test]
-fn a_back_end_whose_bases_are_the_available_indexes_goes_on_where_the_used_indexes_are() {
-    let mut bench = Bench::link();
-    bench.peers[1].offer_buffers(8, 0x800);
-    for number in 0..3 {
-        bench.peers[0].send(PLAIN, &frame(1, number, 60));
-    }
-    bench.kick(0, 1, NOW);
-    for number in 3..5 {
-        bench.peers[0].send(PLAIN, &frame(1, number, 60));
-    }
-    for number in 0..2 {
-        let guest = bench.network.guest_mut(number).unwrap();
-        guest.disconnect(&bench.poller, NOW);
-        let peer = &bench.peers[usize::from(number)];
-        let offered = |ring: crate::testing::Ring| peer.driver.u16_at(ring.available() + 2);
-        peer.connect_from(guest, &bench.poller, linux(), offered);
-        bench.network.port_changed(number);
-    }
-    bench.run(NOW);
-    let received = bench.peers[1].received();
-    let numbers: Vec<_> = received.iter().map(|(_, frame)| frame[11]).collect();
-    assert_eq!(numbers, [0, 1, 2, 3, 4]);
-    let poller = &bench.poller;
-    let guest = bench.network.guest_mut(1).unwrap();
-    let stop = Request::GetVringBase { queue: 0 };
-    let (reply, _) = guest.handle(stop, poller, NOW).unwrap();
-    assert_eq!(
-        reply,
-        crate::protocol::Reply::VringState { queue: 0, base: 5 }
-    );
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Guest {
         PortInfo {
             port: name.to_owned(),
             connected,
-            link: if self.link_is_up() {
+            link: if self.config_space.link_up {
                 Link::Up
             } else {
                 Link::Down

@@ -86,7 +86,9 @@ pub struct Guest {
     pub(super) features: Features,
     offered: Features,
     protocol: ProtocolFeatures,
-    config_space: ConfigSpace,
+    pub(super) config_space: ConfigSpace,
+    /// The address that the operator gives the guest, which the guest may change.
+    given_mac: Option<Mac>,
     /// Whether front ends may read it.
     is_generic: bool,
     /// When a failed notification of its change is sent again.
@@ -146,6 +148,7 @@ impl Guest {
                 link_up: true,
                 pairs,
             },
+            given_mac: None,
             is_generic: false,
             config_due: None,
             status: 0,
@@ -184,6 +187,7 @@ impl Guest {
     #[must_use]
     pub fn with_config_space(mut self, mac: Option<Mac>, mtu: Option<u16>) -> Self {
         self.config_space.mac = mac;
+        self.given_mac = mac;
         self.config_space.mtu = mtu;
         self.is_generic = true;
         let others = self.offered.without(Features::OF_CONFIGURATION);
@@ -192,6 +196,11 @@ impl Guest {
             .without(Features::RING_PACKED)
             .with(self.config_space.features());
         self
+    }
+
+    /// The device's configuration space.
+    pub fn config_space(&self) -> ConfigSpace {
+        self.config_space
     }
 
     /// The same port with the kernel's data path, or with the worker's for a reason.

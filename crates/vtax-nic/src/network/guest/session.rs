@@ -254,11 +254,6 @@ impl Guest {
         self.notify_config_change(now);
     }
 
-    /// Whether the link is up.
-    pub fn link_is_up(&self) -> bool {
-        self.config_space.link_up
-    }
-
     fn notify_config_change(&mut self, now: Nanos) {
         let channel = self
             .channel
@@ -322,6 +317,7 @@ impl Guest {
         self.control_due = None;
         self.config_due = None;
         self.status = 0;
+        self.config_space.mac = self.given_mac;
         self.leases.reset();
         self.settle_budget(now);
         self.asked_pairs = 1;
