@@ -9,8 +9,8 @@ use crate::export::{Dataset, Row, quantiles_of, rows_of};
 use crate::numbers::{Shown, percent, plain, ratio};
 use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
 use crate::stats::{
-    Description, Groups, Interval, Moments, NoTax, Tax, Verdict, benjamini_hochberg, describe,
-    exact_ratio, tax_over, verdict,
+    Description, Groups, Interval, Moments, NoTax, Tax, Verdict, describe, exact_ratio,
+    judge_family, tax_over, verdict,
 };
 use crate::text::{clean, cut, pad};
 use serde::Serialize;
@@ -103,8 +103,12 @@ pub struct Ratio {
     pub n: usize,
     /// Geometric mean.
     pub ratio: f64,
-    /// Its 95 % interval.
+    /// Its 95 % interval, of this ratio alone.
     pub interval: Interval,
+    /// The printed interval: adjusted for the number of ratios of the family, consistent with the adjusted p.
+    pub adjusted_interval: Interval,
+    /// Level of `adjusted_interval`, 0.95 or more.
+    pub confidence: f64,
     /// Typical factor between two machines: the standard deviation between machines, without the scatter of their
     /// pairs.
     pub factor: Option<f64>,
@@ -477,7 +481,7 @@ impl Gathered {
     }
 }
 
-/// Sets the verdicts, with p adjusted within each family: the headlines, and the rest.
+/// Sets the verdicts and the printed intervals, with p adjusted within each family: the headlines, and the rest.
 fn judge(findings: &mut [Finding]) {
     for headline in [true, false] {
         let family = findings
@@ -485,9 +489,16 @@ fn judge(findings: &mut [Finding]) {
             .filter(|finding| finding.about.headline == headline)
             .filter_map(|finding| finding.ratio.as_mut());
         let family: Vec<&mut Ratio> = family.collect();
-        let p: Vec<f64> = family.iter().map(|ratio| ratio.tax.student_p).collect();
-        for (ratio, adjusted) in family.into_iter().zip(benjamini_hochberg(&p)) {
-            ratio.verdict = verdict(&ratio.tax, adjusted, ratio.minimum_effect);
+        let taxes: Vec<Tax> = family.iter().map(|ratio| ratio.tax).collect();
+        for (ratio, judged) in family.into_iter().zip(judge_family(&taxes, 0.0)) {
+            ratio.adjusted_interval = judged.interval.unwrap_or(ratio.interval);
+            ratio.confidence = judged.confidence;
+            let interval = Some(ratio.adjusted_interval);
+            let tax = Tax {
+                interval,
+                ..ratio.tax
+            };
+            ratio.verdict = verdict(&tax, judged.adjusted_p, ratio.minimum_effect);
         }
     }
 }
@@ -506,6 +517,8 @@ fn finding(([plan, plan_sha256, treatment, metric], over): ([String; 4], Over)) 
             n: tax.n,
             ratio: tax.ratio,
             interval: tax.interval?,
+            adjusted_interval: tax.interval?,
+            confidence: 0.95,
             factor: pairs.between().map(|between| between.sd.exp()),
             verdict: Verdict::NoDifferenceShown,
             minimum_effect: over.minimum_effect,
@@ -572,6 +585,14 @@ pub fn table(survey: &Survey, width: usize) -> String {
         }
     }
     lines.push(String::new());
+    let findings = survey.kinds.iter().flat_map(|kind| &kind.findings);
+    let headlines = findings.filter(|of| of.about.headline);
+    if headlines
+        .filter_map(|of| of.ratio)
+        .any(|ratio| ratio.confidence > 0.95)
+    {
+        lines.push("  intervals are adjusted for the number of ratios of the kind".to_owned());
+    }
     if survey.twice > 0 {
         let twice = counted(survey.twice, "directory").replace("directorys", "directories");
         lines.push(format!(
@@ -601,7 +622,7 @@ fn row(finding: &Finding) -> String {
         of(values.max)
     );
     let ratio = finding.ratio.map(|found| {
-        let Shown { value, range, .. } = ratio(found.ratio, Some(found.interval));
+        let Shown { value, range, .. } = ratio(found.ratio, Some(found.adjusted_interval));
         let apart = found
             .factor
             .map(|factor| format!(", {factor:.3}"))

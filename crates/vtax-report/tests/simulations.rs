@@ -4,7 +4,7 @@
 use vtax_report::results::Better;
 use vtax_report::stats::{
     Groups, Random, SteadyState, Tax, Verdict, above_floor, classify, judge_family, knee,
-    noise_floor, paired_tax, pairs_to_show, seed_of, tax_over, verdict,
+    noise_floor, paired_tax, pairs_to_show, ratio_of_taxes, seed_of, tax_over, verdict,
 };
 
 /// Number of data sets per cell in `make test-all`: a share of 0.05 has a standard error of 0.005.
@@ -162,6 +162,51 @@ fn coverage_and_false_calls(sets: usize) {
             assert!(share <= 0.065 + slack, "{world:?}, n = {n}: {share}");
         }
     }
+}
+
+/// Simulates `vtax compare --of tax`: the coverage of the interval of the ratio of the taxes of two runs, and the share of
+/// equal taxes that are called different.
+fn ratios_of_taxes(sets: usize) {
+    const PAIRS: [usize; 7] = [3, 4, 5, 6, 7, 8, 10];
+    for world in WORLDS {
+        let shares = PAIRS.map(|n| {
+            let mut random = Random::new(seed_of(&["taxes", &format!("{world:?}")]) + n as u64);
+            let (mut covered, mut called) = (0_u32, 0_u32);
+            for set in 0..sets {
+                let mut tax = || {
+                    let (treatment, baseline) = world.pairs(&mut random, n, 1.1);
+                    paired_tax(&treatment, &baseline, set as u64).unwrap()
+                };
+                let ratio = ratio_of_taxes(&tax(), &tax()).unwrap();
+                covered += u32::from(ratio.interval.unwrap().contains(1.0));
+                called += u32::from(is_different(&ratio));
+            }
+            [covered, called].map(|count| f64::from(count) / sets as f64)
+        });
+        let [coverage, called] = [0, 1].map(|at| shares.map(|share| share[at]));
+        row(world, "coverage of the ratio of two taxes %", &coverage);
+        row(world, "equal taxes called different %", &called);
+        for (n, (coverage, called)) in PAIRS.iter().zip(coverage.into_iter().zip(called)) {
+            assert!(
+                coverage >= 0.93 - slack(sets),
+                "{world:?}, n = {n}: {coverage}"
+            );
+            assert!(
+                called <= 0.065 + slack(sets),
+                "{world:?}, n = {n}: {called}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_interval_of_the_ratio_of_two_taxes_covers_the_truth() {
+    ratios_of_taxes(SETS / 4);
+}
+
+#[test(needs = [test_all("takes 6 s: a table of docs/method.md")])]
+fn of_2000_pairs_of_runs_the_interval_of_the_ratio_of_two_taxes_covers_the_truth() {
+    ratios_of_taxes(ALL_SETS);
 }
 
 /// Simulates reports of `size` headline comparisons with a shared baseline: the share of reports with a false

@@ -90,6 +90,8 @@ fn machines_count_once_each_and_kinds_are_never_mixed() {
         / 3.0;
     assert!((ratio.ratio.ln() - mean).abs() < 1e-9, "{ratio:?}");
     assert!(ratio.n == 3 && ratio.interval.contains(ratio.ratio));
+    let width = |interval: vtax_report::stats::Interval| (interval.high / interval.low).ln();
+    assert!(ratio.confidence > 0.95 && width(ratio.adjusted_interval) > width(ratio.interval));
     // The standard deviation of ln 1, ln 1.2 and ln 1.4 is 0.168.
     let factor = ratio.factor.unwrap();
     assert!((1.1..1.3).contains(&factor), "{factor}");
@@ -97,6 +99,10 @@ fn machines_count_once_each_and_kinds_are_never_mixed() {
     let text = table(&found, 100);
     assert!(text.contains("4 runs on 4 machines"), "{text}");
     assert!(text.contains("kernel: 6.12.0"), "{text}");
+    assert!(
+        text.contains("intervals are adjusted for the number of ratios"),
+        "{text}"
+    );
     assert!(text.contains("run.json is corrupted"), "{text}");
 }
 

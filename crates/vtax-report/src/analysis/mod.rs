@@ -466,6 +466,10 @@ fn row(read: &Read) -> TrialRow {
             name,
             unit,
             rates: found,
+            has_reading_each: stats::has_reading_each(
+                &samples.points,
+                Nanoseconds(1_000_000_000),
+            ),
         });
     }
     TrialRow {

@@ -205,6 +205,8 @@ pub struct RateSeries {
     pub unit: Unit,
     /// One rate per second of the window.
     pub rates: Vec<f64>,
+    /// Whether each rate is a sample of its own, which it is not below one reading a second.
+    pub has_reading_each: bool,
 }
 
 /// Half width of a ratio's interval, relative to the ratio, for which repetitions are recommended.

@@ -137,11 +137,11 @@ fn of_metric(
 }
 
 /// The metric per second of a trial, scaled so that its mean is `value`: the rate of traffic for throughput, CPU time per
-/// byte of traffic for CPU time per work that is traffic. `None` for any other metric, under a load that changes, and
-/// with fewer than two samples.
+/// byte of traffic for CPU time per work that is traffic. `None` for any other metric, under a load that changes, with
+/// fewer than two samples, and below one reading a second.
 fn samples(metric: &MetricSummary, row: &TrialRow, value: f64) -> Option<Vec<f64>> {
     // A load that changes makes every series change.
-    if row.steady.is_empty() {
+    if row.steady.is_empty() || row.series.iter().any(|one| !one.has_reading_each) {
         return None;
     }
     let mean = |rates: &[f64]| crate::stats::mean(rates).unwrap_or(0.0);

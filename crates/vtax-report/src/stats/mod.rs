@@ -36,7 +36,7 @@ pub use quantiles::{Unsupported, percentile, quantile_interval, supports, values
 pub use random::{Random, seed_of};
 pub use robust::{hodges_lehmann, outliers};
 pub use shift::{SHIFT_QUANTILES, confidence_of_each, shift_ratio};
-pub use steady::{Steadiness, SteadyState, classify, rates};
+pub use steady::{Steadiness, SteadyState, classify, has_reading_each, rates};
 pub use tax::{
     FEWEST_PAIRS, NoTax, REPEATS_WITHIN, Tax, Verdict, exact_ratio, exact_verdict, paired_tax,
     ratio_of_taxes, tax_over, unpaired_tax, verdict,

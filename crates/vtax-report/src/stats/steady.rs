@@ -263,6 +263,16 @@ fn changepoints(series: &[f64]) -> Vec<usize> {
     starts
 }
 
+/// Whether readings are frequent enough for each rate of a `step` to be a sample of its own. With fewer, neighbouring rates
+/// are interpolated from the same two readings. A period may be 5 % longer than the step, for the jitter of sampling.
+pub fn has_reading_each(points: &[(Nanoseconds, f64)], step: Nanoseconds) -> bool {
+    let (Some((first, _)), Some((last, _))) = (points.first(), points.last()) else {
+        return false;
+    };
+    let periods = points.len() as f64 - 1.0;
+    last.saturating_since(*first).as_secs_f64() <= 1.05 * periods * step.as_secs_f64()
+}
+
 /// Rates per `step` within `window`, from samples: a counter's increase per second, linearly interpolated between
 /// samples; a gauge's mean. Whole steps only.
 pub fn rates(
@@ -325,4 +335,33 @@ pub fn rates(
         }
     }
     rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_samples_only_where_each_has_a_reading() {
+        let second = Nanoseconds(1_000_000_000);
+        let every = |milliseconds: u64| -> Vec<(Nanoseconds, f64)> {
+            let times = (0..30).map(|tick| Nanoseconds(tick * milliseconds * 1_000_000));
+            times.map(|at| (at, 0.0)).collect()
+        };
+        let periods = [
+            (500, true),
+            (1000, true),
+            (1020, true),
+            (1250, false),
+            (2000, false),
+        ];
+        for (milliseconds, has) in periods {
+            assert_eq!(
+                has_reading_each(&every(milliseconds), second),
+                has,
+                "{milliseconds}"
+            );
+        }
+        assert!(!has_reading_each(&[], second));
+    }
 }
