@@ -58,6 +58,7 @@ fn second(read: &store::Read<'_>, out: &mut impl Write) -> io::Result<()> {
         ended: at(ended),
         energy: account.energy,
         energy_model: read.facts.energy_model.clone(),
+        energy_meter: read.facts.energy_covers.clone(),
         guests: guests
             .map(|guest| Charged {
                 number: guest.number,

@@ -294,11 +294,11 @@ pub fn sentences(report: &Report<'_>) -> Vec<String> {
     lines.push(match (report.energy_source, &facts.energy_model) {
         (None, _) => "No meter: there is no energy.".to_owned(),
         (Some(source), Some(model)) => format!(
-            "Energy of {} is {source}, by {model}.",
+            "Energy is {source} by {model} ({}).",
             facts.energy_covers.as_deref().unwrap_or("the host")
         ),
         (Some(source), None) => format!(
-            "Energy of {} is {source}.",
+            "Energy is {source} by {}.",
             facts.energy_covers.as_deref().unwrap_or("the host")
         ),
     });

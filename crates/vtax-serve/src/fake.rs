@@ -132,6 +132,7 @@ impl Host {
                 source: Source::Modelled,
             }),
             energy_source: Some(("the whole machine".to_owned(), Source::Modelled)),
+            energy_meters: Some("model host: the whole machine".to_owned()),
             power_model: Some(PowerModel {
                 name: "another machine".to_owned(),
                 date: Some("2011-04-06".to_owned()),

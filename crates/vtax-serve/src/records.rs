@@ -80,10 +80,12 @@ pub struct Record<'a> {
     pub cpu_error_seconds: Option<f64>,
     /// The power model that computed the energy, with its date and its error; `None` where the energy is measured.
     pub energy_model: Option<String>,
+    /// The domains of the meters that the energy is the sum of, and what they cover.
+    pub energy_meter: Option<String>,
 }
 
 /// The names of the columns, in order.
-const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules,cpu_error_seconds,energy_model";
+const COLUMNS: &str = "began,ended,interval_seconds,party,guest,platform,manager,uuid,number,stage,cpu_seconds,cpu_source,energy_joules,energy_source,method,interval_cpu_seconds,interval_energy_joules,cpu_error_seconds,energy_model,energy_meter";
 
 /// The parts of an interval that its ledger lacks.
 #[derive(Debug, Clone, PartialEq)]
@@ -96,6 +98,8 @@ pub struct Interval<'a> {
     pub energy: Option<EnergyUse>,
     /// The power model that computed the energy.
     pub energy_model: Option<String>,
+    /// The domains of the meters that the energy is the sum of, and what they cover.
+    pub energy_meter: Option<String>,
     /// The guests.
     pub guests: Vec<Charged<'a>>,
 }
@@ -129,6 +133,7 @@ pub fn records(snapshot: &Snapshot) -> Vec<Record<'_>> {
         ended: snapshot.ended,
         energy: snapshot.energy,
         energy_model: snapshot.power_model.as_ref().map(ToString::to_string),
+        energy_meter: snapshot.energy_meters.clone(),
         guests: guests.collect(),
     };
     let of = |(method, ledger)| of_ledger(&interval, method, ledger);
@@ -158,6 +163,7 @@ pub fn of_ledger<'a>(interval: &Interval<'a>, method: &'a str, ledger: &Ledger) 
         interval_energy_joules: energy.map(|energy| energy.total.0),
         cpu_error_seconds: None,
         energy_model: interval.energy_model.clone().filter(|_| energy.is_some()),
+        energy_meter: interval.energy_meter.clone().filter(|_| energy.is_some()),
     };
     let active = active_energy(energy, ledger);
     let mut records = Vec::new();
@@ -325,6 +331,7 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
                 interval_energy_joules,
                 cpu_error_seconds,
                 energy_model,
+                energy_meter,
             } = record;
             let party = match party {
                 Party::Guest => "guest",
@@ -333,7 +340,7 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
             };
             writeln!(
                 out,
-                "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{},{},{}",
+                "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{},{},{},{}",
                 field(guest),
                 field(uuid),
                 or_empty(*number),
@@ -342,6 +349,7 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
                 or_empty(*interval_energy_joules),
                 or_empty(*cpu_error_seconds),
                 field(energy_model.as_deref().unwrap_or_default()),
+                field(energy_meter.as_deref().unwrap_or_default()),
             )
         }
     }
@@ -578,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn modelled_energy_carries_its_model_in_every_record() {
+    fn energy_carries_its_model_and_its_meters_in_every_record() {
         let mut host = Host::default();
         host.start_named(1, "a", Platform::Qemu);
         let mut snapshot = host.pass(1000);
@@ -587,10 +595,13 @@ mod tests {
             assert_eq!(record.energy_model.as_deref(), Some(model));
         }
         let csv = lines(&snapshot, RecordFormat::Csv);
-        assert!(csv[0].ends_with(&format!(",\"{model}\"")), "{}", csv[0]);
+        let meter = "model host: the whole machine";
+        let end = format!(",\"{model}\",{meter}");
+        assert!(csv[0].ends_with(&end), "{}", csv[0]);
         snapshot.power_model = None;
         for record in records(&snapshot) {
             assert_eq!(record.energy_model, None);
+            assert_eq!(record.energy_meter.as_deref(), Some(meter));
         }
     }
 }

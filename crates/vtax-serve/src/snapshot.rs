@@ -72,6 +72,8 @@ pub struct Snapshot {
     pub energy_source: Option<(String, Source)>,
     /// The model that computes the energy, where it is modelled.
     pub power_model: Option<PowerModel>,
+    /// The domains of the meters that the energy is the sum of, and what they cover.
+    pub energy_meters: Option<String>,
     /// Totals since charging began.
     pub totals: Totals,
     /// The method that charges soft interrupts.
@@ -186,6 +188,7 @@ impl Watch {
             energy: pass.energy,
             energy_source: energy_source.map(|(covers, source)| (covers.to_owned(), source)),
             power_model: self.charger.power_model().cloned(),
+            energy_meters: self.charger.energy_meters(),
             totals: totals.clone(),
             method: self.charger.method(),
             irq_accounting: self.charger.irq_accounting(),

@@ -270,6 +270,11 @@ impl Charger {
         Some((energy.covers.as_str(), energy.source))
     }
 
+    /// The domains of the meters that the energy is the sum of, and what they cover; `None` without a meter.
+    pub fn energy_meters(&self) -> Option<String> {
+        Some(self.energy.current()?.to_string())
+    }
+
     /// The numbers of the roster's guests in the last pass, in its order.
     ///
     /// # Errors

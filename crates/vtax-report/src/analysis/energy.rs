@@ -74,8 +74,12 @@ fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
             .not_idle
             .as_deref()
             .unwrap_or("the meters could not be read");
+        let instead = match idle.is_empty() {
+            true => "; energy above idle is above what the model states for an idle host, and a meter states nothing",
+            false => "",
+        };
         lines.push(format!(
-            "{} of {} not idle and left out, for instance: {reason}",
+            "{} of {} not idle and left out, for instance: {reason}{instead}",
             left_out.len(),
             counted(phases.len(), "idle phase") + if phases.len() == 1 { " was" } else { " were" },
         ));
