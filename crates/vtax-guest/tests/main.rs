@@ -12,6 +12,7 @@ extern crate vtax_testkit;
 
 mod cell;
 mod common;
+mod image;
 mod kill;
 mod layers;
 mod open_vswitch;

@@ -137,7 +137,11 @@ pub fn ensure(
     ensure_in(&cache_dir()?, source, base, progress)
 }
 
-fn ensure_in(
+/// As [`ensure`], in another cache.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_in(
     cache: &Path,
     source: &Source,
     base: &GuestFiles,
