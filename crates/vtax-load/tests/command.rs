@@ -18,7 +18,8 @@ fn workload() -> &'static dyn Workload {
 fn of(load: &str, service: Option<(&str, &str)>) -> Settings {
     let definition = Definition {
         load: load.to_owned(),
-        serve: service.map(|(serve, ready)| (serve.to_owned(), ready.to_owned())),
+        serve: service.map(|(serve, _)| serve.to_owned()),
+        ready: service.map(|(_, ready)| ready.to_owned()),
         ..Definition::default()
     };
     definition.settings()
@@ -51,6 +52,29 @@ fn a_service_is_awaited_by_its_port_its_log_or_its_end() {
     }
     let settings = of("test -e /proc/self", Some(("true", "exit")));
     assert!(value(&run("command", &settings), "elapsed") > 0.0);
+}
+
+#[test(needs = [root(), program("python3")])]
+fn a_port_that_opens_late_is_awaited_as_long_as_the_plan_says() {
+    let late = SERVER.replace(
+        "s = socket",
+        "print(\"loads data\")\ntime.sleep(1.5)\ns = socket",
+    );
+    let settings = || of(CLIENT, Some((&late, "tcp:8099")));
+    assert!(value(&run("command", &settings()), "elapsed") > 0.0);
+    let message = failure(&with(settings(), "load.ready_within_s", 0.5));
+    assert!(
+        message.contains("port 8099") && message.contains("loads data"),
+        "{message}"
+    );
+}
+
+#[test(needs = [root()])]
+fn quotes_and_newlines_of_a_command_reach_its_program() {
+    let load = "sh -c 'printf \"%s|\" \"$@\"' sh \"two words\" \"it'\\''s\" 'a\nb' ''";
+    let raw = drive(&mut Host::new(), workload(), &of(load, None)).unwrap();
+    let text = String::from_utf8(raw).unwrap();
+    assert!(text.starts_with("two words|it'\\''s|a\nb||"), "{text}");
 }
 
 #[test(needs = [root()])]

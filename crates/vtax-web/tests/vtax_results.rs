@@ -16,6 +16,32 @@ use vtax_report::results::{ResultsDir, TrialOutcome};
 use vtax_web::{AppState, Certificate, ListenerSettings, Live, Server, Token};
 
 #[test]
+fn a_plan_with_commands_is_neither_checked_nor_started_for_a_watcher() {
+    let page = Page::open();
+    let mark = page.path().join("ran");
+    let plan = format!(
+        "name = \"own\"\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"command\"\nload = \"touch {}\"\n",
+        mark.display()
+    );
+    let body = json!({"text": plan, "dir": "own", "at": "local", "quick": true}).to_string();
+    let origin = "Origin: http://localhost\r\n";
+    for path in ["/api/plan", "/api/runs"] {
+        for (headers, expected) in [(String::new(), 401), (bearer(WATCHER), 403)] {
+            let headers = format!("{headers}{origin}{JSON}");
+            let (status, _, answer) = page.ask("POST", path, &headers, &body);
+            assert_eq!(status, expected, "{path}: {answer}");
+        }
+    }
+    assert!(!page.path().join("results/own").exists() && !mark.exists());
+    // The operator sees the command before it runs.
+    let headers = format!("{}{origin}{JSON}", bearer(OPERATOR));
+    let (status, _, answer) = page.ask("POST", "/api/plan", &headers, &body);
+    assert_eq!(status, 200, "{answer}");
+    assert!(answer.contains("command, load: touch "), "{answer}");
+    assert!(!mark.exists());
+}
+
+#[test]
 fn watchers_look_strangers_do_not_and_only_the_operator_changes_anything() {
     let page = Page::open();
     fake::invented().write(&page.path().join("results/one"));

@@ -465,3 +465,83 @@ fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect(
         }
     }
 }
+
+/// A service of the image with its client, and a command in the target, as workloads.
+const COMMANDS: &str = r#"
+name = "commands"
+repetitions = 1
+warmup = "0s"
+meters = ["none"]
+
+[again]
+share = 0
+
+[[platform]]
+kind = "container"
+[[platform]]
+kind = "qemu"
+name = "vm"
+vm.accel = "tcg"
+vm.memory_mib = 256
+
+[[workload]]
+kind = "command"
+name = "service"
+serve = "iperf3 -s -p 5999"
+ready = "tcp:5999"
+load = "iperf3 -c {target} -p 5999 -t 1 -J"
+work = { json = "/end/sum_received/bytes", unit = "B" }
+[workload.metrics]
+rate = { json = "/end/sum_received/bits_per_second", unit = "bit/s", better = "higher" }
+
+[[workload]]
+kind = "command"
+name = "alone"
+load = """sh -c 'printf "%s\n" "counted \\\"7\\\" of
+8"'"""
+work = { regex = 'counted "([0-9]+)"', unit = "op" }
+"#;
+
+#[test(needs = [test_all("takes 40 s"), can_run_trials(), program("iperf3"), program("qemu-system-x86_64")])]
+fn commands_run_in_a_container_and_in_an_emulated_vm() {
+    let (work, _host) = prepared(COMMANDS);
+    let results = work.path().join("results");
+    let plan = work.path().join("plan.toml");
+    let output = run(&work.path().join("state"), &plan, &results)
+        .output()
+        .unwrap();
+    // On a busy host every trial may be suspect, which is a status of its own.
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    let results = ResultsDir::open(&results).unwrap();
+    let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
+    assert_eq!(trials.len(), 4);
+    for trial in trials {
+        let label = &trial.treatment.label;
+        assert_eq!(trial.outcome, TrialOutcome::Complete, "{label}");
+        let value = |name: &str| trial.metrics[name].quantity.value;
+        match trial.treatment.workload.as_str() {
+            "service" => assert!(value("own.rate") > 1e6, "{label}"),
+            _ => assert_eq!(trial.work.as_ref().unwrap().amount, 7.0, "{label}"),
+        }
+    }
+}
+
+#[test(needs = [test_all("builds an image"), can_run_trials()])]
+fn a_command_that_the_image_lacks_is_refused_before_the_first_trial_with_the_key_of_packages() {
+    let plan = "name = \"lacks\"\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"command\"\n\
+                name = \"mine\"\nload = \"no-such-program -x\"\n";
+    let (work, _host) = prepared(plan);
+    let results = work.path().join("results");
+    let plan = work.path().join("plan.toml");
+    let output = run(&work.path().join("state"), &plan, &results)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    let err = text(&output.stderr);
+    assert!(
+        err.contains("mine: the program `no-such-program` in the image of native"),
+        "{err}"
+    );
+    assert!(err.contains("`packages`"), "{err}");
+    assert_eq!(trials(&results), 0);
+}
