@@ -278,6 +278,10 @@ impl Workload for Command {
     }
 
     fn target_program(&self, settings: &Settings) -> Option<String> {
+        if oci::PARAMETER.given(settings).is_some() {
+            // Its programs are found by the environment of the image.
+            return None;
+        }
         let first = [&PREPARE, &SERVE, &LOAD]
             .into_iter()
             .find_map(|parameter| parameter.given(settings))?;

@@ -82,6 +82,34 @@ fn the_first_program_in_the_target_is_that_of_the_preparation_the_service_or_the
 }
 
 #[test]
+fn with_an_image_the_target_s_commands_run_in_it_and_its_entry_point_may_be_the_service() {
+    let with_image = |definition: &Definition| {
+        let mut settings = definition.settings();
+        let image = Level::Text("oci:app.tar".to_owned());
+        settings.0.insert(oci::PARAMETER.key.to_owned(), image);
+        settings
+    };
+    let mut definition = Definition {
+        load: "app --bench".to_owned(),
+        ..Definition::default()
+    };
+    let in_target = load(&with_image(&definition));
+    assert_eq!(in_target.runs, Runs::Target);
+    let end = &in_target.line[in_target.line.len() - 3..];
+    assert_eq!(end, [oci::ENTER, "app", "--bench"]);
+    definition.ready = Some("tcp:80".to_owned());
+    let settings = with_image(&definition);
+    let of_client = load(&settings);
+    assert_eq!(of_client.runs, Runs::Client);
+    assert!(!of_client.line.iter().any(|word| word == oci::ENTER));
+    assert!(serves_entry_point(&settings));
+    assert_eq!(Command.client_program(&settings).as_deref(), Some("app"));
+    assert_eq!(Command.target_program(&settings), None);
+    definition.serve = Some("app --serve".to_owned());
+    assert!(!serves_entry_point(&with_image(&definition)));
+}
+
+#[test]
 fn work_time_and_metrics_are_read_from_the_output() {
     let raw = b"\"test\",\"rps\"\n\"SET\",\"1500.0\"\n\nvtax: elapsed_us 2000000\n";
     let result = Command.parse(raw, &redis().settings(), TIMING).unwrap();
