@@ -323,6 +323,18 @@ fn the_quick_profile_shrinks_and_overrides() {
 }
 
 #[test]
+fn the_idle_phase_has_five_seconds_two_in_the_quick_profile_and_none_at_zero() {
+    let idle = |line: &str| {
+        let text = GOOD.replace("sample_hz = 10\n", &format!("sample_hz = 10\n{line}\n"));
+        let plan = read(&text).unwrap();
+        [plan.idle, plan.quick().idle].map(|length| length.as_secs())
+    };
+    assert_eq!(idle(""), [5, 2]);
+    assert_eq!(idle("idle = \"30s\""), [30, 2]);
+    assert_eq!(idle("idle = \"0s\""), [0, 0]);
+}
+
+#[test]
 fn a_setting_that_nothing_in_the_plan_understands_is_refused() {
     let (before, after) = GOOD.split_once("[[platform]]\nkind = \"qemu\"").unwrap();
     let (_, workloads) = after.split_once("[[workload]]").unwrap();
@@ -630,6 +642,53 @@ proptest! {
                 prop_assert!(diagnostics.to_string().contains("plan.toml:"));
             }
         }
+    }
+}
+
+/// A plan of a command with an image: lines of the plan, of its platform, and of its workload.
+fn with_image(plan: &str, platform: &str, workload: &str) -> Result<Plan, String> {
+    let text = format!(
+        "name = \"x\"\n{plan}\n[[platform]]\nkind = \"native\"\n{platform}\n\
+         [[workload]]\nkind = \"command\"\nload = \"a\"\n{workload}\n"
+    );
+    Plan::read("plan.toml", &text, &Catalogue::standard()).map_err(|wrong| wrong.to_string())
+}
+
+#[test]
+fn an_image_is_a_key_of_the_plan_a_platform_and_a_factor() {
+    let image = |planned: &PlannedTreatment| planned.settings.text("image").map(str::to_owned);
+    for (plan, platform) in [
+        ("image = \"oci:a.tar\"", ""),
+        ("settings = { image = \"oci:a.tar\" }", ""),
+        ("", "image = \"oci:a.tar\""),
+    ] {
+        let plan = with_image(plan, platform, "ready = \"tcp:80\"").unwrap();
+        let planned = treatments(&plan, &Catalogue::standard());
+        assert_eq!(image(&planned[0]).as_deref(), Some("oci:a.tar"));
+    }
+    let factor = "factors = { image = [\"oci:a.tar\", \"podman:b\"] }";
+    let plan = with_image(factor, "", "").unwrap();
+    let planned = treatments(&plan, &Catalogue::standard());
+    let images: Vec<_> = planned.iter().filter_map(image).collect();
+    assert_eq!(images, ["oci:a.tar", "podman:b"]);
+}
+
+#[test]
+fn a_text_that_is_no_image_packages_beside_one_and_other_workloads_are_refused() {
+    for (plan, workload, wanted) in [
+        ("image = \"a.tar\"", "", "`a.tar` is not an image"),
+        ("factors = { image = [\"oci:a\", \"x\"] }", "", "`x` is not an image"),
+        ("image = 3", "", "`image` must be"),
+        ("image = \"dir:/x\"", "packages = [\"jq\"]", "not installed in an `image`"),
+        ("", "ready = \"tcp:80\"", "`ready` needs `serve`"),
+        (
+            "image = \"dir:/x\"",
+            "[[workload]]\nkind = \"idle\"",
+            "`idle` does not run in an image",
+        ),
+    ] {
+        let message = with_image(plan, "", workload).unwrap_err();
+        assert!(message.contains(wanted), "{message}");
     }
 }
 

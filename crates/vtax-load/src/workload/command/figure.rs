@@ -141,9 +141,7 @@ pub fn check(place: &Place) -> Result<(), FigureError> {
                 _ => Err(FigureError::Groups),
             }
         }
-        Place::Count(count) if !(count.is_finite() && *count > 0.0) => {
-            Err(FigureError::Count)
-        }
+        Place::Count(count) if !(count.is_finite() && *count > 0.0) => Err(FigureError::Count),
         _ => Ok(()),
     }
 }

@@ -216,7 +216,9 @@ fn line(
 
 /// The words of a command in the target: below its image, where it has one.
 fn in_target(words: Vec<String>, settings: &Settings) -> Vec<String> {
-    let enter = oci::PARAMETER.given(settings).map(|_| oci::ENTER.to_owned());
+    let enter = oci::PARAMETER
+        .given(settings)
+        .map(|_| oci::ENTER.to_owned());
     enter.into_iter().chain(words).collect()
 }
 
@@ -471,7 +473,8 @@ impl Command {
                 start_until(target, client, name, &line, Some(port), limit, &[], up)
             }
             Ready::Log(pattern) => {
-                let regex = figure::regex(&pattern).map_err(|cause| HostError::Setting(cause.to_string()))?;
+                let regex = figure::regex(&pattern)
+                    .map_err(|cause| HostError::Setting(cause.to_string()))?;
                 let up = |target: &mut dyn Target| Ok(regex.is_match(&*service_log(target)?));
                 start_until(target, client, name, &line, None, limit, &[], up)
             }
