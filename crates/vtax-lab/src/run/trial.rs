@@ -80,9 +80,15 @@ pub(super) fn run(
     if attempt.started.is_none() {
         times.total = began.elapsed().into();
     }
-    times.teardown = [times.idle, times.boot, times.service, times.warmup, times.measured]
-        .iter()
-        .fold(times.total, |rest, phase| rest.saturating_since(*phase));
+    times.teardown = [
+        times.idle,
+        times.boot,
+        times.service,
+        times.warmup,
+        times.measured,
+    ]
+    .iter()
+    .fold(times.total, |rest, phase| rest.saturating_since(*phase));
     let trial = Trial {
         format: FORMAT,
         index: assignment.index,

@@ -75,7 +75,9 @@ fn idle<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
             .as_deref()
             .unwrap_or("the meters could not be read");
         let instead = match idle.is_empty() {
-            true => "; energy above idle is above what the model states for an idle host, and a meter states nothing",
+            true => {
+                "; energy above idle is above what the model states for an idle host, and a meter states nothing"
+            }
             false => "",
         };
         lines.push(format!(
