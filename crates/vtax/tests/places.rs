@@ -726,23 +726,18 @@ fn a_target_that_goes_costs_one_trial_and_comes_again() {
 fn a_target_that_restarts_makes_its_trial_invalid_and_the_run_goes_on_when_it_is_back() {
     let plan = FOUND.replace("repetitions = 2", "repetitions = 40");
     let mut machines = Machines::start(&plan);
+    let events = machines.work.path().join("events");
     let mut run = machines
         .run()
-        .stdout(Stdio::null())
+        .arg("--json")
+        .stdout(fs::File::create(&events).unwrap())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let deadline = Instant::now() + Duration::from_secs(180);
-    while finished(&machines.results()).is_empty() {
-        assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // A server of a workload runs only in a trial.
-    let is_in_trial = || {
-        let mut lines = machines.processes().into_values();
-        lines.any(|line| line.starts_with("apache2") || line.starts_with("iperf3"))
-    };
-    while !is_in_trial() {
+    // The second trial is measured.
+    let is_measured = |text: String| text.matches(r#""phase":"measure"#).count() == 2;
+    while !fs::read_to_string(&events).is_ok_and(is_measured) {
         assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -29,34 +29,33 @@ pub(crate) const NEEDED: [Program; 2] = [
 /// Reads the guest. Each line is `NAME=VALUE`; a name may repeat. The placeholder `PROGRAMS` becomes `NAME/PACKAGE` of
 /// each program, and `FOLDERS` the folders in which they are searched.
 const SCRIPT: &str = r#"LC_ALL=C; export LC_ALL
-say() { echo "$1=$2"; }
+put() { echo "$1=$2"; }
 first() { IFS= read -r line < "$1" && echo "$line"; }
-say clock "$(date +%s.%N)"
-say user "$(id -u)"
-say machine "$(uname -s -m)"
-say kernel "$(uname -r)"
-say distribution "$(sed -n "s/^PRETTY_NAME=//p" /etc/os-release | tr -d \")"
-say cpu "$(sed -n "s/^model name[[:space:]]*: //p" /proc/cpuinfo | head -n 1)"
-say processors "$(grep -c "^processor" /proc/cpuinfo)"
-say memory_kib "$(sed -n "s/^MemTotal: *//p" /proc/meminfo)"
-say available_kib "$(sed -n "s/^MemAvailable: *//p" /proc/meminfo)"
-say hardware "$(first /sys/class/dmi/id/sys_vendor) $(first /sys/class/dmi/id/product_name)"
-say load "$(first /proc/loadavg)"
-say uptime "$(first /proc/uptime)"
-say resolution "$(sed -n "s/^ \.resolution: *//p" /proc/timer_list | head -n 1)"
-for folder in /var/tmp /tmp; do say disk "$folder $(df -Pk "$folder" | tail -n 1)"; done
-who | while IFS= read -r line; do say login "$line"; done
+put clock "$(date +%s.%N)"
+put user "$(id -u)"
+put machine "$(uname -s -m)"
+put kernel "$(uname -r)"
+put distribution "$(sed -n "s/^PRETTY_NAME=//p" /etc/os-release | tr -d \")"
+put cpu "$(sed -n "s/^model name[[:space:]]*: //p" /proc/cpuinfo | head -n 1)"
+put processors "$(grep -c "^processor" /proc/cpuinfo)"
+put memory_kib "$(sed -n "s/^MemTotal: *//p" /proc/meminfo)"
+put available_kib "$(sed -n "s/^MemAvailable: *//p" /proc/meminfo)"
+put hardware "$(first /sys/class/dmi/id/sys_vendor) $(first /sys/class/dmi/id/product_name)"
+put load "$(first /proc/loadavg)"
+put uptime "$(first /proc/uptime)"
+for folder in /var/tmp /tmp; do put disk "$folder $(df -Pk "$folder" | tail -n 1)"; done
+who | while IFS= read -r line; do put login "$line"; done
 cat /proc/net/tcp /proc/net/tcp6 | while read -r number local remote state rest; do
-    if [ "$state" = 0A ]; then say listens "$local"; fi
+    if [ "$state" = 0A ]; then put listens "$local"; fi
 done
-cat /sys/class/dmi/id/product_uuid /sys/class/net/*/address | while IFS= read -r line; do say identity "$line"; done
+cat /sys/class/dmi/id/product_uuid /sys/class/net/*/address | while IFS= read -r line; do put identity "$line"; done
 for wanted in PROGRAMS; do
     name="${wanted%%/*}"; package="${wanted#*/}"; found=
     for folder in FOLDERS; do if [ -z "$found" ] && [ -x "$folder/$name" ]; then found="$folder/$name"; fi; done
     if [ -n "$found" ]; then
         version="$(dpkg-query -W -f "\${Version}" "$package" || rpm -q --qf "%{VERSION}" -f "$found")"
-        say program "$name $found $version"
-    else say missing "$name $package"; fi
+        put program "$name $found $version"
+    else put missing "$name $package"; fi
 done"#;
 
 /// An existing guest as a login sees it. Every text is printable.
@@ -121,12 +120,12 @@ pub fn look(
     ssh::check_link(&settings)?;
     let login = ssh::login(&settings)?;
     let address = ssh::address(&login, &settings)?;
-    let (mut look, said) = look_by(&login, &[&NEEDED, programs].concat())?;
+    let (mut look, printed) = look_by(&login, &[&NEEDED, programs].concat())?;
     look.address = Some(address);
     ssh::reach_host(&settings)?;
     look.facts.extend(facts);
     let seen = match (kind, identity) {
-        ("ssh", _) => ssh::seen_here(&settings, &identity_of(&said), &Owner::Target)?.facts,
+        ("ssh", _) => ssh::seen_here(&settings, &identity_of(&printed), &Owner::Target)?.facts,
         (_, Some(identity)) => on_host::find(None, &identity, &Owner::Target)?.facts,
         (_, None) => BTreeMap::new(),
     };
@@ -146,10 +145,10 @@ fn look_by(login: &Login, programs: &[Program]) -> Result<(GuestLook, String), H
     let line = words::join(&["sh", "-c", &script(programs)]);
     let sudo = if login.sudo { "sudo -n " } else { "" };
     let before = now();
-    let said = login.ask(ssh::SSH.as_ref(), &format!("{sudo}{line} 2>/dev/null"))?;
-    let mut look = GuestLook::read(&said, before, now());
+    let printed = login.ask(ssh::SSH.as_ref(), &format!("{sudo}{line} 2>/dev/null"))?;
+    let mut look = GuestLook::read(&printed, before, now());
     look.login = login.host.clone();
-    Ok((look, said))
+    Ok((look, printed))
 }
 
 /// The settings with the guest's login, its identity where the platform's manager knows it, and the manager's facts.
@@ -183,22 +182,22 @@ fn now() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-fn values<'a>(said: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
-    let lines = said.lines().filter_map(move |line| {
+fn values<'a>(printed: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
+    let lines = printed.lines().filter_map(move |line| {
         let (key, value) = line.split_once('=')?;
         (key == name).then(|| shown(value.trim()))
     });
     lines.filter(|value| !value.is_empty())
 }
 
-fn identity_of(said: &str) -> Identity {
-    Identity::parse(&values(said, "identity").collect::<Vec<_>>().join("\n"))
+fn identity_of(printed: &str) -> Identity {
+    Identity::parse(&values(printed, "identity").collect::<Vec<_>>().join("\n"))
 }
 
 impl GuestLook {
     /// Reads the output of the script, which was sent and came at these times of this host.
-    fn read(said: &str, before: f64, after: f64) -> Self {
-        let text = |name: &str| values(said, name).next().unwrap_or_default();
+    fn read(printed: &str, before: f64, after: f64) -> Self {
+        let text = |name: &str| values(printed, name).next().unwrap_or_default();
         let number = |text: &str| {
             let word = text.split_whitespace().next().unwrap_or_default();
             word.parse::<f64>().ok().filter(|value| value.is_finite())
@@ -210,7 +209,7 @@ impl GuestLook {
         )]
         let count = |name: &str| number(&text(name)).map_or(0, |value| value as u64);
         let clock = number(&text("clock"));
-        let mut listens: Vec<u16> = values(said, "listens")
+        let mut listens: Vec<u16> = values(printed, "listens")
             .filter_map(|local| u16::from_str_radix(local.rsplit(':').next()?, 16).ok())
             .collect();
         listens.sort_unstable();
@@ -242,11 +241,11 @@ impl GuestLook {
             uptime_seconds: number(&text("uptime")).unwrap_or_default(),
             clock_ahead_seconds: clock.map_or(f64::NAN, |clock| clock - (before + after) / 2.0),
             clock_error_seconds: (after - before) / 2.0,
-            disks: values(said, "disk").filter_map(disk).collect(),
-            logins: values(said, "login").collect(),
+            disks: values(printed, "disk").filter_map(disk).collect(),
+            logins: values(printed, "login").collect(),
             listens,
-            programs: values(said, "program").collect(),
-            missing: values(said, "missing").filter_map(missing).collect(),
+            programs: values(printed, "program").collect(),
+            missing: values(printed, "missing").filter_map(missing).collect(),
             ..Self::default()
         }
     }
@@ -285,13 +284,13 @@ mod tests {
 
     #[test]
     fn a_guest_that_prints_anything_is_read_without_harm() {
-        for said in [
+        for printed in [
             "",
             "=\n==\nclock=never",
             "listens=zz\nlistens=:::0050\ndisk=a b",
             "\u{1b}[2J=x",
         ] {
-            let look = GuestLook::read(said, 1.0, 2.0);
+            let look = GuestLook::read(printed, 1.0, 2.0);
             assert!(look.disks.is_empty() && !look.is_root, "{look:?}");
         }
         let look = GuestLook::read(

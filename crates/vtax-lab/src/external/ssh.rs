@@ -163,11 +163,11 @@ fn checked_name<'a>(key: &str, host: &'a str) -> Result<&'a str, HostError> {
 
 /// Returns the guest of this host, by the name in the settings or by its identity.
 fn on_this_host(settings: &Settings, owner: &Owner) -> Result<LocalGuest, HostError> {
-    let says = match settings.text(HOST.key) {
+    let shown = match settings.text(HOST.key) {
         Some(_) => String::new(),
         None => output_of(&actor(&login(settings)?)?, IDENTITY)?,
     };
-    seen_here(settings, &Identity::parse(&says), owner)
+    seen_here(settings, &Identity::parse(&shown), owner)
 }
 
 /// As [`on_this_host`], with the guest's identity.

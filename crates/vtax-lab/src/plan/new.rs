@@ -131,7 +131,7 @@ pub fn new_plan(subject: &Subject, catalogue: &Catalogue) -> Result<NewPlan, Lab
             let programs = WORKLOADS.map(|(_, program, ..)| program);
             let look = look::look("ssh", &Settings([to].into()), &programs)?;
             let facts = look.as_ref().map(shown).unwrap_or_default();
-            (facts, keys, What::Guest(look))
+            (facts, keys, What::Guest(look.map(Box::new)))
         }
         Subject::XenApi(pool, vm) => {
             let mut keys = PlanText::default();
@@ -231,7 +231,7 @@ fn shown(look: &GuestLook) -> Vec<(String, String)> {
 /// What a plan measures.
 enum What<'a> {
     /// A guest, and what a login to it shows.
-    Guest(Option<GuestLook>),
+    Guest(Option<Box<GuestLook>>),
     /// An image or container.
     Image(&'a str),
     /// A command.
@@ -258,7 +258,7 @@ impl What<'_> {
             plan.section("platform");
             let keys = platform.clone().finish();
             plan.append(&keys);
-            self.guest_workloads(&mut plan, look.as_ref());
+            self.guest_workloads(&mut plan, look.as_deref());
             fair_pair(&mut plan);
             return plan.finish();
         }
@@ -348,7 +348,7 @@ impl What<'_> {
         };
         let size = fs::metadata("/proc/self/exe").map_or(0, |found| found.len().div_ceil(1 << 20));
         let (kind, program, _, load) = WORKLOADS
-            .get(chosen(look.as_ref()))
+            .get(chosen(look.as_deref()))
             .unwrap_or(&WORKLOADS[0]);
         head.comment(&format!(
             "\nWhat a run does to the guest: {trials}, one after the other, with the load of 12 s in each.\n\
@@ -459,7 +459,7 @@ mod tests {
         ] {
             let mut keys = PlanText::default();
             keys.text("kind", "ssh").text("ssh.to", "root@web");
-            let body = What::Guest(Some(guest(missing))).body(&subject, &keys);
+            let body = What::Guest(Some(Box::new(guest(missing)))).body(&subject, &keys);
             let plan = Plan::read("plan.toml", &body, &catalogue)
                 .unwrap_or_else(|wrong| panic!("{wrong}\n{body}"));
             assert_eq!(plan.workloads.len(), 1, "{body}");

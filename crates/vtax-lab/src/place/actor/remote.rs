@@ -195,9 +195,9 @@ impl RemoteActor {
     pub fn log_in(ssh: &OsStr, login: &Login, binary: &Path) -> Result<Self, HostError> {
         let host = login.host.as_str();
         let (remote, options) = (login.remote(ssh), login.options());
-        let said = login.ask(ssh, &format!("uname -s -m; id -u; {BOOT_ID}"))?;
-        let mut said = said.lines();
-        let mut line = || said.next().unwrap_or_default();
+        let answer = login.ask(ssh, &format!("uname -s -m; id -u; {BOOT_ID}"))?;
+        let mut lines = answer.lines();
+        let mut line = || lines.next().unwrap_or_default();
         let (there, user, boot_id) = (line(), line(), line());
         if login.is_target && !login.sudo && user != "0" {
             return Err(HostError::Missing {

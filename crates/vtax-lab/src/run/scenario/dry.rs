@@ -115,7 +115,7 @@ struct Looks {
 
 /// The result of a look.
 enum Looked {
-    Seen(GuestLook),
+    Seen(Box<GuestLook>),
     /// The guest cannot be looked at. The reason is reported for the first workload that needs the guest.
     Failed(Option<HostError>),
     /// The guest is made for each trial.
@@ -180,7 +180,7 @@ impl Looks {
                         platform: platforms.join(", "),
                         look: look.clone(),
                     });
-                    Looked::Seen(look)
+                    Looked::Seen(Box::new(look))
                 }
                 Err(cause) => Looked::Failed(Some(cause)),
             };
