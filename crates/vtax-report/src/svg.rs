@@ -39,14 +39,14 @@ const DRAW: &str = "globalThis.drawn = ''; globalThis.problem = '';
 pub enum SvgError {
     /// The interpreter cannot start, or does not accept Vega.
     #[error("cannot start the interpreter that draws figures: {0}")]
-    Interpreter(String),
+    Interpreter(ScriptError),
     /// Vega cannot draw a figure.
     #[error("cannot draw the figure {figure}: {cause}")]
     Drawing {
         /// The figure's file name.
         figure: String,
         /// The reason.
-        cause: String,
+        cause: ScriptError,
     },
     /// A file cannot be written.
     #[error(transparent)]
@@ -59,6 +59,26 @@ pub enum SvgError {
         /// The reason.
         cause: std::io::Error,
     },
+}
+
+/// A script that did not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ScriptError {
+    /// The interpreter's error, or Vega's.
+    #[error("{0}")]
+    Thrown(String),
+    /// It exceeded a limit.
+    #[error("the drawing took too long or too much memory")]
+    Limit,
+    /// It ended without a drawing.
+    #[error("Vega drew nothing")]
+    Nothing,
+}
+
+impl From<rquickjs::Error> for ScriptError {
+    fn from(cause: rquickjs::Error) -> Self {
+        Self::Thrown(cause.to_string())
+    }
 }
 
 /// Writes each figure as `NAME.svg` into a directory, which is created. A name has the workload, the metric and the kind
@@ -111,7 +131,7 @@ struct Renderer {
 
 impl Renderer {
     fn start() -> Result<Self, SvgError> {
-        let wrong = |cause: rquickjs::Error| SvgError::Interpreter(cause.to_string());
+        let wrong = |cause: rquickjs::Error| SvgError::Interpreter(cause.into());
         let runtime = Runtime::new().map_err(wrong)?;
         runtime.set_memory_limit(MEMORY);
         runtime.set_max_stack_size(STACK);
@@ -125,7 +145,7 @@ impl Renderer {
     }
 
     /// Draws a figure, or returns Vega's error.
-    fn draw(&self, figure: &Figure) -> Result<String, String> {
+    fn draw(&self, figure: &Figure) -> Result<String, ScriptError> {
         let deadline = Instant::now() + TIME;
         self.runtime
             .set_interrupt_handler(Some(Box::new(move || Instant::now() > deadline)));
@@ -137,37 +157,33 @@ impl Renderer {
         }
         self.context.with(|scope| {
             let globals = scope.globals();
-            let set = globals.set("text", spec.to_string());
-            set.map_err(|cause| cause.to_string())?;
+            globals.set("text", spec.to_string())?;
             run(&scope, DRAW)
         })?;
         // Vega draws in promises.
         while self.runtime.is_job_pending() {
             let ran = self.runtime.execute_pending_job();
-            ran.map_err(|_| "the drawing took too long or too much memory".to_owned())?;
+            ran.map_err(|_| ScriptError::Limit)?;
         }
         self.context.with(|scope| {
             let global = |name: &str| scope.globals().get::<_, String>(name);
-            let wrong = |cause: rquickjs::Error| cause.to_string();
-            let (drawn, problem) = (
-                global("drawn").map_err(wrong)?,
-                global("problem").map_err(wrong)?,
-            );
+            let (drawn, problem) = (global("drawn")?, global("problem")?);
             match drawn.is_empty() {
                 false => Ok(drawn),
-                true if problem.is_empty() => Err("Vega drew nothing".to_owned()),
-                true => Err(problem),
+                true if problem.is_empty() => Err(ScriptError::Nothing),
+                true => Err(ScriptError::Thrown(problem)),
             }
         })
     }
 }
 
 /// Runs code as a script, which unlike a module may define global names.
-fn run(scope: &Ctx<'_>, code: &str) -> Result<(), String> {
+fn run(scope: &Ctx<'_>, code: &str) -> Result<(), ScriptError> {
     let mut options = EvalOptions::default();
     options.strict = false;
     let ended = scope.eval_with_options::<(), _>(code, options);
-    ended.catch(scope).map_err(|cause| cause.to_string())
+    let ended = ended.catch(scope);
+    ended.map_err(|cause| ScriptError::Thrown(cause.to_string()))
 }
 
 #[cfg(test)]
