@@ -6,9 +6,10 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use vtax_nic::control::Policy;
-use vtax_nic::control::api::{PortInfo, Request, Response};
+use vtax_nic::control::api::{Link, PortInfo, Request, Response};
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};
 use vtax_nic::telemetry::PortCounters;
+use vtax_nic::vhost_net::Half;
 
 /// The name of the NIC's one port, which contains HTML.
 pub const PORT: &str = "<b>vm</b>";
@@ -33,11 +34,13 @@ pub fn nic(socket: &Path) -> Arc<Mutex<Policy>> {
             let info = PortInfo {
                 port: PORT.to_owned(),
                 connected: true,
+                link: Link::default(),
                 settings,
                 policy: *policy,
-                in_force_us: policy.in_force(None),
+                in_force_us: policy.in_force(None, Half::Rx),
                 datapath: "kernel".to_owned(),
                 lease_left_s: None,
+                queues: Vec::new(),
             };
             let mut response = Response {
                 ok: true,
