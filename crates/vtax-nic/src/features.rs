@@ -178,8 +178,7 @@ impl ProtocolFeatures {
             | Self::BACKEND_REQ.0
             | Self::RESET_DEVICE.0
             | Self::INBAND_NOTIFICATIONS.0
-            | Self::CONFIGURE_MEM_SLOTS.0
-            | Self::STATUS.0,
+            | Self::CONFIGURE_MEM_SLOTS.0,
     );
 
     /// The features of both.

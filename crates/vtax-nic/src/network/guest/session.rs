@@ -220,7 +220,9 @@ impl Guest {
     fn offers(&self) -> ProtocolFeatures {
         let mut offered = ProtocolFeatures::OFFERED;
         if self.is_generic {
-            offered = offered.with(ProtocolFeatures::CONFIG);
+            offered = offered
+                .with(ProtocolFeatures::CONFIG)
+                .with(ProtocolFeatures::STATUS);
         }
         if self.is_in_kernel() {
             offered.without(ProtocolFeatures::INBAND_NOTIFICATIONS)
