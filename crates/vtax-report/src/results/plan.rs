@@ -1,6 +1,6 @@
 //! The plan of a run, read from its text: the gates, and the keys that a comparison with another plan names.
 
-use super::ResultsDir;
+use super::{ResultsDir, ResultsError};
 use crate::limit::{GateError, Of, PlannedGate};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -14,6 +14,17 @@ pub struct RunPlan {
     gates: Vec<PlannedGate>,
     /// The reason why the plan or its gates cannot be read.
     problem: Option<String>,
+}
+
+/// The reason why a plan or its gates cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum PlanError {
+    #[error(transparent)]
+    File(#[from] ResultsError),
+    #[error("{}", .0.message())]
+    Toml(#[from] toml::de::Error),
+    #[error(transparent)]
+    Gate(#[from] GateError),
 }
 
 /// A `[[gate]]` of a plan.
@@ -31,18 +42,12 @@ struct GateTable {
 impl RunPlan {
     /// Reads the plan of a results directory.
     pub(crate) fn of(results: &ResultsDir) -> Self {
-        let table = results
-            .plan_text()
-            .map_err(|cause| cause.to_string())
-            .and_then(|text| {
-                text.parse::<Table>()
-                    .map_err(|cause| cause.message().to_owned())
-            });
-        let table = match table {
+        let read = || -> Result<Table, PlanError> { Ok(results.plan_text()?.parse()?) };
+        let table = match read() {
             Ok(table) => table,
             Err(cause) => {
                 return Self {
-                    problem: Some(cause),
+                    problem: Some(cause.to_string()),
                     ..Self::default()
                 };
             }
@@ -95,7 +100,7 @@ enum GatesError {
     Gate(#[from] GateError),
 }
 
-fn gates(table: &Table) -> Result<Vec<PlannedGate>, GatesError> {
+fn gates(table: &Table) -> Result<Vec<PlannedGate>, PlanError> {
     let Some(value) = table.get("gate") else {
         return Ok(Vec::new());
     };
