@@ -75,8 +75,9 @@ fn figure(
     };
     let n = shifts.iter().map(|shift| shift.n).min()?;
     let mut caption = format!(
-        "Ratio of each percentile to the baseline's{at}, mean of {} or more. Bars are intervals that hold together for all \
-         percentiles of the figure: 95 % for all of them. A bar that crosses the dashed line at 1 shows no difference.",
+        "Ratio of each percentile to the baseline's{at}, geometric mean over at least {}. Bars are simultaneous 95 % confidence \
+         intervals: they hold for all percentiles of the figure together. A bar that crosses the dashed line at 1 shows no \
+         difference.",
         counted(n, unit)
     );
     if let Some(missing) = shifts.iter().flat_map(|of| &of.unsupported).next() {
@@ -84,8 +85,8 @@ fn figure(
             " Left out where a trial has too few requests: {missing}."
         ));
     }
-    let x = json!({"field": "percentile", "type": "ordinal", "sort": order, "title": "percentile of the baseline and of the treatment",
-                   "scale": {"domain": order}, "axis": {"labelAngle": 0, "labelOverlap": true}});
+    let x = json!({"field": "percentile", "type": "ordinal", "sort": order, "title": "percentile",
+                   "scale": {"domain": order}, "axis": {"labelAngle": 0, "labelExpr": "slice(datum.label, 1)"}});
     let offset = json!({"field": "curve", "type": "nominal"});
     let y = |field: &str| {
         json!({"field": field, "type": "quantitative", "title": "ratio to the baseline (logarithmic)",
