@@ -62,7 +62,7 @@ pub enum Command {
     #[command(subcommand)]
     Plan(PlanCommand),
     /// Run a plan, or resume an unfinished run of it; or measure a command: vtax run --platform native,qemu -- COMMAND.
-    #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present("platform")))]
+    #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present_any(["platform", "image"])))]
     Run(RunArgs),
     /// Merge shards of one run into one results directory.
     Merge(MergeArgs),

@@ -39,7 +39,10 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
     };
     let service = arguments.serve.as_deref();
     // The entry point of an image has the image's name.
-    let of_image = arguments.image.as_deref().filter(|_| arguments.ready.is_some());
+    let of_image = arguments
+        .image
+        .as_deref()
+        .filter(|_| arguments.ready.is_some());
     let name = match (service, of_image) {
         (None, Some(image)) => name_of_image(image),
         (service, _) => name(service.unwrap_or(&load)),
@@ -96,7 +99,11 @@ fn name(command: &str) -> String {
 fn name_of_image(image: &str) -> String {
     let (_, place) = image.split_once(':').unwrap_or_default();
     let last = place.rsplit('/').find(|part| !part.is_empty());
-    let base = last.unwrap_or_default().split(':').next().unwrap_or_default();
+    let base = last
+        .unwrap_or_default()
+        .split(':')
+        .next()
+        .unwrap_or_default();
     name_of(base.strip_suffix(".tar").unwrap_or(base), "image")
 }
 
@@ -144,6 +151,16 @@ mod tests {
     }
 
     #[test]
+    fn an_image_needs_neither_a_plan_nor_platforms() {
+        use clap::Parser;
+        let parse = |words: &[&str]| crate::cli::Cli::try_parse_from(words).map(drop);
+        let image = ["vtax", "run", "--image", "oci:a.tar", "--load", "true"];
+        parse(&[image.as_slice(), &["--ready", "tcp:80"]].concat()).unwrap();
+        assert!(parse(&[image.as_slice(), &["plan.toml"]].concat()).is_err());
+        assert!(parse(&["vtax", "run", "--load", "true"]).is_err());
+    }
+
+    #[test]
     fn an_image_is_measured_on_three_platforms_and_its_entry_point_is_the_service() {
         for (image, name) in [
             ("oci:/a/app.tar", "app"),
@@ -169,7 +186,10 @@ mod tests {
         };
         let text = plan(&packages).unwrap().unwrap();
         let wrong = Plan::read("plan.toml", &text, &Catalogue::standard()).unwrap_err();
-        assert!(wrong.to_string().contains("not installed in an `image`"), "{wrong}");
+        assert!(
+            wrong.to_string().contains("not installed in an `image`"),
+            "{wrong}"
+        );
     }
 
     #[test]
