@@ -19,10 +19,13 @@ pub struct RunPlan {
 /// The reason why a plan or its gates cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum PlanError {
+    /// Its file.
     #[error(transparent)]
     File(#[from] ResultsError),
+    /// Its text, or a table that is no gate.
     #[error("{}", .0.message())]
     Toml(#[from] toml::de::Error),
+    /// A gate that means nothing.
     #[error(transparent)]
     Gate(#[from] GateError),
 }
@@ -87,17 +90,6 @@ impl RunPlan {
         differing.dedup();
         Some(differing)
     }
-}
-
-/// A plan whose gates cannot be read.
-#[derive(Debug, thiserror::Error)]
-enum GatesError {
-    /// A table that is no gate.
-    #[error("{}", .0.message())]
-    Table(#[from] toml::de::Error),
-    /// A gate that means nothing.
-    #[error(transparent)]
-    Gate(#[from] GateError),
 }
 
 fn gates(table: &Table) -> Result<Vec<PlannedGate>, PlanError> {
