@@ -246,8 +246,11 @@ fn quantiles_that_a_trial_does_not_support_are_not_in_the_shift_function() {
     assert!(shifted(0, latency).shifts.is_empty());
 }
 
-/// The distributions of the simulations, by their quantile function.
-const WORLDS: [(&str, fn(&mut Random) -> f64); 2] = [
+/// Draws a latency.
+type Draw = fn(&mut Random) -> f64;
+
+/// The distributions of the simulations.
+const WORLDS: [(&str, Draw); 2] = [
     ("exponential", |random| -(1.0 - random.uniform()).ln()),
     ("lognormal", |random| normal(random).exp()),
 ];
@@ -320,7 +323,7 @@ fn of_2000_samples_the_intervals_within_a_trial_cover_the_true_quantiles() {
 
 /// Share of shift functions of identical treatments in which some interval excludes 1. Trials and blocks scatter by 5 %
 /// and 20 %, and the tail of a trial by another 10 %.
-fn false_shifts(sets: usize, n: usize, draw: fn(&mut Random) -> f64, seed: u64) -> f64 {
+fn false_shifts(sets: usize, n: usize, draw: Draw, seed: u64) -> f64 {
     const REQUESTS: usize = 400;
     let confidence = confidence_of_each(SHIFT_QUANTILES.len());
     let mut random = Random::new(seed);
