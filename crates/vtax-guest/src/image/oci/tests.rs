@@ -239,7 +239,8 @@ fn a_later_entry_replaces_an_earlier_one_of_any_kind() {
     let all = |name: &str| [file(name, "f"), link(name, b'2', "/t"), dir(name)];
     for first in all("a") {
         for second in all("a") {
-            let root = unpacked(&[ended(&[first.clone()]), ended(&[second.clone()])]);
+            let layers = [&first, &second].map(|entry| ended(std::slice::from_ref(entry)));
+            let root = unpacked(&layers);
             assert_eq!(names(root.path()), ["a"]);
             let kind = fs::symlink_metadata(root.path().join("a"))
                 .unwrap()
@@ -330,7 +331,7 @@ fn compressed_layers_are_read_and_a_bomb_is_cut_at_the_bound() {
 #[test]
 fn a_layer_manifest_or_configuration_with_another_digest_is_refused_with_its_file() {
     let layer = ended(&[file("a", "content")]);
-    let fake = Fake::of(&[layer.clone()]);
+    let fake = Fake::of(std::slice::from_ref(&layer));
     for blob in fs::read_dir(fake.path().join("blobs/sha256"))
         .unwrap()
         .flatten()
