@@ -7,7 +7,7 @@ use crate::verdict::{BUILD_SPREAD, FigureVerdict, Outcome, Ratio, SAME_SIZE};
 use crate::{Compared, ComparedRow, Entry, summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
-use vtax_core::{Source, counted, metric};
+use vtax_core::{Source, counted, metric, thousands};
 use vtax_report::html::frame::{DASH, Page, badge, prose, table};
 use vtax_report::numbers;
 
@@ -292,21 +292,9 @@ fn published(number: Published) -> Markup {
                 (numbers::scaled(number.value, None, 1.0, String::new()).value)
                 span.detail { "computed from printed ones" }
             }
-            (None, false) => { (grouped(number.value)) }
+            (None, false) => { (thousands(number.value)) }
         }
     }
-}
-
-/// A number with commas between thousands.
-fn grouped(value: f64) -> String {
-    let text = value.to_string();
-    let whole = text.find('.').unwrap_or(text.len());
-    let comma = |at: usize| at > 0 && at < whole && (whole - at).is_multiple_of(3);
-    let grouped = text.char_indices().flat_map(|(at, digit)| {
-        let comma = comma(at).then_some(',');
-        comma.into_iter().chain([digit])
-    });
-    grouped.collect()
 }
 
 fn ours(row: &ComparedRow<'_>) -> Markup {
@@ -704,15 +692,6 @@ mod tests {
             (None, Score::default())
         );
         assert!(page(&catalogue, &entries).contains("by construction"));
-    }
-
-    #[test]
-    fn numbers_have_commas_between_thousands() {
-        assert_eq!(grouped(11_500_000.0), "11,500,000");
-        assert_eq!(
-            [grouped(600.0), grouped(1234.5), grouped(6.25)],
-            ["600", "1,234.5", "6.25"]
-        );
     }
 
     #[test]
