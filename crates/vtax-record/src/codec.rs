@@ -1,8 +1,9 @@
 //! The payload of a frame of seconds: columns of differences, compressed.
 //!
-//! Each column of the host and of a guest is a sequence of numbers of variable length: the first value, then the
-//! differences from one second to the next. Columns that are zero throughout are left out, so that an idle guest takes
-//! four bytes before compression, however many seconds the frame has.
+//! Each column of the host and of a guest is written in the shortest of three ways: the values as numbers of variable
+//! length, the differences from one second to the next, or the values less the smallest of them, each in the same number
+//! of bits. Columns that are zero throughout are left out, so that an idle guest takes six bytes before compression,
+//! however many seconds the frame has.
 
 use crate::second::{Identity, OF_GUEST, OF_HOST, Second};
 use flate2::Compression;
@@ -100,14 +101,88 @@ fn put_columns<const N: usize>(into: &mut Vec<u8>, rows: &[&[u64; N]]) {
     let mask = (0..N)
         .filter(is_used)
         .fold(0, |mask, place| mask | 1 << place);
-    put(into, mask);
+    let (mut differences, mut packed) = (0_u64, 0_u64);
+    let mut columns = Vec::new();
     for place in (0..N).filter(is_used) {
+        let values: Vec<u64> = column(place).collect();
+        let (mut plain, mut steps) = (Vec::new(), Vec::new());
         let mut last = 0;
-        for value in column(place) {
-            put(into, zigzag(value.wrapping_sub(last).cast_signed()));
-            last = value;
+        for value in &values {
+            put(&mut plain, *value);
+            put(&mut steps, zigzag(value.wrapping_sub(last).cast_signed()));
+            last = *value;
+        }
+        let bits = pack(&values);
+        let is_constant = values.iter().all(|value| Some(value) == values.first());
+        let shortest = plain.len().min(steps.len());
+        columns.extend(if is_constant {
+            differences |= 1 << place;
+            steps
+        } else if bits.len() < shortest - shortest / 8 {
+            // The others shrink by compression, and packed bits do not.
+            packed |= 1 << place;
+            bits
+        } else if steps.len() < plain.len() {
+            differences |= 1 << place;
+            steps
+        } else {
+            plain
+        });
+    }
+    put(into, mask);
+    put(into, differences);
+    put(into, packed);
+    into.extend(columns);
+}
+
+/// The smallest value, a number of bits, and each value less the smallest in so many bits.
+fn pack(values: &[u64]) -> Vec<u8> {
+    let low = values.iter().copied().min().unwrap_or(0);
+    let high = values.iter().copied().max().unwrap_or(0);
+    let width = u64::BITS - (high - low).leading_zeros();
+    let mut into = Vec::new();
+    put(&mut into, low);
+    put(&mut into, u64::from(width));
+    let (mut bits, mut count) = (0_u128, 0);
+    for value in values {
+        bits |= u128::from(value - low) << count;
+        count += width;
+        while count >= 8 {
+            into.push(bits as u8);
+            bits >>= 8;
+            count -= 8;
         }
     }
+    if count > 0 {
+        into.push(bits as u8);
+    }
+    into
+}
+
+fn unpack(
+    from: &mut &[u8],
+    rows: usize,
+    mut set: impl FnMut(usize, u64),
+) -> Result<(), CodecError> {
+    let low = take(from)?;
+    let width = u32::try_from(take(from)?)
+        .ok()
+        .filter(|width| *width <= u64::BITS);
+    let width = width.ok_or(CodecError::Damaged)?;
+    let (mut bits, mut count) = (0_u128, 0);
+    for at in 0..rows {
+        while count < width {
+            let (byte, rest) = from.split_first().ok_or(CodecError::Damaged)?;
+            *from = rest;
+            bits |= u128::from(*byte) << count;
+            count += 8;
+        }
+        let value = bits & ((1_u128 << width) - 1);
+        set(at, low.wrapping_add(value as u64));
+        bits >>= width;
+        count -= width;
+    }
+    Ok(())
 }
 
 fn put(into: &mut Vec<u8>, mut value: u64) {
@@ -205,13 +280,25 @@ fn take_columns(
     mut set: impl FnMut(usize, usize, u64),
     columns: usize,
 ) -> Result<(), CodecError> {
-    let mask = take(from)?;
+    let (mask, differences, packed) = (take(from)?, take(from)?, take(from)?);
     for place in (0..64).filter(|place| mask >> place & 1 == 1) {
         // A column of a later version is read and dropped.
         let is_known = place < columns;
+        if packed >> place & 1 == 1 {
+            unpack(from, rows, |at, value| {
+                if is_known {
+                    set(at, place, value);
+                }
+            })?;
+            continue;
+        }
         let mut last = 0_u64;
         for at in 0..rows {
-            last = last.wrapping_add(unzigzag(take(from)?).cast_unsigned());
+            let number = take(from)?;
+            last = match differences >> place & 1 {
+                0 => number,
+                _ => last.wrapping_add(unzigzag(number).cast_unsigned()),
+            };
             if is_known {
                 set(at, place, last);
             }
@@ -277,11 +364,11 @@ mod tests {
             put(&mut plain, value);
         }
         plain.extend([0; MOST_SECONDS]);
-        plain.extend([0]);
+        plain.extend([0, 0, 0]);
         let runs = MOST_GUEST_SECONDS as u64 / MOST_SECONDS as u64 + 1;
         put(&mut plain, runs);
         for number in 0..runs {
-            for value in [number, 0, MOST_SECONDS as u64, 0] {
+            for value in [number, 0, MOST_SECONDS as u64, 0, 0, 0] {
                 put(&mut plain, value);
             }
         }

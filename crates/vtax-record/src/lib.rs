@@ -15,3 +15,5 @@ pub mod report;
 pub mod second;
 pub mod store;
 pub mod summary;
+#[cfg(test)]
+mod tests;

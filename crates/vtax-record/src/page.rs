@@ -80,19 +80,20 @@ fn flag(source: Option<Source>) -> Markup {
 fn found(report: &Report<'_>) -> Markup {
     let busy = report.busy_cpu_seconds.max(1e-9);
     let guests: f64 = report.guests.iter().map(|guest| guest.cpu_seconds).sum();
-    let hidden: f64 = report
-        .guests
-        .iter()
-        .map(|guest| guest.hidden_cpu_seconds)
-        .sum();
+    let known = || {
+        let guests = report.guests.iter();
+        guests.filter(|guest| guest.hidden_share.is_some())
+    };
+    let of_known: f64 = known().map(|guest| guest.cpu_seconds).sum();
+    let hidden: f64 = known().map(|guest| guest.hidden_cpu_seconds).sum();
     html! {
         ul.findings {
             li {
                 "Guests caused " b { (percent(guests / busy)) } " of the processor time that was used; the host's own work was "
                 (percent(report.host_cpu_seconds / busy)) ", and " (percent(report.unattributed_cpu_seconds / busy)) " has no owner."
             }
-            @if guests > 0.0 {
-                li { b { (percent(hidden / guests)) } " of what guests cost is hidden from them: the host spends it for them." }
+            @if of_known > 0.0 {
+                li { b { (percent(hidden / of_known)) } " of what guests cost is hidden from them: the host spends it for them." }
             }
             @for guest in report.guests.iter().take(3) {
                 li {

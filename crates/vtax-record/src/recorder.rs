@@ -12,11 +12,11 @@ use vtax_observe::ObserveError;
 use vtax_serve::{JailError, Problems, ReaderAccess, Snapshot, Watch, enter_reader};
 
 /// Seconds of a block.
-const BLOCK: usize = 60;
+const BLOCK: usize = 120;
 /// Seconds that are held in memory while the disk is full.
 const HELD: usize = 600;
 /// Blocks between two declarations of all guests.
-const DECLARED_AGAIN: u32 = 60;
+const DECLARED_AGAIN: u32 = 30;
 
 /// The options of `vtax record`.
 #[derive(Debug, Clone)]
@@ -130,8 +130,8 @@ pub fn run(
 }
 
 /// Turns snapshots into frames.
-struct Writer {
-    store: Store,
+pub(crate) struct Writer {
+    pub(crate) store: Store,
     facts: Facts,
     are_facts_written: bool,
     remainders: Remainders,
@@ -150,7 +150,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(store: Store, facts: Facts) -> Self {
+    pub(crate) fn new(store: Store, facts: Facts) -> Self {
         Self {
             store,
             facts,
@@ -167,16 +167,18 @@ impl Writer {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn set_note(&mut self, note: &str) {
+        note.clone_into(&mut self.facts.note);
+    }
+
     /// Records a snapshot. The first one only begins an interval.
-    fn take(&mut self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
+    pub(crate) fn take(&mut self, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) {
         let facts = Facts {
             began: snapshot.began.to_string(),
             method: snapshot.method.to_owned(),
             irq_accounting: snapshot.irq_accounting.to_string(),
-            energy_covers: snapshot
-                .energy_source
-                .as_ref()
-                .map(|(covers, _)| covers.clone()),
+            energy_covers: snapshot.energy_meters.clone(),
             energy_source: snapshot.energy_source.as_ref().map(|(_, source)| *source),
             energy_model: snapshot.power_model.as_ref().map(ToString::to_string),
             ..self.facts.clone()
@@ -290,7 +292,7 @@ impl Writer {
         }
     }
 
-    fn finish(mut self) -> Result<Recorded, (usize, std::io::Error)> {
+    pub(crate) fn finish(mut self) -> Result<Recorded, (usize, std::io::Error)> {
         self.flush().map_err(|cause| (self.pending.len(), cause))?;
         self.recorded.bytes = self.store.bytes();
         Ok(self.recorded)

@@ -1,7 +1,7 @@
 //! One second of a recording as integers, and its conversion from and to a ledger.
 //!
-//! Times are in units of 10 µs and energies in millijoules. The recorder carries the remainder of each value to the
-//! next second, so that sums are exact to one unit however long they are.
+//! Times are in units of 100 µs, energies in millijoules and bytes in KiB. The recorder carries the remainder of each
+//! value to the next second, so that sums are exact to one unit however long they are.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -10,7 +10,11 @@ use vtax_observe::charge::{EnergyUse, GuestExchanges, Ledger, Modelled, Row, Sta
 use vtax_serve::{GuestUse, Snapshot};
 
 /// Nanoseconds in a unit of time.
-const UNIT: u64 = 10_000;
+pub(crate) const UNIT: u64 = 100_000;
+/// Nanoseconds in the unit of an error.
+const ERROR_UNIT: u64 = 1000;
+/// Bytes in a unit of bytes.
+const KIB: u64 = 1024;
 /// The number of values of one guest in a second.
 pub const OF_GUEST: usize = 15;
 /// The number of values of the host in a second.
@@ -117,7 +121,7 @@ pub struct Second {
 /// Remainders of the values that were rounded down.
 #[derive(Debug, Default)]
 pub struct Remainders {
-    guests: HashMap<u32, [u64; IDLE + 1]>,
+    guests: HashMap<u32, [u64; BYTES + 1]>,
     host: [u64; OF_HOST],
 }
 
@@ -139,13 +143,15 @@ fn error(time: Option<Nanoseconds>) -> u64 {
     let Some(Nanoseconds(time)) = time else {
         return 0;
     };
-    let units = time.div_ceil(UNIT);
+    let units = time.div_ceil(ERROR_UNIT);
     let drop = (u64::BITS - units.leading_zeros()).saturating_sub(3);
     (units.div_ceil(1 << drop) << drop).saturating_add(1)
 }
 
 fn time_of_error(value: u64) -> Option<Nanoseconds> {
-    Some(Nanoseconds(value.checked_sub(1)?.saturating_mul(UNIT)))
+    Some(Nanoseconds(
+        value.checked_sub(1)?.saturating_mul(ERROR_UNIT),
+    ))
 }
 
 fn known(value: Option<u64>) -> u64 {
@@ -232,17 +238,19 @@ impl Remainders {
         let rests = self.guests.entry(guest.number).or_default();
         let mut values = [0; OF_GUEST];
         let idle = microjoules(used.energy.0 - active.joules(used.stages.total().0));
+        let exchanges = used.exchanges;
         let rounded = Stage::CHARGED.map(|stage| (used.stages.get(stage).0, UNIT));
-        let rounded = rounded.into_iter().chain([(idle, 1000)]);
+        let packets = [exchanges.received, exchanges.sent].map(|packets| (packets, 1));
+        let rounded = rounded
+            .into_iter()
+            .chain([(idle, 1000)])
+            .chain(packets)
+            .chain([(exchanges.bytes, KIB)]);
         for ((into, rest), (value, unit)) in values.iter_mut().zip(rests).zip(rounded) {
             *into = whole(value, unit, rest);
         }
-        let exchanges = used.exchanges;
         let modelled = ledger.row(guest.number).and_then(|row| row.modelled);
         for (place, value) in [
-            (RECEIVED, exchanges.received),
-            (SENT, exchanges.sent),
-            (BYTES, exchanges.bytes),
             (BLOCK_REQUESTS, exchanges.block_requests),
             (EXITS, known(exchanges.exits)),
             (PAGES, known(exchanges.pages)),
@@ -327,7 +335,7 @@ impl Second {
             exchanges.push(GuestExchanges {
                 received: values[RECEIVED],
                 sent: values[SENT],
-                bytes: values[BYTES],
+                bytes: values[BYTES].saturating_mul(KIB),
                 block_requests: values[BLOCK_REQUESTS],
                 exits: values[EXITS].checked_sub(1),
                 pages: values[PAGES].checked_sub(1),

@@ -1,6 +1,6 @@
 //! The directory of a recording.
 //!
-//! `recording.vtax` holds facts and blocks of a minute and only grows. `tail.vtax` holds the seconds since the last
+//! `recording.vtax` holds facts and blocks of two minutes and only grows. `tail.vtax` holds the seconds since the last
 //! block, one frame each; it is emptied when their block is written. Seconds are numbered, and a reader takes each
 //! number once, so that a recorder may be killed between the two. Nothing is synced: after a power failure, data that
 //! the kernel had not written is lost.
@@ -270,15 +270,31 @@ impl Reader {
 struct Grown {
     file: File,
     end: u64,
+    /// Whether writes fail as on a full disk.
+    #[cfg(test)]
+    fails: bool,
 }
 
 impl Grown {
+    fn new(file: File) -> Self {
+        Self {
+            file,
+            end: 0,
+            #[cfg(test)]
+            fails: false,
+        }
+    }
+
     fn append(&mut self, kind: Kind, payload: &[u8]) -> io::Result<()> {
         let frame = frame(kind, payload).ok_or_else(|| io::Error::other("a frame is too long"))?;
         self.write(&frame)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        #[cfg(test)]
+        if self.fails {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         if let Err(cause) = self.file.write_all_at(bytes, self.end) {
             // A full disk may have taken a part.
             let _ = self.file.set_len(self.end);
@@ -329,7 +345,7 @@ impl Store {
             .map_err(|_| StoreError::Busy(named()))?;
         let failed = |action| StoreError::io(action, &dir);
         let length = file.metadata().map_err(failed("read"))?.len();
-        let mut recording = Grown { file, end: 0 };
+        let mut recording = Grown::new(file);
         // A recorder that was killed at once, or had no room, leaves a file without its first bytes.
         if length < MAGIC.len() as u64 {
             recording
@@ -338,10 +354,7 @@ impl Store {
                 .map_err(failed("write"))?;
         }
         let end = read_dir(&dir, |_| {})?;
-        let mut tail = Grown {
-            file: dir.edit(TAIL)?,
-            end: 0,
-        };
+        let mut tail = Grown::new(dir.edit(TAIL)?);
         recording.cut(end.offset).map_err(failed("write"))?;
         for block in &end.tail {
             let payload = codec::encode(block, Compression::default()).map_err(failed("write"))?;
@@ -367,6 +380,12 @@ impl Store {
             session: end.sessions + 1,
         };
         Ok((store, note))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn fail_writes(&mut self, fails: bool) {
+        self.recording.fails = fails;
+        self.tail.fails = fails;
     }
 
     /// The size of both files, in bytes.
