@@ -30,6 +30,7 @@ mod pool;
 mod precision;
 mod prometheus;
 mod push;
+mod record;
 mod remote_machine;
 mod run;
 mod setup;
