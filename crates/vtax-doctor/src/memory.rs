@@ -58,8 +58,12 @@ fn disk(options: &Options) -> Finding {
                 gib(DISK_WANTED)
             ))
         }
-        None => finding("free disk", Answer::No, format!("{place} does not report it"))
-            .remedy("create the directory, or name another"),
+        None => finding(
+            "free disk",
+            Answer::No,
+            format!("{place} does not report it"),
+        )
+        .remedy("create the directory, or name another"),
     }
 }
 

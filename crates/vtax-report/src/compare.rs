@@ -312,7 +312,9 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
         percent(comparison.minimum_effect)
     ));
     let all = comparison.others.iter().flat_map(|run| &run.comparisons);
-    let unsupported = all.filter(|row| row.headline).filter_map(|row| row.unsupported);
+    let unsupported = all
+        .filter(|row| row.headline)
+        .filter_map(|row| row.unsupported);
     if let Some(example) = unsupported.min_by_key(|one| one.values) {
         lines.push(format!("  ? nothing is claimed: {example}"));
     }

@@ -4,13 +4,13 @@
 //! drift between runs cancels. Changes are found by [`changepoints`]; of exact numbers each difference is one.
 
 use crate::analysis::{Analysis, Comparison, MetricSummary, TreatmentSummary};
+pub use crate::limit::Of;
 use crate::numbers::{percent, plain, ratio};
 use crate::results::Better;
 use crate::stats::{
     Interval, LONGEST_SERIES, Verdict, benjamini_hochberg, changepoints, exact_verdict, seed_of,
     unpaired_tax,
 };
-pub use crate::limit::Of;
 use crate::text::{clean, cut, pad};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,7 +1,8 @@
 //! Two recordings of one host: each subject's costs for its work in successive minutes, before and after a change.
 
-use crate::analysis::{Comparison, judge};
+use crate::analysis::{Certainty, Comparison, judge};
 use crate::compare::{ComparedRun, RunComparison};
+use crate::stats::{self, Verdict};
 use vtax_core::Source;
 use vtax_core::metric::Metric;
 
@@ -43,7 +44,7 @@ pub struct Compared {
 
 /// Compares two recordings. All comparisons are one family.
 pub fn compare(pairs: &[Pair], compared: Compared) -> RunComparison {
-    let mut comparisons: Vec<Comparison> = pairs.iter().map(Comparison::over_time).collect();
+    let mut comparisons: Vec<Comparison> = pairs.iter().map(comparison).collect();
     judge(&mut comparisons, compared.minimum_effect);
     RunComparison {
         first: compared.first,
@@ -56,5 +57,43 @@ pub fn compare(pairs: &[Pair], compared: Compared) -> RunComparison {
         }],
         cautions: compared.cautions,
         minimum_effect: compared.minimum_effect,
+    }
+}
+
+/// A comparison of a subject in two recordings, not yet judged.
+fn comparison(pair: &Pair) -> Comparison {
+    let metric = pair.metric;
+    let seed = stats::seed_of(&["over time", &pair.subject, metric.name]);
+    let found = stats::ratio_over_time(&pair.after, &pair.before, seed);
+    let block = found.map_or(1, |found| found.block);
+    let minutes = (block as f64 * pair.minutes).ceil() as usize;
+    Comparison {
+        treatment: pair.subject.clone(),
+        baseline: pair.subject.clone(),
+        workload: String::new(),
+        platform: pair.platform.clone(),
+        metric: metric.name.to_owned(),
+        title: metric.title.to_owned(),
+        better: metric.better,
+        headline: metric.headline,
+        source: pair.source,
+        modelled: pair.source == Source::Modelled,
+        ratio: found.ok().map(|found| found.tax.ratio),
+        certainty: Certainty::Minutes { block: minutes },
+        tax: found.ok().map(|found| found.tax),
+        adjusted_p: None,
+        family: 0,
+        adjusted_interval: None,
+        confidence: None,
+        knee: None,
+        unsupported: None,
+        noise_floor: None,
+        is_below_floor: false,
+        verdict: Verdict::NoRatio,
+        needed: None,
+        robust_ratio: None,
+        over_machines: false,
+        note: found.err().map(|none| none.to_string()),
+        machines: None,
     }
 }

@@ -8,6 +8,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
+use values::{ValueError, interval, label, length, percent, processors, share, socket, watts};
 use vtax_density::cli::DensityArguments;
 use vtax_fleet::Engine;
 use vtax_lab::place::{Hypervisor, Place};
@@ -18,9 +19,6 @@ use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_report::gate::Gate;
 use vtax_report::history;
-use values::{
-    ValueError, interval, label, length, percent, processors, share, socket, watts,
-};
 use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
@@ -210,12 +208,7 @@ pub struct CommandArgs {
     #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "on", "quick"])]
     pub image: Option<String>,
     /// The service in the target that the command drives as its client.
-    #[arg(
-        long,
-        value_name = "COMMAND",
-        requires = "guests",
-        requires = "ready"
-    )]
+    #[arg(long, value_name = "COMMAND", requires = "guests", requires = "ready")]
     pub serve: Option<String>,
     /// When the service is ready: tcp:PORT, log:EXPRESSION, or exit.
     #[arg(long, value_name = "WHEN", requires = "guests")]

@@ -197,7 +197,14 @@ mod tests {
         assert_eq!(quantile(LATENCY_P50.name), Some(("latency", 0.5)));
         assert_eq!(quantile(LATENCY_P999.name), Some(("latency", 0.999)));
         assert_eq!(quantile(CLOUD_BOOT_P99.name), Some(("cloud.boot", 0.99)));
-        for name in ["latency.max", "latency.p", "latency.p9x", "latency.p0", "p99", "a.p٣"] {
+        for name in [
+            "latency.max",
+            "latency.p",
+            "latency.p9x",
+            "latency.p0",
+            "p99",
+            "a.p٣",
+        ] {
             assert_eq!(quantile(name), None, "{name}");
         }
     }

@@ -2,7 +2,6 @@
 //! namespaces, so that its processes and its `/tmp` end with it.
 
 use super::on_host::{self, LocalGuest};
-use super::xenapi::TEMPLATE;
 use crate::place::actor::{GuestQuery, Login, RemoteActor};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,6 +26,9 @@ use vtax_observe::guests::Identity;
 #[derive(Debug)]
 pub(super) struct Ssh;
 
+/// The template of a pool whose clone is the machine. A clone exists for one trial.
+pub(super) const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("name"))
+    .help("the template to clone a VM from for each trial, which is removed afterwards");
 /// The login.
 pub(super) const TO: Parameter = Parameter::unset("ssh.to", Domain::Text("user@host")).help(
     "the machine or guest to measure, as ssh takes it: user@host, or a name of ~/.ssh/config",

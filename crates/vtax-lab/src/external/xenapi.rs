@@ -3,7 +3,7 @@
 //! Domain 0 and of their host.
 
 use super::on_host::LocalGuest;
-use super::ssh;
+use super::ssh::{self, TEMPLATE};
 use crate::place::actor::Column;
 use crate::place::clocks::Offset;
 use std::collections::BTreeMap;
@@ -38,8 +38,6 @@ const FINGERPRINT: Parameter = Parameter::unset("xenapi.fingerprint", Domain::Te
     .help("SHA-256 of the certificate to trust, whatever name is in it; of several, with commas");
 const VM: Parameter = Parameter::unset("xenapi.vm", Domain::Text("name"))
     .help("a VM that exists and runs, to be measured as it is");
-pub(super) const TEMPLATE: Parameter = Parameter::unset("xenapi.template", Domain::Text("name"))
-    .help("the template to clone a VM from for each trial, which is removed afterwards");
 
 /// The fact with the VM's UUID.
 const UUID: &str = "xenapi.uuid";

@@ -677,9 +677,17 @@ fn an_image_is_a_key_of_the_plan_a_platform_and_a_factor() {
 fn a_text_that_is_no_image_packages_beside_one_and_other_workloads_are_refused() {
     for (plan, workload, wanted) in [
         ("image = \"a.tar\"", "", "`a.tar` is not an image"),
-        ("factors = { image = [\"oci:a\", \"x\"] }", "", "`x` is not an image"),
+        (
+            "factors = { image = [\"oci:a\", \"x\"] }",
+            "",
+            "`x` is not an image",
+        ),
         ("image = 3", "", "`image` must be"),
-        ("image = \"dir:/x\"", "packages = [\"jq\"]", "not installed in an `image`"),
+        (
+            "image = \"dir:/x\"",
+            "packages = [\"jq\"]",
+            "not installed in an `image`",
+        ),
         ("", "ready = \"tcp:80\"", "`ready` needs `serve`"),
         (
             "image = \"dir:/x\"",

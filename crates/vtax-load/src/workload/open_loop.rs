@@ -219,7 +219,9 @@ impl OpenLoop {
         let late = quantiles
             .into_iter()
             .find(|(_, lag, latency)| *lag > 0.5 * latency);
-        let is_of_timer = report.timer.is_some_and(|tick| lag.p99 <= TICKS_OF_LAG * tick);
+        let is_of_timer = report
+            .timer
+            .is_some_and(|tick| lag.p99 <= TICKS_OF_LAG * tick);
         let cause = match report.timer {
             Some(tick) if is_of_timer => format!(
                 "its timers have a resolution of {} (no high resolution timers)",

@@ -530,11 +530,11 @@ pub(crate) fn process_clock(pid: u32) -> ProcessClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_core::owner::Owner;
     use crate::Snapshot;
     use std::fs;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use vtax_core::owner::Owner;
 
     /// The owner of a thread outside all processes.
     const KERNEL: &str = "kernel";

@@ -1,7 +1,6 @@
 //! The data of a comparison: a treatment against its baseline in one metric.
 
 use super::{Certainty, MetricSummary};
-use crate::over_time::Pair;
 use crate::numbers::{percent, ratio};
 use crate::results::{Better, Treatment};
 use crate::stats::{self, Interval, KneeRatio, NoTax, Tax, Unsupported, Verdict};
@@ -151,44 +150,6 @@ impl Comparison {
             needed: None,
             robust_ratio: None,
             over_machines: false,
-            machines: None,
-        }
-    }
-
-    /// A comparison of a subject in two recordings, not yet judged.
-    pub(crate) fn over_time(pair: &Pair) -> Self {
-        let metric = pair.metric;
-        let seed = stats::seed_of(&["over time", &pair.subject, metric.name]);
-        let found = stats::ratio_over_time(&pair.after, &pair.before, seed);
-        let block = found.map_or(1, |found| found.block);
-        let minutes = (block as f64 * pair.minutes).ceil() as usize;
-        Self {
-            treatment: pair.subject.clone(),
-            baseline: pair.subject.clone(),
-            workload: String::new(),
-            platform: pair.platform.clone(),
-            metric: metric.name.to_owned(),
-            title: metric.title.to_owned(),
-            better: metric.better,
-            headline: metric.headline,
-            source: pair.source,
-            modelled: pair.source == Source::Modelled,
-            ratio: found.ok().map(|found| found.tax.ratio),
-            certainty: Certainty::Minutes { block: minutes },
-            tax: found.ok().map(|found| found.tax),
-            adjusted_p: None,
-            family: 0,
-            adjusted_interval: None,
-            confidence: None,
-            knee: None,
-            unsupported: None,
-            noise_floor: None,
-            is_below_floor: false,
-            verdict: Verdict::NoRatio,
-            needed: None,
-            robust_ratio: None,
-            over_machines: false,
-            note: found.err().map(|none| none.to_string()),
             machines: None,
         }
     }

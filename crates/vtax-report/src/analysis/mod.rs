@@ -17,6 +17,7 @@ mod shifts;
 mod summaries;
 mod timeline;
 mod variance;
+mod within;
 pub(crate) mod words;
 
 pub use certainty::Certainty;
@@ -26,13 +27,10 @@ use comparisons::{blocks, compare_with_baselines, places};
 pub(crate) use knees::bounds as knee_bounds;
 pub use knees::knee_in_words;
 pub use machines::Fleet;
-pub(crate) use quantiles::of_trial as trial_quantiles;
-pub use quantiles::{TrialQuantile, Within};
 pub use model::{
-    Analysis, AttemptRow, LevelVariance, MetricVariance, Observation, RateSeries, Sentence,
-    TrialRow, WIDTH,
+    Analysis, AttemptRow, LevelVariance, MetricVariance, Observation, RateSeries, Sentence, Shift,
+    ShiftPoint, TrialRow, WIDTH,
 };
-pub use shifts::{Shift, ShiftPoint};
 use summaries::by_label;
 pub use summaries::{
     ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,
@@ -41,6 +39,8 @@ pub use summaries::{
 pub(crate) use summaries::{common_level, distinct_metrics, find_metric, headline_metrics};
 pub use timeline::{Layer, Timeline, TimelinePhase};
 pub use variance::{not_separable, separable};
+pub(crate) use within::of_trial as trial_quantiles;
+pub use within::{TrialQuantile, Within};
 
 use crate::platforms;
 use crate::results::{
@@ -93,10 +93,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
     let run = first.run();
     let treatments = every_treatment(&run.treatments, &trials);
     let factors = varied_factors(&treatments);
-    let rows: Vec<TrialRow> = trials
-        .iter()
-        .map(row)
-        .collect();
+    let rows: Vec<TrialRow> = trials.iter().map(row).collect();
     let went = Counts::of(trials.iter().map(|read| &read.trial));
     let provisional = lacks_trustworthy_trials(&trials);
     if provisional {
@@ -466,10 +463,7 @@ fn row(read: &Read) -> TrialRow {
             name,
             unit,
             rates: found,
-            has_reading_each: stats::has_reading_each(
-                &samples.points,
-                Nanoseconds(1_000_000_000),
-            ),
+            has_reading_each: stats::has_reading_each(&samples.points, Nanoseconds(1_000_000_000)),
         });
     }
     TrialRow {
@@ -486,7 +480,7 @@ fn row(read: &Read) -> TrialRow {
         phases: phases(trial),
         observation_cores: observation_cores(trial),
         steady,
-        quantiles: quantiles::of_trial(trial, &read.histograms),
+        quantiles: within::of_trial(trial, &read.histograms),
         series,
     }
 }
@@ -617,7 +611,8 @@ fn metric_summary(
         source: metrics.iter().map(|(_, metric)| metric.source).max()?,
         modelled: metrics.iter().any(|(_, metric)| metric.is_modelled()),
         origin: distinct(
-            (metrics.iter()).filter_map(|(_, metric)| metric.model.clone().or_else(|| metric.meter.clone())),
+            (metrics.iter())
+                .filter_map(|(_, metric)| metric.model.clone().or_else(|| metric.meter.clone())),
         ),
         description: describe(&values)?,
         certainty,

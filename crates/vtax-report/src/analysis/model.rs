@@ -1,9 +1,9 @@
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
-use super::{Comparison, Counts, Fleet, Shift, TreatmentSummary, TrialQuantile, by_key, by_label};
+use super::{Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label};
 use crate::numbers::percent;
 use crate::results::RunPlan;
-use crate::stats::{SteadyState, Verdict};
+use crate::stats::{Interval, SteadyState, Unsupported, Verdict};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -273,5 +273,63 @@ impl LevelVariance {
     /// The share, and the standard deviation relative to the mean.
     pub fn in_words(&self) -> String {
         format!("{:.0} % (sd {})", 100.0 * self.share, percent(self.sd))
+    }
+}
+
+/// The quantiles of a treatment's latencies against those of its baseline.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shift {
+    /// Label of the treatment.
+    pub treatment: String,
+    /// Label of its baseline.
+    pub baseline: String,
+    /// The workload.
+    pub workload: String,
+    /// The distribution: `latency`, `download`.
+    pub distribution: String,
+    /// The load level; `None` where the load was steady.
+    pub level: Option<String>,
+    /// Number of pairs, or of machines where the run has several.
+    pub n: usize,
+    /// Whether the units are machines, not pairs.
+    pub over_machines: bool,
+    /// Level of each interval; all of the workload's hold together at 95 %.
+    pub confidence: f64,
+    /// The quantiles that every trial supports, in rising order.
+    pub points: Vec<ShiftPoint>,
+    /// The quantiles that some trial does not support.
+    pub unsupported: Vec<Unsupported>,
+    /// The finding in one sentence.
+    pub text: String,
+    /// The worst source of the latencies.
+    pub source: Source,
+}
+
+/// One quantile of a shift function.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ShiftPoint {
+    /// The quantile, between 0 and 1.
+    pub quantile: f64,
+    /// Geometric mean over the pairs of the treatment's quantile, in seconds.
+    pub treatment_seconds: f64,
+    /// The same of the baseline.
+    pub baseline_seconds: f64,
+    /// Geometric mean of the ratios.
+    pub ratio: f64,
+    /// Its interval.
+    pub interval: Interval,
+    /// `different`, `same` or `no-difference-shown`.
+    pub verdict: Verdict,
+}
+
+impl Shift {
+    /// The strongest verdict of its quantiles; `same` only where all are.
+    pub fn verdict(&self) -> Verdict {
+        let has = |verdict| self.points.iter().any(|point| point.verdict == verdict);
+        match (has(Verdict::Different), has(Verdict::NoDifferenceShown)) {
+            (true, _) => Verdict::Different,
+            (false, true) => Verdict::NoDifferenceShown,
+            (false, false) => Verdict::Same,
+        }
     }
 }

@@ -1,7 +1,10 @@
 //! Shift functions of latencies: the ratio of each quantile of a treatment to its baseline's, over the blocks.
 
 use super::summaries::common_level;
-use super::{Certainty, Fleet, Read, Sentence, TreatmentSummary, counts, distinct, scenario};
+use super::{
+    Certainty, Fleet, Read, Sentence, Shift, ShiftPoint, TreatmentSummary, counts, distinct,
+    scenario,
+};
 use crate::numbers::{percent, ratio};
 use crate::results::Trial;
 use crate::stats::{
@@ -9,7 +12,6 @@ use crate::stats::{
     exact_verdict, mean, shift_ratio, supports,
 };
 use hdrhistogram::Histogram;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::owner::CLIENT;
 use vtax_core::{Source, counted, metric};
@@ -19,63 +21,7 @@ const RESOLUTION: f64 = 0.002;
 /// The share within which quantiles are the same, where the plan's minimum effect is smaller.
 const SAME_WITHIN: f64 = 0.05;
 
-/// The quantiles of a treatment's latencies against those of its baseline.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Shift {
-    /// Label of the treatment.
-    pub treatment: String,
-    /// Label of its baseline.
-    pub baseline: String,
-    /// The workload.
-    pub workload: String,
-    /// The distribution: `latency`, `download`.
-    pub distribution: String,
-    /// The load level; `None` where the load was steady.
-    pub level: Option<String>,
-    /// Number of pairs, or of machines where the run has several.
-    pub n: usize,
-    /// Whether the units are machines, not pairs.
-    pub over_machines: bool,
-    /// Level of each interval; all of the workload's hold together at 95 %.
-    pub confidence: f64,
-    /// The quantiles that every trial supports, in rising order.
-    pub points: Vec<ShiftPoint>,
-    /// The quantiles that some trial does not support.
-    pub unsupported: Vec<Unsupported>,
-    /// The finding in one sentence.
-    pub text: String,
-    /// The worst source of the latencies.
-    pub source: Source,
-}
-
-/// One quantile of a shift function.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct ShiftPoint {
-    /// The quantile, between 0 and 1.
-    pub quantile: f64,
-    /// Geometric mean over the pairs of the treatment's quantile, in seconds.
-    pub treatment_seconds: f64,
-    /// The same of the baseline.
-    pub baseline_seconds: f64,
-    /// Geometric mean of the ratios.
-    pub ratio: f64,
-    /// Its interval.
-    pub interval: Interval,
-    /// `different`, `same` or `no-difference-shown`.
-    pub verdict: Verdict,
-}
-
 impl Shift {
-    /// The strongest verdict of its quantiles; `same` only where all are.
-    pub fn verdict(&self) -> Verdict {
-        let has = |verdict| self.points.iter().any(|point| point.verdict == verdict);
-        match (has(Verdict::Different), has(Verdict::NoDifferenceShown)) {
-            (true, _) => Verdict::Different,
-            (false, true) => Verdict::NoDifferenceShown,
-            (false, false) => Verdict::Same,
-        }
-    }
-
     /// The finding as a sentence of the report.
     pub(super) fn sentence(&self, platform: &str) -> Sentence {
         Sentence {

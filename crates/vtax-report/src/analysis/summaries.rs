@@ -1,8 +1,8 @@
 //! The data of a treatment: its metrics, load levels, objective, other actors, and distributions.
 
 use super::{Certainty, Timeline, Within};
-use crate::results::{Better, Role, Treatment, Trial, TrialOutcome};
 use crate::numbers::percent;
+use crate::results::{Better, Role, Treatment, Trial, TrialOutcome};
 use crate::stats::{Description, Interval, Knee, SteadyState, Unsupported, supports};
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -110,7 +110,10 @@ impl MetricSummary {
     pub fn within_in_words(&self) -> Option<String> {
         match self.unsupported() {
             Some(unsupported) => Some(unsupported.to_string()),
-            None => Some(format!("±{} within a trial", percent(self.within?.half_width?))),
+            None => Some(format!(
+                "±{} within a trial",
+                percent(self.within?.half_width?)
+            )),
         }
     }
 

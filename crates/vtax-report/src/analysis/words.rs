@@ -5,8 +5,8 @@ use crate::numbers::{percent, ratio};
 use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use vtax_core::metric::{self, Words};
 use vtax_core::counted;
+use vtax_core::metric::{self, Words};
 
 /// Adds the plan's platform name to the noun of platforms that would share one.
 pub(super) fn tell_nouns_apart(summaries: &mut [TreatmentSummary]) {
@@ -240,7 +240,9 @@ fn sentence(
         Verdict::Unsupported => format!(
             "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since {} ({shown}, {evidence}).",
             capital(&subject),
-            comparison.unsupported.map_or_else(String::new, |why| why.to_string())
+            comparison
+                .unsupported
+                .map_or_else(String::new, |why| why.to_string())
         ),
         Verdict::TooFewTrials => format!(
             "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 {}s are needed).",

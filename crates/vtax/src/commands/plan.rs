@@ -14,7 +14,9 @@ use vtax_core::counted;
 use vtax_density::plan as density;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
-use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, StopRule, new, treatments, unsupported_objectives};
+use vtax_lab::plan::{
+    Catalogue, Plan, PlannedTreatment, StopRule, new, treatments, unsupported_objectives,
+};
 use vtax_testbed::guard::Counts;
 
 /// Reads a plan file; errors name the path as the user wrote it.

@@ -1,6 +1,5 @@
 //! `vtax record`, and recordings as `vtax report`, `vtax compare` and `vtax export` show them.
 
-use super::GatesNotPassed;
 use super::charge::{note, watch};
 use super::json;
 use crate::Outcome;
@@ -20,7 +19,8 @@ use vtax_record::report::{self, Report};
 use vtax_record::store::Facts;
 use vtax_record::summary::Recording;
 use vtax_record::{compare, export, page};
-use vtax_report::gate;
+use vtax_report::compare::RunComparison;
+use vtax_report::gate::{self, JudgedGate};
 
 pub fn record(arguments: &RecordArgs) -> Outcome {
     let stop = Signals::install()?.flag();
@@ -64,7 +64,9 @@ pub fn report(path: &Path, as_json: bool, width: usize) -> Outcome {
 }
 
 /// Compares two recordings, and judges gates.
-pub fn compare(arguments: &CompareArgs) -> Outcome {
+pub fn compare(
+    arguments: &CompareArgs,
+) -> Result<(RunComparison, Vec<JudgedGate>), Box<dyn Error>> {
     let [before, after] = arguments.results.as_slice() else {
         return Err("give two recordings: BEFORE AFTER".into());
     };
@@ -81,8 +83,7 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
     };
     let comparison = compare::compare(&read(before)?, &read(after)?);
     let gates = gate::judge_comparison(&arguments.gates, &comparison)?;
-    super::report::print_comparison(arguments, &comparison, &gates)?;
-    Ok(GatesNotPassed::check(&gates)?)
+    Ok((comparison, gates))
 }
 
 /// Writes the records of a recording as CSV.

@@ -110,7 +110,9 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
         .iter()
         .any(|path| store::is_recording(path))
     {
-        return record::compare(arguments);
+        let (comparison, gates) = record::compare(arguments)?;
+        print_comparison(arguments, &comparison, &gates)?;
+        return Ok(GatesNotPassed::check(&gates)?);
     }
     let analyses = analyses(&arguments.results)?;
     let (first, others) = analyses
@@ -135,7 +137,7 @@ pub fn compare(arguments: &CompareArgs) -> Outcome {
 }
 
 /// Prints a comparison and its gates in the format that was asked for.
-pub(super) fn print_comparison(
+fn print_comparison(
     arguments: &CompareArgs,
     comparison: &RunComparison,
     gates: &[JudgedGate],

@@ -29,7 +29,12 @@ pub(super) fn is_own(key: &str) -> bool {
 
 impl Reader<'_, &Catalogue> {
     /// Reads the definition of a command as settings. With an image, its entry point may be the service.
-    pub(super) fn command(&mut self, table: &DeTable<'_>, offset: usize, has_image: bool) -> Settings {
+    pub(super) fn command(
+        &mut self,
+        table: &DeTable<'_>,
+        offset: usize,
+        has_image: bool,
+    ) -> Settings {
         let load = self.line(table, "load");
         if !table.contains_key("load") {
             self.complain(offset, "this command has no `load`")

@@ -280,11 +280,8 @@ impl Reader<'_, &Catalogue> {
             varies && known.extent(&Settings::default()) == Extent::ToCompletion
         }) && table.get("extent").is_none()
         {
-            self.complain(
-                offset,
-                format!("`{kind}` runs to its end by default"),
-            )
-            .help_with("add a line: extent = \"duration\"");
+            self.complain(offset, format!("`{kind}` runs to its end by default"))
+                .help_with("add a line: extent = \"duration\"");
         }
         (profile, objective)
     }

@@ -526,7 +526,8 @@ impl PhaseRunner<'_, '_, '_> {
                 let verdict = self.judge(&window);
                 if let Ok(Some(verdict)) = &verdict {
                     window.kept = (!verdict.is_late).then_some(verdict.kept);
-                    self.log.line(&format!("{}: {}", window.name, verdict.found));
+                    self.log
+                        .line(&format!("{}: {}", window.name, verdict.found));
                 }
                 self.report_level(level, Some(&window), window.kept);
                 let mut windows = self.measured.windows.iter();

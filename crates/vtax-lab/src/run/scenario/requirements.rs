@@ -87,10 +87,7 @@ impl Scenarios<'_> {
     }
 
     /// Returns the missing requirements of the treatments' guests and host settings.
-    fn missing_for_guests(
-        &self,
-        check: &mut GuestCheck<'_>,
-    ) -> Result<BTreeSet<String>, LabError> {
+    fn missing_for_guests(&self, check: &mut GuestCheck<'_>) -> Result<BTreeSet<String>, LabError> {
         let mut missing = BTreeSet::new();
         let memory = MemInfo::read(&self.roots.proc).unwrap_or_default();
         for planned in self.planned {
