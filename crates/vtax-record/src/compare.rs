@@ -4,8 +4,8 @@ use crate::report::GIGABYTE;
 use crate::store::Facts;
 use crate::summary::{Guest, Recording, Use};
 use std::collections::{BTreeMap, BTreeSet};
-use vtax_core::Source;
 use vtax_core::metric::{self, Metric};
+use vtax_core::{Source, counted};
 use vtax_report::compare::RunComparison;
 use vtax_report::numbers::when;
 use vtax_report::over_time::{Compared, Pair, compare as over_time};
@@ -15,6 +15,8 @@ use vtax_report::text::cut;
 const MINIMUM_EFFECT: f64 = 0.02;
 /// Fewest packets or exits, and fewest kilobytes, of a recording that a cost for each is compared for.
 const FEWEST: f64 = 1000.0;
+/// Least processor time of a guest in a recording, in seconds: less is noise.
+const LEAST_CPU: f64 = 1.0;
 /// Facts about the host that differ with every boot, and say nothing about its costs.
 const NO_CHANGE: [&str; 3] = ["boot_id", "programs", "vtax"];
 /// Differing facts that a comparison names.
@@ -85,12 +87,17 @@ fn gigabytes(used: &Use) -> f64 {
 pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
     let (old, new) = (by_label(before), by_label(after));
     let mut pairs = Vec::new();
+    let mut small = 0;
     // In the order of the report: guests that cost most first.
     for guest in &after.guests {
         let label = label(guest);
         let Some(other) = old.get(&label) else {
             continue;
         };
+        if cpu(&other.total).min(cpu(&guest.total)) < LEAST_CPU {
+            small += 1;
+            continue;
+        }
         for (metric, is_energy, least, measure) in METRICS {
             let source = match is_energy {
                 true => before.energy_source.max(after.energy_source),
@@ -138,7 +145,7 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
         other: named(after),
         only_first: only(&old, &new),
         only_here: only(&new, &old),
-        cautions: cautions(before, after),
+        cautions: cautions(before, after, small),
         minimum_effect: MINIMUM_EFFECT,
     };
     over_time(&pairs, compared)
@@ -177,8 +184,14 @@ fn named(recording: &Recording) -> String {
     )
 }
 
-fn cautions(before: &Recording, after: &Recording) -> Vec<String> {
+fn cautions(before: &Recording, after: &Recording, small: usize) -> Vec<String> {
     let mut cautions = vec!["The recordings are of different times: whatever else changed on the host between them, the load included, looks like a difference.".to_owned()];
+    if small > 0 {
+        cautions.push(format!(
+            "{} used less than {LEAST_CPU} s of processor time in a recording: left out, because so little is noise.",
+            counted(small, "guest")
+        ));
+    }
     let mut guests = before.guests.iter().chain(&after.guests);
     if guests.any(|guest| guest.total.error.0 > 0) {
         cautions.push("Times are modelled: the errors of the model are in both recordings and not in the intervals.".to_owned());

@@ -64,15 +64,15 @@ pub enum Command {
     Run(RunArgs),
     /// Merge shards of one run into one results directory.
     Merge(MergeArgs),
-    /// Make report.html, the figures and analysis.json from results, and print the table.
+    /// Make report.html, the figures and analysis.json from results, and print the table; or that of a recording.
     Report(ReportArgs),
-    /// Compare results directories with the first of them, treatment by treatment.
+    /// Compare results directories with the first of them, treatment by treatment; or two recordings, guest by guest.
     Compare(CompareArgs),
     /// Show since which run of a plan a number is another.
     History(HistoryArgs),
     /// Summarize thousands of results directories, and write all of their trials as one Parquet file.
     Survey(SurveyArgs),
-    /// Write the trials, samples or comparisons of a run as CSV or Parquet.
+    /// Write the trials, samples or comparisons of a run as CSV or Parquet, or a recording as CSV.
     Export(ExportArgs),
     /// Show the papers' figures, published beside ours: run what is missing, write one page.
     Atlas(AtlasArgs),
@@ -351,7 +351,7 @@ pub enum FigureFormat {
 
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// Results directories; the others are compared against the first.
+    /// Results directories; the others are compared against the first. Or two recordings of `vtax record`.
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// The numbers to compare: each treatment's own values, or its tax, in which the host's drift between runs cancels.

@@ -26,6 +26,9 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
     }
     if let [only] = arguments.results.as_slice() {
         if store::is_recording(only) {
+            if arguments.figures.is_some() {
+                return Err("the figures of a recording are in its report.html only".into());
+            }
             return record::report(only, arguments.json, width());
         }
         let results = ResultsDir::open(only)?;
