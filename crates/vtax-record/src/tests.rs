@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vtax_core::{Joules, Nanoseconds, SplitMix64};
 use vtax_observe::charge::{Stage, Stages};
+use vtax_observe::clock::thread_cpu;
 use vtax_observe::guests::Platform;
 use vtax_report::gate::{GateOutcome, judge_comparison};
 use vtax_serve::Snapshot;
@@ -331,12 +332,13 @@ fn seconds_are_held_while_the_disk_is_full_and_written_when_there_is_room() {
 }
 
 /// Records guests of which every `every`th is busy, each value with noise of up to `noise` per mille of it, and returns the
-/// bytes for each guest and second.
-fn size(guests: u32, every: usize, noise: u64, minutes: u64) -> f64 {
+/// bytes for each guest and second, and the processor time that writing a second takes.
+fn size(guests: u32, every: usize, noise: u64, minutes: u64) -> (f64, Nanoseconds) {
     let (_folder, path) = place();
     let mut recorder = Recorder::open(&path);
     let mut host = host(guests);
     let mut random = SplitMix64::new(7);
+    let mut cpu = Nanoseconds(0);
     let mut noise = |mean: u64| mean * (1000 - noise + random.bits() % (2 * noise)) / 1000;
     for _ in 0..minutes * 60 {
         let mut snapshot = host.pass(0);
@@ -352,21 +354,25 @@ fn size(guests: u32, every: usize, noise: u64, minutes: u64) -> f64 {
                 _ => set(&mut snapshot, at, noise(300_000), noise(20_000), noise(4)),
             }
         }
+        let before = thread_cpu();
         recorder.take(&snapshot);
+        cpu += thread_cpu().saturating_since(before);
     }
     let recorded = recorder.writer.finish().unwrap();
-    recorded.bytes as f64 / (recorded.seconds * u64::from(guests)) as f64
+    let each = recorded.bytes as f64 / (recorded.seconds * u64::from(guests)) as f64;
+    (each, Nanoseconds(cpu.0 / recorded.seconds))
 }
 
 #[test]
 fn a_day_of_100_guests_takes_less_than_40_megabytes() {
     // 100 guests of which all are busy, each second by up to a tenth more or less; and one in five by up to a half.
     for (every, noise) in [(1, 100), (5, 500)] {
-        let each = size(100, every, noise, 6);
+        let (each, cpu) = size(100, every, noise, 6);
         let day = each * 100.0 * 86_400.0 / 1e6;
         println!(
-            "one guest of {every} busy, ±{} %: {each:.2} bytes for each guest and second, {day:.1} MB a day",
-            noise / 10
+            "one guest of {every} busy, ±{} %: {each:.2} bytes for each guest and second, {day:.1} MB a day, {:.2} ms to write",
+            noise / 10,
+            cpu.as_secs_f64() * 1e3
         );
         assert!(day < 40.0, "{day:.1} MB a day");
     }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Ends what a failed test leaves.
-struct Recorder(Child);
+pub struct Recorder(pub Child);
 
 impl Drop for Recorder {
     fn drop(&mut self) {
@@ -18,7 +18,8 @@ impl Drop for Recorder {
 }
 
 impl Recorder {
-    fn start(state: &Path, into: &Path) -> Self {
+    /// Starts `vtax record`, ten intervals a second.
+    pub fn start(state: &Path, into: &Path) -> Self {
         let mut command = vtax(state);
         command.args(["record", "--interval", "100ms", "-o"]);
         let child = command.arg(into).stderr(Stdio::piped()).spawn().unwrap();
@@ -52,7 +53,7 @@ fn intervals(state: &Path, recording: &Path) -> u64 {
 }
 
 /// Waits until a recording has this many intervals.
-fn wait_for(state: &Path, recording: &Path, least: u64) -> u64 {
+pub fn wait_for(state: &Path, recording: &Path, least: u64) -> u64 {
     let started = Instant::now();
     loop {
         let found = intervals(state, recording);

@@ -1,7 +1,9 @@
-//! The remaining privileges of the threads of a running exporter, from the kernel's status files and from system calls
+//! The remaining privileges of the threads of a running exporter and a running recorder, from the kernel's status files and from system calls
 //! made in those threads.
 
 use crate::guest::{self, Guest, Running, eventually, get};
+#[cfg(target_arch = "x86_64")]
+use crate::record::{Recorder, wait_for};
 use std::fs;
 use std::net::TcpListener;
 use vtax_testkit::skip;
@@ -130,6 +132,35 @@ mod taken_over {
                 ),
             ],
         );
+    }
+
+    #[test]
+    fn a_recorder_that_is_taken_over_finds_no_way_out_and_writes_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, into) = (folder.path().join("state"), folder.path().join("recording"));
+        let recorder = Recorder::start(&state, &into);
+        let before = wait_for(&state, &into, 2);
+        let process = recorder.0.id();
+        let id = i32::try_from(process).unwrap();
+        is_shut_in(process, id, READS_THE_HOST);
+        let passes = Thread::new(id);
+        finds_no_way_out(process, &passes);
+        let file = passes.string("/etc/passwd");
+        let creates = flag(libc::O_CREAT);
+        refused(
+            &passes,
+            &[
+                ("write", libc::SYS_openat, [here(), file, 1, 0]),
+                ("create", libc::SYS_openat, [here(), file, creates, 0o600]),
+                ("truncate", libc::SYS_truncate, [file, 0, 0, 0]),
+                ("unlinkat", libc::SYS_unlinkat, [here(), file, 0, 0]),
+                ("socket", libc::SYS_socket, [flag(libc::AF_INET), 1, 0, 0]),
+                ("connect", libc::SYS_connect, [3, file, 16, 0]),
+            ],
+        );
+        drop(passes);
+        // The recorder goes on.
+        wait_for(&state, &into, before + 2);
     }
 
     #[test]
