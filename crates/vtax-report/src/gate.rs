@@ -2,12 +2,15 @@
 
 use crate::analysis::{Analysis, Comparison};
 use crate::compare::{ComparedRun, RunComparison, compare_of, few, named};
+use crate::history::{History, Series};
 pub use crate::limit::{Gate, GateError, Of, PlannedGate};
-use crate::stats::{Verdict, pairs_to_show};
+use crate::numbers;
+use crate::stats::{FEWEST_IN_WINDOW, Verdict, confidence_of_each, pairs_to_show, ratio_to_window};
 use crate::text::clean;
 use serde::Serialize;
 use std::cell::LazyCell;
 use std::fmt;
+use vtax_core::counted;
 
 /// Least similarity (Jaro–Winkler) of a name that an error suggests.
 const SIMILAR: f64 = 0.7;
@@ -131,6 +134,47 @@ pub fn judge_comparison(
     Ok(judged)
 }
 
+/// Judges gates for the last run of a history, against the runs before it since their last change. A limit such as
+/// `2x` is one for the ratio of the two.
+///
+/// # Errors
+/// When no series has the metric or the treatment.
+pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate>, GateError> {
+    let last = history.runs.len().saturating_sub(1);
+    let run = history.runs.last();
+    let run = run.map_or_else(String::new, |run| run.directory.clone());
+    let own = |gate: &Gate| -> Vec<&Series> {
+        let all = history.series.iter();
+        all.filter(|one| {
+            one.metric == gate.metric && gate.applies_to(&one.treatment, &one.platform)
+        })
+        .collect()
+    };
+    let family: usize = gates.iter().map(|gate| own(gate).len()).sum();
+    let confidence = confidence_of_each(family);
+    let mut judged = Vec::new();
+    for gate in gates {
+        let series = own(gate);
+        if series.is_empty() {
+            return Err(GateError::NotFollowed {
+                gate: gate.text.clone(),
+            });
+        }
+        for one in series {
+            let (outcome, reason) = gate.judge_window(one, last, confidence);
+            judged.push(JudgedGate {
+                gate: gate.text.clone(),
+                run: run.clone(),
+                letter: None,
+                treatment: one.treatment.clone(),
+                outcome,
+                reason,
+            });
+        }
+    }
+    Ok(judged)
+}
+
 fn judge_each<'a>(
     first: &'a Analysis,
     others: &[&'a Analysis],
@@ -244,18 +288,56 @@ impl Gate {
                 );
             }
         };
+        match self.compare(low, high) {
+            GateOutcome::Undecided => {
+                let more = self.more(row);
+                undecided(&format!("{shown}: the interval contains the limit{more}"))
+            }
+            outcome => (outcome, shown),
+        }
+    }
+
+    /// Judges the last run of a series by the window of runs before it.
+    fn judge_window(&self, series: &Series, last: usize, confidence: f64) -> (GateOutcome, String) {
+        let undecided = |reason: String| (GateOutcome::Undecided, reason);
+        let Some((window, value)) = series.window(last) else {
+            return undecided("the last run has no value that counts".to_owned());
+        };
+        let runs = counted(window.len(), "run");
+        let (ratio, interval) = match (series.exact, window.last()) {
+            (true, Some(before)) => (value / before, None),
+            _ => match ratio_to_window(&window, value, confidence) {
+                Some((ratio, interval)) => (ratio, Some(interval)),
+                None => {
+                    return undecided(format!(
+                        "{runs} of this level before it, and {FEWEST_IN_WINDOW} are needed"
+                    ));
+                }
+            },
+        };
+        let (low, high) = interval.map_or((ratio, ratio), |ends| (ends.low, ends.high));
+        let shown = format!(
+            "{} of {runs} before it",
+            numbers::ratio(ratio, interval).line()
+        );
+        match self.compare(low, high) {
+            GateOutcome::Undecided => {
+                undecided(format!("{shown}: the interval contains the limit"))
+            }
+            outcome => (outcome, shown),
+        }
+    }
+
+    /// The outcome for a ratio in an interval.
+    fn compare(&self, low: f64, high: f64) -> GateOutcome {
         let (is_within, is_beyond) = match self.is_upper {
             true => (high <= self.limit, low > self.limit),
             false => (low >= self.limit, high < self.limit),
         };
         match (is_within, is_beyond) {
-            (true, _) => (GateOutcome::Passed, shown),
-            (_, true) => (GateOutcome::Missed, shown),
-            _ => {
-                let more = self.more(row);
-                let reason = format!("{shown}: the interval contains the limit{more}");
-                (GateOutcome::Undecided, reason)
-            }
+            (true, _) => GateOutcome::Passed,
+            (_, true) => GateOutcome::Missed,
+            _ => GateOutcome::Undecided,
         }
     }
 

@@ -57,6 +57,8 @@ pub struct HistoryRun {
 pub struct Series {
     /// Label of the treatment.
     pub treatment: String,
+    /// Name of its platform.
+    pub platform: String,
     /// Label of its baseline, of a tax.
     pub baseline: Option<String>,
     /// The metric's stable name.
@@ -191,6 +193,7 @@ impl Series {
     fn of_tax(row: &Comparison, run: usize) -> Option<Self> {
         Some(Self {
             treatment: row.treatment.clone(),
+            platform: row.platform.clone(),
             baseline: Some(row.baseline.clone()),
             metric: row.metric.clone(),
             title: row.title.clone(),
@@ -213,6 +216,7 @@ impl Series {
         let value = metric.description.mean;
         (metric.better != Better::Neither && value > 0.0 && value.is_finite()).then(|| Self {
             treatment: of.treatment.label.clone(),
+            platform: of.treatment.platform.clone(),
             baseline: None,
             metric: metric.name.clone(),
             title: metric.title.clone(),
@@ -239,6 +243,19 @@ impl Series {
         self.source = self.source.combine(other.source);
         self.modelled |= other.modelled;
         self.points.extend(other.points);
+    }
+
+    /// The values of the runs before the last one since their last change, and the value of run `last`. `None` where
+    /// that run has none.
+    pub(crate) fn window(&self, last: usize) -> Option<(Vec<f64>, f64)> {
+        let (own, before) = self.points.split_last()?;
+        if own.run != last {
+            return None;
+        }
+        let changes = self.changes.iter().map(|change| change.since);
+        let start = changes.filter(|since| *since < last).max().unwrap_or(0);
+        let window = before.iter().filter(|point| point.run >= start);
+        Some((window.map(|point| point.value).collect(), own.value))
     }
 
     fn values(&self, from: usize, to: usize) -> Vec<f64> {

@@ -94,6 +94,14 @@ pub enum GateError {
         /// The nearest names, after a semicolon; empty where nothing is compared.
         remedy: String,
     },
+    /// No series of a history has the metric or the treatment.
+    #[error(
+        "gate `{gate}`: no run that counts has this metric of this treatment; `vtax report RESULTS --json` lists both"
+    )]
+    NotFollowed {
+        /// The gate.
+        gate: String,
+    },
     /// The workload of a treatment is another one in the base run.
     #[error(
         "gate `{gate}`: the workload `{workload}` of {run} is not that of the base run: {keys} differ; run both with \
@@ -186,6 +194,11 @@ impl Gate {
     /// The label of the treatment or the name of the platform; `None` for all treatments.
     pub fn subject(&self) -> Option<&str> {
         self.subject.as_deref()
+    }
+
+    /// The name of the metric.
+    pub fn metric(&self) -> &str {
+        &self.metric
     }
 
     /// Whether the limit is for the tax of one run, which needs no base run.

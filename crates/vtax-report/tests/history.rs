@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use vtax_core::Quantity;
 use vtax_report::analysis::{Analysis, analyse};
+use vtax_report::gate::{GateOutcome, judge_history};
 use vtax_report::history::{History, Of, Series, history, table};
 use vtax_report::results::ResultsDir;
 use vtax_report::stats::Random;
@@ -123,4 +124,40 @@ fn the_page_has_a_plot_of_each_series_and_names_the_change() {
     assert_eq!(plots, history.series.len());
     assert!(page.contains("worse since "), "no sentence");
     assert!(page.contains("kernel: 6.1 → 6.12"), "no fact");
+}
+
+#[test]
+fn a_gate_judges_the_last_run_by_the_runs_before_it_since_their_last_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut runs = twelve_days(folder.path());
+    let gates = ["cpu.per_work of qemu > +10%".parse().unwrap()];
+    let judge = |runs: &[Analysis]| {
+        let metrics = ["cpu.per_work".to_owned()];
+        let judged = judge_history(&gates, &history(runs, Of::Tax, &metrics)).unwrap();
+        assert!(!judged.is_empty());
+        (judged[0].outcome, judged[0].reason.clone())
+    };
+    // The four days before the last one have the new level: the older seven would miss the gate.
+    let (outcome, reason) = judge(&runs);
+    assert_eq!(outcome, GateOutcome::Passed, "{reason}");
+    assert!(reason.contains("of 4 runs before it"), "{reason}");
+
+    runs.push(run(folder.path(), 13, "6.12", 1.6));
+    let (outcome, reason) = judge(&runs);
+    assert_eq!(outcome, GateOutcome::Missed, "{reason}");
+    assert!(reason.contains("of 5 runs before it"), "{reason}");
+
+    let few: Vec<Analysis> = (1..=3)
+        .map(|day| run(&folder.path().join("few"), day, "6.1", 1.0))
+        .collect();
+    let (outcome, reason) = judge(&few);
+    assert_eq!(outcome, GateOutcome::Undecided, "{reason}");
+
+    let unknown = ["none > +5%".parse().unwrap()];
+    let none = judge_history(&unknown, &history(&runs, Of::Tax, &[]));
+    assert!(
+        none.unwrap_err()
+            .to_string()
+            .contains("no run that counts has this metric")
+    );
 }

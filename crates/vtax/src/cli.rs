@@ -394,6 +394,10 @@ pub struct HistoryArgs {
     /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines; may be repeated.
     #[arg(long = "metric", value_name = "NAME")]
     pub metrics: Vec<String>,
+    /// A limit for the last run against the runs before it since their last change, such as 'cpu.per_work > +5%': exit
+    /// status 4 where the interval is beyond it, 3 where the interval contains it; may be repeated.
+    #[arg(long = "fail-on", value_name = "GATE")]
+    pub gates: Vec<Gate>,
     /// Write a page with a plot of each series there, too.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,

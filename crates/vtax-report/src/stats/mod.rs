@@ -21,6 +21,7 @@ mod steady;
 mod tax;
 mod trend;
 mod variance;
+mod window;
 
 pub use between::{Between, Groups, Moments};
 pub use blocks::{FEWEST_BLOCKS, OverTime, ratio_over_time};
@@ -43,3 +44,4 @@ pub use tax::{
 };
 pub use trend::{Trend, correlation, trend};
 pub use variance::{Component, Nested, best_repetitions, components};
+pub use window::{FEWEST_IN_WINDOW, ratio_to_window};

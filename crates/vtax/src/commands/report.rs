@@ -164,9 +164,13 @@ fn print_comparison(
 
 pub fn history(arguments: &HistoryArgs) -> Outcome {
     let of = arguments.of.into();
-    let history = history::history(&analyses(&arguments.results)?, of, &arguments.metrics);
+    // The metrics of gates are followed too.
+    let mut metrics = arguments.metrics.clone();
+    metrics.extend(arguments.gates.iter().map(|gate| gate.metric().to_owned()));
+    let history = history::history(&analyses(&arguments.results)?, of, &metrics);
+    let gates = gate::judge_history(&arguments.gates, &history)?;
     if history.series.is_empty() {
-        let what = match arguments.metrics.as_slice() {
+        let what = match metrics.as_slice() {
             [] => "a headline number".to_owned(),
             some => format!("a number of {}", some.join(", ")),
         };
@@ -185,10 +189,14 @@ pub fn history(arguments: &HistoryArgs) -> Outcome {
         output.finish()?;
     }
     if arguments.json {
-        return json(&history);
+        json(&history)?;
+    } else {
+        out!("{}", history::table(&history, width()))?;
+        for judged in &gates {
+            outln!("  {judged}")?;
+        }
     }
-    out!("{}", history::table(&history, width()))?;
-    Ok(())
+    Ok(GatesNotPassed::check(&gates)?)
 }
 
 pub fn survey(arguments: &SurveyArgs) -> Outcome {
