@@ -405,5 +405,5 @@ fn a_load_of_a_parameter_in_other_units_is_a_quantity_in_the_unit_of_the_load() 
         title: "load",
     };
     assert_eq!(level.quantity(90.0), Quantity::new(90e6, unit));
-    assert_eq!(level.quantity(90.0).to_string(), "90 Mbit/s");
+    assert_eq!(level.quantity(90.0).to_string(), "90.0 Mbit/s");
 }

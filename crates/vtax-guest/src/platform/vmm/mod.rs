@@ -41,7 +41,7 @@ const fn parameters(most_vcpus: i64, binary: &'static str) -> [Parameter; 5] {
     let (mut vcpus, mut program) = (VCPUS, BINARY);
     vcpus.domain = Domain::Integer(1, most_vcpus);
     program.default = Some(binary);
-    [IMAGE, vcpus, MEMORY_MIB, PIN, program]
+    [vcpus, MEMORY_MIB, PIN, program, IMAGE]
 }
 
 static FIRECRACKER: [Parameter; 5] = parameters(32, "firecracker");
