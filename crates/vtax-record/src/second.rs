@@ -15,6 +15,8 @@ pub(crate) const UNIT: u64 = 100_000;
 const ERROR_UNIT: u64 = 1000;
 /// Bytes in a unit of bytes.
 const KIB: u64 = 1024;
+/// Longest text of an identity, in bytes.
+const LONGEST_TEXT: usize = 4096;
 /// The number of values of one guest in a second.
 pub const OF_GUEST: usize = 15;
 /// The number of values of the host in a second.
@@ -96,6 +98,18 @@ impl Identity {
             manager: guest.manager.unwrap_or_default().to_owned(),
             uuid: guest.uuid.clone().unwrap_or_default(),
         }
+    }
+
+    /// Whether its texts are as short as those of guests; longer ones would fill a reader's memory.
+    pub fn is_short(&self) -> bool {
+        let texts = [
+            &self.name,
+            &self.called,
+            &self.platform,
+            &self.manager,
+            &self.uuid,
+        ];
+        texts.iter().all(|text| text.len() <= LONGEST_TEXT)
     }
 
     /// The given name.

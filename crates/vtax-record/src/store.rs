@@ -242,7 +242,7 @@ impl Reader {
             self.guests.clear();
             self.session = facts.session;
         }
-        for identity in &block.declared {
+        for identity in block.declared.iter().filter(|identity| identity.is_short()) {
             if self.guests.len() < MOST_GUESTS || self.guests.contains_key(&identity.number) {
                 self.guests.insert(identity.number, identity.clone());
             }

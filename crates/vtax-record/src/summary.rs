@@ -13,6 +13,12 @@ use vtax_observe::charge::{EnergyUse, GuestExchanges, Stage, Stages};
 
 /// Length of a window.
 const MINUTE: u64 = 60_000_000_000;
+/// Most names of guests; the use of further ones is one sum.
+const MOST_NAMES: usize = 100_000;
+/// Most uses of a guest in a window; beyond that two windows become one.
+const MOST_USES: usize = 2_000_000;
+/// The name of the sum of guests beyond [`MOST_NAMES`].
+const OTHERS: &str = "further guests";
 /// Most windows; beyond that two become one, so that a year takes no more memory than two days.
 const MOST_WINDOWS: usize = 2880;
 
@@ -237,6 +243,8 @@ struct Summing {
     sessions: HashSet<u64>,
     windows: Vec<Window>,
     guests: HashMap<(String, String), Guest>,
+    /// The number of uses in the windows of all guests.
+    uses: usize,
     seen: HashMap<(u64, u32), (String, String)>,
     energy_source: Option<Source>,
     recorder: Nanoseconds,
@@ -311,10 +319,13 @@ impl Summing {
     ) {
         let unknown = Identity::unknown(number);
         let identity = identity.unwrap_or(&unknown);
-        let key = (identity.called().to_owned(), identity.platform.clone());
+        let mut key = (identity.called().to_owned(), identity.platform.clone());
+        if self.guests.len() >= MOST_NAMES && !self.guests.contains_key(&key) {
+            key = (OTHERS.to_owned(), String::new());
+        }
         let guest = self.guests.entry(key.clone()).or_insert_with(|| Guest {
-            name: identity.called().to_owned(),
-            platform: identity.platform.clone(),
+            name: key.0.clone(),
+            platform: key.1.clone(),
             vm: identity.vm,
             instances: 0,
             total: Use::default(),
@@ -322,10 +333,14 @@ impl Summing {
         });
         if self.seen.get(&(session, number)) != Some(&key) {
             guest.instances += 1;
-            self.seen.insert((session, number), key);
+            if self.seen.len() < MOST_USES {
+                self.seen.insert((session, number), key);
+            }
         }
         guest.total.add(used);
+        let windows = guest.windows.len();
         guest.windows.entry(at).or_default().add(used);
+        self.uses += guest.windows.len() - windows;
     }
 
     /// The window of a second that begins now.
@@ -333,7 +348,9 @@ impl Summing {
         let place = |elapsed: u64, window: u64| {
             usize::try_from(elapsed / window.max(1)).unwrap_or(usize::MAX)
         };
-        while place(self.elapsed, self.window) >= MOST_WINDOWS {
+        while place(self.elapsed, self.window) >= MOST_WINDOWS
+            || self.uses > MOST_USES && self.windows.len() > 1
+        {
             self.coarsen();
         }
         let at = place(self.elapsed, self.window);
@@ -361,6 +378,7 @@ impl Summing {
                 guest.windows.entry(at / 2).or_default().add(&used);
             }
         }
+        self.uses = self.guests.values().map(|guest| guest.windows.len()).sum();
     }
 
     fn note(&mut self, facts: &Facts) {

@@ -5,6 +5,7 @@
 use crate::compare::compare;
 use crate::recorder::Writer;
 use crate::report::Report;
+use crate::second::{Identity, OF_GUEST, Second};
 use crate::store::{self, Facts, RECORDING, Store, StoreError};
 use crate::summary::Recording;
 use jiff::{SignedDuration, Timestamp};
@@ -501,6 +502,81 @@ fn an_export_has_the_records_of_each_second_and_they_add_up() {
         rows.iter()
             .any(|row| row[4] == "guest-2" && row[9] == "softirq"),
         "{text}"
+    );
+}
+
+/// A recording of one block that no recorder would write.
+fn hostile(path: &Path, seconds: &[Second], declared: &[Identity]) {
+    let (mut store, _) = Store::open(path).unwrap();
+    store.write_facts(&Facts::default()).unwrap();
+    store.write_block(seconds, declared).unwrap();
+}
+
+fn second(guests: impl Iterator<Item = u32>) -> Second {
+    let mut second = Second::default();
+    second.host[0] = 10_000;
+    second.guests = guests.map(|number| (number, [1; OF_GUEST])).collect();
+    second
+}
+
+#[test]
+fn more_names_than_a_host_has_guests_are_one_sum() {
+    let (_folder, path) = place();
+    hostile(&path, &[second(0..150_000)], &[]);
+    let recording = Recording::read(&path).unwrap();
+    assert_eq!(recording.guests.len(), 100_001);
+    let sum = recording
+        .guests
+        .iter()
+        .find(|guest| guest.name == "further guests")
+        .unwrap();
+    assert_eq!(sum.instances, 50_000);
+}
+
+#[test]
+fn names_without_end_and_names_with_commas_and_lines_do_no_harm() {
+    let (_folder, path) = place();
+    let named = |number: u32, text: &str| -> Identity {
+        serde_json::from_value(
+            serde_json::json!({"n": number, "name": text, "platform": text, "manager": text}),
+        )
+        .unwrap()
+    };
+    let declared = [
+        named(1, &"x".repeat(1 << 20)),
+        named(2, "a,b\n=c\u{1b}[1m\""),
+    ];
+    hostile(&path, &[second(1..3)], &declared);
+    let recording = Recording::read(&path).unwrap();
+    assert!(
+        recording
+            .guests
+            .iter()
+            .any(|guest| guest.name == "guest 1 of unknown name")
+    );
+    let table = crate::report::table(&Report::of(&recording), &recording, 80);
+    assert!(
+        !table.contains('\u{1b}') && table.lines().all(|line| line.len() < 400),
+        "{table}"
+    );
+    let mut out = Vec::new();
+    crate::export::csv(&path, &mut out).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    // Outside of quotes every record has the columns of the header.
+    let mut quoted = false;
+    let mut commas = vec![0];
+    for letter in text.chars() {
+        match letter {
+            '"' => quoted = !quoted,
+            ',' if !quoted => *commas.last_mut().unwrap() += 1,
+            '\n' if !quoted => commas.push(0),
+            _ => {}
+        }
+    }
+    commas.pop();
+    assert!(
+        commas.iter().all(|count| *count == commas[0]),
+        "{commas:?}: {text}"
     );
 }
 

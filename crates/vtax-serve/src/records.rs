@@ -340,12 +340,15 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
             };
             writeln!(
                 out,
-                "{began},{ended},{interval_seconds},{party},{},{platform},{manager},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{method},{interval_cpu_seconds},{},{},{},{}",
+                "{began},{ended},{interval_seconds},{party},{},{},{},{},{},{stage},{cpu_seconds},{cpu_source},{},{},{},{interval_cpu_seconds},{},{},{},{}",
                 field(guest),
+                field(platform),
+                field(manager),
                 field(uuid),
                 or_empty(*number),
                 or_empty(*energy_joules),
                 or_empty(*energy_source),
+                field(method),
                 or_empty(*interval_energy_joules),
                 or_empty(*cpu_error_seconds),
                 field(energy_model.as_deref().unwrap_or_default()),
