@@ -90,7 +90,7 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
     let mut small = 0;
     // In the order of the report: guests that cost most first.
     for guest in &after.guests {
-        let label = label(guest);
+        let label = guest.label();
         let Some(other) = old.get(&label) else {
             continue;
         };
@@ -151,16 +151,11 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
     over_time(&pairs, compared)
 }
 
-/// The name of a guest in a comparison, by which guests are matched.
-fn label(guest: &Guest) -> String {
-    format!("{} ({})", guest.name, guest.platform)
-}
-
 fn by_label(recording: &Recording) -> BTreeMap<String, &Guest> {
     recording
         .guests
         .iter()
-        .map(|guest| (label(guest), guest))
+        .map(|guest| (guest.label(), guest))
         .collect()
 }
 

@@ -243,9 +243,7 @@ fn figures(report: &Report<'_>, recording: &Recording) -> Vec<Figure> {
 }
 
 /// Minutes that are drawn as one point each.
-fn thinned<'a, 'b>(
-    minutes: &'a [MinuteReport<'b>],
-) -> impl Iterator<Item = (usize, &'a [MinuteReport<'b>])> {
+fn thinned(minutes: &[MinuteReport]) -> impl Iterator<Item = (usize, &[MinuteReport])> {
     let every = minutes.len().div_ceil(MOST_POINTS).max(1);
     minutes
         .chunks(every)
@@ -258,7 +256,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 /// The clock of a minute, `07:05`.
-fn clock<'a>(minute: &'a MinuteReport<'_>) -> &'a str {
+fn clock(minute: &MinuteReport) -> &str {
     minute.began.get(11..16).unwrap_or(&minute.began)
 }
 
@@ -271,19 +269,11 @@ fn minutes_axis(report: &Report<'_>) -> Value {
 }
 
 fn over_time(report: &Report<'_>) -> Option<Figure> {
-    let named: Vec<&str> = report
-        .guests
-        .iter()
-        .take(COLOURED)
-        .map(|guest| guest.guest)
+    let named = report.guests.iter().take(COLOURED);
+    let named: Vec<String> = named
+        .map(|guest| format!("{} ({})", guest.guest, guest.platform))
         .collect();
-    let mut names: Vec<&str> = Vec::new();
-    // Guests of one name on two platforms have one colour.
-    for name in &named {
-        if !names.contains(name) {
-            names.push(name);
-        }
-    }
+    let mut names: Vec<&str> = named.iter().map(String::as_str).collect();
     let mut colours: Vec<&str> = COLOURS.iter().copied().take(names.len()).collect();
     if report.guests.len() > named.len() {
         names.push(OTHERS.0);

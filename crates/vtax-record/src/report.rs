@@ -63,7 +63,7 @@ pub struct Report<'a> {
     /// The guests, those that cost most first.
     pub guests: Vec<GuestReport<'a>>,
     /// The minutes, or windows of another length where the recording is long.
-    pub minutes: Vec<MinuteReport<'a>>,
+    pub minutes: Vec<MinuteReport>,
     /// The numbers of the busiest minutes, the busiest first.
     pub busiest_minutes: Vec<usize>,
 }
@@ -122,7 +122,7 @@ pub struct Cost {
 
 /// A minute.
 #[derive(Debug, Serialize)]
-pub struct MinuteReport<'a> {
+pub struct MinuteReport {
     /// Its start (RFC 3339, UTC).
     pub began: String,
     /// Its length by the monotonic clock.
@@ -136,7 +136,7 @@ pub struct MinuteReport<'a> {
     /// Mean power.
     pub watts: Option<f64>,
     /// The processors that each guest cost, those that cost most first.
-    pub guests: Vec<(&'a str, f64)>,
+    pub guests: Vec<(String, f64)>,
 }
 
 impl Cost {
@@ -155,7 +155,7 @@ impl<'a> Report<'a> {
     /// Makes the report.
     pub fn of(recording: &'a Recording) -> Self {
         let host = &recording.host;
-        let minutes: Vec<MinuteReport<'a>> = (0..recording.windows.len())
+        let minutes: Vec<MinuteReport> = (0..recording.windows.len())
             .filter_map(|at| minute(recording, at))
             .collect();
         let mut busiest: Vec<usize> = recording.whole_windows().collect();
@@ -200,19 +200,14 @@ impl<'a> Report<'a> {
     }
 }
 
-fn minute(recording: &Recording, at: usize) -> Option<MinuteReport<'_>> {
+fn minute(recording: &Recording, at: usize) -> Option<MinuteReport> {
     let window = recording.windows.get(at)?;
     let seconds = window.span.as_secs_f64().max(1e-9);
     let processors = |time: Nanoseconds| time.as_secs_f64() / seconds;
-    let mut guests: Vec<(&str, f64)> = recording
+    let mut guests: Vec<(String, f64)> = recording
         .guests
         .iter()
-        .filter_map(|guest| {
-            Some((
-                guest.name.as_str(),
-                processors(guest.windows.get(&at)?.cpu()),
-            ))
-        })
+        .filter_map(|guest| Some((guest.label(), processors(guest.windows.get(&at)?.cpu()))))
         .collect();
     guests.sort_by(|a, b| b.1.total_cmp(&a.1));
     Some(MinuteReport {

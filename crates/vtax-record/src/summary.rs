@@ -88,6 +88,11 @@ pub struct Guest {
 }
 
 impl Guest {
+    /// Its name with its platform, by which it is matched with guests of other recordings.
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.name, self.platform)
+    }
+
     /// The share of its processor time that the guest does not see; `None` without any time, and for a VM whose
     /// monitor does not name its threads.
     pub fn hidden(&self) -> Option<f64> {
