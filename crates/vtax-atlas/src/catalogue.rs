@@ -597,8 +597,8 @@ mod tests {
             "a.b.row.9",
             "b",
         ] {
-            let told = catalogue.published(wrong).unwrap_err().to_string();
-            assert!(told.contains("figures.toml"), "{told}");
+            let reported = catalogue.published(wrong).unwrap_err().to_string();
+            assert!(reported.contains("figures.toml"), "{reported}");
         }
     }
 
@@ -611,14 +611,14 @@ mod tests {
         );
         assert_eq!(catalogue.select(Some("shea/table-1")).unwrap().len(), 1);
         assert!(catalogue.select(Some("rossi")).unwrap().len() > 5);
-        let told = |wanted| catalogue.select(Some(wanted)).unwrap_err().to_string();
-        assert!(told("shae").contains("shea, rossi, bratterud, cherkasova, chen"));
+        let reported = |wanted| catalogue.select(Some(wanted)).unwrap_err().to_string();
+        assert!(reported("shae").contains("shea, rossi, bratterud, cherkasova, chen"));
         assert!(
-            told("chen/fig-1").contains("fig-5"),
+            reported("chen/fig-1").contains("fig-5"),
             "{}",
-            told("chen/fig-1")
+            reported("chen/fig-1")
         );
-        assert!(told("").contains("no paper"));
+        assert!(reported("").contains("no paper"));
     }
 
     #[test]

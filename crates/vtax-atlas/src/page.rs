@@ -719,7 +719,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_another_plan_is_told_and_left_out() {
+    fn a_directory_of_another_plan_is_reported_and_left_out() {
         let root = tempfile::tempdir().unwrap();
         let folders = Folders {
             results: root.path(),
@@ -740,9 +740,9 @@ mod tests {
         }
         let (ours, unusable) = gather(&catalogue, Some(&folders)).unwrap();
         assert_eq!(ours, Ours::kept().unwrap());
-        let told: Vec<String> = unusable.iter().map(ToString::to_string).collect();
-        let [nothing, another] = told.as_slice() else {
-            panic!("{told:?}")
+        let reported: Vec<String> = unusable.iter().map(ToString::to_string).collect();
+        let [nothing, another] = reported.as_slice() else {
+            panic!("{reported:?}")
         };
         assert!(
             nothing.contains("shea-buffering has no trial that counts"),

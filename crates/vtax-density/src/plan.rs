@@ -639,10 +639,10 @@ mod tests {
         let near = platform("kind = \"thread\"\nmaximun = 3");
         assert!(near.contains("did you mean `maximum`?"), "{near}");
         for guests in ["-3", "0", "[1, 2]", "\"many\""] {
-            let said = platform(&format!("kind = \"thread\"\nmaximum = {guests}"));
+            let printed = platform(&format!("kind = \"thread\"\nmaximum = {guests}"));
             assert!(
-                said.contains("plan.toml:5:11: `maximum` must be a whole number"),
-                "{said}"
+                printed.contains("plan.toml:5:11: `maximum` must be a whole number"),
+                "{printed}"
             );
         }
         let twice = platform("kind = \"thread\"\n[[platform]]\nkind = \"thread\"");
@@ -660,9 +660,9 @@ mod tests {
     }
 
     #[test]
-    fn complaints_of_sections_have_their_place_too_and_all_are_told() {
+    fn complaints_of_sections_have_their_place_too_and_all_are_reported() {
         let thread = "[[platform]]\nkind = \"thread\"";
-        let said = complaint(&format!(
+        let printed = complaint(&format!(
             "name = \"x\"\n[density]\nreserve_percent = 0\ninterval = 3\n[quick]\nsamples = 2.5\n{thread}"
         ));
         for part in [
@@ -671,7 +671,7 @@ mod tests {
             "did you mean `intervals`?",
             "plan.toml:6:11: `samples` must be a whole number from 1 to 1000",
         ] {
-            assert!(said.contains(part), "{said}");
+            assert!(printed.contains(part), "{printed}");
         }
         let missing = complaint("");
         for part in [
@@ -696,10 +696,10 @@ mod tests {
         assert_eq!(read(&format!("{HEAD}{thread}"), false).unwrap().again, 0.5);
         let text = format!("again.share = 0.2\n{HEAD}{thread}");
         assert_eq!(read(&text, false).unwrap().again, 0.2);
-        let said = complaint(&text.replace("0.2", "-1"));
+        let printed = complaint(&text.replace("0.2", "-1"));
         assert!(
-            said.contains("plan.toml:1:15: `share` must be a number"),
-            "{said}"
+            printed.contains("plan.toml:1:15: `share` must be a number"),
+            "{printed}"
         );
     }
 

@@ -55,17 +55,17 @@ impl Bench {
     fn run_by(&self, mut command: Command) -> (bool, String) {
         self.arguments(&mut command);
         let output = command.output().unwrap();
-        let said = [output.stderr, output.stdout].concat();
+        let printed = [output.stderr, output.stdout].concat();
         (
             output.status.success(),
-            String::from_utf8_lossy(&said).into_owned(),
+            String::from_utf8_lossy(&printed).into_owned(),
         )
     }
 
     /// Runs and returns the only climb.
     fn climb_by(&self, command: Command) -> Climb {
-        let (success, said) = self.run_by(command);
-        assert!(success, "{said}");
+        let (success, printed) = self.run_by(command);
+        assert!(success, "{printed}");
         self.record()
     }
 
@@ -283,8 +283,11 @@ fn guests_come_and_go_and_those_that_are_there_answer() {
 #[test]
 fn work_that_a_platform_cannot_do_is_refused() {
     let bench = Bench::new("", "kind = \"qemu\"\nwork = \"disk\"");
-    let (success, said) = bench.run_by(density());
-    assert!(!success && said.contains("\"none\", \"cpu\""), "{said}");
+    let (success, printed) = bench.run_by(density());
+    assert!(
+        !success && printed.contains("\"none\", \"cpu\""),
+        "{printed}"
+    );
 }
 
 #[test(needs = [root(), micro_vms()])]
@@ -325,7 +328,7 @@ fn needs_linux_guests() {
 }
 
 #[test(needs = [test_all("takes 14 s"), root(), kvm(), program("qemu-system-x86_64")])]
-fn vmms_that_boot_linux_are_told_all_they_need_and_their_guests_are_asked_one_by_one() {
+fn vmms_that_boot_linux_receive_all_they_need_and_their_guests_are_asked_one_by_one() {
     needs_linux_guests();
     for name in ["firecracker", "cloud-hypervisor"] {
         let programs = program(name, STAND_IN);
@@ -370,18 +373,21 @@ fn an_absent_vmm_is_named_or_left_out_when_the_plan_says_so() {
         skip!("firecracker is installed here");
     }
     let bench = Bench::new("", "kind = \"firecracker\"\nmaximum = 2");
-    let (success, said) = bench.run_by(density());
-    assert!(!success && said.contains("program firecracker"), "{said}");
+    let (success, printed) = bench.run_by(density());
+    assert!(
+        !success && printed.contains("program firecracker"),
+        "{printed}"
+    );
     assert!(!bench.results().exists());
 
     bench.change(
         "kind = \"firecracker\"",
         "kind = \"firecracker\"\nif_present = true\n[[platform]]\nkind = \"thread\"",
     );
-    let (success, told) = bench.run_by(density());
+    let (success, reported) = bench.run_by(density());
     assert!(
-        success && told.contains("firecracker is not installed here"),
-        "{told}"
+        success && reported.contains("firecracker is not installed here"),
+        "{reported}"
     );
     assert_eq!(bench.record().platform, "thread");
 }
@@ -465,7 +471,7 @@ impl Drop for FewPids {
 }
 
 #[test(needs = [root()])]
-fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
+fn no_pids_left_is_reported_in_the_kernels_words_and_leaves_nothing() {
     let few = FewPids::new(60);
     let bench = Bench::new("", "kind = \"process\"\nmaximum = 400");
     let mut command = Command::new("sh");
@@ -486,10 +492,10 @@ fn no_pids_left_is_said_in_the_kernels_words_and_leaves_nothing() {
 #[test]
 fn a_plan_that_this_host_cannot_run_is_refused_before_any_climb() {
     let bench = Bench::new("", "kind = \"qemu\"\nmachine = \"virt\"");
-    let (success, said) = bench.run_by(density());
+    let (success, printed) = bench.run_by(density());
     assert!(
-        !success && said.contains("\"pc\", \"q35\", \"isapc\""),
-        "{said}"
+        !success && printed.contains("\"pc\", \"q35\", \"isapc\""),
+        "{printed}"
     );
     assert!(!bench.results().exists());
 }
@@ -584,15 +590,16 @@ fn a_climb_that_fails_is_made_again_and_the_failure_is_kept() {
     bench.change("idle_seconds = 0.2", "idle_seconds = 2");
     bench.change("intervals = 4", "intervals = 2");
     bench.change("[density]", "again.share = 1\n[density]");
-    let (mut child, said) = long_climb(&bench);
+    let (mut child, printed) = long_climb(&bench);
     let supervisor = supervisor_in(&bench.groups()).expect("a supervisor");
     rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
-    let said: Vec<String> = said.map_while(Result::ok).collect();
-    assert!(child.wait().unwrap().success(), "{said:?}");
+    let printed: Vec<String> = printed.map_while(Result::ok).collect();
+    assert!(child.wait().unwrap().success(), "{printed:?}");
     assert!(
-        said.iter()
+        printed
+            .iter()
             .any(|line| line.contains("runs again: it failed")),
-        "{said:?}"
+        "{printed:?}"
     );
     let climb = bench.record();
     assert_eq!((climb.guests(), climb.binding), (60, Binding::Maximum));

@@ -19,14 +19,14 @@ fn described(name: &str, is_quick: bool) -> String {
         .join(name);
     let text = std::fs::read_to_string(path).unwrap();
     let plan = Plan::read(name, &text, is_quick).unwrap();
-    let mut said = format!(
+    let mut printed = format!(
         "{name}, quick {}: {:?}, seed {}, repetitions {}\n{:?}\n",
         plan.is_quick, plan.name, plan.seed, plan.repetitions, plan.method
     );
     for variant in &plan.variants {
         let treatment = &variant.treatment;
         writeln!(
-            said,
+            printed,
             "{}: {} {} {} {:?}\n  {}, up to {}, host {:?}, if present {}",
             treatment.label,
             treatment.platform,
@@ -49,29 +49,32 @@ fn described(name: &str, is_quick: bool) -> String {
     .iter()
     .map(|scheduled| scheduled.treatment.to_string())
     .collect();
-    writeln!(said, "order {}\n", order.join(" ")).unwrap();
-    said
+    writeln!(printed, "order {}\n", order.join(" ")).unwrap();
+    printed
 }
 
 #[test]
 fn every_plan_comes_to_what_it_always_came_to() {
-    let said: String = PLANS
+    let printed: String = PLANS
         .iter()
         .flat_map(|name| [described(name, false), described(name, true)])
         .collect();
     let known = include_str!("plans.txt");
-    for (line, (now, then)) in said.lines().zip(known.lines()).enumerate() {
+    for (line, (now, then)) in printed.lines().zip(known.lines()).enumerate() {
         assert_eq!(now, then, "line {} of plans.txt", line + 1);
     }
-    assert_eq!(said.len(), known.len(), "{said}");
+    assert_eq!(printed.len(), known.len(), "{printed}");
 }
 
 #[test]
 fn the_cloud_has_guests_of_every_work() {
     for is_quick in [false, true] {
-        let said = described("papers/bratterud-cloud.toml", is_quick);
+        let printed = described("papers/bratterud-cloud.toml", is_quick);
         for work in ["none", "cpu", "disk", "network"] {
-            assert!(said.contains(&format!("container work={work}")), "{said}");
+            assert!(
+                printed.contains(&format!("container work={work}")),
+                "{printed}"
+            );
         }
     }
 }

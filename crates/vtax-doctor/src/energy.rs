@@ -55,9 +55,9 @@ fn scan(options: &Options) -> Finding {
     let finding =
         |answer, seen: &str| Finding::new(Topic::Energy, "scan for wall meters", answer, seen);
     match options.probes.scan_wall_meters() {
-        Ok(said) => {
+        Ok(printed) => {
             // `demo - Demo device with …` is always listed and is no meter.
-            let found: Vec<&str> = said
+            let found: Vec<&str> = printed
                 .lines()
                 .map(str::trim)
                 .filter(|line| line.contains(" - ") && !line.starts_with("demo"))

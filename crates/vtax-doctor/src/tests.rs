@@ -217,7 +217,7 @@ fn a_server_with_everything_can_use_every_platform_that_answers() {
 }
 
 #[test]
-fn kvm_that_opens_and_does_not_boot_is_told_apart_from_one_that_does_not_open() {
+fn kvm_that_opens_and_does_not_boot_is_distinguished_from_one_that_does_not_open() {
     let kvm = |findings: &[Finding], answer, evidence| {
         assert_finding(findings, Topic::Kvm, "KVM", answer, evidence);
     };
@@ -270,7 +270,7 @@ fn a_missing_kvm_device_names_the_module_that_fits_the_processor() {
 }
 
 #[test]
-fn control_group_layouts_are_told_with_their_controllers() {
+fn control_group_layouts_are_reported_with_their_controllers() {
     let groups = |findings: &[Finding], answer, evidence| {
         assert_finding(
             findings,

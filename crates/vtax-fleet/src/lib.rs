@@ -95,8 +95,8 @@ pub fn run(
     }
     let mut collected = collect(&sources, &run.results, Some(workdir.submitted()))?;
     for shard in workdir.unfinished()? {
-        let said = workdir.last_words(shard);
-        collected.unfinished.push((shard, said));
+        let printed = workdir.last_words(shard);
+        collected.unfinished.push((shard, printed));
     }
     match went {
         Ok(()) => Ok(FleetOutcome::Collected(collected)),

@@ -130,7 +130,7 @@ fn follow(
         for (shard, task) in &tasks {
             let before = known.get(shard);
             if before != Some(task) {
-                note(said(*shard, before, task));
+                note(printed(*shard, before, task));
             }
         }
         for shard in known.keys().filter(|shard| !tasks.contains_key(shard)) {
@@ -164,7 +164,7 @@ fn follow(
     }
 }
 
-fn said(shard: u32, before: Option<&Task>, now: &Task) -> String {
+fn printed(shard: u32, before: Option<&Task>, now: &Task) -> String {
     let state = now.state.to_ascii_lowercase();
     match (state.as_str(), before) {
         ("running", Some(before)) if before.state == "RUNNING" && before.node != now.node => {
@@ -238,7 +238,7 @@ mod tests {
         let (shard, running) = task("3|RUNNING|n2|None").unwrap();
         assert_eq!((shard, running.node.as_str()), (3, "n2"));
         let (_, waiting) = task("3|PENDING||BeginTime").unwrap();
-        assert!(said(3, Some(&running), &waiting).contains("lost its machine n2"));
+        assert!(printed(3, Some(&running), &waiting).contains("lost its machine n2"));
         assert!(!waiting.is_stuck());
         let (_, held) = task("3|PENDING||launch failed requeued held").unwrap();
         assert!(held.is_stuck());

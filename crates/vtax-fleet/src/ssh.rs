@@ -112,13 +112,13 @@ pub fn run(
             lost: Vec::new(),
         }),
     };
-    let (said, hears) = mpsc::channel();
+    let (printed, hears) = mpsc::channel();
     std::thread::scope(|scope| {
         for host in &hosts {
-            let (work, said) = (&work, said.clone());
-            scope.spawn(move || work.on(host, &said));
+            let (work, printed) = (&work, printed.clone());
+            scope.spawn(move || work.on(host, &printed));
         }
-        drop(said);
+        drop(printed);
         for line in hears {
             note(line);
         }
@@ -143,10 +143,10 @@ impl Work<'_> {
     }
 
     /// Runs shards on one machine until none is left.
-    fn on(&self, host: &str, said: &Sender<String>) {
+    fn on(&self, host: &str, printed: &Sender<String>) {
         let note = |line: String| {
             // The receiver is closed only at the end of the run.
-            let _ = said.send(format!("{host}: {line}"));
+            let _ = printed.send(format!("{host}: {line}"));
         };
         let mut strikes = 0;
         while !self.signals.interrupted() {
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_hosts_is_read_and_nonsense_is_told_line_by_line() {
+    fn a_file_of_hosts_is_read_and_nonsense_is_reported_line_by_line() {
         let good = "# rack 1\nn1\nroot@n2 # fast\n\nn3.example:22\n";
         assert_eq!(hosts(good).unwrap(), ["n1", "root@n2", "n3.example:22"]);
         let wrong = hosts("n1\n-oProxyCommand=x\nn 2\nn1\n\u{1}\n")

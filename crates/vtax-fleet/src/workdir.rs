@@ -349,13 +349,13 @@ mod tests {
         assert_eq!(again.unfinished().unwrap(), [1, 2]);
         assert_eq!(again.rest(1, "0123-4567").unwrap().to_string(), "1/2");
         assert_eq!(again.blocks(1).unwrap(), BTreeSet::from([1, 3, 5]));
-        let told = |other: FleetRun| WorkDir::open(&other).unwrap_err().to_string();
-        let shards = told(FleetRun {
+        let reported = |other: FleetRun| WorkDir::open(&other).unwrap_err().to_string();
+        let shards = reported(FleetRun {
             shards: 3,
             ..run(folder.path())
         });
         assert!(shards.contains("2 shards, not 3"), "{shards}");
-        let quick = told(FleetRun {
+        let quick = reported(FleetRun {
             arguments: vec!["--quick".to_owned()],
             ..run(folder.path())
         });
@@ -363,9 +363,9 @@ mod tests {
         let file = first.path().join("fleet.json");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.replace(env!("CARGO_PKG_VERSION"), "0.0.0")).unwrap();
-        assert!(told(run(folder.path())).contains("vtax 0.0.0, not"));
+        assert!(reported(run(folder.path())).contains("vtax 0.0.0, not"));
         fs::write(&file, "{").unwrap();
-        assert!(told(run(folder.path())).contains("is damaged"));
+        assert!(reported(run(folder.path())).contains("is damaged"));
     }
 
     #[test]

@@ -442,8 +442,8 @@ fn a_capped_guest_uses_no_more_and_its_client_as_much_as_it_likes() {
     assert!(quota.unwrap().starts_with("20000"));
     // Two seconds of a loop, as CPU time of the shell and of its children.
     let burn = "timeout 2 sh -c 'while :; do :; done'; times";
-    let used = |said: &[u8]| -> f64 {
-        let text = String::from_utf8_lossy(said).into_owned();
+    let used = |printed: &[u8]| -> f64 {
+        let text = String::from_utf8_lossy(printed).into_owned();
         let times = text.split_whitespace().filter_map(|time| {
             let (minutes, seconds) = time.trim_end_matches('s').split_once('m')?;
             Some(60.0 * minutes.parse::<f64>().ok()? + seconds.parse::<f64>().ok()?)
@@ -468,8 +468,8 @@ fn a_pinned_target_runs_on_its_processors_alone() {
         ..config("pin")
     });
     let ask = ["grep", "Cpus_allowed_list", "/proc/self/status"];
-    let allowed = |said: Vec<u8>| {
-        String::from_utf8(said)
+    let allowed = |printed: Vec<u8>| {
+        String::from_utf8(printed)
             .unwrap()
             .split_whitespace()
             .nth(1)

@@ -46,8 +46,8 @@ fn podman(folder: &Path) -> Command {
 
 fn finish(command: &mut Command) {
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    let shown = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {shown}");
 }
 
 fn inside(target: &mut dyn Target, words: &[&str]) -> Finished {
@@ -57,8 +57,8 @@ fn inside(target: &mut dyn Target, words: &[&str]) -> Finished {
 
 fn printed(target: &mut dyn Target, words: &[&str]) -> String {
     let finished = inside(target, words);
-    let said = String::from_utf8_lossy(&finished.stderr);
-    assert_eq!(finished.code, 0, "{words:?}: {said}");
+    let shown = String::from_utf8_lossy(&finished.stderr);
+    assert_eq!(finished.code, 0, "{words:?}: {shown}");
     String::from_utf8(finished.stdout).unwrap()
 }
 
@@ -109,8 +109,8 @@ fn an_image_without_a_shell_runs_the_same_on_bare_metal_in_a_container_and_in_a_
         let mut target = platform.boot(&seat, &guest.files, &emulated).unwrap();
         let target_ref = target.as_mut();
         let mounted = target_ref.run(&line(&[oci::MOUNTS]), LIMIT).unwrap();
-        let said = String::from_utf8_lossy(&mounted.stderr);
-        assert_eq!(mounted.code, 0, "{kind}: {said}");
+        let shown = String::from_utf8_lossy(&mounted.stderr);
+        assert_eq!(mounted.code, 0, "{kind}: {shown}");
         let ids = printed(target_ref, &["busybox", "id"]);
         assert_eq!(ids, "uid=4711(web) gid=4712(web) groups=4(log)\n", "{kind}");
         assert_eq!(

@@ -225,12 +225,12 @@ fn kill_9_leaves_nothing_but_journalled_control_groups() {
     let disks = disks(bench.folder.path()).unwrap_or_else(|error| skip!("{error}"));
     let mut victim = victim(bench.folder.path());
     let mut holders = Vec::new();
-    for said in BufReader::new(victim.0.stdout.take().unwrap()).lines() {
-        let said = said.unwrap();
-        if let Some(holder) = said.split("holder ").nth(1) {
+    for printed in BufReader::new(victim.0.stdout.take().unwrap()).lines() {
+        let printed = printed.unwrap();
+        if let Some(holder) = printed.split("holder ").nth(1) {
             holders.push(holder.parse::<u32>().unwrap());
         }
-        if said.ends_with("ready") {
+        if printed.ends_with("ready") {
             break;
         }
     }

@@ -23,10 +23,13 @@ fn cell(bench: &mut Bench, name: &str) -> Cell {
         ..LinkConfig::default()
     };
     if let Err(missing) = requirements::check(&link) {
-        let said = missing.to_string();
+        let printed = missing.to_string();
         let remedies = ["openvswitch-switch", "--at testbed:kvm"];
-        assert!(remedies.iter().any(|word| said.contains(word)), "{said}");
-        skip!("{said}");
+        assert!(
+            remedies.iter().any(|word| printed.contains(word)),
+            "{printed}"
+        );
+        skip!("{printed}");
     }
     let neighbour = SeatConfig {
         name: "neighbour".to_owned(),
@@ -43,8 +46,8 @@ fn cell(bench: &mut Bench, name: &str) -> Cell {
 fn in_switch(cell: &Cell, words: &[&str]) -> String {
     let seat = cell.target().unwrap();
     let output = seat.command(Space::Switch, &line(words)).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {printed}");
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -323,8 +323,8 @@ fn vms_and_a_guest_of_the_hosts_kernel_share_a_cell() {
     for (from, guest) in guests.iter_mut().enumerate() {
         for (to, address) in addresses.iter().enumerate() {
             let sent = guest.run(&send(address), LIMIT).unwrap();
-            let said = String::from_utf8_lossy(&sent.stderr).into_owned();
-            assert_eq!(sent.code, 0, "{from} to {to}: {said}");
+            let printed = String::from_utf8_lossy(&sent.stderr).into_owned();
+            assert_eq!(sent.code, 0, "{from} to {to}: {printed}");
         }
     }
 

@@ -154,7 +154,7 @@ fn a_vmm_that_ends_is_quoted_and_kvm_named() {
 }
 
 #[test(needs = [test_all("takes 12 s"), program("qemu-system-x86_64"), kvm()])]
-fn a_kernel_that_panics_and_an_init_that_gives_up_are_told_by_their_console() {
+fn a_kernel_that_panics_and_an_init_that_gives_up_are_named_by_their_console() {
     let guest = image();
     let folder = tempfile::tempdir().unwrap();
     let broken = |name: &str, content: &[u8]| {

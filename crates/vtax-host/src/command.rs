@@ -66,9 +66,9 @@ pub fn plain(program: impl AsRef<OsStr>) -> Command {
 /// The first line of a program's `--version` output; empty where it prints nothing.
 pub fn version_line(program: impl AsRef<OsStr>) -> String {
     let output = plain(program).arg("--version").output();
-    let said = output.map(|output| output.stdout).unwrap_or_default();
-    let said = String::from_utf8_lossy(&said);
-    said.lines().next().unwrap_or_default().to_owned()
+    let shown = output.map(|output| output.stdout).unwrap_or_default();
+    let shown = String::from_utf8_lossy(&shown);
+    shown.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Checks that a program is installed.

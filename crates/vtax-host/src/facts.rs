@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn control_group_layouts_are_told_apart() {
+    fn control_group_layouts_are_distinguished() {
         let host = FakeHost::empty();
         host.cgroups_v1();
         let v1 = CgroupLayout::detect(&host.roots);
@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn hypervisors_are_named_where_something_tells() {
+    fn hypervisors_are_named_where_something_shows_them() {
         let host = FakeHost::cloud_vm();
         assert_eq!(hypervisor(&host.roots).as_deref(), Some("kvm"));
         host.file(

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_lab_is_told_who_holds_the_lock() {
+    fn the_second_lab_learns_who_holds_the_lock() {
         let state = tempfile::tempdir().unwrap();
         let first = Lock::acquire(state.path(), "running plan a").unwrap();
         let refused = Lock::acquire(state.path(), "running plan b")

@@ -150,14 +150,14 @@ mod tests {
 
     #[test]
     fn first_signal_sets_the_flag_and_a_second_one_ends_the_process_at_once() {
-        for (first, said, second, code) in [
+        for (first, printed, second, code) in [
             (Signal::TERM, ">asked 143", Signal::TERM, 143),
             (Signal::INT, ">asked 130", Signal::HUP, 129),
             (Signal::HUP, ">asked 129", Signal::INT, 130),
         ] {
             let (mut child, mut output) = start();
             send(&child, first);
-            wait_for(&mut output, said);
+            wait_for(&mut output, printed);
             assert_eq!(
                 child.try_wait().unwrap(),
                 None,

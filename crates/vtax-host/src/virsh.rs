@@ -43,7 +43,7 @@ impl Virsh {
         if output.status.success() {
             return Ok(text(&output.stdout));
         }
-        let said = text(&output.stderr);
+        let printed = text(&output.stderr);
         // `timeout` exits with 127 where there is no such program.
         if output.status.code() == Some(127) {
             return Err(HostError::Missing {
@@ -51,9 +51,9 @@ impl Virsh {
                 remedy: "install the Debian package libvirt-clients".to_owned(),
             });
         }
-        if said.contains("failed to connect") || said.contains("Failed to connect socket") {
+        if printed.contains("failed to connect") || printed.contains("Failed to connect socket") {
             return Err(HostError::Missing {
-                what: format!("a libvirt that answers at {} ({said})", self.uri),
+                what: format!("a libvirt that answers at {} ({printed})", self.uri),
                 remedy: format!(
                     "start libvirtd (Debian package libvirt-daemon-system), or set libvirt.uri; `virsh -c {} list` must work",
                     self.uri
@@ -63,7 +63,7 @@ impl Virsh {
         Err(HostError::Program {
             command: format!("virsh -c {} {}", self.uri, arguments.join(" ")),
             status: output.status.to_string(),
-            output: said,
+            output: printed,
         })
     }
 

@@ -148,8 +148,8 @@ impl Scheduler {
     /// # Errors
     /// When `xl` does not answer, or the scheduler has no caps.
     pub fn find() -> Result<Self, HostError> {
-        let said = run("xl", &["info"])?;
-        let name = fact(&said, "xen_scheduler").unwrap_or_default();
+        let shown = run("xl", &["info"])?;
+        let name = fact(&shown, "xen_scheduler").unwrap_or_default();
         let command = match name {
             "credit2" => "sched-credit2",
             "credit" => "sched-credit",
@@ -168,10 +168,10 @@ impl Scheduler {
     /// # Errors
     /// When `xl` does not show the domain's cap.
     pub fn cap(self, domain: u32) -> Result<u32, HostError> {
-        let said = run("xl", &[self.command, "-d", &domain.to_string()])?;
-        parse_cap(&said, domain).ok_or_else(|| HostError::Protocol {
+        let shown = run("xl", &[self.command, "-d", &domain.to_string()])?;
+        parse_cap(&shown, domain).ok_or_else(|| HostError::Protocol {
             peer: format!("`xl {}`", self.command),
-            detail: format!("it shows no cap of the domain {domain}: {}", said.trim()),
+            detail: format!("it shows no cap of the domain {domain}: {}", shown.trim()),
         })
     }
 

@@ -560,8 +560,8 @@ mod tests {
                 let mut client = UnixStream::connect(&at).unwrap();
                 // No input, a head without an end, a head that is too long, and a request whose answer is not read.
                 let endless = vec![b'a'; message::LONGEST_HEAD];
-                let said = [&b""[..], b"GET / HTTP/1.1\r\nx: ", &endless, REQUEST];
-                let _ = client.write_all(said[number % said.len()]);
+                let shown = [&b""[..], b"GET / HTTP/1.1\r\nx: ", &endless, REQUEST];
+                let _ = client.write_all(shown[number % shown.len()]);
                 silent.push_back(client);
                 if silent.len() > 400 {
                     silent.pop_front();

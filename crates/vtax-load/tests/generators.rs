@@ -241,14 +241,14 @@ fn a_load_generator_without_one_answer_exits_with_1_and_one_line() {
         let mut load = Command::new(std::env::current_exe().unwrap());
         load.arg("load").args(flags.split(' '));
         let run = load.args(["--address", address]).output().unwrap();
-        let said = String::from_utf8(run.stderr).unwrap();
-        assert_eq!(run.status.code(), Some(code), "{flags}: {said}");
+        let printed = String::from_utf8(run.stderr).unwrap();
+        assert_eq!(run.status.code(), Some(code), "{flags}: {printed}");
         assert_eq!(
-            said.lines().count(),
+            printed.lines().count(),
             usize::from(code != 0),
-            "{flags}: {said}"
+            "{flags}: {printed}"
         );
-        assert!(code == 0 || said.contains(address), "{flags}: {said}");
+        assert!(code == 0 || printed.contains(address), "{flags}: {printed}");
         // The output is JSON in either case.
         let report = String::from_utf8(run.stdout).unwrap();
         assert!(

@@ -427,7 +427,7 @@ fn a_service_that_dies_in_mid_trial_is_named_as_the_cause() {
 }
 
 #[test(needs = [root(), program("iperf3"), brought_by_test_all("apache2")])]
-fn a_service_that_cannot_start_is_an_error_with_what_it_said() {
+fn a_service_that_cannot_start_is_an_error_with_its_output() {
     let mut host = Host::new();
     // A file in place of the directory of Apache's content.
     let block = ["touch", "/tmp/vtax-http"].map(str::to_owned).to_vec();

@@ -331,8 +331,8 @@ fn observe(host: &Host, image: &Image, pieces: &[(u32, Vec<u8>)], parked: &[bool
     let mut parked = parked.iter().copied().cycle();
     for (entries, input) in pieces {
         bench.devices.receive(input);
-        let (stop, said) = bench.run(Some(*entries));
-        output.extend(said);
+        let (stop, printed) = bench.run(Some(*entries));
+        output.extend(printed);
         stops.push(stop);
         let Clock::Counted(now) = bench.clock else {
             unreachable!()

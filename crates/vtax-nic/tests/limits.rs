@@ -85,10 +85,10 @@ impl Switch {
     /// Ends the program. Returns its log.
     fn log(mut self) -> String {
         self.process.kill().unwrap();
-        let mut said = String::new();
+        let mut printed = String::new();
         let log = self.process.stderr.take();
-        log.unwrap().read_to_string(&mut said).unwrap();
-        said
+        log.unwrap().read_to_string(&mut printed).unwrap();
+        printed
     }
 }
 
@@ -137,9 +137,9 @@ fn no_guest_of_the_running_program_takes_anothers_address() {
     pass(&mut a, &mut b, &frame(2, 1));
     pass(&mut b, &mut a, &frame(1, 2));
     pass(&mut c, &mut a, &frame(1, 3));
-    let said = switch.log();
+    let printed = switch.log();
     let line = "port a: frames from an address that is not its own are dropped";
-    assert_eq!(said.matches(line).count(), 1, "{said}");
+    assert_eq!(printed.matches(line).count(), 1, "{printed}");
 }
 
 #[test]
@@ -238,13 +238,13 @@ fn a_front_end_whose_memory_nobody_touched_loses_its_port_and_the_program_stays_
     }
     assert!(switch.totals("a").faults >= 1);
     assert_eq!(switch.totals("b").faults + switch.totals("c").faults, 0);
-    let said = switch.log();
+    let printed = switch.log();
     assert!(
-        said.contains("port a: half of the 8388608 bytes that may be populated for it are used"),
-        "{said}"
+        printed.contains("port a: half of the 8388608 bytes that may be populated for it are used"),
+        "{printed}"
     );
     assert!(
-        said.contains("port a: front end disconnected: memory that it shares"),
-        "{said}"
+        printed.contains("port a: front end disconnected: memory that it shares"),
+        "{printed}"
     );
 }

@@ -118,10 +118,10 @@ fn files_in_the_places_of_sockets_survive_and_are_named() {
         }
         let _ = child.kill();
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
-            said.contains(&file) && said.contains("a file, not a socket"),
-            "{arguments:?}: {said}"
+            printed.contains(&file) && printed.contains("a file, not a socket"),
+            "{arguments:?}: {printed}"
         );
         assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     }

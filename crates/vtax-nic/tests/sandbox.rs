@@ -140,7 +140,7 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
     use std::process::{Command, Stdio};
     use vtax_nic::control::{api::Request, client::Client};
     let directory = tempfile::tempdir().unwrap();
-    let said = directory.path().join("said");
+    let printed = directory.path().join("said");
     // The program runs in a network namespace of its own, so that no interface of this host changes.
     let mut child = Command::new("unshare");
     child
@@ -153,7 +153,7 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
         .arg(directory.path().join("api"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&said).unwrap());
+        .stderr(std::fs::File::create(&printed).unwrap());
     let mut child = Process(child.spawn().unwrap());
     // The socket accepts connections before the program's threads run. An answer shows that it serves.
     let serves = || {
@@ -163,16 +163,19 @@ fn a_thread_that_is_taken_over_finds_no_way_out_by_a_tap() {
     };
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !serves() {
-        let said = || std::fs::read_to_string(&said).unwrap();
+        let printed = || std::fs::read_to_string(&printed).unwrap();
         if child.0.try_wait().unwrap().is_some() {
-            let said = said();
-            assert!(said.contains("tap") || said.contains("unshare"), "{said}");
-            skip!("no tap here: {said}");
+            let printed = printed();
+            assert!(
+                printed.contains("tap") || printed.contains("unshare"),
+                "{printed}"
+            );
+            skip!("no tap here: {printed}");
         }
         assert!(
             std::time::Instant::now() < deadline,
             "it does not answer: {}",
-            said()
+            printed()
         );
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

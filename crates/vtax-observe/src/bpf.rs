@@ -8,10 +8,10 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
+        let printed = error.to_string();
+        if !text.contains(&printed) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(&printed);
         }
         cause = error.source();
     }

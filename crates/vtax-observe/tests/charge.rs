@@ -249,7 +249,7 @@ static REDIRECTS: &[u8] = aya::include_bytes_aligned!("containers/redirect.bpf.o
 
 /// Has a program redirect what comes from the world to the containers; it does as long as what is returned lives.
 fn redirect(setting: &Setting, name: &str) -> Result<Ebpf, String> {
-    let said = |error: &dyn std::error::Error| format!("{error}: {:?}", error.source());
+    let printed = |error: &dyn std::error::Error| format!("{error}: {:?}", error.source());
     setting.client.within(|| {
         let index = |device: &str| {
             let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
@@ -259,18 +259,18 @@ fn redirect(setting: &Setting, name: &str) -> Result<Ebpf, String> {
             .set_global("first", &index("veth0"), true)
             .set_global("second", &index("veth1"), true)
             .load(REDIRECTS)
-            .map_err(|error| said(&error))?;
+            .map_err(|error| printed(&error))?;
         match programs.program_mut(name).unwrap() {
             Program::SchedClassifier(program) => {
-                program.load().map_err(|error| said(&error))?;
+                program.load().map_err(|error| printed(&error))?;
                 let _ = qdisc_add_clsact("port");
                 let attached = program.attach("port", TcAttachType::Ingress);
-                attached.map_err(|error| said(&error))?;
+                attached.map_err(|error| printed(&error))?;
             }
             Program::Xdp(program) => {
-                program.load().map_err(|error| said(&error))?;
+                program.load().map_err(|error| printed(&error))?;
                 let attached = program.attach("port", XdpFlags::DRV_MODE);
-                attached.map_err(|error| said(&error))?;
+                attached.map_err(|error| printed(&error))?;
             }
             _ => unreachable!("no other kind is in there"),
         }
@@ -356,7 +356,7 @@ fn packets_that_are_redirected_to_a_device_are_charged_to_whom_they_go() {
 }
 
 #[test]
-fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go_or_said_to_be_the_hosts() {
+fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go_or_reported_as_the_hosts() {
     let (charged, unseen) = charged_where_redirected("hand_over");
     let [one, other, host] = charged;
     let as_said = if unseen.contains("hand over") {

@@ -233,7 +233,7 @@ fn a_subject_that_dies_is_a_counted_failure_and_sampling_goes_on() {
 }
 
 #[test]
-fn the_threads_of_a_real_qemu_are_told_apart() {
+fn the_threads_of_a_real_qemu_are_distinguished() {
     let arguments = [
         "-name",
         "guest,debug-threads=on",

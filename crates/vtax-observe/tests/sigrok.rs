@@ -237,7 +237,7 @@ fn a_multimeter_without_a_configured_voltage_is_absent_and_says_what_to_configur
 }
 
 #[test]
-fn a_port_that_is_not_there_is_told_in_sigroks_own_words() {
+fn a_port_that_is_not_there_is_reported_in_sigroks_own_words() {
     let directory = TempDir::new().unwrap();
     let program = sigrok(directory.path());
     let mut config = WallConfig::new("mastech-mas345:conn=/dev/ttyNOWHERE");

@@ -283,12 +283,12 @@ fn an_attempt_that_is_set_aside_is_kept_and_its_trial_is_pending() {
     fs::create_dir(results.path().join("trials/0004.copy-1")).unwrap();
     fs::write(kept.join("trial.json"), "{").unwrap();
     let attempts = results.attempts();
-    let told: Vec<_> = attempts
+    let reported: Vec<_> = attempts
         .iter()
         .map(|one| (one.index, one.aside, one.number, one.trial.is_ok()))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (3, Aside::Again, 1, true),
             (3, Aside::Again, 2, true),

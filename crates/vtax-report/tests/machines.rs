@@ -64,8 +64,8 @@ fn shards_of_four_machines_become_one_directory_that_says_the_same() {
     }
     let together = analyse_shards(&shards.iter().collect::<Vec<_>>()).unwrap();
     assert_eq!(together.comparisons, merged.comparisons);
-    let said = merged.fleet.sentences(&merged.comparisons).join("\n");
-    assert!(said.contains("4 machines of one kind"), "{said}");
+    let printed = merged.fleet.sentences(&merged.comparisons).join("\n");
+    assert!(printed.contains("4 machines of one kind"), "{printed}");
     assert!(alone.comparisons.iter().all(|of| of.machines.is_none()));
     // A second merge with one source given twice adds no duplicates and removes nothing.
     let twice = [
@@ -128,9 +128,9 @@ fn machines_that_differ_in_kind_plan_version_or_profile_are_refused_by_name() {
     let first = make("first", &fake, KERNEL);
     let refused = |other: ResultsDir| {
         let into = folder.path().join("into");
-        let said = merge(&[first.clone(), other], &into).unwrap_err();
+        let printed = merge(&[first.clone(), other], &into).unwrap_err();
         assert!(!into.exists());
-        said.to_string()
+        printed.to_string()
     };
     let kernel = refused(make("kernel", &fake, "6.12.0"));
     assert!(
@@ -168,7 +168,7 @@ fn machines_that_differ_in_kind_plan_version_or_profile_are_refused_by_name() {
 }
 
 #[test]
-fn machines_that_disagree_are_said_and_widen_the_interval() {
+fn machines_that_disagree_are_reported_and_widen_the_interval() {
     let folder = tempfile::tempdir().unwrap();
     let fake = fake();
     let shards: Vec<ResultsDir> = (0..4u32)

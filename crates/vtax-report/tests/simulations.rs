@@ -409,7 +409,7 @@ fn no_difference_is_claimed_against_its_interval_or_its_p() {
 }
 
 #[test]
-fn the_same_is_said_where_the_interval_lies_within_the_minimum_effect_and_seldom_falsely() {
+fn the_same_is_reported_where_the_interval_lies_within_the_minimum_effect_and_seldom_falsely() {
     let same = |tax: &Tax| verdict(tax, tax.student_p, 0.05) == Verdict::Same;
     for world in WORLDS {
         // At the limit of equality, the expected share of its verdict is at most 2.5 %.

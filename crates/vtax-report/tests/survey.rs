@@ -256,10 +256,10 @@ fn duckdb_reads_the_data_set_as_the_documentation_says() {
     read(folder.path(), Some(&mut dataset));
     dataset.finish().unwrap();
     let output = python(QUERY, &file).unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{complaint}");
-    let mut lines = said.lines();
+    let mut lines = printed.lines();
     let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
     let rows = reader.get_row_iter(None).unwrap().count();
     assert_eq!(lines.next(), Some(&*rows.to_string()));
@@ -277,7 +277,7 @@ fn duckdb_reads_the_data_set_as_the_documentation_says() {
         .find(|key| key.1.starts_with("qemu"))
         .unwrap()
         .1;
-    assert!((of("b", vm) / of("a", vm) - 1.2).abs() < 1e-9, "{said}");
+    assert!((of("b", vm) / of("a", vm) - 1.2).abs() < 1e-9, "{printed}");
     assert_eq!(
         medians
             .keys()

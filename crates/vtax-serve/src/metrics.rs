@@ -484,10 +484,10 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
             |state| state.oldest.as_secs_f64(),
         ),
     ];
-    for (name, unit, help, told) in gauges {
+    for (name, unit, help, value_of) in gauges {
         out.family(name, Kind::Gauge, Some(unit), help);
         for state in states {
-            out.sample(&[("to", &state.to)], told(state));
+            out.sample(&[("to", &state.to)], value_of(state));
         }
     }
     let counters: [(&str, Option<&str>, &str, Told); 5] = [
@@ -522,10 +522,10 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
             |state| count(state.failures),
         ),
     ];
-    for (name, unit, help, told) in counters {
+    for (name, unit, help, value_of) in counters {
         out.family(name, Kind::Counter, unit, help);
         for state in states {
-            out.sample(&[("to", &state.to)], told(state));
+            out.sample(&[("to", &state.to)], value_of(state));
         }
     }
     out.family(
@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_series_is_bounded_and_what_is_left_out_is_said() {
+    fn the_number_of_series_is_bounded_and_what_is_left_out_is_reported() {
         let (mut host, mut roster) = (Host::default(), Roster::new(5));
         for number in 1..500 {
             host.start(number);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn each_guest_is_told_its_own_share_and_a_silent_one_keeps_nobody_waiting() {
+    fn each_guest_receives_its_own_share_and_a_silent_one_keeps_nobody_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let mut host = Host::default();
         host.start_named(1, "web", Platform::Qemu);
@@ -363,8 +363,8 @@ mod tests {
         let (_never_read, _) = silent.accept().unwrap();
         // The exporter does not read from a port, even if the guest keeps writing.
         io::Write::write_all(&mut port, b"{\"version\":1}\n").unwrap_err();
-        let mut told = shares(BufReader::new(port.try_clone().unwrap()));
-        let first = told.next().unwrap().unwrap();
+        let mut reported = shares(BufReader::new(port.try_clone().unwrap()));
+        let first = reported.next().unwrap().unwrap();
         assert_eq!((first.cpu_seconds, first.cpu_seconds_total), (0.1, 0.1));
         assert_eq!(first.energy_source, Some(Source::Modelled));
         let began = Instant::now();
@@ -373,7 +373,7 @@ mod tests {
                 messages(&mut shares_of, &pass(&mut host)),
                 Vec::<String>::new()
             );
-            assert!(told.next().unwrap().is_ok());
+            assert!(reported.next().unwrap().is_ok());
         }
         assert!(
             began.elapsed() < Duration::from_secs(60),
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_under_anothers_name_is_told_nothing() {
+    fn who_listens_under_anothers_name_gets_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let web = UnixListener::bind(folder.path().join("web.sock")).unwrap();
         let mut host = Host::default();
@@ -420,9 +420,9 @@ mod tests {
             "{problems:?}"
         );
         let (mut port, _) = web.accept().unwrap();
-        let mut told = Vec::new();
-        port.read_to_end(&mut told).unwrap();
-        assert!(told.is_empty());
+        let mut reported = Vec::new();
+        port.read_to_end(&mut reported).unwrap();
+        assert!(reported.is_empty());
     }
 
     #[test]

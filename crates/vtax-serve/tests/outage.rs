@@ -245,9 +245,9 @@ fn outage(kind: Kind, (protocol, path): (&str, &str)) {
                 one["metric"]["__name__"] == "vtax_exporter_snapshot_timestamp_seconds";
             let values = one["values"].as_array().unwrap().iter();
             let times = values.filter_map(|value| {
-                let said: f64 = value[1].as_str()?.parse().ok()?;
+                let printed: f64 = value[1].as_str()?.parse().ok()?;
                 let time = value[0].as_f64()?;
-                (!says_its_time || time == said).then_some(time as i64)
+                (!says_its_time || time == printed).then_some(time as i64)
             });
             let times: Vec<i64> = times.collect();
             if times != expected {

@@ -109,32 +109,32 @@ const TAKEN: &str = "204 No Content|";
 #[test]
 fn a_server_that_is_busy_is_asked_again_when_it_likes_and_gets_the_same() {
     let busy = "429 Too Many Requests\r\nRetry-After: 1|slower";
-    let (state, said, seen) = pushed(&["503 Unavailable|", busy, TAKEN], 3);
+    let (state, printed, seen) = pushed(&["503 Unavailable|", busy, TAKEN], 3);
     let seen = seen.lock().unwrap();
     assert_eq!((seen.len(), state.failures, state.requests), (3, 2, 1));
     assert!(seen[2].0 - seen[1].0 >= Duration::from_secs(1));
     assert!(seen[0].2 == seen[1].2 && seen[1].2 == seen[2].2);
     assert!(state.sent > 0 && state.sent % 3 == 0, "{state:?}");
-    assert_eq!(said.len(), 2, "{said:?}");
-    assert!(said[0].contains("503") && said[1].contains("answers again"));
+    assert_eq!(printed.len(), 2, "{printed:?}");
+    assert!(printed[0].contains("503") && printed[1].contains("answers again"));
 }
 
 #[test]
 fn samples_that_a_server_will_never_take_are_dropped_and_counted_and_the_others_are_not() {
     let refused = "400 Bad Request|no thanks";
     // All three together, then each alone.
-    let (state, said, seen) = pushed(&[refused, TAKEN, refused, TAKEN], 3);
+    let (state, printed, seen) = pushed(&[refused, TAKEN, refused, TAKEN], 3);
     assert_eq!(seen.lock().unwrap().len(), 4);
     assert_eq!((state.sent, state.repeated), (2 * state.dropped_refused, 0));
-    assert!(said[0].contains("400 no thanks"), "{said:?}");
+    assert!(printed[0].contains("400 no thanks"), "{printed:?}");
 }
 
 #[test]
 fn samples_that_a_server_has_already_count_as_delivered() {
     let repeat = "400 Bad Request|out of order sample";
-    let (state, said, _) = pushed(&[repeat, repeat, repeat, TAKEN], 3);
+    let (state, printed, _) = pushed(&[repeat, repeat, repeat, TAKEN], 3);
     assert_eq!((state.repeated, state.dropped_refused), (2 * state.sent, 0));
-    assert!(said.is_empty(), "{said:?}");
+    assert!(printed.is_empty(), "{printed:?}");
 }
 
 /// Passes that no earlier attempt can have delivered, pushed one by one to a server with these answers.
@@ -152,22 +152,22 @@ fn pushed_anew(answers: &[&str], passes: usize) -> (PushState, Vec<String>) {
 }
 
 #[test]
-fn samples_that_a_server_calls_old_and_that_it_never_got_are_lost_and_said_to_be() {
+fn samples_that_a_server_calls_old_and_that_it_never_got_are_lost_and_counted_as_such() {
     let old = "400 Bad Request|out of order sample";
-    let (state, said) = pushed_anew(&[old, TAKEN], 2);
+    let (state, printed) = pushed_anew(&[old, TAKEN], 2);
     assert_eq!((state.repeated, state.dropped_refused), (0, state.sent));
     assert!(
-        said[0].contains("refuses") && said[0].contains("out of order"),
-        "{said:?}"
+        printed[0].contains("refuses") && printed[0].contains("out of order"),
+        "{printed:?}"
     );
     // A 500 leaves open whether the samples were accepted, so a later refusal counts as a repeat. A refusal alone does
     // not.
-    let (state, said) = pushed_anew(&["500 Internal Server Error|", old, old], 2);
+    let (state, printed) = pushed_anew(&["500 Internal Server Error|", old, old], 2);
     assert_eq!(state.repeated, state.dropped_refused);
     assert!(state.repeated > 0 && state.sent == 0, "{state:?}");
     assert!(
-        said.iter().any(|line| line.contains("out of order")),
-        "{said:?}"
+        printed.iter().any(|line| line.contains("out of order")),
+        "{printed:?}"
     );
     let (state, _) = pushed_anew(&["429 Too Many Requests|", old], 1);
     assert!(
@@ -221,15 +221,15 @@ fn a_server_that_answers_without_end_holds_the_end_up_for_two_seconds() {
     pass(&mut pusher, &mut host);
     asked.recv().unwrap();
     let began = Instant::now();
-    let said = pusher.finish();
+    let printed = pusher.finish();
     assert!(
         began.elapsed() < Duration::from_secs(6),
         "{:?}",
         began.elapsed()
     );
     assert!(
-        said.iter().any(|line| line.contains("wait on disk")),
-        "{said:?}"
+        printed.iter().any(|line| line.contains("wait on disk")),
+        "{printed:?}"
     );
 }
 
@@ -303,8 +303,8 @@ fn both_protocols_say_what_they_are_and_who_sends() {
         let mut host = Host::default();
         host.start(1);
         pass(&mut pusher, &mut host);
-        let said = pusher.finish();
-        assert!(said.is_empty(), "{said:?}");
+        let printed = pusher.finish();
+        assert!(printed.is_empty(), "{printed:?}");
         let (_, head, body) = seen.lock().unwrap().remove(0);
         let lower = head.to_ascii_lowercase();
         assert!(head.starts_with(path) && !body.is_empty(), "{head}");
@@ -348,7 +348,7 @@ fn a_queue_that_is_full_says_so_once() {
         state.queue_bytes <= 1 << 20 && state.dropped_full > 0,
         "{state:?}"
     );
-    let said = pusher.take_messages();
-    let full = said.iter().filter(|line| line.contains("is full"));
-    assert_eq!(full.count(), 1, "{said:?}");
+    let printed = pusher.take_messages();
+    let full = printed.iter().filter(|line| line.contains("is full"));
+    assert_eq!(full.count(), 1, "{printed:?}");
 }

@@ -371,11 +371,11 @@ mod tests {
         }
         let before = results.trial(0).unwrap();
         std::fs::write(results.trial_path(1).join("trial.json"), "{\"ind").unwrap();
-        let said = apply_again(&results, &CostModel::shipped().unwrap());
-        let said = said.unwrap_err().to_string();
+        let printed = apply_again(&results, &CostModel::shipped().unwrap());
+        let printed = printed.unwrap_err().to_string();
         assert!(
-            said.contains("trial.json") && said.contains("corrupted"),
-            "{said}"
+            printed.contains("trial.json") && printed.contains("corrupted"),
+            "{printed}"
         );
         assert_eq!(results.trial(0).unwrap(), before);
     }
@@ -391,9 +391,9 @@ mod tests {
         ] {
             let folder = tempfile::tempdir().unwrap();
             let results = results(folder.path(), &trials);
-            let said = apply_again(&results, &CostModel::shipped().unwrap());
-            let said = said.unwrap_err().to_string();
-            assert!(said.contains(expected), "{said}");
+            let printed = apply_again(&results, &CostModel::shipped().unwrap());
+            let printed = printed.unwrap_err().to_string();
+            assert!(printed.contains(expected), "{printed}");
         }
     }
 
@@ -406,11 +406,11 @@ mod tests {
         for model in &table {
             assert_eq!(CostModel::find(Path::new(&model.name)).unwrap(), *model);
         }
-        let said = CostModel::find(Path::new("nowhere.toml")).unwrap_err();
-        let said = said.to_string();
+        let printed = CostModel::find(Path::new("nowhere.toml")).unwrap_err();
+        let printed = printed.to_string();
         assert!(
-            said.contains("nowhere.toml") && said.contains("genoa"),
-            "{said}"
+            printed.contains("nowhere.toml") && printed.contains("genoa"),
+            "{printed}"
         );
     }
 
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_replaces_all_that_the_first_said() {
+    fn another_model_replaces_all_of_the_first() {
         let find = |name: &str| CostModel::find(Path::new(name)).unwrap();
         let counted = trial("vm", &[("cpu.cores", 0.25), ("kvm.exits.per_second", 9.0)]);
         let mut once = counted.clone();

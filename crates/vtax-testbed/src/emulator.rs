@@ -190,15 +190,15 @@ pub(crate) mod tests {
     #[test]
     fn one_that_is_missing_too_old_or_none_is_refused_with_the_reason() {
         let directory = tempfile::tempdir().unwrap();
-        let said = |emulator: Emulator| emulator.describe().unwrap_err().to_string();
+        let printed = |emulator: Emulator| emulator.describe().unwrap_err().to_string();
         let missing = Emulator {
             binary: "/no/such/qemu".to_owned(),
             firmware: None,
         };
-        assert!(said(missing).contains("apt-get install qemu-system-x86"));
-        let old = said(pretended(directory.path(), "5.2.0 (Debian)", ""));
+        assert!(printed(missing).contains("apt-get install qemu-system-x86"));
+        let old = printed(pretended(directory.path(), "5.2.0 (Debian)", ""));
         assert!(old.contains("5.2.0") && old.contains("6.0"), "{old}");
-        let none = said(pretended(directory.path(), "unknown", ""));
+        let none = printed(pretended(directory.path(), "unknown", ""));
         assert!(none.contains("--version"), "{none}");
         let good = pretended(directory.path(), "7.2.22 (Debian)", "");
         assert_eq!(good.describe().unwrap(), "QEMU 7.2.22 (Debian)");

@@ -230,7 +230,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_moves_by_less_than_the_tolerance_is_not_told() {
+    fn what_moves_by_less_than_the_tolerance_is_not_reported() {
         let committed = counts(1000.0, 100.0);
         assert_eq!(counts(1019.9, 98.1).moved(&committed), []);
         assert_eq!(committed.len(), 2);
@@ -238,19 +238,19 @@ pub(crate) mod tests {
 
     #[test]
     fn what_moved_is_named_with_how_far() {
-        let told: Vec<String> = counts(1031.0, 100.0)
+        let reported: Vec<String> = counts(1031.0, 100.0)
             .moved(&counts(1000.0, 100.0))
             .iter()
             .map(ToString::to_string)
             .collect();
         assert_eq!(
-            told,
+            reported,
             ["kvm.exits.per_second of vm moved by +3.10 %, from 1000.000000 to 1031.000000"]
         );
     }
 
     #[test]
-    fn a_count_that_comes_or_goes_or_leaves_zero_is_told() {
+    fn a_count_that_comes_or_goes_or_leaves_zero_is_reported() {
         let none = Counts::default();
         let some = counts(5.0, 1.0);
         assert!(some.moved(&none)[0].to_string().contains("is new"));
@@ -276,8 +276,8 @@ pub(crate) mod tests {
     fn a_failed_trial_is_no_count() {
         let mut failed = trial("vm", &[]);
         failed.outcome = TrialOutcome::Failed("no KVM".into());
-        let said = Counts::of_trials(&[failed]).unwrap_err().to_string();
-        assert!(said.contains("no KVM"), "{said}");
+        let printed = Counts::of_trials(&[failed]).unwrap_err().to_string();
+        assert!(printed.contains("no KVM"), "{printed}");
     }
 
     #[test]

@@ -543,7 +543,7 @@ mod tests {
     }
 
     /// The error of a plan with these further lines, and the directory of its results.
-    fn said(
+    fn printed(
         hypervisor: Hypervisor,
         more: &str,
         settings: &Settings,
@@ -577,7 +577,7 @@ mod tests {
             jobs: None,
         };
         let signals = Signals::install().unwrap();
-        let said = match run_plan(&run, &signals, &mut Silent) {
+        let printed = match run_plan(&run, &signals, &mut Silent) {
             Err(cause) => cause.to_string(),
             Ok(_) => match ResultsDir::open(&run.results)
                 .unwrap()
@@ -589,7 +589,7 @@ mod tests {
                 TrialOutcome::Complete => panic!("it ran"),
             },
         };
-        (said, folder)
+        (printed, folder)
     }
 
     fn refused(more: &str, settings: &Settings) -> String {
@@ -597,40 +597,40 @@ mod tests {
     }
 
     fn refused_at(hypervisor: Hypervisor, more: &str, settings: &Settings) -> String {
-        let (said, folder) = said(hypervisor, more, settings, None);
-        assert!(!folder.path().join("results").exists(), "{said}");
-        said
+        let (printed, folder) = printed(hypervisor, more, settings, None);
+        assert!(!folder.path().join("results").exists(), "{printed}");
+        printed
     }
 
     #[test]
     fn a_qemu_that_crashes_is_a_failed_trial_that_says_so() {
-        let (said, _folder) = said(
+        let (printed, _folder) = printed(
             Hypervisor::Kvm,
             "",
             &Settings::default(),
             Some("echo oops >&2; kill -SEGV $$"),
         );
         assert!(
-            said.contains("signal: 11") && said.contains("oops"),
-            "{said}"
+            printed.contains("signal: 11") && printed.contains("oops"),
+            "{printed}"
         );
     }
 
     #[test]
     fn two_hosts_with_one_clock_of_instructions_are_refused_before_anything_boots() {
         let places = "[places]\nclient = \"ssh:c\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
-        let said = refused(places, &Settings::default());
-        assert!(said.contains("deterministic = false"), "{said}");
+        let printed = refused(places, &Settings::default());
+        assert!(printed.contains("deterministic = false"), "{printed}");
     }
 
     #[test]
     fn a_governor_under_xen_is_refused_before_anything_boots() {
-        let said = refused_at(
+        let printed = refused_at(
             Hypervisor::Xen,
             "[settings]\nhost.governor = \"powersave\"\n",
             &Settings::default(),
         );
-        assert!(said.contains("Dom0 has no cpufreq driver"), "{said}");
+        assert!(printed.contains("Dom0 has no cpufreq driver"), "{printed}");
     }
 
     #[test]
@@ -639,7 +639,7 @@ mod tests {
             memory_mib: 1 << 30,
             ..Settings::default()
         };
-        let said = refused("", &settings);
-        assert!(said.contains("memory_mib"), "{said}");
+        let printed = refused("", &settings);
+        assert!(printed.contains("memory_mib"), "{printed}");
     }
 }

@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dom0_is_told_where_its_disks_are_in_memory() {
+    fn a_dom0_is_reported_where_its_disks_are_in_memory() {
         let xen = line(Hypervisor::Xen, &Settings::default());
         for part in [
             "memdev=disk0,addr=0x1000000000",

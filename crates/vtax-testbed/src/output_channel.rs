@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn events_words_and_the_last_line_are_told_apart() {
+    fn events_words_and_the_last_line_are_distinguished() {
         let (seen, ended) = lines(
             b"{\"event\":\"phase\",\"phase\":\"boot\"}\nsome words\n\n{\"testbed\":\"ended\",\"code\":1,\"bytes\":0,\"sha256\":\"\"}\n",
         );
@@ -221,10 +221,10 @@ mod tests {
             (&flipped, "SHA-256"),
         ] {
             fs::write(file.path(), bytes).unwrap();
-            let said = fetch(file.path(), &ended, into.path())
+            let printed = fetch(file.path(), &ended, into.path())
                 .unwrap_err()
                 .to_string();
-            assert!(said.contains(expected), "{said}");
+            assert!(printed.contains(expected), "{printed}");
             assert!(fs::read_dir(into.path()).unwrap().next().is_none());
         }
         fs::write(file.path(), &archive).unwrap();
@@ -239,10 +239,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let archive = archive::entry("../stolen", b'0', b"x");
         fs::write(file.path(), &archive).unwrap();
-        let said = fetch(file.path(), &announced(&archive), &into)
+        let printed = fetch(file.path(), &announced(&archive), &into)
             .unwrap_err()
             .to_string();
-        assert!(said.contains("leads outside"), "{said}");
+        assert!(printed.contains("leads outside"), "{printed}");
         assert!(!outer.path().join("stolen").exists());
     }
 

@@ -322,7 +322,10 @@ mod tests {
     #[test]
     fn a_program_that_does_not_fit_is_refused() {
         fits(PAYLOAD_BYTES).unwrap();
-        let said = fits(PAYLOAD_BYTES + 1).unwrap_err().to_string();
-        assert!(said.contains("a vtax of 1024 MiB does not fit"), "{said}");
+        let printed = fits(PAYLOAD_BYTES + 1).unwrap_err().to_string();
+        assert!(
+            printed.contains("a vtax of 1024 MiB does not fit"),
+            "{printed}"
+        );
     }
 }

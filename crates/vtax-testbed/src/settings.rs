@@ -172,10 +172,10 @@ mod tests {
             ("timers = \"none\"", "none"),
             ("cores = 4", "cores"),
         ] {
-            let said = read(text).unwrap_err().to_string();
+            let printed = read(text).unwrap_err().to_string();
             assert!(
-                said.contains(expected) && said.contains("testbed.toml"),
-                "{said}"
+                printed.contains(expected) && printed.contains("testbed.toml"),
+                "{printed}"
             );
         }
     }

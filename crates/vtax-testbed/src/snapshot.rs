@@ -203,7 +203,7 @@ impl Drop for Snapshot {
 
 impl Booting {
     fn has_stopped(&mut self) -> Result<bool, LabError> {
-        let stopped = self.monitor.has_told(STOPPED, Duration::from_millis(1));
+        let stopped = self.monitor.has_sent(STOPPED, Duration::from_millis(1));
         let console = self.scratch.path().join("console");
         if let Some(status) = self.machine.ended()? {
             let bus = rustix::process::Signal::BUS.as_raw();
@@ -430,8 +430,8 @@ mod tests {
             memory_mib: 1 << 30,
             ..Settings::default()
         };
-        let said = has_room(directory.path(), &host, &settings).unwrap_err();
-        assert!(said.to_string().contains("VTAX_CACHE_DIR"), "{said}");
+        let printed = has_room(directory.path(), &host, &settings).unwrap_err();
+        assert!(printed.to_string().contains("VTAX_CACHE_DIR"), "{printed}");
     }
 
     #[test]
@@ -572,13 +572,13 @@ mod tests {
             "echo no such machine >&2; exit 1",
         );
         let payload = Payload::Client;
-        let said = Snapshot::of(&host, &Settings::default(), &payload)
+        let printed = Snapshot::of(&host, &Settings::default(), &payload)
             .err()
             .unwrap();
-        let said = said.to_string();
+        let printed = printed.to_string();
         assert!(
-            said.contains("no such machine") && said.contains("monitor"),
-            "{said}"
+            printed.contains("no such machine") && printed.contains("monitor"),
+            "{printed}"
         );
     }
 }

@@ -34,9 +34,9 @@ fn main() {
         live.show(host.pass(1_000_000));
     }
     for watchers in [3, 100] {
-        let told: Vec<Receiver<(u64, Instant)>> =
+        let reported: Vec<Receiver<(u64, Instant)>> =
             (0..watchers).map(|_| watch(server.address())).collect();
-        let mut last: Vec<u64> = told.iter().map(|told| next(told).0).collect();
+        let mut last: Vec<u64> = reported.iter().map(|reported| next(reported).0).collect();
         let (mut missed, mut latest, mut own) = (0, Duration::ZERO, Duration::ZERO);
         let (began, before) = (Instant::now(), ticks("web"));
         for second in 1..=SECONDS {
@@ -44,8 +44,8 @@ fn main() {
             let (shown, spent) = (Instant::now(), ticks(""));
             live.show(snapshot);
             own += ticks("").saturating_sub(spent);
-            for (told, last) in told.iter().zip(&mut last) {
-                let (tick, at) = next(told);
+            for (reported, last) in reported.iter().zip(&mut last) {
+                let (tick, at) = next(reported);
                 missed += tick - *last - 1;
                 *last = tick;
                 latest = latest.max(at.saturating_duration_since(shown));
@@ -97,7 +97,7 @@ fn watch(address: SocketAddr) -> Receiver<(u64, Instant)> {
         "GET /api/live?sort=cpu HTTP/1.1\r\nHost: localhost\r\n\r\n"
     )
     .expect("a request");
-    let (tell, told) = channel();
+    let (tell, reported) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let at = Instant::now();
@@ -110,11 +110,12 @@ fn watch(address: SocketAddr) -> Receiver<(u64, Instant)> {
             }
         }
     });
-    told
+    reported
 }
 
-fn next(told: &Receiver<(u64, Instant)>) -> (u64, Instant) {
-    told.recv_timeout(Duration::from_secs(60))
+fn next(reported: &Receiver<(u64, Instant)>) -> (u64, Instant) {
+    reported
+        .recv_timeout(Duration::from_secs(60))
         .expect("an update")
 }
 

@@ -111,7 +111,7 @@ mod tests {
         let at = Some(SystemTime::UNIX_EPOCH);
         let (begun, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
-        let (tell, told) = mpsc::channel();
+        let (tell, reported) = mpsc::channel();
         let ask = |path: &'static str,
                    make: Box<dyn FnOnce() -> Result<u32, ResultsError> + Send>| {
             let (kept, tell) = (Arc::clone(&kept), tell.clone());
@@ -131,10 +131,10 @@ mod tests {
         begins.recv_timeout(SOON).unwrap();
         ask("slow", Box::new(|| Err(failure())));
         ask("quick", Box::new(|| Ok(2)));
-        assert_eq!(told.recv_timeout(SOON / 2).unwrap(), ("quick", 2));
+        assert_eq!(reported.recv_timeout(SOON / 2).unwrap(), ("quick", 2));
         go.send(()).unwrap();
         for _ in 0..2 {
-            assert_eq!(told.recv_timeout(SOON).unwrap(), ("slow", 1));
+            assert_eq!(reported.recv_timeout(SOON).unwrap(), ("slow", 1));
         }
     }
 

@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trial_tells_is_bounded_and_goes_with_the_next() {
+    fn what_a_trial_reports_is_bounded_and_goes_with_the_next() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events");
         let metered = |at: u32| Event::Metered {

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_to_a_guest_and_taken_from_it_is_told() {
+    fn what_was_moved_to_a_guest_and_taken_from_it_is_reported() {
         let mut host = Host::default();
         host.start(1);
         host.start(2);

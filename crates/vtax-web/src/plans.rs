@@ -289,8 +289,8 @@ mod tests {
     fn mistakes_have_the_places_and_words_of_the_command() {
         let text = SOUND.replace("repetitions", "repetition");
         let found = check(&text, false, &Place::Local).unwrap_err();
-        let told = Plan::read("plan", &text, &Catalogue::standard()).unwrap_err();
-        assert_eq!(found, Mistake::all(told));
+        let reported = Plan::read("plan", &text, &Catalogue::standard()).unwrap_err();
+        assert_eq!(found, Mistake::all(reported));
         assert_eq!((found[0].line, found[0].column), (2, 1));
         assert!(found[0].help.as_deref().unwrap().contains("repetitions"));
     }

@@ -55,7 +55,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn a_process_is_known_by_its_start_and_told_to_end() {
+    fn a_process_is_known_by_its_start_and_asked_to_end() {
         let own = Process::of(std::process::id()).unwrap();
         assert!(own.is_alive());
         let other = Process {

@@ -268,8 +268,8 @@ fn connections_are_encrypted_where_there_is_a_certificate() {
             }),
             ..settings.clone()
         };
-        let told = Server::start(app(), &settings).unwrap_err().to_string();
-        assert!(told.contains(wrong), "{told}");
+        let reported = Server::start(app(), &settings).unwrap_err().to_string();
+        assert!(reported.contains(wrong), "{reported}");
     }
 }
 

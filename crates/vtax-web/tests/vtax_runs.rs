@@ -118,7 +118,7 @@ fn sampled(run: &Value) {
 }
 
 #[test(needs = [test_all("takes 4 s")])]
-fn what_is_sampled_is_seen_of_every_run_that_tells_it() {
+fn what_is_sampled_is_seen_of_every_run_that_reports_it() {
     let page = Page::open();
     fake::pace(page.path(), LONG);
     fs::create_dir(page.path().join("results")).unwrap();

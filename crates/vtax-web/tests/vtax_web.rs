@@ -238,8 +238,11 @@ fn an_address_that_leaves_the_host_is_refused_with_the_way_to_do_it() {
         ] {
             let refused = Server::start(app(), &settings).unwrap_err();
             assert!(matches!(refused, WebError::LeavesTheHost(..)));
-            let told = refused.to_string();
-            assert!(told.contains("ssh -L") && told.contains(why), "{told}");
+            let reported = refused.to_string();
+            assert!(
+                reported.contains("ssh -L") && reported.contains(why),
+                "{reported}"
+            );
         }
     }
     let page = Page::open();
@@ -285,7 +288,7 @@ fn a_guest_comes_and_goes_and_its_history_stays() {
 }
 
 #[test]
-fn what_is_not_there_or_makes_no_sense_is_said() {
+fn what_is_not_there_or_makes_no_sense_is_reported() {
     let page = Page::open();
     for (path, status) in [
         ("/api/history?span=hour&guest=7", "404"),

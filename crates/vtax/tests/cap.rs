@@ -196,8 +196,8 @@ fn a_cap_that_was_killed_leaves_no_limit_behind() {
     }
     // A second `vtax cap` would set other limits, and is refused.
     let refused = finish(vtax(state.path()).args(["cap", "--count", "1"]), false);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("vtax cap"), "{said}");
+    let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(shown.contains("vtax cap"), "{shown}");
     // The running `vtax cap` still limits the guests.
     finish(vtax(state.path()).arg("restore"), true);
     assert_ne!(two.quotas()[0], before[0]);
@@ -205,10 +205,10 @@ fn a_cap_that_was_killed_leaves_no_limit_behind() {
     cap.0.wait().unwrap();
     let restored = finish(vtax(state.path()).arg("restore"), true);
     assert_eq!(two.quotas(), before);
-    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    let shown = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(
-        said.contains(&two.quotas[0].display().to_string()),
-        "{said}"
+        shown.contains(&two.quotas[0].display().to_string()),
+        "{shown}"
     );
 }
 
@@ -239,10 +239,10 @@ fn end(mut cap: Ended) -> String {
         rustix::process::Signal::TERM,
     )
     .unwrap();
-    let mut said = String::new();
-    std::io::Read::read_to_string(cap.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+    let mut shown = String::new();
+    std::io::Read::read_to_string(cap.0.stderr.as_mut().unwrap(), &mut shown).unwrap();
     cap.0.wait().unwrap();
-    said
+    shown
 }
 
 /// Ends the first container's control group, and creates another at its path with this limit.
@@ -267,11 +267,11 @@ fn a_limit_that_an_operator_sets_while_a_guest_is_capped_is_in_force_afterwards(
     let state = tempfile::tempdir().unwrap();
     let cap = capped(&two, state.path());
     fs::write(&two.quotas[0], "60000").unwrap();
-    let said = end(cap);
+    let shown = end(cap);
     assert!(two.quotas()[0].starts_with("60000"), "{:?}", two.quotas());
     assert!(
-        said.contains("another program has set it to `60000"),
-        "{said}"
+        shown.contains("another program has set it to `60000"),
+        "{shown}"
     );
 }
 
@@ -281,9 +281,9 @@ fn a_group_that_is_made_anew_while_its_guest_is_capped_keeps_its_limit() {
     let state = tempfile::tempdir().unwrap();
     let cap = capped(&two, state.path());
     make_anew(&mut two, "77000");
-    let said = end(cap);
+    let shown = end(cap);
     assert!(two.quotas()[0].starts_with("77000"), "{:?}", two.quotas());
-    assert!(said.contains("made anew"), "{said}");
+    assert!(shown.contains("made anew"), "{shown}");
 }
 
 #[test]
@@ -296,15 +296,15 @@ fn a_group_that_is_made_anew_after_a_cap_was_killed_keeps_its_limit() {
     make_anew(&mut two, "12345");
     let restored = finish(vtax(state.path()).arg("restore"), true);
     assert!(two.quotas()[0].starts_with("12345"), "{:?}", two.quotas());
-    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
+    let shown = String::from_utf8_lossy(&restored.stdout).into_owned();
     assert!(
-        said.contains("not restored:") && said.contains("made anew"),
-        "{said}"
+        shown.contains("not restored:") && shown.contains("made anew"),
+        "{shown}"
     );
     // The message is printed once.
     let restored = finish(vtax(state.path()).arg("restore"), true);
-    let said = String::from_utf8_lossy(&restored.stdout).into_owned();
-    assert!(said.contains("nothing to restore"), "{said}");
+    let shown = String::from_utf8_lossy(&restored.stdout).into_owned();
+    assert!(shown.contains("nothing to restore"), "{shown}");
 }
 
 #[test]
@@ -318,10 +318,10 @@ fn a_share_that_makes_no_sense_is_refused() {
         "--each=x",
     ] {
         let refused = finish(vtax(state.path()).args(["cap", wrong]), false);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(
-            said.contains("processors") || said.contains("PROCESSORS"),
-            "{said}"
+            shown.contains("processors") || shown.contains("PROCESSORS"),
+            "{shown}"
         );
     }
 }
@@ -338,12 +338,12 @@ fn who_is_named_and_was_never_held_is_an_error() {
     ];
     let output = finish(vtax(state.path()).args(line), false);
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let shown = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("no guest is called nobody yet; there are"),
-        "{said}"
+        shown.contains("no guest is called nobody yet; there are"),
+        "{shown}"
     );
-    assert!(said.contains("no guest called nobody was held"), "{said}");
+    assert!(shown.contains("no guest called nobody was held"), "{shown}");
 }
 
 /// The path of a container's group in a hierarchy.

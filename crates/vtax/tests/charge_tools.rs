@@ -25,8 +25,8 @@ fn vtax(arguments: &[&str]) -> Command {
 
 fn output(arguments: &[&str]) -> String {
     let output = vtax(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {printed}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -77,11 +77,11 @@ fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
         .args(["top", "--once", "--interval", "1s", "--sort", "name"])
         .output()
         .unwrap();
-    let (text, said) = (
+    let (text, printed) = (
         String::from_utf8_lossy(&output.stdout).into_owned(),
         String::from_utf8_lossy(&output.stderr).into_owned(),
     );
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{printed}");
     let row = text.lines().find(|line| line.starts_with("unprivileged-"));
     assert!(row.is_some(), "{text}");
     assert!(text.contains("CAP_BPF and CAP_PERFMON"), "{text}");
@@ -192,17 +192,17 @@ fn a_reader_that_goes_away_is_no_failure() {
         let mut out = BufReader::new(child.0.stdout.take().unwrap());
         out.read_line(&mut String::new()).unwrap();
         drop(out);
-        let mut said = String::new();
+        let mut printed = String::new();
         child
             .0
             .stderr
             .take()
             .unwrap()
-            .read_to_string(&mut said)
+            .read_to_string(&mut printed)
             .unwrap();
         assert!(
-            child.0.wait().unwrap().success() && !said.contains("panic"),
-            "{said}"
+            child.0.wait().unwrap().success() && !printed.contains("panic"),
+            "{printed}"
         );
     }
 }
@@ -220,10 +220,10 @@ fn wrong_arguments_are_answered_with_what_is_right() {
         ),
     ] {
         let output = vtax(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         assert!(
-            !output.status.success() && said.contains(expected),
-            "{arguments:?}: {said}"
+            !output.status.success() && printed.contains(expected),
+            "{arguments:?}: {printed}"
         );
     }
 }
@@ -331,10 +331,10 @@ fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
         .spawn()
         .map(Running)
         .unwrap();
-    let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
-    let line = said.next().unwrap().unwrap();
-    let told = line.split("http://").nth(1).unwrap();
-    let (address, file) = told
+    let mut printed = BufReader::new(child.0.stderr.take().unwrap()).lines();
+    let line = printed.next().unwrap().unwrap();
+    let reported = line.split("http://").nth(1).unwrap();
+    let (address, file) = reported
         .split_once("; the operator's token is in ")
         .expect("no terminal, so there is no token in what is said");
     let token = fs::read_to_string(file).unwrap();

@@ -67,10 +67,10 @@ fn unread(mut command: Command, also_stderr: bool) -> Output {
 
 fn ended_quietly(output: &Output, what: &str) {
     let quiet = in_order(output.status) || output.status.signal() == Some(SIGPIPE);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        quiet && !said.contains("panicked") && !said.contains("roken pipe"),
-        "{what}: {}: {said}",
+        quiet && !printed.contains("panicked") && !printed.contains("roken pipe"),
+        "{what}: {}: {printed}",
         output.status
     );
 }
@@ -127,15 +127,15 @@ fn full(mut command: Command) -> Output {
 
 /// The deviation from the right end of a command whose output was refused; `None` where there is none.
 fn unrefused(output: &Output) -> Option<String> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    let lines: Vec<&str> = said
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = printed
         .lines()
         .filter(|line| line.contains("No space left"))
         .collect();
     // The error contains the failed operation, not the kernel's message alone.
     let is_told = matches!(lines.as_slice(), [line] if line.starts_with("vtax: ") && !line.starts_with("vtax: No space"));
-    let ends = output.status.code() == Some(1) && !said.contains("panicked");
-    (!is_told || !ends).then(|| format!("{}: {said}", output.status))
+    let ends = output.status.code() == Some(1) && !printed.contains("panicked");
+    (!is_told || !ends).then(|| format!("{}: {printed}", output.status))
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_full_output_device_is_an_error_of_every_command_that_prints() {
 }
 
 #[test]
-fn a_wrong_plan_is_told_also_where_nobody_reads_the_output() {
+fn a_wrong_plan_is_reported_also_where_nobody_reads_the_output() {
     let work = work();
     let output = unread(command(work.path(), &["plan", "check", "none.toml"]), false);
     assert_eq!(output.status.code(), Some(1));
@@ -217,8 +217,8 @@ fn a_run_ends_in_order_when_its_reader_goes() {
     assert_eq!(journal, "");
     // The run continues there, and counts one trial in the singular.
     let output = finish(&mut start(&[]), true);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("single: 1 trial to run,"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("single: 1 trial to run,"), "{printed}");
 
     let results = work.path().join("results");
     let results = results.to_str().unwrap();
@@ -266,7 +266,7 @@ fn json_is_one_document() {
 }
 
 #[test]
-fn every_file_beside_the_plans_is_a_plan_or_told_apart() {
+fn every_file_beside_the_plans_is_a_plan_or_distinguished() {
     let work = work();
     let plans = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plans");
     let files = |folder: &Path| {
@@ -291,8 +291,8 @@ fn every_file_beside_the_plans_is_a_plan_or_told_apart() {
         };
         for quick in [&[][..], &["--quick"]] {
             let output = check(quick, other.is_none());
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(said.contains(other.unwrap_or("")), "{said}");
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert!(printed.contains(other.unwrap_or("")), "{printed}");
         }
         if other.is_none() {
             let json: Value = serde_json::from_slice(&check(&["--json"], true).stdout).unwrap();
@@ -334,33 +334,33 @@ fn a_density_plan_is_checked_by_its_own_reader() {
     fs::write(&path, text).unwrap();
     let check = || command(work.path(), &["plan", "check", "climbs.toml"]);
     let output = finish(&mut check(), true);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     for line in [
         "  thread   up to 1 guest\n",
         "  firecracker   up to 30 guests, where it is installed\n",
         // 21 times 5 samples and 10 s at the top, four times.
         "2 treatments, 4 climbs, at least 1 min 22 s",
     ] {
-        assert!(said.contains(line), "{said}");
+        assert!(printed.contains(line), "{printed}");
     }
     let run = ["run", "climbs.toml", "--results", "results"];
     let output = finish(&mut command(work.path(), &run), false);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("climbs.toml is a plan of climbs: `vtax density FILE` runs it"),
-        "{said}"
+        printed.contains("climbs.toml is a plan of climbs: `vtax density FILE` runs it"),
+        "{printed}"
     );
     fs::write(&path, text.replace("sample_ms", "sample")).unwrap();
     let output = finish(&mut check(), false);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("climbs.toml:4:1: [density] has no key `sample`"),
-        "{said}"
+        printed.contains("climbs.toml:4:1: [density] has no key `sample`"),
+        "{printed}"
     );
 }
 
 #[test]
-fn a_restored_change_is_told_in_words_and_as_json() {
+fn a_restored_change_is_reported_in_words_and_as_json() {
     let work = work();
     let scratch = work.path().join("vtax-scratch");
     for arguments in [&["restore"][..], &["restore", "--json"]] {
@@ -373,10 +373,10 @@ fn a_restored_change_is_told_in_words_and_as_json() {
         )
         .unwrap();
         let output = finish(&mut command(work.path(), arguments), true);
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         let change = format!("the directory {}", scratch.display());
-        assert!(said.contains(&change), "{said}");
-        assert!(!said.contains('{') || arguments.len() == 2, "{said}");
+        assert!(printed.contains(&change), "{printed}");
+        assert!(!printed.contains('{') || arguments.len() == 2, "{printed}");
         assert!(!scratch.exists());
     }
 }
@@ -432,12 +432,15 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     // There are no plans here, so that no plan of the figure can run.
     let made = atlas(&["cherkasova/fig-3"]);
     assert_eq!(made.status.code(), Some(1));
-    let told = String::from_utf8(made.stderr).unwrap();
-    assert!(told.contains("3 plans did not run to the end"), "{told}");
+    let reported = String::from_utf8(made.stderr).unwrap();
+    assert!(
+        reported.contains("3 plans did not run to the end"),
+        "{reported}"
+    );
     for plan in ["cherkasova-accuracy-kvm", "cherkasova-accuracy-xen"] {
         assert!(
-            told.contains(&format!("vtax accuracy run plans/papers/{plan}.toml")),
-            "{told}"
+            reported.contains(&format!("vtax accuracy run plans/papers/{plan}.toml")),
+            "{reported}"
         );
     }
     let page = fs::read_to_string(work.path().join("atlas.html")).unwrap();
@@ -445,10 +448,10 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
 
     let made = atlas(&["--page-only", "--out", "all.html"]);
     assert!(made.status.success());
-    let said = String::from_utf8(made.stdout).unwrap();
+    let printed = String::from_utf8(made.stdout).unwrap();
     assert!(
-        said.contains("figures counted") && said.contains("| not shown |"),
-        "{said}"
+        printed.contains("figures counted") && printed.contains("| not shown |"),
+        "{printed}"
     );
     assert!(!work.path().join("atlas-results").exists());
 

@@ -46,21 +46,21 @@ fn run(demand: Option<&str>) -> (Output, String) {
         script.env("VTAX_TESTS", demand);
     }
     let output = script.output().unwrap();
-    let said = String::from_utf8(output.stdout.clone()).unwrap();
-    (output, said)
+    let printed = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, printed)
 }
 
 #[test]
 fn a_test_that_was_skipped_is_counted_as_skipped_with_its_reason() {
-    let (output, said) = run(None);
-    assert!(output.status.success(), "{said}");
+    let (output, printed) = run(None);
+    assert!(output.status.success(), "{printed}");
     assert_eq!(
-        said.lines().last(),
+        printed.lines().last(),
         Some("4 passed, 0 failed, 2 skipped"),
-        "{said}"
+        "{printed}"
     );
     let line = "  SKIPPED inner::three: the program x is missing";
-    assert_eq!(said.lines().filter(|found| *found == line).count(), 2);
+    assert_eq!(printed.lines().filter(|found| *found == line).count(), 2);
 }
 
 /// A program in a directory whose script is this line of shell.
@@ -83,54 +83,54 @@ fn with_arguments(arguments: &[&str], line: &str) -> (Output, String) {
     script.env("CARGO", &cargo).env_remove("VTAX_TESTS");
     script.args(arguments);
     let output = script.output().unwrap();
-    let said = String::from_utf8(output.stdout.clone()).unwrap();
-    (output, said)
+    let printed = String::from_utf8(output.stdout.clone()).unwrap();
+    (output, printed)
 }
 
 #[test]
 fn what_fails_is_named_and_fails_the_whole_without_a_second_try() {
-    let (output, said) = with_cargo(
+    let (output, printed) = with_cargo(
         "echo x >>$0.runs; test $(wc -l <$0.runs) = 1 || exit 0
          printf 'test one ... FAILED\\n\\ntest result: FAILED. 1 passed; 1 failed; 0 ignored\\n'
          printf 'error: test failed, to rerun pass `-p a --lib`\\nerror: 1 target failed:\\n'; exit 101",
     );
-    assert_eq!(output.status.code(), Some(101), "{said}");
-    let closing: Vec<&str> = said.lines().rev().take(2).collect();
+    assert_eq!(output.status.code(), Some(101), "{printed}");
+    let closing: Vec<&str> = printed.lines().rev().take(2).collect();
     let counts = "1 passed, 1 failed, 0 skipped";
-    assert_eq!(closing, [counts, "  FAILED: one"], "{said}");
+    assert_eq!(closing, [counts, "  FAILED: one"], "{printed}");
 }
 
 #[test]
 fn what_a_test_leaves_running_holds_nothing_up() {
     let start = std::time::Instant::now();
-    let (output, said) =
+    let (output, printed) =
         with_cargo("printf 'test result: ok. 1 passed; 0 failed; 0 ignored\\n'; sleep 60 &");
-    assert!(output.status.success(), "{said}");
+    assert!(output.status.success(), "{printed}");
     assert_eq!(
-        said.lines().last(),
+        printed.lines().last(),
         Some("1 passed, 0 failed, 0 skipped"),
-        "{said}"
+        "{printed}"
     );
-    assert!(start.elapsed().as_secs() < 30, "{said}");
+    assert!(start.elapsed().as_secs() < 30, "{printed}");
 }
 
 #[test]
 fn what_is_ignored_is_skipped_with_its_reason_or_left_to_test_all_and_not_counted() {
-    let (output, said) = with_cargo(
+    let (output, printed) = with_cargo(
         "printf '     Running tests/main.rs (target/debug/deps/integration-0f1e)\\n'
          printf 'test places::one   ... ignored (needs sshd: make test-all)\\ntest qemu::two ... ignored (needs /dev/kvm: no such file (2))\\n'
          printf 'test result: ok. 0 passed; 0 failed; 2 ignored; 0 measured\\n'
          printf '     Running unittests src/lib.rs (target/debug/deps/vtax_a-12ab)\\ntest a ... ignored, needs clang: make test-all\\n'
          printf 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\\n'",
     );
-    assert!(output.status.success(), "{said}");
-    let closing: Vec<&str> = said.lines().rev().take(3).collect();
+    assert!(output.status.success(), "{printed}");
+    let closing: Vec<&str> = printed.lines().rev().take(3).collect();
     let skipped = "  SKIPPED qemu::two: needs /dev/kvm: no such file (2)";
     let left = "  2 left to `make test-all`";
     assert_eq!(
         closing,
         ["3 passed, 0 failed, 1 skipped", left, skipped],
-        "{said}"
+        "{printed}"
     );
 }
 
@@ -138,12 +138,12 @@ fn what_is_ignored_is_skipped_with_its_reason_or_left_to_test_all_and_not_counte
 fn every_test_is_run_only_where_all_are_asked_for() {
     let asked = |arguments: &[&str]| {
         let line = "echo \"NOTE: $*\"; echo 'test result: ok. 1 passed; 0 failed; 0 ignored'";
-        let (_, said) = with_arguments(arguments, line);
-        said.contains("--include-ignored")
+        let (_, printed) = with_arguments(arguments, line);
+        printed.contains("--include-ignored")
     };
     assert_eq!((asked(&[]), asked(&["all"])), (false, true));
-    let (output, said) = with_arguments(&["most"], "true");
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let (output, printed) = with_arguments(&["most"], "true");
+    assert_eq!(output.status.code(), Some(2), "{printed}");
 }
 
 #[test(needs = [root()])]
@@ -153,8 +153,8 @@ fn a_demo_on_a_busy_host_says_so_in_one_line_and_ends_with_3() {
         let vtax = program(directory.path(), line);
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/demo");
         let output = Command::new(script).arg(vtax).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), printed)
     };
     let busy = "the host was busy: no trial counts; run it again on a quiet machine\n";
     assert_eq!(demo("exit 3"), (Some(3), busy.to_owned()));
@@ -164,8 +164,8 @@ fn a_demo_on_a_busy_host_says_so_in_one_line_and_ends_with_3() {
 
 #[test]
 fn where_none_may_be_skipped_one_is_a_failure() {
-    let (output, said) = run(Some("all"));
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let (output, printed) = run(Some("all"));
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     let (output, _) = run(Some("most"));
     assert_eq!(output.status.code(), Some(2));
 }

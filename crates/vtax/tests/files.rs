@@ -117,8 +117,11 @@ fn links_of_the_names_that_a_report_writes_are_replaced_and_not_followed() {
 fn figures_that_are_a_link_to_a_directory_are_refused_and_nothing_there_is_removed() {
     let work = Work::new();
     symlink(&work.private, work.results.join("figures")).unwrap();
-    let said = work.report(false);
-    assert!(said.contains("figures") && said.contains("link"), "{said}");
+    let printed = work.report(false);
+    assert!(
+        printed.contains("figures") && printed.contains("link"),
+        "{printed}"
+    );
     work.assert_private_is_untouched();
 }
 
@@ -182,11 +185,11 @@ fn who_holds_the_lock_is_named_and_not_the_lab_that_ended() {
     let held = fs::File::open(&path).unwrap();
     held.lock().unwrap();
     let output = finish(vtax(state.path()).arg("restore"), false);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!said.contains("that ended"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(!printed.contains("that ended"), "{printed}");
     let own = format!("process {}", std::process::id());
     assert!(
-        said.contains(&own) || said.contains("does not name"),
-        "{said}"
+        printed.contains(&own) || printed.contains("does not name"),
+        "{printed}"
     );
 }

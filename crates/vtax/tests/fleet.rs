@@ -550,7 +550,7 @@ fn what_no_machine_could_run_is_refused_before_it_is_tried() {
 }
 
 #[test]
-fn slurm_that_is_missing_or_rejects_the_job_is_said_with_its_words() {
+fn slurm_that_is_missing_or_rejects_the_job_is_reported_with_its_words() {
     let work = prepared(PLAN);
     let nothing = work.path().join("nothing");
     fs::create_dir(&nothing).unwrap();

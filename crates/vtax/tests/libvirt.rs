@@ -55,11 +55,11 @@ impl Drop for Libvirt {
 
 fn sh(script: &str) -> String {
     let output = Command::new("sh").args(["-ec", script]).output().unwrap();
-    assert!(output.status.success(), "{script}: {}", said(&output));
+    assert!(output.status.success(), "{script}: {}", shown(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn said(output: &Output) -> String {
+fn shown(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
@@ -135,7 +135,7 @@ impl Libvirt {
 
     fn ask(&self, arguments: &[&str]) -> String {
         let output = self.virsh(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+        assert!(output.status.success(), "{arguments:?}: {}", shown(&output));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
@@ -191,7 +191,7 @@ fn a_domain_is_made_from_the_image_measured_and_removed_and_so_it_is_after_a_kil
     let left = || libvirt.ask(&["list", "--all"]);
     let (host, before) = (HostState::read(), left());
     let output = libvirt.run("").output().unwrap();
-    assert!(in_order(output.status), "{}", said(&output));
+    assert!(in_order(output.status), "{}", shown(&output));
     assert_eq!(left(), before);
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     for trial in results.trials() {
@@ -304,7 +304,7 @@ fn production(libvirt: &Libvirt) {
 }
 
 /// The exporter sends the domain its own share, which `vtax share` reads inside.
-fn is_told_its_share(libvirt: &Libvirt) {
+fn receives_its_share(libvirt: &Libvirt) {
     let work = libvirt.work.path();
     let mut exporter = vtax(&work.join("state"));
     exporter.args(["exporter", "--interval", "1s", "--listen"]);
@@ -318,16 +318,16 @@ fn is_told_its_share(libvirt: &Libvirt) {
         env!("CARGO_BIN_EXE_vtax"),
         libvirt.network()
     );
-    let told = Command::new("sh")
+    let reported = Command::new("sh")
         .args(["-ec", &script])
         .current_dir(work)
         .output();
     exporter.kill().unwrap();
     exporter.wait().unwrap();
-    let told = told.unwrap();
+    let reported = reported.unwrap();
     let log = fs::read_to_string(work.join("exporter.log")).unwrap();
-    assert!(told.status.success(), "{}{log}", said(&told));
-    let lines = String::from_utf8(told.stdout).unwrap();
+    assert!(reported.status.success(), "{}{log}", shown(&reported));
+    let lines = String::from_utf8(reported.stdout).unwrap();
     let shares: Vec<Share> = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -378,7 +378,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     let (before, began) = (state(), (uptime(), Instant::now()));
     let more = "libvirt.domain = \"web\"\nssh.to = \"root@10.94.0.2\"";
     let output = libvirt.run(more).arg("--dry-run").output().unwrap();
-    let printed = said(&output);
+    let printed = shown(&output);
     assert_eq!(output.status.code(), Some(0), "{printed}");
     for part in [
         "can run; nothing was changed",
@@ -395,7 +395,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
         .env("LIBVIRT_DEFAULT_URI", libvirt.uri())
         .output()
         .unwrap();
-    let text = said(&new);
+    let text = shown(&new);
     assert_eq!(new.status.code(), Some(0), "{text}");
     let uri = format!("libvirt.uri = \"{}\"", libvirt.uri());
     for part in [
@@ -409,7 +409,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     }
     assert_eq!(state(), before);
     let output = libvirt.run(more).output().unwrap();
-    assert!(in_order(output.status), "{}", said(&output));
+    assert!(in_order(output.status), "{}", shown(&output));
     // The domain ran all the time: its uptime grew by the same number of seconds as the host's clock.
     let (inside_it, here) = (uptime() - began.0, began.1.elapsed().as_secs_f64());
     assert!((inside_it - here).abs() < 5.0, "{inside_it} s and {here} s");
@@ -443,7 +443,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
     );
     fs::write(plan, text).unwrap();
     let output = run.output().unwrap();
-    assert!(in_order(output.status), "{}", said(&output));
+    assert!(in_order(output.status), "{}", shown(&output));
     let trial = ResultsDir::open(&libvirt.results())
         .unwrap()
         .trials()
@@ -452,7 +452,7 @@ fn a_domain_that_exists_is_measured_and_as_it_was_before() {
         .unwrap();
     assert_eq!(trial.environment["host.guest"], "web");
     assert!(trial.metrics["cpu.stage.vcpu"].quantity.value > 0.0);
-    is_told_its_share(&libvirt);
+    receives_its_share(&libvirt);
     what_its_host_does_is_measured_there(&libvirt, trial.metrics["cpu.stage.vcpu"].quantity.value);
 }
 
@@ -501,7 +501,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     };
     let output = plan("ssh.host = \"root@hypervisor\"");
     let log = || fs::read_to_string(libvirt.work.path().join("sshd.log"));
-    assert!(in_order(output.status), "{} {:?}", said(&output), log());
+    assert!(in_order(output.status), "{} {:?}", shown(&output), log());
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     let trial = results.trials().next().unwrap().unwrap();
     assert_eq!(trial.outcome, TrialOutcome::Complete);
@@ -534,7 +534,7 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, text.replace(&libvirt.uri(), &uri)).unwrap();
     let output = run.output().unwrap();
-    assert!(in_order(output.status), "{} {:?}", said(&output), log());
+    assert!(in_order(output.status), "{} {:?}", shown(&output), log());
     let results = ResultsDir::open(&libvirt.results()).unwrap();
     let trial = results.trials().next().unwrap().unwrap();
     assert_eq!(trial.outcome, TrialOutcome::Complete);
@@ -542,20 +542,20 @@ fn what_its_host_does_is_measured_there(libvirt: &Libvirt, here: f64) {
     assert!(has("guest.cpu.cores") && !has("cpu.stage.vcpu"));
     let output = plan("ssh.host = \"root@hypervisor\"\nssh.guest = \"nobody\"");
     assert!(
-        said(&output).contains("called `nobody`"),
+        shown(&output).contains("called `nobody`"),
         "{}",
-        said(&output)
+        shown(&output)
     );
 }
 
 #[test(needs = [can_run_trials(), brought_by_test_all("libvirtd"), brought_by_test_all("virsh")])]
-fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
+fn what_is_wrong_with_a_domain_is_reported_before_anything_starts() {
     let libvirt = Libvirt::start();
     let refused = |more: &str, parts: &[&str]| {
         let output = libvirt.run(more).output().unwrap();
         assert!(!in_order(output.status));
         for part in parts {
-            assert!(said(&output).contains(part), "{part}: {}", said(&output));
+            assert!(shown(&output).contains(part), "{part}: {}", shown(&output));
         }
         assert!(!libvirt.results().join("run.json").exists());
     };
@@ -579,7 +579,7 @@ fn what_is_wrong_with_a_domain_is_said_before_anything_starts() {
         fs::write(libvirt.work.path().join("plan.toml"), text).unwrap();
         let output = run.output().unwrap();
         assert!(!in_order(output.status));
-        said(&output)
+        shown(&output)
     };
     let text = plan(&gone);
     assert!(

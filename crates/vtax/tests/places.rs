@@ -243,7 +243,7 @@ impl Machines {
             }
             false
         });
-        assert!(answered.join().unwrap(), "{}", self.sshd_said());
+        assert!(answered.join().unwrap(), "{}", self.sshd_reported());
         // The sshd process of that attempt ends shortly afterwards.
         let deadline = Instant::now() + Duration::from_secs(30);
         while self.processes().len() > 1 {
@@ -252,7 +252,7 @@ impl Machines {
         }
     }
 
-    fn sshd_said(&self) -> String {
+    fn sshd_reported(&self) -> String {
         fs::read_to_string(self.work.path().join("sshd.log")).unwrap_or_default()
     }
 
@@ -333,8 +333,8 @@ impl Machines {
         assert!(
             in_order(output.status),
             "{}\n{}",
-            said(&output),
-            self.sshd_said()
+            shown(&output),
+            self.sshd_reported()
         );
         self.assert_as_found(&found, "after a run");
     }
@@ -382,7 +382,7 @@ fn finished(results: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-fn said(output: &Output) -> String {
+fn shown(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
@@ -556,9 +556,11 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     let failed = fs::read_dir(machines.results().join("trials"))
         .unwrap()
         .flatten();
-    let told = failed.filter_map(|entry| fs::read_to_string(entry.path().join("trial.json")).ok());
+    let reported =
+        failed.filter_map(|entry| fs::read_to_string(entry.path().join("trial.json")).ok());
     assert!(
-        told.into_iter()
+        reported
+            .into_iter()
             .any(|record| record.contains("is not to be reached")),
         "no failed trial says that the client's host was lost"
     );
@@ -594,15 +596,15 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
 }
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
-fn what_is_wrong_with_the_places_is_said_before_anything_boots() {
+fn what_is_wrong_with_the_places_is_reported_before_anything_boots() {
     let machines = Machines::start(PLAN);
     let refused = |plan: String, parts: &[&str]| {
         fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
         let output = machines.run().output().unwrap();
         assert!(!in_order(output.status));
-        let said = said(&output);
+        let shown = shown(&output);
         for part in parts {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!machines.results().join("run.json").exists());
     };
@@ -775,7 +777,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
     };
     let (found, before) = (machines.found(), there());
     let output = dry(FOUND);
-    let printed = said(&output);
+    let printed = shown(&output);
     assert_eq!(output.status.code(), Some(0), "{printed}");
     for part in [
         "found: can run; nothing was changed",
@@ -803,7 +805,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
         ("http-rate\"\nrate = 200", "sysbench-oltp\"", "scratch disk"),
     ] {
         let output = dry(&FOUND.replace(from, to));
-        let printed = said(&output);
+        let printed = shown(&output);
         assert_eq!(output.status.code(), Some(5), "{printed}");
         assert!(
             printed.contains("cannot run") && printed.contains(part),
@@ -824,7 +826,7 @@ fn a_new_plan_for_a_target_has_its_facts_and_can_run_as_it_is() {
         command.arg(&file).output().unwrap()
     };
     let output = new();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
     let text = fs::read_to_string(&file).unwrap();
     let processors = sh("nproc");
     for part in [
@@ -843,20 +845,20 @@ fn a_new_plan_for_a_target_has_its_facts_and_can_run_as_it_is() {
     );
     fs::copy(&file, machines.work.path().join("plan.toml")).unwrap();
     let output = machines.run().arg("--dry-run").output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", shown(&output));
     machines.assert_as_found(&found, "after a new plan");
 }
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
-fn what_is_wrong_with_a_target_is_said_before_anything_starts() {
+fn what_is_wrong_with_a_target_is_reported_before_anything_starts() {
     let machines = Machines::start(FOUND);
     let refused = |plan: String, parts: &[&str]| {
         fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
         let output = machines.run().output().unwrap();
         assert!(!in_order(output.status));
-        let said = said(&output);
+        let shown = shown(&output);
         for part in parts {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(!machines.results().join("run.json").exists());
     };
@@ -943,9 +945,9 @@ fn a_server_that_the_target_has_already_is_neither_loaded_nor_stopped() {
     own.wait().unwrap();
     assert!(is_alive && !in_order(output.status));
     assert!(
-        said(&output).contains("has a server already"),
+        shown(&output).contains("has a server already"),
         "{}",
-        said(&output)
+        shown(&output)
     );
 }
 

@@ -121,8 +121,11 @@ fn only_treatments_that_are_the_same_in_plan_and_results_are_estimated() {
     );
     // The workload has other settings in the results, so nothing is common.
     results(work, "other", &format!("{PLAN}\nload.threads = 2\n"), 6);
-    let (_, said) = check(work, &["--results", "other"], false);
-    assert!(said.contains("has no treatment of plan.toml"), "{said}");
+    let (_, printed) = check(work, &["--results", "other"], false);
+    assert!(
+        printed.contains("has no treatment of plan.toml"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -130,8 +133,8 @@ fn results_that_cannot_be_used_are_refused_with_the_reason() {
     let work = tempfile::tempdir().unwrap();
     let work = work.path();
     let refused = |results: &str, why: &str| {
-        let (_, said) = check(work, &["--results", results], false);
-        assert!(said.contains(why), "{why}: {said}");
+        let (_, printed) = check(work, &["--results", results], false);
+        assert!(printed.contains(why), "{why}: {printed}");
     };
     results(work, "another", &PLAN.replace("\"two\"", "\"three\""), 4);
     refused(
@@ -160,10 +163,10 @@ fn results_that_cannot_be_used_are_refused_with_the_reason() {
     refused("planless", "cannot read the plan of the results");
 
     refused("none", "none is not a results directory");
-    let (_, said) = check(work, &["--width", "5"], false);
-    assert!(said.contains("--results"), "{said}");
-    let (_, said) = check(work, &["--results", "one", "--width", "0"], false);
-    assert!(said.contains("0.01 to 1000"), "{said}");
+    let (_, printed) = check(work, &["--width", "5"], false);
+    assert!(printed.contains("--results"), "{printed}");
+    let (_, printed) = check(work, &["--results", "one", "--width", "0"], false);
+    assert!(printed.contains("0.01 to 1000"), "{printed}");
 }
 
 #[test]

@@ -31,9 +31,9 @@ fn promtool(arguments: &[&str], input: &str) -> String {
         .write_all(input.as_bytes())
         .unwrap();
     let output = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "promtool {arguments:?}: {said}");
-    said.into_owned()
+    let printed = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "promtool {arguments:?}: {printed}");
+    printed.into_owned()
 }
 
 #[test(needs = [brought_by_test_all("promtool")])]
@@ -42,8 +42,8 @@ fn promtool_accepts_the_rules_and_they_fire_when_they_should() {
     promtool(&["check", "rules", "vtax-fleet.rules.yml"], "");
     promtool(&["check", "config", "prometheus.yml"], "");
     for tests in ["vtax.rules.test.yml", "vtax-fleet.rules.test.yml"] {
-        let said = promtool(&["test", "rules", tests], "");
-        assert!(said.contains("SUCCESS"), "{said}");
+        let printed = promtool(&["test", "rules", tests], "");
+        assert!(printed.contains("SUCCESS"), "{printed}");
     }
 }
 

@@ -146,7 +146,7 @@ impl Machine {
     }
 }
 
-fn said(output: &Output) -> String {
+fn shown(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -230,7 +230,7 @@ fn a_machine_that_does_as_it_should_hands_its_trials_back() {
     let machine = Machine::new();
     let output = machine.run();
     let results = ResultsDir::open(&machine.results()).unwrap();
-    assert_eq!(results.trial_indexes(), [0, 1], "{}", said(&output));
+    assert_eq!(results.trial_indexes(), [0, 1], "{}", shown(&output));
     assert!(results.trials().all(|trial| trial.is_ok()));
     assert_eq!(results.attempts().len(), 0);
 }
@@ -280,8 +280,11 @@ fn what_it_prints_steers_no_terminal() {
            printf '%s\n' '{"event":"phase","phase":"\u001b[2J"}'"#,
     );
     let output = machine.run();
-    let said = said(&output);
-    assert!(said.contains("a line") && said.contains("a note"), "{said}");
+    let shown = shown(&output);
+    assert!(
+        shown.contains("a line") && shown.contains("a note"),
+        "{shown}"
+    );
     let machine = Machine::new();
     machine.answers("directory", b"/tmp/\x1b]0;OWNED\x07\n");
     let output = machine.run();
@@ -296,7 +299,7 @@ fn its_numbers_end_no_run() {
            printf '%s\n' '{"event":"trial_finished","index":4294967295,"treatment":"t","seconds":1e300,"done":9,"of":2,"remaining_seconds":1e300,"headline":"","suspect":[],"failed":null}'"#,
     );
     let output = machine.run();
-    assert!(!said(&output).contains("panicked"), "{}", said(&output));
+    assert!(!shown(&output).contains("panicked"), "{}", shown(&output));
     let trials = ResultsDir::open(&machine.results())
         .unwrap()
         .trial_indexes();
@@ -309,11 +312,11 @@ fn a_line_without_an_end_ends_the_run_and_not_this_machines_memory() {
     machine.says("head -c 64000000 /dev/zero | tr '\\0' x");
     let output = machine.run();
     assert!(!output.status.success());
-    assert!(said(&output).contains("more than"), "{}", said(&output));
-    assert!(said(&output).len() < 100_000);
+    assert!(shown(&output).contains("more than"), "{}", shown(&output));
+    assert!(shown(&output).len() < 100_000);
     let machine = Machine::new();
     machine.answers("directory", &vec![b'x'; 8_000_000]);
     let output = machine.run();
-    assert!(said(&output).contains("more than"), "{}", said(&output));
-    assert!(said(&output).len() < 100_000);
+    assert!(shown(&output).contains("more than"), "{}", shown(&output));
+    assert!(shown(&output).len() < 100_000);
 }

@@ -332,10 +332,10 @@ fn a_wrong_plan_is_refused_before_anything_is_touched() {
     fs::write(&plan, PLAN.replace("kind = \"idle\"", "kind = \"idel\"")).unwrap();
     let state = work.path().join("state");
     let refused = finish(&mut run(&state, &plan, &work.path().join("r")), false);
-    let said = text(&refused.stderr);
+    let shown = text(&refused.stderr);
     assert!(
-        said.contains("plan.toml:") && said.contains("did you mean `idle`?"),
-        "{said}"
+        shown.contains("plan.toml:") && shown.contains("did you mean `idle`?"),
+        "{shown}"
     );
     assert!(!work.path().join("r").exists() && !state.exists());
 }
@@ -454,10 +454,10 @@ fn a_trial_whose_generator_claims_more_bytes_than_the_device_carried_is_suspect(
         command.arg("--results").arg(&results);
         command.env("VTAX_STATE_DIR", at("state"));
         // The test ignores whether a trial counts: other programs on this machine make trials suspect too.
-        let said = text(&recorded(&mut command).output().unwrap().stderr);
+        let shown = text(&recorded(&mut command).output().unwrap().stderr);
         for trial in ["0000", "0001"] {
             let record = results.join("trials").join(trial).join("trial.json");
-            let record = fs::read(record).expect(&said);
+            let record = fs::read(record).expect(&shown);
             let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
             let reasons = record["suspect"].to_string();
             let contradicts = reasons.contains("the target's network device was handed");

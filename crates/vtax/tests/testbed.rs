@@ -58,8 +58,8 @@ fn run_at(place: &str, command: &[&str], plan: &Path, into: &Path) -> Output {
 }
 
 fn succeeded(output: &Output) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(in_order(output.status), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(in_order(output.status), "{printed}");
 }
 
 /// Runs a plan twice at the same time, the second in another order and with its first seed alone, and asserts that
@@ -204,9 +204,9 @@ fn a_run_that_cannot_start_inside_says_why() {
     fs::write(&plan, text).unwrap();
     let results = work.path().join("results");
     let output = run_at("testbed:kvm", &["run"], &plan, &results);
-    let said = String::from_utf8_lossy(&output.stderr);
+    let printed = String::from_utf8_lossy(&output.stderr);
     assert!(!in_order(output.status));
-    assert!(said.contains("/no/such/qemu"), "{said}");
+    assert!(printed.contains("/no/such/qemu"), "{printed}");
 }
 
 #[test(needs = [test_all("builds and emulates testbeds")])]
@@ -329,7 +329,7 @@ fn in_shell(hypervisor: &str, script: &str) -> String {
         .spawn()
         .unwrap();
     let mut into = shell.stdin.take().unwrap();
-    let mut said = String::new();
+    let mut printed = String::new();
     for line in BufReader::new(shell.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         if line.contains("poweroff ends it") {
@@ -342,20 +342,20 @@ fn in_shell(hypervisor: &str, script: &str) -> String {
                 }
             }
         }
-        said.push_str(line.trim_end());
-        said.push('\n');
+        printed.push_str(line.trim_end());
+        printed.push('\n');
     }
-    assert!(shell.wait().unwrap().success(), "{said}");
-    said
+    assert!(shell.wait().unwrap().success(), "{printed}");
+    printed
 }
 
 #[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_shell_in_the_testbed_is_a_console_until_it_is_powered_off() {
     need("kvm");
-    let said = in_shell("kvm", "ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f");
+    let printed = in_shell("kvm", "ls /dev/kvm; echo $((6 * 7)) answers\npoweroff -f");
     assert!(
-        said.lines().any(|line| line.ends_with("/dev/kvm")) && said.contains("42 answers"),
-        "{said}"
+        printed.lines().any(|line| line.ends_with("/dev/kvm")) && printed.contains("42 answers"),
+        "{printed}"
     );
 }
 
@@ -396,25 +396,25 @@ poweroff -f"#;
 #[test(needs = [test_all("two or three minutes: an emulated Xen, a domain and its load")])]
 fn a_domain_is_held_to_its_share_by_its_cap_which_is_restored_after_kill_9_too() {
     need("xen");
-    let said = in_shell("xen", XEN_CAP);
+    let printed = in_shell("xen", XEN_CAP);
     let cap = |when: &str| {
-        let line = said.lines().find(|line| line.starts_with(when));
+        let line = printed.lines().find(|line| line.starts_with(when));
         let cap = line.and_then(|line| line.split_whitespace().last()?.parse::<u32>().ok());
-        cap.unwrap_or_else(|| panic!("{when}: {said}"))
+        cap.unwrap_or_else(|| panic!("{when}: {printed}"))
     };
-    assert_eq!((cap("BEFORE"), cap("AFTER")), (0, 0), "{said}");
-    assert!((1..=20).contains(&cap("KILLED")), "{said}");
-    assert_eq!(cap("RESTORED"), 0, "{said}");
-    let held: Vec<serde_json::Value> = said
+    assert_eq!((cap("BEFORE"), cap("AFTER")), (0, 0), "{printed}");
+    assert!((1..=20).contains(&cap("KILLED")), "{printed}");
+    assert_eq!(cap("RESTORED"), 0, "{printed}");
+    let held: Vec<serde_json::Value> = printed
         .lines()
         .filter_map(|line| serde_json::from_str(line.strip_prefix("HELD ")?).ok())
         .collect();
     let used = |held: &serde_json::Value| held["used"].as_f64().unwrap();
-    assert!(held.len() >= 8, "{said}");
-    assert!(used(&held[0]) > 0.25, "it would have had more: {said}");
+    assert!(held.len() >= 8, "{printed}");
+    assert!(used(&held[0]) > 0.25, "it would have had more: {printed}");
     let last = &held[held.len() - 4..];
     let mean = last.iter().map(used).sum::<f64>() / 4.0;
-    assert!((0.1..0.21).contains(&mean), "{mean}: {said}");
+    assert!((0.1..0.21).contains(&mean), "{mean}: {printed}");
 }
 
 /// A guest on a tap, with the NIC between, which leaves the frames to vhost-net. The script prints pings and the NIC's
@@ -463,11 +463,11 @@ poweroff -f"#;
 #[test(needs = [test_all("builds and emulates testbeds")])]
 fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
     need("kvm");
-    let said = in_shell("kvm", KERNEL_PATH);
-    assert!(said.contains("data path: kernel"), "{said}");
+    let printed = in_shell("kvm", KERNEL_PATH);
+    assert!(printed.contains("data path: kernel"), "{printed}");
     let line = |of: &str| {
-        let found = said.lines().find_map(|line| line.strip_prefix(of));
-        found.unwrap_or_else(|| panic!("{of}: {said}"))
+        let found = printed.lines().find_map(|line| line.strip_prefix(of));
+        found.unwrap_or_else(|| panic!("{of}: {printed}"))
     };
     // The round-trip time in milliseconds, of 20 pings that were all answered.
     let rtt = |of: &str| {
@@ -484,19 +484,19 @@ fn the_nic_holds_what_vhost_net_signals_and_otherwise_is_vhost_net() {
     };
     let count = |of: &str, what: &str| stats(of)[what].as_u64().unwrap();
     // Without holds the NIC's descriptors are not in the path.
-    assert!(rtt("off") < 0.5, "{said}");
+    assert!(rtt("off") < 0.5, "{printed}");
     assert_eq!((count("off", "rx_calls"), count("off", "kicks")), (0, 0));
     for of in ["held", "again"] {
         // A call and a kick are each held for a budget of 1 ms.
-        assert!((1.5..3.0).contains(&rtt(of)), "{of}: {said}");
-        assert!(count(of, "rx_calls") > 15, "{of}: {said}");
+        assert!((1.5..3.0).contains(&rtt(of)), "{of}: {printed}");
+        assert!(count(of, "rx_calls") > 15, "{of}: {printed}");
         let longest = stats(of)["hold_ns"]["max"].as_u64().unwrap();
         assert!(
             (900_000..1_200_000).contains(&longest),
             "{of}: {longest} ns"
         );
     }
-    assert!(rtt("through") < 0.5, "{said}");
+    assert!(rtt("through") < 0.5, "{printed}");
     let more = count("through", "rx_calls") - count("again", "rx_calls");
-    assert!(more <= 2, "{more} calls passed the NIC: {said}");
+    assert!(more <= 2, "{more} calls passed the NIC: {printed}");
 }

@@ -85,12 +85,12 @@ fn the_vendors_own_sdk_is_content_with_the_stand_in() {
         .env("SSL_CERT_FILE", pool.file("pool.pem"))
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&asked.stderr);
-    assert!(asked.status.success(), "{said}");
+    let shown = String::from_utf8_lossy(&asked.stderr);
+    assert!(asked.status.success(), "{shown}");
 }
 
 #[test(needs = [brought_by_test_all("openssl"), brought_by_test_all("curl")])]
-fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_never_taken() {
+fn what_is_wrong_with_a_pool_is_reported_and_a_certificate_that_is_not_known_is_never_taken() {
     let folder = tempfile::tempdir().unwrap();
     let pool = Pool::start(folder.path(), "127.0.0.1", None);
     let file = |name: &str, text: &str| {
@@ -106,8 +106,8 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
         login: Some(pool.file("login")),
     };
     let log_in = |access: &xenapi::Access| {
-        let said = xenapi::Pool::log_in(access).map_err(|cause| cause.to_string());
-        said.map(drop)
+        let shown = xenapi::Pool::log_in(access).map_err(|cause| cause.to_string());
+        shown.map(drop)
     };
     assert_eq!(log_in(&good), Ok(()));
     let printed = Command::new("openssl")
@@ -179,11 +179,11 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
             &["a pool that answers at", "is missing", "curl"],
         ),
     ] {
-        let said = log_in(&access).unwrap_err();
+        let shown = log_in(&access).unwrap_err();
         for part in parts {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(shown.contains(part), "{part}: {shown}");
         }
-        assert!(!said.contains(secret), "{said}");
+        assert!(!shown.contains(secret), "{shown}");
     }
     assert_eq!(
         pool.inside().calls.len(),
@@ -194,12 +194,12 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
         login: Some(file("wrong", "root:wrong")),
         ..good.clone()
     };
-    let said = log_in(&wrong).unwrap_err();
+    let shown = log_in(&wrong).unwrap_err();
     assert!(
-        said.contains("the login of root") && said.contains("refuses user or password"),
-        "{said}"
+        shown.contains("the login of root") && shown.contains("refuses user or password"),
+        "{shown}"
     );
-    assert!(!said.contains("wrong"), "{said}");
+    assert!(!shown.contains("wrong"), "{shown}");
 
     let text = |value: &str| Level::Text(value.to_owned());
     let check = |more: &[(&str, &str)]| {
@@ -249,9 +249,9 @@ fn what_is_wrong_with_a_pool_is_said_and_a_certificate_that_is_not_known_is_neve
             &["a template called `web`", "xe template-list"],
         ),
     ] {
-        let said = check(more);
+        let shown = check(more);
         for part in parts {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(shown.contains(part), "{part}: {shown}");
         }
     }
     // Only VMs that vtax created are ever removed, whatever a journal contains.

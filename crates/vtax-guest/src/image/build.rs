@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_space_is_said_with_both_numbers() {
+    fn too_little_space_is_reported_with_both_numbers() {
         // /proc has no free space on any machine.
         let text = require_space(Path::new("/proc")).unwrap_err().to_string();
         assert!(

@@ -304,10 +304,10 @@ mod tests {
             .env("VTAX_TEST_REMAINS", remains.path())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}"
+            output.status.success() && printed.contains("1 passed"),
+            "{printed}"
         );
         assert!(precious.path().join("file").exists());
     }
@@ -317,9 +317,9 @@ mod tests {
         let images = tempfile::tempdir().unwrap();
         let first = lock(images.path(), "abc", &mut |_| {}).unwrap();
         let path = images.path().to_owned();
-        let (said, heard) = std::sync::mpsc::channel();
+        let (printed, heard) = std::sync::mpsc::channel();
         let second = std::thread::spawn(move || {
-            let mut say = |line: &str| said.send(line.to_owned()).unwrap();
+            let mut say = |line: &str| printed.send(line.to_owned()).unwrap();
             lock(&path, "abc", &mut say).map(|_| ())
         });
         assert!(heard.recv().unwrap().contains("waiting"));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_payload_is_found_and_its_format_told() {
+    fn the_payload_is_found_and_its_format_reported() {
         let gzip = [0x1F, 0x8B, 1, 2, 3, 4, 5];
         assert_eq!(payload(&image(&gzip)), Ok((&gzip[..], "gz")));
         let xz = [0xFD, b'7', b'z', b'X', b'Z', 0, 9, 1, 2, 3, 4];

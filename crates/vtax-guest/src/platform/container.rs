@@ -460,9 +460,9 @@ fn start(
     delete: &CommandLine,
 ) -> Result<(), HostError> {
     let inside = |name: &str| seat.run_dir().join(name);
-    let said = seat.outside(&inside("container.log"));
-    let log = vtax_files::create(&said)?;
-    let other = log.try_clone().map_err(HostError::file("open", &said))?;
+    let printed = seat.outside(&inside("container.log"));
+    let log = vtax_files::create(&printed)?;
+    let other = log.try_clone().map_err(HostError::file("open", &printed))?;
     // Files instead of pipes, since the container keeps them open.
     let status = seat
         .command_in(Space::Switch, group, &line)

@@ -146,9 +146,9 @@ impl Jobs {
             .take(TAIL_COMMANDS)
             .rev()
         {
-            let said = untrusted::end_of(&self.stderr(number), TAIL_BYTES);
-            let said = String::from_utf8_lossy(&said);
-            let lines: Vec<&str> = said.trim_end().lines().collect();
+            let printed = untrusted::end_of(&self.stderr(number), TAIL_BYTES);
+            let printed = String::from_utf8_lossy(&printed);
+            let lines: Vec<&str> = printed.trim_end().lines().collect();
             let end = lines.iter().skip(lines.len().saturating_sub(TAIL_LINES));
             for line in std::iter::once(format!("$ {}", started.line))
                 .chain(end.map(|line| (*line).to_owned()))

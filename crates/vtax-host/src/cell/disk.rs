@@ -32,18 +32,18 @@ device=$(findmnt --noheadings --output SOURCE --mountpoint "$2")
 direct=yes
 losetup --direct-io=on "$device" 2>/dev/null || direct=no
 echo "$direct $device""#;
-        let said = seat.script(
+        let shown = seat.script(
             Space::Switch,
             "the mount of the scratch disk",
             script,
             &[image, &directory],
         )?;
-        let (direct, device) = said
+        let (direct, device) = shown
             .trim()
             .split_once(' ')
             .ok_or_else(|| HostError::Protocol {
                 peer: "findmnt".to_owned(),
-                detail: format!("it printed {said:?} for the scratch disk"),
+                detail: format!("it printed {shown:?} for the scratch disk"),
             })?;
         Ok(Some(Self {
             device: PathBuf::from(device),

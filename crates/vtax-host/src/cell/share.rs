@@ -186,18 +186,21 @@ mod tests {
         let capped = settings(&[(CAP.key, Level::Number(0.3))]);
         let nowhere = tempfile::tempdir().unwrap();
         let group = Group::at(vec![nowhere.path().to_owned()]);
-        let said = Share::from_settings(&capped).cap(&group).unwrap_err();
-        assert!(said.to_string().contains("controller `cpu`"), "{said}");
-        let said = refuse(&capped, "libvirt has groups of its own").unwrap_err();
-        assert!(said.to_string().contains("target.cpu_cap"), "{said}");
+        let printed = Share::from_settings(&capped).cap(&group).unwrap_err();
+        assert!(
+            printed.to_string().contains("controller `cpu`"),
+            "{printed}"
+        );
+        let printed = refuse(&capped, "libvirt has groups of its own").unwrap_err();
+        assert!(printed.to_string().contains("target.cpu_cap"), "{printed}");
         assert!(refuse(&Settings::default(), "nobody").is_ok());
         let late = || HostError::Timeout {
             what: "an answer".to_owned(),
             seconds: 90,
             evidence: String::new(),
         };
-        let said = Share::from_settings(&capped).explain(late()).to_string();
-        assert!(said.contains("target.cpu_cap = 0.3"), "{said}");
+        let printed = Share::from_settings(&capped).explain(late()).to_string();
+        assert!(printed.contains("target.cpu_cap = 0.3"), "{printed}");
         assert_eq!(
             Share::default().explain(late()).to_string(),
             late().to_string()

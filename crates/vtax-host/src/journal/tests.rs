@@ -155,7 +155,7 @@ fn a_torn_line_is_ignored_and_does_not_swallow_the_next() {
 }
 
 #[test]
-fn a_change_of_a_newer_version_is_kept_and_said_until_it_is_forgotten() {
+fn a_change_of_a_newer_version_is_kept_and_reported_until_it_is_forgotten() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("journal.jsonl");
     fs::write(&file, "{\"boot\":\"x\",\"change\":\"moon\",\"phase\":3}\n").unwrap();

@@ -414,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_login_that_others_may_read_or_that_is_none_is_refused_and_never_told() {
+    fn a_login_that_others_may_read_or_that_is_none_is_refused_and_never_shown() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("login");
         let access = Access {
@@ -423,21 +423,21 @@ mod tests {
             fingerprint: None,
             login: Some(file.clone()),
         };
-        let said = |text: &str, mode: u32| {
+        let printed = |text: &str, mode: u32| {
             std::fs::write(&file, text).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
             access.credentials().map_err(|cause| cause.to_string())
         };
         assert_eq!(
-            said("root:se:cret \n", 0o600),
+            printed("root:se:cret \n", 0o600),
             Ok(("root".to_owned(), "se:cret ".to_owned()))
         );
         for mode in [0o640, 0o604, 0o620] {
-            let refused = said("root:secret", mode).unwrap_err();
+            let refused = printed("root:secret", mode).unwrap_err();
             assert!(refused.contains("chmod 0600") && !refused.contains("secret"));
         }
         for text in ["", "secret", ":secret"] {
-            let refused = said(text, 0o400).unwrap_err();
+            let refused = printed(text, 0o400).unwrap_err();
             assert!(refused.contains("USER:PASSWORD") && !refused.contains("secret"));
         }
         std::fs::remove_file(&file).unwrap();

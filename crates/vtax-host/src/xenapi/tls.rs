@@ -76,24 +76,24 @@ pub(super) fn agent(
 
 /// The error of a failed connection to a host.
 pub(super) fn unreachable(host: &str, access: &Access, cause: &ureq::Error) -> HostError {
-    let said = cause.to_string();
+    let printed = cause.to_string();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     let port = host.rsplit_once(':').map_or("443", |(_, port)| port);
-    if said.contains("certificate") {
+    if printed.contains("certificate") {
         let by = match (&access.fingerprint, &access.authorities) {
             (Some(_), _) => "its fingerprint is not xenapi.fingerprint".to_owned(),
             (None, Some(path)) => format!("{} does not vouch for it", path.display()),
             (None, None) => "no public authority vouches for it".to_owned(),
         };
         return HostError::Invalid {
-            what: format!("the certificate of https://{host} ({said})"),
+            what: format!("the certificate of https://{host} ({printed})"),
             problem: format!(
                 "{by}. On the host itself, /etc/xensource/xapi-ssl.pem holds it: bring its certificate here as a file for xenapi.ca, or write what `openssl s_client -connect {name}:{port} </dev/null | openssl x509 -noout -fingerprint -sha256` prints to xenapi.fingerprint once you have compared it there"
             ),
         };
     }
     HostError::Missing {
-        what: format!("a pool that answers at https://{host} ({said})"),
+        what: format!("a pool that answers at https://{host} ({printed})"),
         remedy: format!("`curl -k https://{host}/` must give a page from here"),
     }
 }

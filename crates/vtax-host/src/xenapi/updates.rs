@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_no_counters_is_refused_with_what_is_wrong() {
-        for (from, to, said) in [
+        for (from, to, printed) in [
             ("<step>5", "<step>0", "<step>"),
             ("<step>5", "<step>x", "<step>"),
             ("<t>100", "<t>-1", "time"),
@@ -128,7 +128,7 @@ mod tests {
             let wrong = Updates::parse(&SAID.replace(from, to))
                 .unwrap_err()
                 .to_string();
-            assert!(wrong.contains(said), "{to}: {wrong}");
+            assert!(wrong.contains(printed), "{to}: {wrong}");
         }
         assert!(Updates::parse("<html>Unauthorised</html>").is_err());
     }

@@ -652,13 +652,13 @@ mod tests {
             of(&columns, &Owner::Target, counter::CPU_BACKEND),
             [0.0, 0.0]
         );
-        for (vm, dom0, host, said) in [
+        for (vm, dom0, host, printed) in [
             ("gone", "zero", "h", "the VM"),
             ("web", "gone", "h", "Domain 0"),
             ("web", "zero", "gone", "the host"),
         ] {
             let wrong = counters(&updates(&[(100, ROW)]), vm, dom0, host).unwrap_err();
-            assert!(wrong.to_string().contains(said), "{wrong}");
+            assert!(wrong.to_string().contains(printed), "{wrong}");
         }
     }
 

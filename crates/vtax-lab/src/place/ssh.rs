@@ -177,7 +177,7 @@ fn follow(
         let _ = child.kill();
     }
     let status = child.wait().map_err(HostError::file("run", "ssh"))?;
-    let said = heard(errors);
+    let complaint = heard(errors);
     relayed?;
     signals.check()?;
     if status.success() {
@@ -186,7 +186,7 @@ fn follow(
     Err(HostError::Program {
         command: format!("vtax run, on {}", remote.host),
         status: status.to_string(),
-        output: said,
+        output: complaint,
     })
 }
 
@@ -197,8 +197,8 @@ fn complaints(child: &mut Child) -> Option<JoinHandle<Vec<u8>>> {
 }
 
 fn heard(complaints: Option<JoinHandle<Vec<u8>>>) -> String {
-    let said = complaints.and_then(|thread| thread.join().ok());
-    String::from_utf8_lossy(&said.unwrap_or_default()).into_owned()
+    let complaint = complaints.and_then(|thread| thread.join().ok());
+    String::from_utf8_lossy(&complaint.unwrap_or_default()).into_owned()
 }
 
 /// Fetches one finished trial, as a whole or not at all.
@@ -321,22 +321,22 @@ fn unpack(
         let _ = sender.kill();
     }
     let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
-    let said = heard(errors);
+    let complaint = heard(errors);
     match unpacked {
         Ok(()) if sent.success() => Ok(()),
         Err(Refusal::Store(cause)) => Err(HostError::Other(cause.to_string())),
         Err(Refusal::Malformed(why)) => Err(HostError::Protocol {
             peer: remote.host.clone(),
-            detail: match said.trim() {
+            detail: match complaint.trim() {
                 "" => format!("its results are not taken: {why}"),
                 // The sender has the reason for a truncated archive.
-                said => format!("its results are not taken: {why}; it printed: {said}"),
+                complaint => format!("its results are not taken: {why}; it printed: {complaint}"),
             },
         }),
         Ok(()) => Err(HostError::Program {
             command: format!("ssh {} \"{line}\"", remote.host),
             status: sent.to_string(),
-            output: said,
+            output: complaint,
         }),
     }
 }

@@ -338,12 +338,12 @@ fn the_idle_phase_has_five_seconds_two_in_the_quick_profile_and_none_at_zero() {
 fn a_setting_that_nothing_in_the_plan_understands_is_refused() {
     let (before, after) = GOOD.split_once("[[platform]]\nkind = \"qemu\"").unwrap();
     let (_, workloads) = after.split_once("[[workload]]").unwrap();
-    let said = read(&format!("{before}[[workload]]{workloads}"))
+    let printed = read(&format!("{before}[[workload]]{workloads}"))
         .expect_err("no platform has vCPUs")
         .to_string();
     assert!(
-        said.contains("no platform or workload of this plan has the setting `vm.vcpus`"),
-        "{said}"
+        printed.contains("no platform or workload of this plan has the setting `vm.vcpus`"),
+        "{printed}"
     );
 }
 
@@ -498,7 +498,7 @@ fn a_plan_without_the_factor_has_all_its_neighbours_in_every_trial() {
 }
 
 #[test]
-fn what_is_wrong_with_a_scenario_is_said_where_it_stands() {
+fn what_is_wrong_with_a_scenario_is_reported_where_it_stands() {
     for (old, new, expected) in [
         ("[\"hog\"],", "[\"hug\"],", "called `hug`"),
         ("[\"hog\"],", "\"hog\",", "neighbours are a list of names"),
@@ -582,9 +582,9 @@ fn what_is_wrong_with_a_scenario_is_said_where_it_stands() {
     ] {
         let text = SCENARIO.replacen(old, new, 1);
         assert_ne!(text, SCENARIO, "the change must apply: {old}");
-        let said = read(&text).expect_err(new).to_string();
-        assert!(said.contains(expected), "{new}: {said}");
-        assert!(said.contains("plan.toml:"), "{said}");
+        let printed = read(&text).expect_err(new).to_string();
+        assert!(printed.contains(expected), "{new}: {printed}");
+        assert!(printed.contains("plan.toml:"), "{printed}");
     }
 }
 
@@ -593,13 +593,16 @@ fn a_search_wants_an_objective_and_a_ramp_a_level() {
     let text = SCENARIO
         .replace(RAMP, "{ search = { from = 10, to = 30 } }")
         .replace("objective = \"latency.p99 <= 20ms\"\n", "");
-    let said = read(&text).unwrap_err().to_string();
-    assert!(said.contains("a search needs an `objective`"), "{said}");
-    let idle = SCENARIO.replacen("kind = \"stream\"\nrate_mbit = 10", "kind = \"idle\"", 1);
-    let said = read(&idle).unwrap_err().to_string();
+    let printed = read(&text).unwrap_err().to_string();
     assert!(
-        said.contains("no load level") && said.contains("stream"),
-        "{said}"
+        printed.contains("a search needs an `objective`"),
+        "{printed}"
+    );
+    let idle = SCENARIO.replacen("kind = \"stream\"\nrate_mbit = 10", "kind = \"idle\"", 1);
+    let printed = read(&idle).unwrap_err().to_string();
+    assert!(
+        printed.contains("no load level") && printed.contains("stream"),
+        "{printed}"
     );
 }
 
@@ -707,8 +710,11 @@ fn where_a_client_lives_is_a_factor_that_needs_to_know_elsewhere() {
                 [factors]\nclient.place = [\"beside\", \"elsewhere\"]\n\
                 [[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-send\"\n";
     let refused = Plan::read("plan.toml", text, &catalogue).unwrap_err();
-    let said = refused.to_string();
-    assert!(said.contains("`client.place` needs [places]"), "{said}");
+    let printed = refused.to_string();
+    assert!(
+        printed.contains("`client.place` needs [places]"),
+        "{printed}"
+    );
 
     let places = "[places]\nclient = \"ssh:h\"\nbridge = \"lan\"\ntarget = \"192.0.2.10/24\"\n";
     let plan = Plan::read("plan.toml", &format!("{text}{places}"), &catalogue).unwrap();

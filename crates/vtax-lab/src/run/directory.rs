@@ -141,9 +141,9 @@ mod tests {
         };
         assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
         assert_eq!(open("a plan", &["one", "two"]).unwrap(), 4);
-        let told = |found: Result<usize, LabError>| found.unwrap_err().to_string();
-        assert!(told(open("a plan", &["two", "one"])).contains("other treatments"));
-        assert!(told(open("a plan", &["one"])).contains("other treatments"));
-        assert!(told(open("another", &["one", "two"])).contains("another plan"));
+        let reported = |found: Result<usize, LabError>| found.unwrap_err().to_string();
+        assert!(reported(open("a plan", &["two", "one"])).contains("other treatments"));
+        assert!(reported(open("a plan", &["one"])).contains("other treatments"));
+        assert!(reported(open("another", &["one", "two"])).contains("another plan"));
     }
 }

@@ -122,7 +122,7 @@ impl Event {
             }
             Self::TrialStarted { treatment, .. } => text(treatment),
             Self::Phase { phase } => text(phase),
-            Self::Objective { text: said } => text(said),
+            Self::Objective { text: printed } => text(printed),
             Self::Sampled {
                 across, readings, ..
             } => {

@@ -76,7 +76,7 @@ mod tests {
     use vtax_host::journal::Change;
 
     #[test]
-    fn what_is_restored_and_what_is_given_up_are_told_apart_in_words() {
+    fn what_is_restored_and_what_is_given_up_are_distinguished_in_words() {
         let state = tempfile::tempdir().unwrap();
         let ours = state.path().join("vtax-scratch");
         fs::create_dir(&ours).unwrap();

@@ -121,9 +121,9 @@ impl Workload for Cpu {
                 + number("the cpu script", "system", line.system)?;
             seen += 1;
         }
-        let said = lines.last().and_then(|line| line.threads);
+        let printed = lines.last().and_then(|line| line.threads);
         let asked = THREADS.integer(settings);
-        if said != Some(seen) || seen != asked {
+        if printed != Some(seen) || seen != asked {
             let detail = format!("{seen} threads reported, and {asked} were asked for");
             return Err(garbage("the cpu script", &detail));
         }

@@ -365,14 +365,14 @@ mod tests {
     }
 
     #[test]
-    fn columns_go_by_their_names_and_a_missing_one_is_told() {
+    fn columns_go_by_their_names_and_a_missing_one_is_reported() {
         let moved = RAW
             .replace("TargetRate;", "TargetRate;New;")
             .replace(";20;", ";20;0;");
         let (moved, whole) = (parse(&moved, 20.0).unwrap(), parse(RAW, 20.0).unwrap());
         assert_eq!(moved.metrics["rate"], whole.metrics["rate"]);
         let without = RAW.replace("FailedCall(C)", "Failed");
-        let said = parse(&without, 20.0).unwrap_err().to_string();
-        assert!(said.contains("no column FailedCall(C)"), "{said}");
+        let printed = parse(&without, 20.0).unwrap_err().to_string();
+        assert!(printed.contains("no column FailedCall(C)"), "{printed}");
     }
 }

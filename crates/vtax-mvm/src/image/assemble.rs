@@ -52,11 +52,11 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
         remedy: "install Debian package nasm, or use a shipped image".to_owned(),
     })?;
     if !run.status.success() {
-        let said = String::from_utf8_lossy(&run.stderr).replace(&*input.to_string_lossy(), name);
-        let too_long = said.contains("TIMES value") && said.contains("negative");
+        let printed = String::from_utf8_lossy(&run.stderr).replace(&*input.to_string_lossy(), name);
+        let too_long = printed.contains("TIMES value") && printed.contains("negative");
         return Err(Error::Program {
             program: "nasm".to_owned(),
-            problem: said.trim().to_owned(),
+            problem: printed.trim().to_owned(),
             remedy: if too_long {
                 format!(
                     "code and data do not fit the {} bytes before the signature: shorten them",

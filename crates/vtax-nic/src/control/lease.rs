@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_is_told_that_it_was_clamped() {
+    fn a_guest_learns_that_it_was_clamped() {
         let mut leases = LeaseManager::new(Policy {
             lease_cap_s: 60,
             ..Policy::default()

@@ -167,12 +167,12 @@ fn take_both(
         let seen = segments
             .iter()
             .map(|part| (part.guest, part.len, part.writable));
-        let told = descriptors
+        let reported = descriptors
             .iter()
             .map(|part| (part.addr().0, part.len(), part.is_write_only()));
         let filled = |part: &(u64, u32, bool)| part.1 > 0;
         assert!(
-            seen.filter(filled).eq(told.filter(filled)),
+            seen.filter(filled).eq(reported.filter(filled)),
             "{segments:?} and {descriptors:?}"
         );
         ours.give(chain.place, 0);

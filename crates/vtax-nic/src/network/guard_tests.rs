@@ -56,8 +56,12 @@ fn no_port_sends_from_another_address_than_its_own() {
     assert_eq!(bench.drops(0).foreign_address, 2);
     bench.send(0, 1, 0, NOW);
     assert_eq!(bench.arrived(), [0, 1, 1], "not known yet where 1 is");
-    let told: Vec<_> = bench.network.take_limited().collect();
-    assert_eq!(told, [(0, Limit::Addresses)], "one line for all of them");
+    let reported: Vec<_> = bench.network.take_limited().collect();
+    assert_eq!(
+        reported,
+        [(0, Limit::Addresses)],
+        "one line for all of them"
+    );
 }
 
 #[test]

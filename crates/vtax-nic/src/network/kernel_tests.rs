@@ -41,30 +41,30 @@ struct DeviceLog {
 struct Fake(Arc<Mutex<DeviceLog>>);
 
 impl Fake {
-    fn told(&self) -> MutexGuard<'_, DeviceLog> {
+    fn named(&self) -> MutexGuard<'_, DeviceLog> {
         self.0.lock().unwrap()
     }
 
     /// The check that most requests share: the device refuses them unless this process owns it.
     fn owned(&self) -> Result<MutexGuard<'_, DeviceLog>, VhostError> {
-        let told = self.told();
-        if !told.owned || told.refuses {
+        let named = self.named();
+        if !named.owned || named.refuses {
             return Err(refused());
         }
-        Ok(told)
+        Ok(named)
     }
 
     /// Signals an event as the kernel does for a call, and the guest for a kick.
     fn signal(&self, half: Half, event: Event) {
-        let told = self.told();
-        let file = &told.events[&(half.index(), event as u8)];
+        let named = self.named();
+        let file = &named.events[&(half.index(), event as u8)];
         rustix::io::write(file, &1_u64.to_ne_bytes()).unwrap();
     }
 
     /// The number of signals since the last call.
     fn kicks(&self) -> u64 {
-        let told = self.told();
-        testing::drain(&told.events[&(Half::Tx.index(), Event::Kick as u8)])
+        let named = self.named();
+        testing::drain(&named.events[&(Half::Tx.index(), Event::Kick as u8)])
     }
 }
 
@@ -74,11 +74,11 @@ fn refused() -> VhostError {
 
 impl Device for Fake {
     fn own(&self) -> Result<(), VhostError> {
-        let mut told = self.told();
-        if told.owned || told.refuses {
+        let mut named = self.named();
+        if named.owned || named.refuses {
             return Err(refused());
         }
-        told.owned = true;
+        named.owned = true;
         Ok(())
     }
 
@@ -109,14 +109,14 @@ impl Device for Fake {
         base: u16,
         addresses: RingAddresses,
     ) -> Result<(), VhostError> {
-        let mut told = self.owned()?;
-        if told.running[half.index() as usize] {
+        let mut named = self.owned()?;
+        if named.running[half.index() as usize] {
             return Err(VhostError::new(
                 "change a ring",
                 rustix::io::Errno::BUSY.into(),
             ));
         }
-        told.rings.insert(half.index(), (size, base, addresses));
+        named.rings.insert(half.index(), (size, base, addresses));
         Ok(())
     }
 
@@ -126,21 +126,21 @@ impl Device for Fake {
         event: Event,
         file: Option<BorrowedFd<'_>>,
     ) -> Result<(), VhostError> {
-        let mut told = self.owned()?;
+        let mut named = self.owned()?;
         let key = (half.index(), event as u8);
-        told.plugs += 1;
+        named.plugs += 1;
         match file {
-            Some(file) => told.events.insert(key, file.try_clone_to_owned().unwrap()),
-            None => told.events.remove(&key),
+            Some(file) => named.events.insert(key, file.try_clone_to_owned().unwrap()),
+            None => named.events.remove(&key),
         };
         Ok(())
     }
 
     fn set_backend(&self, half: Half, tap: Option<BorrowedFd<'_>>) -> Result<(), VhostError> {
-        let mut told = self.owned()?;
+        let mut named = self.owned()?;
         let ring = half.index() as usize;
-        let (_, _, addresses) = told.rings[&half.index()];
-        let inside = told
+        let (_, _, addresses) = named.rings[&half.index()];
+        let inside = named
             .regions
             .iter()
             .any(|region| (region.host..region.host + region.size).contains(&addresses.used));
@@ -150,8 +150,8 @@ impl Device for Fake {
                 rustix::io::Errno::FAULT.into(),
             ));
         }
-        told.stops += u32::from(told.running[ring] && tap.is_none());
-        told.running[ring] = tap.is_some();
+        named.stops += u32::from(named.running[ring] && tap.is_none());
+        named.running[ring] = tap.is_some();
         Ok(())
     }
 
@@ -274,15 +274,15 @@ impl Bench {
 #[test]
 fn where_nothing_is_held_guest_and_kernel_signal_each_other() {
     let mut bench = Bench::new(Mode::Off);
-    let told = bench.device.told();
-    assert_eq!((told.owned, told.running), (true, [true; 2]));
-    assert!(Features(told.features).has(NEEDED.without(Features::LOG_ALL)));
+    let named = bench.device.named();
+    assert_eq!((named.owned, named.running), (true, [true; 2]));
+    assert!(Features(named.features).has(NEEDED.without(Features::LOG_ALL)));
     assert_eq!(
-        told.features & Features::ANY_LAYOUT.0,
+        named.features & Features::ANY_LAYOUT.0,
         0,
         "no header of the tap"
     );
-    drop(told);
+    drop(named);
     bench.deliver(1);
     bench.device.signal(Half::Tx, Event::Call);
     bench.kick();
@@ -393,7 +393,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
     bench.kick();
     assert_eq!(bench.work(NOW), 0);
     assert_eq!((bench.peer.calls(0), bench.device.kicks()), (1, 1));
-    assert_eq!(bench.device.told().stops, 0, "no ring stopped for it");
+    assert_eq!(bench.device.named().stops, 0, "no ring stopped for it");
 
     bench.guest().change_policy(&set(Mode::Fixed), NOW);
     bench.peer.calls(0);
@@ -449,7 +449,7 @@ fn a_flood_of_coalescing_commands_moves_descriptors_at_most_a_thousand_times_a_s
         10_000,
         "all are answered"
     );
-    let plugs = bench.device.told().plugs;
+    let plugs = bench.device.named().plugs;
     assert!((1_000..5_000).contains(&plugs), "{plugs}");
 }
 
@@ -463,7 +463,7 @@ fn the_kernel_goes_on_where_the_used_index_is_whatever_the_base() {
     guest.disconnect(&poller, NOW);
     let features = Kernel::offers(linux());
     bench.peer.connect_from(guest, &poller, features, |_| 8);
-    assert_eq!(bench.device.told().rings[&Half::Rx.index()].1, 3);
+    assert_eq!(bench.device.named().rings[&Half::Rx.index()].1, 3);
 }
 
 #[test]
@@ -471,14 +471,14 @@ fn a_link_that_is_down_stops_the_kernels_rings_until_it_is_up() {
     let mut bench = Bench::new(Mode::Off);
     for (up, running) in [(false, [false; 2]), (true, [true; 2])] {
         bench.guest().set_link(up, NOW);
-        assert_eq!(bench.device.told().running, running);
+        assert_eq!(bench.device.named().running, running);
         // Another change of the rings does not start them while the link is down.
         let enable = Request::SetVringEnable {
             queue: 0,
             enable: true,
         };
         bench.ask(enable).unwrap();
-        assert_eq!(bench.device.told().running, running);
+        assert_eq!(bench.device.named().running, running);
     }
     bench.kick();
     assert_eq!(bench.work(NOW), 0, "the kernel has the kicks again");
@@ -497,16 +497,16 @@ fn another_call_descriptor_takes_effect_at_once() {
 }
 
 #[test]
-fn a_ring_that_stops_tells_where_the_kernel_was_and_goes_on_from_there() {
+fn a_ring_that_stops_reports_where_the_kernel_was_and_goes_on_from_there() {
     let mut bench = Bench::new(Mode::Fixed);
     bench.peer.offer_buffers(16, 0x800);
     bench.deliver(5);
     bench.work(NOW);
-    bench.device.told().rings.get_mut(&0).unwrap().1 = 5;
+    bench.device.named().rings.get_mut(&0).unwrap().1 = 5;
     let reply = bench.ask(Request::GetVringBase { queue: 0 }).unwrap();
     let base = crate::protocol::Reply::VringState { queue: 0, base: 5 };
     assert_eq!(reply, base);
-    assert_eq!(bench.device.told().running, [false, true]);
+    assert_eq!(bench.device.named().running, [false, true]);
     assert_eq!(bench.peer.calls(0), 1, "what was held is told");
     let features = Kernel::offers(linux());
     let (peer, poller) = (&bench.peer, &bench.poller);
@@ -521,24 +521,24 @@ fn a_ring_that_stops_tells_where_the_kernel_was_and_goes_on_from_there() {
     ] {
         guest.handle(request, poller, NOW).unwrap();
     }
-    let told = bench.device.told();
-    assert_eq!((told.running, told.rings[&0].1), ([true; 2], 5));
-    assert_eq!(told.features & features.0, told.features);
+    let named = bench.device.named();
+    assert_eq!((named.running, named.rings[&0].1), ([true; 2], 5));
+    assert_eq!(named.features & features.0, named.features);
 }
 
 #[test]
-fn new_memory_is_told_while_no_ring_runs() {
+fn new_memory_is_reported_while_no_ring_runs() {
     let mut bench = Bench::new(Mode::Off);
-    let before = bench.device.told().regions.clone();
+    let before = bench.device.named().regions.clone();
     // The same guest memory in a new mapping.
     let file = bench.peer.driver.file.try_clone().unwrap();
     bench
         .ask(Request::SetMemTable(vec![(description(), file)]))
         .unwrap();
     {
-        let told = bench.device.told();
-        assert_eq!((told.stops, told.running), (2, [true; 2]));
-        assert_eq!((told.regions.len(), before.len()), (1, 1));
+        let named = bench.device.named();
+        assert_eq!((named.stops, named.running), (2, [true; 2]));
+        assert_eq!((named.regions.len(), before.len()), (1, 1));
     }
     // A table without the memory of the rings: none runs, and the front end is disconnected.
     let elsewhere = crate::memory::RegionDescription {
@@ -547,7 +547,7 @@ fn new_memory_is_told_while_no_ring_runs() {
     };
     let refused = bench.ask(Request::SetMemTable(vec![(elsewhere, memory_file())]));
     assert!(refused.is_err());
-    assert_eq!(bench.device.told().running, [false; 2]);
+    assert_eq!(bench.device.named().running, [false; 2]);
 }
 
 #[test]
@@ -561,12 +561,12 @@ fn migration_logs_into_the_front_ends_log() {
         file: file.try_clone().unwrap(),
     };
     bench.ask(log).unwrap();
-    assert_eq!(bench.device.told().log, None, "nothing is logged yet");
+    assert_eq!(bench.device.named().log, None, "nothing is logged yet");
     let features = Kernel::offers(linux()).with(Features::LOG_ALL);
     bench.ask(Request::SetFeatures(features)).unwrap();
-    let told = bench.device.told();
-    assert!(told.log.is_some() && Features(told.features).has(Features::LOG_ALL));
-    let logged = told
+    let named = bench.device.named();
+    assert!(named.log.is_some() && Features(named.features).has(Features::LOG_ALL));
+    let logged = named
         .rings
         .values()
         .map(|(_, _, addresses)| addresses.used_log);
@@ -574,16 +574,16 @@ fn migration_logs_into_the_front_ends_log() {
         logged.collect::<Vec<_>>(),
         [Some(RX.used()), Some(TX.used())]
     );
-    drop(told);
+    drop(named);
     // With another log, the kernel no longer writes to the first one.
     let (file, _) = testing::log();
-    let before = bench.device.told().stops;
+    let before = bench.device.named().stops;
     let offset = 0;
     bench
         .ask(Request::SetLogBase { size, offset, file })
         .unwrap();
-    let told = bench.device.told();
-    assert_eq!((told.stops - before, told.running), (2, [true; 2]));
+    let named = bench.device.named();
+    assert_eq!((named.stops - before, named.running), (2, [true; 2]));
 }
 
 #[test]
@@ -591,11 +591,11 @@ fn a_front_end_that_goes_leaves_nothing_in_the_kernel_and_the_next_starts_afresh
     let mut bench = Bench::new(Mode::Off);
     let poller = bench.poller.clone();
     bench.guest().disconnect(&poller, NOW);
-    assert!(!bench.device.told().owned);
+    assert!(!bench.device.named().owned);
     let peer = &bench.peer;
     let guest = bench.network.guest_mut(0).unwrap();
     peer.connect(guest, &poller, Kernel::offers(linux()));
-    assert_eq!(bench.device.told().running, [true; 2]);
+    assert_eq!(bench.device.named().running, [true; 2]);
 }
 
 #[test]
@@ -603,7 +603,7 @@ fn a_ring_that_runs_keeps_its_size_and_what_the_kernel_refuses_ends_the_session(
     let mut bench = Bench::new(Mode::Off);
     let size = Request::SetVringNum { queue: 0, size: 64 };
     assert!(bench.ask(size).is_err());
-    bench.device.told().refuses = true;
+    bench.device.named().refuses = true;
     let features = Request::SetFeatures(Kernel::offers(linux()));
     let error = bench.ask(features).unwrap_err().to_string();
     assert!(error.contains("vhost-net: cannot"), "{error}");
@@ -784,8 +784,8 @@ fn a_back_end_that_comes_again_goes_on_where_the_rings_are() {
     bench
         .peer
         .connect(&mut guest, &poller, Kernel::offers(linux()));
-    let told = device.told();
-    assert_eq!((told.running, told.rings[&0].1), ([true; 2], 5));
+    let named = device.named();
+    assert_eq!((named.running, named.rings[&0].1), ([true; 2], 5));
 }
 
 #[test]
@@ -797,7 +797,7 @@ fn a_guest_that_was_reset_begins_anew_and_is_called() {
     for queue in 0..2 {
         bench.ask(Request::GetVringBase { queue }).unwrap();
     }
-    assert_eq!(bench.device.told().running, [false; 2]);
+    assert_eq!(bench.device.named().running, [false; 2]);
     assert_eq!(bench.network.deadline(), None, "nothing is held any more");
     // The guest restarts with empty rings, whose indexes are 0.
     bench.delivered = 0;
@@ -806,7 +806,7 @@ fn a_guest_that_was_reset_begins_anew_and_is_called() {
     let poller = bench.poller.clone();
     let guest = bench.network.guest_mut(0).unwrap();
     bench.peer.connect(guest, &poller, Kernel::offers(linux()));
-    assert_eq!(bench.device.told().rings[&0].1, 0);
+    assert_eq!(bench.device.named().rings[&0].1, 0);
     RX.set_available(&bench.peer.driver, 16);
     bench.deliver(1);
     bench.work(NOW);
@@ -821,9 +821,9 @@ fn features_that_change_reach_the_kernel_while_no_ring_runs_and_change_who_is_ca
     let features = Kernel::offers(linux()).without(Features::EVENT_IDX);
     bench.ask(Request::SetFeatures(features)).unwrap();
     {
-        let told = bench.device.told();
-        assert_eq!(told.features & Features::EVENT_IDX.0, 0);
-        assert_eq!((told.stops, told.running), (2, [true; 2]));
+        let named = bench.device.named();
+        assert_eq!(named.features & Features::EVENT_IDX.0, 0);
+        assert_eq!((named.stops, named.running), (2, [true; 2]));
     }
     bench.peer.calls(0);
     // Without event indexes, a flag of the driver asks for no calls.
@@ -842,7 +842,7 @@ fn features_that_change_reach_the_kernel_while_no_ring_runs_and_change_who_is_ca
 #[test]
 fn each_pair_has_a_device_and_stops_alone() {
     let mut bench = Bench::new(Mode::Off);
-    assert_eq!(bench.second.told().running, [false; 2]);
+    assert_eq!(bench.second.named().running, [false; 2]);
     let [rx, tx] = [testing::Ring(3), testing::Ring(4)];
     for (ring, queue) in [(rx, 2), (tx, 3)] {
         let size = testing::SIZE.into();
@@ -867,10 +867,10 @@ fn each_pair_has_a_device_and_stops_alone() {
             bench.ask(request).unwrap();
         }
     }
-    let running = |bench: &Bench| (bench.device.told().running, bench.second.told().running);
+    let running = |bench: &Bench| (bench.device.named().running, bench.second.named().running);
     // The tap has one queue: the second pair sends only.
     assert_eq!(running(&bench), ([true; 2], [false, true]));
-    assert_eq!(bench.device.told().stops, 0, "the first went on meanwhile");
+    assert_eq!(bench.device.named().stops, 0, "the first went on meanwhile");
     let log = Request::SetLogBase {
         size: testing::MEMORY / 4096 / 8,
         offset: 0,
@@ -879,7 +879,7 @@ fn each_pair_has_a_device_and_stops_alone() {
     bench.ask(log).unwrap();
     let features = Kernel::offers(linux()).with(Features::LOG_ALL);
     bench.ask(Request::SetFeatures(features)).unwrap();
-    let logs = |device: &Fake| Features(device.told().features).has(Features::LOG_ALL);
+    let logs = |device: &Fake| Features(device.named().features).has(Features::LOG_ALL);
     assert!(logs(&bench.device) && logs(&bench.second));
     for queue in 2..4 {
         let enable = false;

@@ -266,11 +266,11 @@ impl Queue {
     /// Signals the driver for all published entries. Returns whether that succeeded; if not, the next publication
     /// signals for both.
     pub(super) fn signal(&mut self) -> bool {
-        let told = self.call();
-        if told && let Some(ring) = &mut self.ring {
+        let called = self.call();
+        if called && let Some(ring) = &mut self.ring {
             ring.signalled();
         }
-        told
+        called
     }
 
     pub(super) fn fault(&mut self, fault: RingFault) {

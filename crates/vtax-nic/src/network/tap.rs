@@ -631,9 +631,9 @@ mod tests {
     fn result(ring: &mut IoUring, entry: &Entry) -> i32 {
         // SAFETY: the memory that the test's entries point to outlives the ring.
         unsafe { ring.submission().push(entry) }.unwrap();
-        let mut told = 0;
-        finish(ring, 1, |_, result| told = result);
-        told
+        let mut reported = 0;
+        finish(ring, 1, |_, result| reported = result);
+        reported
     }
 
     /// Segments of one stream, as a guest without offloads sends them, cut from `payload` bytes.

@@ -102,7 +102,7 @@ fn another_controller_takes_what_the_one_before_held() {
 }
 
 #[test]
-fn a_frame_crosses_a_link_whole_and_both_sides_are_told() {
+fn a_frame_crosses_a_link_whole_and_both_sides_are_notified() {
     let mut bench = Bench::link();
     bench.peers[1].offer_buffers(4, 0x800);
     let sent = [frame(1, 0, 60), frame(1, 0, 1514)];

@@ -228,7 +228,7 @@ fn a_signal_is_wanted_only_past_the_drivers_event() {
 }
 
 #[test]
-fn arming_tells_of_what_came_before_the_event_was_seen() {
+fn arming_reports_what_came_before_the_event_was_seen() {
     let mut driver = PackedDriver::new(SIZE);
     let (memory, mut ring) = start(&driver, START, FEATURES);
     ring.disarm(None);

@@ -226,7 +226,7 @@ fn a_signal_is_wanted_only_past_the_drivers_event() {
 }
 
 #[test]
-fn arming_tells_of_what_came_before_the_event_was_seen() {
+fn arming_reports_what_came_before_the_event_was_seen() {
     let driver = Driver::new();
     let (memory, mut ring) = ring(&driver);
     assert_eq!(ring.arm(None), Ok(false));

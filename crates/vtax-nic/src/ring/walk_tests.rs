@@ -259,7 +259,7 @@ impl Walks<'_> {
         }
     }
 
-    fn compare(&mut self, ring: &Table, indirect: &Table, said: &Result<Vec<Piece>, RingFault>) {
+    fn compare(&mut self, ring: &Table, indirect: &Table, printed: &Result<Vec<Piece>, RingFault>) {
         let mut segments = Vec::new();
         for (entry, index) in indirect.iter().zip(0..) {
             let bytes = entry.map_or([0; 16], |entry| self.encode(entry));
@@ -288,7 +288,7 @@ impl Walks<'_> {
             pieces
         });
         assert_eq!(
-            &found, said,
+            &found, printed,
             "{ring:?} {indirect:?} {:?} of {}",
             self.packed, self.size
         );
@@ -304,7 +304,7 @@ impl Walks<'_> {
             assert!(mapped.iter().any(|region| inside(&region)), "{segment:?}");
         }
         self.chains += 1;
-        self.good += u64::from(said.is_ok());
+        self.good += u64::from(printed.is_ok());
     }
 
     /// Encodes an entry. A packed ring has its last two fields in reverse order.

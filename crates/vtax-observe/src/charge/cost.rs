@@ -235,7 +235,7 @@ mod tests {
     const QUANTUM: f64 = 4e6;
 
     #[test]
-    fn kinds_that_vary_by_themselves_are_told_apart() {
+    fn kinds_that_vary_by_themselves_are_distinguished() {
         let mut model = CostModel::new(WEIGHTS);
         for interval in 0..300u32 {
             let received = f64::from(interval % 7) * 20_000.0;

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_groups_events_are_told_from_the_rest_of_the_hosts() {
+    fn a_control_groups_events_are_distinguished_from_the_rest_of_the_hosts() {
         let Some(group) = BusyGroup::start() else {
             return eprintln!("SKIPPED: no control group can be made here (needs root)");
         };

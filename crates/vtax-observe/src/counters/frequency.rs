@@ -159,7 +159,7 @@ mod tests {
         policy(root.path(), 0, "0\n", "fast 100\n");
         let mut frequencies = Frequencies::open(root.path()).unwrap().unwrap();
         let error = frequencies.read(Nanoseconds(0), &mut Readings::default());
-        let said = error.unwrap_err().to_string();
-        assert!(said.contains("time_in_state"), "{said}");
+        let printed = error.unwrap_err().to_string();
+        assert!(printed.contains("time_in_state"), "{printed}");
     }
 }

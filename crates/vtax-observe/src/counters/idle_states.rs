@@ -126,7 +126,7 @@ mod tests {
         state(root.path(), 3, 1, "C1\n", "long\n");
         let mut states = IdleStates::open(root.path()).unwrap().unwrap();
         let error = states.read(Nanoseconds(0), &mut Readings::default());
-        let said = error.unwrap_err().to_string();
-        assert!(said.contains("cpu3/cpuidle/state1/time"), "{said}");
+        let printed = error.unwrap_err().to_string();
+        assert!(printed.contains("cpu3/cpuidle/state1/time"), "{printed}");
     }
 }

@@ -608,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart_by_the_names_that_vmms_give_them() {
+    fn threads_are_distinguished_by_the_names_that_vmms_give_them() {
         let rules = Rules {
             vcpu_threads: vec![5],
             iothreads: vec![6],

@@ -297,10 +297,10 @@ impl Library {
                 reason: "the hypervisor does not answer".to_owned(),
             });
         }
-        let said = f(node);
+        let printed = f(node);
         // SAFETY: it is freed once, and nothing of it is used from here on.
         unsafe { (self.free_node)(node) };
-        Ok(said)
+        Ok(printed)
     }
 
     /// # Safety

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn managers_are_told_by_what_they_write() {
+    fn managers_are_recognised_by_what_they_write() {
         for (text, expected) in [
             ("qemu-system-x86_64 -name x", None),
             (

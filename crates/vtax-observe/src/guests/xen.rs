@@ -85,8 +85,8 @@ impl Toolstack {
         if output.status.success() {
             Ok(output.stdout)
         } else {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(failed(format!("{}: {}", output.status, said.trim())))
+            let printed = String::from_utf8_lossy(&output.stderr);
+            Err(failed(format!("{}: {}", output.status, printed.trim())))
         }
     }
 }

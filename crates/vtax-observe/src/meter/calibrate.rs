@@ -620,9 +620,9 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_for_every_observation() {
+    fn progress_is_reported_for_every_observation() {
         let machine = Simulation::new(server);
-        let told = RefCell::new(0);
+        let reported = RefCell::new(0);
         let mut meter = SimulatedMeter::new(&machine);
         with_bench(&machine, |bench, proc| {
             let settings = CalibrationSettings {
@@ -630,10 +630,10 @@ mod tests {
                 ..CalibrationSettings::default()
             };
             calibrate(&mut meter, bench, proc, "x", settings, &mut |_| {
-                *told.borrow_mut() += 1
+                *reported.borrow_mut() += 1
             })
         })
         .unwrap();
-        assert_eq!(*told.borrow(), 22);
+        assert_eq!(*reported.borrow(), 22);
     }
 }

@@ -105,7 +105,7 @@ pub struct PowerIntegral {
     most: Watts,
     last: Option<(Nanoseconds, Watts)>,
     closed: Joules,
-    told: Joules,
+    reported: Joules,
 }
 
 /// A reading that is not a valid power: negative, not finite, or more than the device can draw.
@@ -121,7 +121,7 @@ impl PowerIntegral {
             most,
             last: None,
             closed: Joules(0.0),
-            told: Joules(0.0),
+            reported: Joules(0.0),
         }
     }
 
@@ -141,10 +141,10 @@ impl PowerIntegral {
     /// The energy used from the first reading until `now`; never less than an earlier result.
     pub fn total_at(&mut self, now: Nanoseconds) -> Joules {
         let total = self.closed + self.open(now);
-        if total.0 > self.told.0 {
-            self.told = total;
+        if total.0 > self.reported.0 {
+            self.reported = total;
         }
-        self.told
+        self.reported
     }
 
     /// The reading that is valid at `now`; `None` before the first one and once it is too old.

@@ -48,8 +48,8 @@ impl IpmiConfig {
         command
             .args(&self.arguments)
             .args(["dcmi", "power", "reading"]);
-        let said = run(&mut command, self.limit, stop)?;
-        parse(&said).map_err(|detail| ObserveError::Program {
+        let shown = run(&mut command, self.limit, stop)?;
+        parse(&shown).map_err(|detail| ObserveError::Program {
             command: command_line(&command),
             detail: detail.to_string(),
         })
@@ -170,9 +170,9 @@ enum ResponseError {
 }
 
 /// Parses the watts in the output of `ipmitool dcmi power reading`.
-fn parse(said: &str) -> Result<Watts, ResponseError> {
+fn parse(shown: &str) -> Result<Watts, ResponseError> {
     let field = |name: &str| {
-        said.lines().find_map(|line| {
+        shown.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
             key.trim().eq_ignore_ascii_case(name).then(|| value.trim())
         })
@@ -183,7 +183,7 @@ fn parse(said: &str) -> Result<Watts, ResponseError> {
         return Err(ResponseError::State(state.to_owned()));
     }
     let value =
-        field("Instantaneous power reading").ok_or_else(|| ResponseError::Lacks(ending(said)))?;
+        field("Instantaneous power reading").ok_or_else(|| ResponseError::Lacks(ending(shown)))?;
     let mut words = value.split_whitespace();
     match (
         words.next().and_then(|number| number.parse::<f64>().ok()),

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_works_when_told_to_and_ends_with_its_owner() {
+    fn a_load_works_on_request_and_ends_with_its_owner() {
         let mut load = BusyLoad::start().unwrap();
         assert_eq!(
             load.threads(),

@@ -172,7 +172,7 @@ pub struct ModelMeter {
     start: Option<Nanoseconds>,
     window: Option<CpuMark>,
     closed: Joules,
-    told: Joules,
+    recorded: Joules,
     host: MeterSeries,
     idle: MeterSeries,
     watts: MeterSeries,
@@ -242,7 +242,7 @@ impl ModelMeter {
             start: None,
             window: None,
             closed: Joules(0.0),
-            told: Joules(0.0),
+            recorded: Joules(0.0),
             host: series("host"),
             idle: series("idle"),
             watts: MeterSeries::watts(NAME, "host", Source::Modelled),
@@ -271,20 +271,20 @@ impl Instrument for ModelMeter {
                     self.window = Some(mark);
                 }
                 // An open window is estimated again at each reading; the reported total must not fall.
-                if total.0 > self.told.0 {
-                    self.told = total;
+                if total.0 > self.recorded.0 {
+                    self.recorded = total;
                 }
                 self.watts.record_watts(into, power);
             }
             // The energy of this window is unknown, and the next window begins.
             None if span > Nanoseconds(0) => {
-                self.closed = self.told;
+                self.closed = self.recorded;
                 self.window = Some(mark);
                 known = findings.end();
             }
             None => {}
         }
-        self.host.record_joules(into, self.told);
+        self.host.record_joules(into, self.recorded);
         let whole = now.saturating_since(start).as_secs_f64();
         self.idle
             .record_joules(into, Joules(self.model.idle().0 * self.scale * whole));
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_in_which_every_column_starts_anew_is_not_counted_and_said() {
+    fn an_interval_in_which_every_column_starts_anew_is_not_counted_and_reported() {
         let root = TempDir::new().unwrap();
         let mut meter = {
             stat_of_four(&root, 5_000_000, IDLE, 0);

@@ -41,9 +41,9 @@ pub(super) fn run(
     let mut child = Reaped(started.map_err(|error| failed(not_started(&error)))?);
     let deadline = Instant::now() + limit;
     let in_time = || !stop.load(Ordering::Relaxed) && Instant::now() < deadline;
-    let mut said = Vec::new();
+    let mut shown = Vec::new();
     while in_time()
-        && !read_some(&mut output, &mut said).map_err(|error| failed(error.to_string()))?
+        && !read_some(&mut output, &mut shown).map_err(|error| failed(error.to_string()))?
     {}
     let status = loop {
         match child
@@ -64,15 +64,15 @@ pub(super) fn run(
             }
         }
     };
-    let said = String::from_utf8_lossy(&said).into_owned();
+    let shown = String::from_utf8_lossy(&shown).into_owned();
     match status.success() {
-        true => Ok(said),
-        false => Err(failed(format!("{status}: {}", ending(&said)))),
+        true => Ok(shown),
+        false => Err(failed(format!("{status}: {}", ending(&shown)))),
     }
 }
 
 /// Waits briefly for output and takes what is available; returns true at the end of the output.
-fn read_some(output: &mut PipeReader, said: &mut Vec<u8>) -> io::Result<bool> {
+fn read_some(output: &mut PipeReader, shown: &mut Vec<u8>) -> io::Result<bool> {
     let mut fds = [PollFd::new(&*output, PollFlags::IN)];
     let wait = Timespec {
         tv_sec: 0,
@@ -83,8 +83,8 @@ fn read_some(output: &mut PipeReader, said: &mut Vec<u8>) -> io::Result<bool> {
     }
     let mut chunk = [0u8; 4096];
     let length = output.read(&mut chunk)?;
-    let room = MOST_OUTPUT.saturating_sub(said.len());
-    said.extend(chunk.iter().take(length.min(room)));
+    let room = MOST_OUTPUT.saturating_sub(shown.len());
+    shown.extend(chunk.iter().take(length.min(room)));
     Ok(length == 0)
 }
 
@@ -117,8 +117,8 @@ pub(super) fn not_started(error: &io::Error) -> String {
 }
 
 /// The end of a program's output on one line: usually the reason of a failure.
-pub(super) fn ending(said: &str) -> String {
-    let lines: Vec<&str> = said
+pub(super) fn ending(shown: &str) -> String {
+    let lines: Vec<&str> = shown
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty())
@@ -152,12 +152,12 @@ mod tests {
 
     #[test]
     fn both_outputs_are_returned() {
-        let said = shell("echo out; echo err >&2", Duration::from_secs(10)).unwrap();
-        assert!(said.contains("out") && said.contains("err"));
+        let shown = shell("echo out; echo err >&2", Duration::from_secs(10)).unwrap();
+        assert!(shown.contains("out") && shown.contains("err"));
     }
 
     #[test]
-    fn a_failure_quotes_the_end_of_what_was_said() {
+    fn a_failure_quotes_the_end_of_its_output() {
         let error = shell("echo first; echo no BMC; exit 3", Duration::from_secs(10)).unwrap_err();
         assert!(
             error.to_string().contains("exit status: 3: first; no BMC"),

@@ -95,7 +95,7 @@ struct State {
     readings: u64,
     failures: u64,
     failure: Option<ReadingError>,
-    said: String,
+    printed: String,
     ended: bool,
 }
 
@@ -142,7 +142,7 @@ impl WallMeter {
                 readings: 0,
                 failures: 0,
                 failure: None,
-                said: String::new(),
+                printed: String::new(),
                 ended: false,
             }),
             changed: Condvar::new(),
@@ -185,7 +185,7 @@ impl WallMeter {
                 return Ok(state.interpreter.caveats());
             }
             if state.ended {
-                return Err(ReadingError::Ended(ending(&state.said)));
+                return Err(ReadingError::Ended(ending(&state.printed)));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || state.failures >= ENOUGH_FAILURES {
@@ -242,11 +242,11 @@ impl State {
     fn take(&mut self, at: Nanoseconds, line: &str) {
         let Some(sample) = parse(line) else {
             // Not a reading, but a message of the program, kept in case it ends.
-            if self.said.len() > 4096 {
-                self.said.clear();
+            if self.printed.len() > 4096 {
+                self.printed.clear();
             }
-            self.said.push_str(line);
-            self.said.push('\n');
+            self.printed.push_str(line);
+            self.printed.push('\n');
             return;
         };
         let problem = match self.interpreter.watts(&sample) {
@@ -401,7 +401,7 @@ impl Instrument for WallMeter {
             self.watts.record_watts(into, power);
         }
         let problem = match (state.ended, state.failure.take(), standing) {
-            (true, _, _) => format!("sigrok-cli ended: {}", ending(&state.said)),
+            (true, _, _) => format!("sigrok-cli ended: {}", ending(&state.printed)),
             (false, Some(failure), _) => failure.to_string(),
             (false, None, None) => "no reading for too long; no joules are counted".to_owned(),
             (false, None, Some(_)) => return Ok(()),
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_multimeters_caveats_are_told_and_a_power_meters_are_none() {
+    fn a_multimeters_caveats_are_reported_and_a_power_meters_are_none() {
         let mut meter = Interpreter::new(Some(Volts(230.0)), 1.0);
         meter.watts(&amperes(0.5)).unwrap();
         let caveats = meter.caveats().join("\n");

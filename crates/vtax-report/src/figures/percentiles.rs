@@ -38,7 +38,7 @@ fn percentile_curves(
     let mut rows = Vec::new();
     let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
     let mut points = Vec::new();
-    let mut told = Vec::new();
+    let mut parts = Vec::new();
     for summary in treatments {
         let Some(found) = summary
             .distributions
@@ -51,7 +51,7 @@ fn percentile_curves(
         if values == 0 {
             continue;
         }
-        told.push(format!("{} {values}", summary.short));
+        parts.push(format!("{} {values}", summary.short));
         for step in 0.. {
             // Twelve points per decade of 1 / (1 − p), as long as a value lies beyond.
             let beyond = 10_f64.powf(f64::from(step) / 12.0);
@@ -90,7 +90,7 @@ fn percentile_curves(
         title,
         format!(
             "Every value of every trial that counts{at}; each tick to the right is ten times rarer. Values: {}.",
-            told.join(", ")
+            parts.join(", ")
         ),
         json!(240),
         json!({

@@ -387,9 +387,9 @@ impl<'a> Cap<'a> {
             let of_name =
                 |guest: &&GuestUse| named(self.options, guest).map(|(n, _)| n) == Some(name);
             let count = snapshot.guests.iter().filter(of_name).count();
-            let said = self.several.entry(name.clone()).or_insert(1);
-            if count > *said {
-                *said = count;
+            let printed = self.several.entry(name.clone()).or_insert(1);
+            if count > *printed {
+                *printed = count;
                 say(&format!(
                     "{count} guests are called {name}: each is held to {share} processors"
                 ));

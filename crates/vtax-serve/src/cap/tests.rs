@@ -85,25 +85,25 @@ fn options(guests: &[(&str, f64)]) -> CapOptions {
 
 /// Runs three intervals, after which limits are in force, and returns the messages.
 fn hold(cap: &mut Cap<'_>, groups: &Groups, host: &mut Host, journal: &mut Journal) -> String {
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for _ in 0..3 {
         let snapshot = groups.pass(host);
-        let mut say = |line: &str| said.push(line.to_owned());
+        let mut say = |line: &str| printed.push(line.to_owned());
         cap.interval(&snapshot, journal, &mut io::sink(), &mut say)
             .unwrap();
     }
-    said.join("\n")
+    printed.join("\n")
 }
 
 fn end(journal: &mut Journal) -> String {
     journal.undo_all().unwrap();
-    let mut said = Vec::new();
-    say_left(journal, &mut |line| said.push(line.to_owned()));
-    said.join("\n")
+    let mut printed = Vec::new();
+    say_left(journal, &mut |line| printed.push(line.to_owned()));
+    printed.join("\n")
 }
 
 #[test]
-fn every_guest_of_a_name_is_held_and_their_number_is_said() {
+fn every_guest_of_a_name_is_held_and_their_number_is_reported() {
     let groups = Groups::new(&["web", "web (pid 2)", "db"]);
     let mut host = Host::default();
     for (number, name) in [(1, "web"), (2, "web (pid 2)"), (3, "db")] {
@@ -112,11 +112,11 @@ fn every_guest_of_a_name_is_held_and_their_number_is_said() {
     let options = options(&[("web", 0.1)]);
     let mut journal = groups.journal();
     let mut cap = Cap::new(groups.hierarchy(), &options);
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     for _ in 0..3 {
         let mut snapshot = groups.pass(&mut host);
         snapshot.guests[1].called = "web".to_owned();
-        let mut say = |line: &str| said.push(line.to_owned());
+        let mut say = |line: &str| printed.push(line.to_owned());
         cap.interval(&snapshot, &mut journal, &mut io::sink(), &mut say)
             .unwrap();
     }
@@ -125,7 +125,7 @@ fn every_guest_of_a_name_is_held_and_their_number_is_said() {
         assert!(limit <= 0.1 * MOST_OF_SHARE * 1e5, "{name}: {limit}");
     }
     assert_eq!(
-        said,
+        printed,
         ["2 guests are called web: each is held to 0.1 processors"]
     );
     end(&mut journal);
@@ -150,11 +150,11 @@ fn a_name_of_which_no_guest_was_held_is_an_error_at_the_end() {
     let options = options(&[("web", 0.1), ("nosuch", 0.1)]);
     let mut journal = groups.journal();
     let mut cap = Cap::new(groups.hierarchy(), &options);
-    let mut said = Vec::new();
+    let mut printed = Vec::new();
     let none = groups.pass(&mut host);
-    cap.tell_missing(&none, &mut |line| said.push(line.to_owned()));
+    cap.tell_missing(&none, &mut |line| printed.push(line.to_owned()));
     assert_eq!(
-        said[0],
+        printed[0],
         "no guest is called nosuch yet; there are no guests"
     );
     host.start_named(1, "web", Platform::Docker);
@@ -174,8 +174,11 @@ fn a_limit_that_an_operator_sets_meanwhile_is_the_guests_at_the_end_and_holds_it
     hold(&mut cap, &groups, &mut host, &mut journal);
     assert_ne!(groups.limit("web"), "50000", "it is held");
     groups.set("web", "60000");
-    let said = hold(&mut cap, &groups, &mut host, &mut journal);
-    assert!(said.contains("web") && said.contains("60000"), "{said}");
+    let printed = hold(&mut cap, &groups, &mut host, &mut journal);
+    assert!(
+        printed.contains("web") && printed.contains("60000"),
+        "{printed}"
+    );
     hold(&mut cap, &groups, &mut host, &mut journal);
     assert_ne!(groups.limit("web"), "60000", "it is held again");
     let share = cap.held[&1].1.controller.share();
@@ -185,7 +188,7 @@ fn a_limit_that_an_operator_sets_meanwhile_is_the_guests_at_the_end_and_holds_it
 }
 
 #[test]
-fn a_limit_that_an_operator_sets_in_the_last_interval_stays_and_is_said() {
+fn a_limit_that_an_operator_sets_in_the_last_interval_stays_and_is_reported() {
     let groups = Groups::new(&["web"]);
     let mut host = Host::default();
     host.start_named(1, "web", Platform::Docker);
@@ -194,11 +197,11 @@ fn a_limit_that_an_operator_sets_in_the_last_interval_stays_and_is_said() {
     let mut cap = Cap::new(groups.hierarchy(), &options);
     hold(&mut cap, &groups, &mut host, &mut journal);
     groups.set("web", "60000");
-    let said = end(&mut journal);
+    let printed = end(&mut journal);
     assert_eq!(groups.limit("web"), "60000");
     assert!(
-        said.contains("another program has set it to `60000`"),
-        "{said}"
+        printed.contains("another program has set it to `60000`"),
+        "{printed}"
     );
 }
 
@@ -214,9 +217,9 @@ fn a_group_that_is_made_anew_at_its_path_keeps_its_own_limit() {
     groups.make_anew("web", "77000");
     // The next `vtax cap` restores the limits that a killed one had set.
     drop(journal);
-    let said = end(&mut groups.journal());
+    let printed = end(&mut groups.journal());
     assert_eq!(groups.limit("web"), "77000");
-    assert!(said.contains("made anew"), "{said}");
+    assert!(printed.contains("made anew"), "{printed}");
     // A cap that continues holds the new group and restores its own limit.
     let mut journal = groups.journal();
     let mut cap = Cap::new(groups.hierarchy(), &options);

@@ -531,7 +531,7 @@ mod tests {
     proptest! {
         /// Records before a truncated or changed byte remain readable.
         #[test]
-        fn a_torn_or_damaged_tail_is_cut_and_said(at in 0usize..3210, flip in proptest::bool::ANY) {
+        fn a_torn_or_damaged_tail_is_cut_and_reported(at in 0usize..3210, flip in proptest::bool::ANY) {
             let directory = tempfile::tempdir().unwrap();
             let (mut queue, _) = open(directory.path());
             let records: Vec<Vec<u8>> = (0..10u8).map(|n| vec![n; 300]).collect();

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_and_scrolling_are_said_above_the_table() {
+    fn problems_and_scrolling_are_reported_above_the_table() {
         let mut host = Host::default();
         for number in 0..100 {
             host.start(number);

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Browser {
     child: Child,
     input: ChildStdin,
-    said: Receiver<Value>,
+    printed: Receiver<Value>,
     events: Vec<Value>,
     id: u64,
     session: Option<String>,
@@ -48,7 +48,7 @@ impl Browser {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let (tell, said) = channel();
+        let (tell, printed) = channel();
         std::thread::spawn(move || {
             for message in output.split(0).map_while(Result::ok) {
                 let Ok(message) = serde_json::from_slice(&message) else {
@@ -62,7 +62,7 @@ impl Browser {
         let mut browser = Self {
             child,
             input,
-            said,
+            printed,
             events: Vec::new(),
             id: 0,
             session: None,
@@ -95,7 +95,7 @@ impl Browser {
             .write_all(format!("{message}\0").as_bytes())
             .unwrap();
         loop {
-            let message = self.said.recv_timeout(PATIENCE);
+            let message = self.printed.recv_timeout(PATIENCE);
             let message = message.unwrap_or_else(|_| panic!("no answer to {method}"));
             if message["id"] == self.id {
                 return message;
@@ -187,7 +187,7 @@ impl Drop for Browser {
                 "id": 0, "method": "Page.captureScreenshot", "params": {}, "sessionId": self.session,
             });
             let _ = self.input.write_all(format!("{message}\0").as_bytes());
-            while let Ok(message) = self.said.recv_timeout(Duration::from_secs(5)) {
+            while let Ok(message) = self.printed.recv_timeout(Duration::from_secs(5)) {
                 let Some(picture) = message["result"]["data"].as_str() else {
                     continue;
                 };

@@ -63,13 +63,13 @@ fn write(browser: &mut Browser, field: &str, words: &str) {
 fn stranger(browser: &mut Browser, ours: SocketAddr) -> (String, String) {
     let other = TcpListener::bind((ours.ip(), 0)).unwrap();
     let address = other.local_addr().unwrap();
-    let said = std::thread::spawn(move || {
+    let printed = std::thread::spawn(move || {
         let (mut stream, _) = other.accept().unwrap();
-        let mut said = [0; 4096];
-        let length = stream.read(&mut said).unwrap();
+        let mut printed = [0; 4096];
+        let length = stream.read(&mut printed).unwrap();
         let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\nConnection: close\r\n\r\nother\n";
         stream.write_all(page.as_bytes()).unwrap();
-        String::from_utf8_lossy(&said[..length]).into_owned()
+        String::from_utf8_lossy(&printed[..length]).into_owned()
     });
     browser.open(&format!("http://{address}/"));
     browser.until(&text("other"));
@@ -79,11 +79,11 @@ fn stranger(browser: &mut Browser, ours: SocketAddr) -> (String, String) {
     );
     // That server has no icon, which the console reports.
     browser.complaints();
-    (said.join().unwrap(), format!("http://{address}/"))
+    (printed.join().unwrap(), format!("http://{address}/"))
 }
 
 #[test(needs = [brought_by_test_all("chromium")])]
-fn runs_are_started_and_told_to_end_in_a_browser() {
+fn runs_are_started_and_asked_to_end_in_a_browser() {
     let mut browser = Browser::start();
     let going = Going::start(Host::default());
     let folder = tempfile::tempdir().unwrap();
@@ -129,10 +129,12 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     assert_eq!(browser.eval("document.cookie"), "", "no script reads it");
 
     // A server on another port receives the cookie of this one, and cannot change state with it.
-    let (said, other) = stranger(&mut browser, server.address());
+    let (printed, other) = stranger(&mut browser, server.address());
     browser.open(&format!("{page}/#/host"));
     browser.until("document.getElementById('enter').hidden");
-    let cookie = said.lines().find(|line| line.starts_with("Cookie: vtax-"));
+    let cookie = printed
+        .lines()
+        .find(|line| line.starts_with("Cookie: vtax-"));
     let post = "POST /api/notes HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n";
     let own = format!("Host: {0}\r\nOrigin: http://{0}\r\n", server.address());
     let mut stolen = TcpStream::connect(server.address()).unwrap();
@@ -141,7 +143,7 @@ fn runs_are_started_and_told_to_end_in_a_browser() {
     stolen.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     assert!(answer.contains("a watcher changes nothing"), "{answer}");
-    assert!(!said.to_lowercase().contains("vtax-key"), "{said}");
+    assert!(!printed.to_lowercase().contains("vtax-key"), "{printed}");
 
     // A plan is selected, gets a mistake and is corrected.
     looked_at(

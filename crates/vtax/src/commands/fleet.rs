@@ -106,15 +106,15 @@ fn tell(collected: &Collected, json: bool) -> Outcome {
     if collected.unfinished.is_empty() {
         return judged;
     }
-    let said: Vec<String> = collected
+    let printed: Vec<String> = collected
         .unfinished
         .iter()
-        .map(|(shard, said)| format!("  {shard}: {said}"))
+        .map(|(shard, printed)| format!("  {shard}: {printed}"))
         .collect();
     Err(format!(
         "{} not finished; the same command goes on with them. The last that was heard:\n{}",
         counted(collected.unfinished.len(), "shard"),
-        said.join("\n")
+        printed.join("\n")
     )
     .into())
 }

@@ -54,8 +54,8 @@ pub fn exporter(arguments: &[&str]) -> (Running, String) {
         .spawn()
         .map(Running)
         .unwrap();
-    let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines();
-    let line = said
+    let mut printed = BufReader::new(child.0.stderr.take().unwrap()).lines();
+    let line = printed
         .by_ref()
         .map(Result::unwrap)
         .find(|line| line.contains("http://"))
@@ -63,7 +63,7 @@ pub fn exporter(arguments: &[&str]) -> (Running, String) {
     let address = line.split("http://").nth(1).unwrap();
     let address = address.trim_end_matches("/metrics").to_owned();
     // The pipe must be read further, so that the exporter does not block.
-    std::thread::spawn(move || said.for_each(drop));
+    std::thread::spawn(move || printed.for_each(drop));
     (child, address)
 }
 

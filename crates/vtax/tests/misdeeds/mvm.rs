@@ -60,8 +60,8 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
         .spawn()
         .map(crate::guest::Running)
         .unwrap();
-    let mut said = BufReader::new(child.0.stdout.take().unwrap()).lines();
-    let line = said
+    let mut printed = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let line = printed
         .by_ref()
         .map(Result::unwrap)
         .find(|line| line.contains("http://"));
@@ -74,7 +74,7 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
         .next()
         .unwrap()
         .to_owned();
-    std::thread::spawn(move || said.for_each(drop));
+    std::thread::spawn(move || printed.for_each(drop));
 
     // Writes of a guest reach its own memory only: each guest fills all of its memory.
     for guest in 1..GUESTS {

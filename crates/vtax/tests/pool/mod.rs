@@ -208,8 +208,8 @@ impl Pool {
         let (Some(method), Some(params)) =
             (request["method"].as_str(), request["params"].as_array())
         else {
-            let said = "<html><body><h1>HTTP 500 internal server error</h1></body></html>";
-            return ("500 Internal Error", "text/html", said.to_owned());
+            let printed = "<html><body><h1>HTTP 500 internal server error</h1></body></html>";
+            return ("500 Internal Error", "text/html", printed.to_owned());
         };
         let id = &request["id"];
         let answer = match self.inside().call(method, params) {

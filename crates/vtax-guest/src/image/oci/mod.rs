@@ -362,8 +362,8 @@ fn engine(name: &str) -> Result<Content, HostError> {
                 digest: id.to_owned(),
             });
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        failed.push_str(&format!("{engine}: {}\n", said.trim()));
+        let printed = String::from_utf8_lossy(&output.stderr);
+        failed.push_str(&format!("{engine}: {}\n", printed.trim()));
     }
     Err(HostError::Missing {
         what: format!(

@@ -75,9 +75,9 @@ impl Nic {
     pub(super) fn counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
         let answer = self.ask(&json!({"op": "stats"}))?;
         parse(&answer).ok_or_else(|| {
-            let said = answer.to_string();
+            let printed = answer.to_string();
             self.control
-                .protocol(format!("no statistics but {}", excerpt(said.as_bytes())))
+                .protocol(format!("no statistics but {}", excerpt(printed.as_bytes())))
         })
     }
 
@@ -137,19 +137,19 @@ fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire
             Ok(wire) => return Ok(wire),
             Err(cause) => cause,
         };
-        let said = || fs::read_to_string(messages).unwrap_or_default();
+        let printed = || fs::read_to_string(messages).unwrap_or_default();
         if let Ok(Some(status)) = child.try_wait() {
             return Err(HostError::Program {
                 command: "vtax nic".into(),
                 status: status.to_string(),
-                output: said(),
+                output: printed(),
             });
         }
         if Instant::now() >= deadline {
             return Err(HostError::Timeout {
                 what: format!("the NIC's control socket ({cause})"),
                 seconds: PATIENCE.as_secs(),
-                evidence: said(),
+                evidence: printed(),
             });
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -196,13 +196,13 @@ impl Qmp {
     ///
     /// # Errors
     /// When the connection ends, or a message is not QMP.
-    pub fn has_told(&mut self, event: &str, limit: Duration) -> Result<bool, HostError> {
+    pub fn has_sent(&mut self, event: &str, limit: Duration) -> Result<bool, HostError> {
         match self.next_value("events", limit, Instant::now() + limit) {
             Ok(answer) => return Err(self.wire.unexpected("no event but", &answer)),
             Err(HostError::Timeout { .. }) => {}
             Err(other) => return Err(other),
         }
-        Ok(self.take_events().iter().any(|told| told.name == event))
+        Ok(self.take_events().iter().any(|own| own.name == event))
     }
 
     /// Writes the state of a stopped machine, without the memory that it shares with files, to `uri`:
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greeting_tells_the_version() {
+    fn the_greeting_reports_the_version() {
         let peer = Peer::start(|mut side| greeted(&mut side));
         assert_eq!(connect(&peer).unwrap().version(), "7.2.22 Debian 1:7.2");
         peer.finish();
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_waited_for_and_a_failure_told() {
+    fn a_state_is_waited_for_and_a_failure_reported() {
         let peer = Peer::start(|mut side| {
             greeted(&mut side);
             side.say("{\"event\": \"GUEST_PANICKED\"}\n");
@@ -408,7 +408,7 @@ mod tests {
         });
         let mut qmp = connect(&peer).unwrap();
         let moment = Duration::from_millis(20);
-        assert!(!qmp.has_told("STOP", moment).unwrap());
+        assert!(!qmp.has_sent("STOP", moment).unwrap());
         qmp.save("exec:cat >/dev/null").unwrap();
         let failed = qmp.save("exec:false").unwrap_err().to_string();
         assert!(failed.contains("failed"), "{failed}");
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_answer_is_told_with_its_reason_and_the_command() {
+    fn an_error_answer_is_reported_with_its_reason_and_the_command() {
         let peer = Peer::start(|mut side| {
             greeted(&mut side);
             let id = side.hear()["id"].clone();

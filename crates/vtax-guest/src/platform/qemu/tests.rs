@@ -263,7 +263,7 @@ fn a_qemu_that_refuses_its_options_is_quoted() {
 }
 
 #[test]
-fn a_qemu_that_is_killed_is_told_from_a_silent_agent() {
+fn a_qemu_that_is_killed_is_distinguished_from_a_silent_agent() {
     let Some(guest) = guest() else { return };
     let place = Plain::new();
     let mut vm = boot(machine(&[]), &guest, &place).unwrap();

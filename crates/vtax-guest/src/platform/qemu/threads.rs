@@ -7,9 +7,10 @@ use vtax_host::cell::process::threads;
 ///
 /// # Errors
 /// When an id belongs to none of the process's threads: the first such id.
-pub(super) fn on_host(process: u32, told: &[u32]) -> Result<Vec<u32>, HostError> {
+pub(super) fn on_host(process: u32, named: &[u32]) -> Result<Vec<u32>, HostError> {
     let known = threads(process);
-    told.iter()
+    named
+        .iter()
         .map(|id| {
             known.get(id).copied().ok_or_else(|| HostError::Protocol {
                 peer: "QEMU".into(),

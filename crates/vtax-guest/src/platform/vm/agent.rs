@@ -175,8 +175,8 @@ impl Agent {
                 Ok(answer) => break answer,
                 Err(_) if self.console.is_some() => self.pass_over(&line),
                 Err(_) => {
-                    let said = format!("to {command}: not JSON: {}", excerpt(&line));
-                    return Err(self.wire.protocol(said));
+                    let printed = format!("to {command}: not JSON: {}", excerpt(&line));
+                    return Err(self.wire.protocol(printed));
                 }
             }
         };
@@ -449,17 +449,17 @@ mod tests {
             ("kernel panic\n", "not JSON"),
             ("", "closed the connection"),
         ];
-        for (said, expected) in cases {
+        for (printed, expected) in cases {
             let peer = Peer::start(move |mut side| {
                 answer_sync(&mut side);
                 side.hear();
-                side.say(said);
+                side.say(printed);
             });
             let text = connected(&peer)
                 .start(&vec!["true".into()])
                 .unwrap_err()
                 .to_string();
-            assert!(text.contains(expected), "{said}: {text}");
+            assert!(text.contains(expected), "{printed}: {text}");
             peer.finish();
         }
     }

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_apart_however_they_are_cut() {
+    fn lines_are_distinguished_however_they_are_cut() {
         let peer = Peer::start(|mut side| {
             for piece in ["{\"a\"", ":1}", "\r\n{\"b\":2}\n{\"c", "\":3}\n"] {
                 side.say(piece);

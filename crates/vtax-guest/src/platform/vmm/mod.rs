@@ -107,8 +107,8 @@ impl Vmm {
             .arg("--version")
             .output()
             .map_err(|cause| missing(cause.to_string()))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let line = said.lines().next().unwrap_or_default().to_owned();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let line = printed.lines().next().unwrap_or_default().to_owned();
         if !output.status.success() || line.is_empty() {
             return Err(missing(format!(
                 "it does not print its version: {}",
@@ -198,8 +198,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_told_by_its_line() {
-        for (line, told) in [
+    fn a_version_is_read_from_its_line() {
+        for (line, reported) in [
             ("Firecracker v1.13.1", Some((1, 13))),
             ("cloud-hypervisor v51.0", Some((51, 0))),
             ("cloud-hypervisor v51.0-12-gabcdef", Some((51, 0))),
@@ -207,7 +207,7 @@ mod tests {
             ("a stand-in", None),
             ("", None),
         ] {
-            assert_eq!(number(line), told, "{line}");
+            assert_eq!(number(line), reported, "{line}");
         }
     }
 
@@ -218,14 +218,14 @@ mod tests {
         let old = folder.path().join("old");
         std::fs::write(&old, "#!/bin/sh\necho Firecracker v1.7.0\n").unwrap();
         std::fs::set_permissions(&old, std::fs::Permissions::from_mode(0o755)).unwrap();
-        for (vmm, binary, said) in [
+        for (vmm, binary, printed) in [
             (Vmm::Firecracker, old.to_str().unwrap(), "version 1.8"),
             (Vmm::CloudHypervisor, "/nowhere/ch", "/nowhere/ch"),
             (Vmm::CloudHypervisor, "false", "exit status: 1"),
         ] {
             let error = vmm.version(binary).unwrap_err().to_string();
             assert!(
-                error.contains(said) && error.contains("vm.binary"),
+                error.contains(printed) && error.contains("vm.binary"),
                 "{error}"
             );
         }

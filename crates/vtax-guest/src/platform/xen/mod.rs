@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_xen_is_told_what_to_do() {
+    fn a_host_without_xen_gets_a_remedy() {
         if is_control_domain(Path::new("/proc")) {
             eprintln!("SKIPPED: this host is a Dom0");
             return;

@@ -915,7 +915,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_ssh_cannot_reach_is_named_with_what_ssh_said() {
+    fn a_host_that_ssh_cannot_reach_is_named_with_the_words_of_ssh() {
         let folder = tempfile::tempdir().unwrap();
         let ssh = folder.path().join("ssh");
         let script = "#!/bin/sh\necho 'Could not resolve hostname moon' >&2\nexit 255\n";

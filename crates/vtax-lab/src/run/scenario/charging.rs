@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_without_load_has_no_work_and_only_the_target_tells_of_the_host() {
+    fn a_guest_without_load_has_no_work_and_only_the_target_reports_the_host() {
         let found = charged().metrics(1, None, Source::Measured);
         assert_eq!(found["charge.counted.softirq"].quantity.value, 0.0);
         for absent in [

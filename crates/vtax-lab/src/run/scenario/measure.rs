@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_exchanged_are_told_of_each_guest_of_all_and_for_the_work() {
+    fn pages_exchanged_are_reported_of_each_guest_of_all_and_for_the_work() {
         // The helper takes seconds of CPU time, 10^9 a second.
         let counters = |at: f64| {
             [

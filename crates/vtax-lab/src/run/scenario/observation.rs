@@ -428,7 +428,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_vm_is_told_apart_and_plain_processes_are_not() {
+    fn a_vm_is_distinguished_and_plain_processes_are_not() {
         let vm = shares(12.0, 4.0, 2.0, true);
         assert!(
             (vm.stages[&Stage::Vcpu] - 2.0).abs() < 1e-9

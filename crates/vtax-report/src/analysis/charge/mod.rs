@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn what_processes_do_not_show_is_told_as_a_share_of_the_io() {
+    fn what_processes_do_not_show_is_reported_as_a_share_of_the_io() {
         // Of 3,000 ns of I/O a packet, 1,500 are booked on the guest.
         let missed = study().missed_by_processes("large").unwrap();
         assert!((missed - 0.5).abs() < 1e-9, "{missed}");

@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn suspect_and_failed_trials_are_left_out_or_said() {
+    fn suspect_and_failed_trials_are_left_out_or_reported() {
         let doubted = |mut trial: Trial| {
             trial.suspect = vec!["other programs".to_owned()];
             trial
@@ -610,8 +610,11 @@ mod tests {
         doubtful.environment.insert(NOT_TRACED.to_owned(), why);
         let poor = read(vec![failed, doubtful]);
         assert_eq!(poor.platforms[0].measurements.len(), 3);
-        for said in ["1 of 2 trials", "other programs", "no BTF"] {
-            assert!(poor.notes.iter().any(|note| note.contains(said)), "{said}");
+        for printed in ["1 of 2 trials", "other programs", "no BTF"] {
+            assert!(
+                poor.notes.iter().any(|note| note.contains(printed)),
+                "{printed}"
+            );
         }
     }
 
