@@ -247,10 +247,10 @@ fn cautions(of: Of, first: &Analysis, others: &[&Analysis], kinds: Kinds) -> Vec
     cautions
 }
 
-/// Most keys of a plan in a caution or an error.
+/// Most keys or labels in a list.
 const KEYS: usize = 8;
 
-/// The first keys, and the number of further ones.
+/// The first keys or labels, and the number of further ones.
 pub(crate) fn few(keys: &[&str]) -> String {
     let shown: Vec<&str> = keys.iter().take(KEYS).copied().collect();
     let more = match keys.len().saturating_sub(KEYS) {
@@ -278,6 +278,8 @@ fn suspicion(letter: char, run: &Analysis) -> Option<String> {
 
 /// Most comparisons of a run with an estimate of the needed repetitions in the table.
 const NEEDED: usize = 3;
+/// Width of a label in a list.
+const LABEL: usize = 60;
 /// Width of a run's column, and of the column of metric names before it.
 const COLUMN: usize = 23;
 const METRIC: usize = 22;
@@ -342,7 +344,12 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
             (format!("only in {letter}"), &run.only_here),
         ];
         for (what, labels) in only.into_iter().filter(|(_, labels)| !labels.is_empty()) {
-            lines.push(format!("  {what}: {}", clean(&labels.join(", "))));
+            let labels: Vec<String> = labels
+                .iter()
+                .map(|label| cut(&clean(label), LABEL))
+                .collect();
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            lines.push(format!("  {what}: {}", few(&labels)));
         }
     }
     lines.extend(
