@@ -99,6 +99,21 @@ fn namespaces(options: &[&str], script: &str) -> (Child, u32) {
 }
 
 impl Machines {
+    /// The mount points of the other machine.
+    fn mounts_there(&self) -> BTreeSet<String> {
+        let pid = Self::inside(&self.other);
+        let all = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+        let points = all.lines().filter_map(|line| line.split(' ').nth(4));
+        points.map(str::to_owned).collect()
+    }
+
+    /// Mounts of this host whose directories were removed meanwhile are gone there too.
+    fn assert_nothing_is_mounted_beyond(&self, before: &BTreeSet<String>) {
+        let now = self.mounts_there();
+        let new: Vec<_> = now.difference(before).collect();
+        assert!(new.is_empty(), "{new:?}");
+    }
+
     /// Starts both machines.
     fn start(plan: &str) -> Self {
         let turn = the_host();
@@ -651,10 +666,10 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
     let there = || {
         let pid = Machines::inside(&machines.other);
         sh(&format!(
-            "nsenter --target={pid} --mount --pid --net sh -ec 'cat /proc/self/mountinfo | wc -l; ls -a /var/tmp; ls -d /tmp/vtax-http 2>/dev/null || true; ss -Hlnt'"
+            "nsenter --target={pid} --mount --pid --net sh -ec 'ls -a /var/tmp; ls -d /tmp/vtax-http 2>/dev/null || true; ss -Hlnt'"
         ))
     };
-    let before = there();
+    let (before, mounted) = (there(), machines.mounts_there());
     machines.run_whole();
     // Processes and files of a session there are removed shortly after it.
     let deadline = Instant::now() + Duration::from_secs(15);
@@ -662,6 +677,7 @@ fn a_machine_that_one_can_log_into_is_measured_and_left_as_it_was() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(there(), before);
+    machines.assert_nothing_is_mounted_beyond(&mounted);
     let results = ResultsDir::open(&machines.results()).unwrap();
     let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
     assert_eq!(trials.len(), 4);
@@ -766,7 +782,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
     let there = || {
         let pid = Machines::inside(&machines.other);
         sh(&format!(
-            "nsenter --target={pid} --mount --pid --net sh -ec 'cat /proc/self/mountinfo | wc -l
+            "nsenter --target={pid} --mount --pid --net sh -ec '
                  find /var/tmp /run /root/.ssh /var/log/lastlog /var/log/wtmp -printf \"%p %s %T@ %C@\n\" 2>/dev/null || true
                  ss -Hlnt'"
         ))
@@ -775,7 +791,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
         fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
         machines.run().arg("--dry-run").output().unwrap()
     };
-    let (found, before) = (machines.found(), there());
+    let (found, before, mounted) = (machines.found(), there(), machines.mounts_there());
     let output = dry(FOUND);
     let printed = shown(&output);
     assert_eq!(output.status.code(), Some(0), "{printed}");
@@ -793,6 +809,7 @@ fn a_dry_run_looks_at_the_target_and_neither_side_changes() {
     }
     machines.assert_as_found(&found, "after a dry run");
     assert_eq!(there(), before);
+    machines.assert_nothing_is_mounted_beyond(&mounted);
     assert!(!machines.results().exists());
     // Status 5: a guest that cannot be logged into, one without root, and a workload that it cannot have.
     for (from, to, part) in [

@@ -81,10 +81,10 @@ fn a_recorder_that_is_killed_loses_no_interval_before_and_goes_on_in_the_same_di
             .arg(&into)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&second.stderr).into_owned();
+        let printed = String::from_utf8_lossy(&second.stderr).into_owned();
         assert!(
-            !second.status.success() && said.contains("another `vtax record`"),
-            "{said}"
+            !second.status.success() && printed.contains("another `vtax record`"),
+            "{printed}"
         );
         recorder.0.kill().unwrap();
         recorder.0.wait().unwrap();
@@ -120,10 +120,10 @@ fn a_recorder_that_is_killed_loses_no_interval_before_and_goes_on_in_the_same_di
         .arg(&into)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&same.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&same.stdout).into_owned();
     assert!(
-        same.status.success() && said.contains("different times"),
-        "{said}"
+        same.status.success() && printed.contains("different times"),
+        "{printed}"
     );
 }
 
@@ -153,9 +153,9 @@ fn a_recorder_without_room_reports_it_keeps_what_was_there_and_goes_on_when_ther
     let place = Tmpfs(place);
     let into = place.0.join("recording");
     let mut recorder = Recorder::start(&state, &into);
-    let mut said = BufReader::new(recorder.0.stderr.take().unwrap()).lines();
+    let mut printed = BufReader::new(recorder.0.stderr.take().unwrap()).lines();
     let mut wait_to_say = |what: &str| {
-        let line = said.find(|line| line.as_ref().is_ok_and(|line| line.contains(what)));
+        let line = printed.find(|line| line.as_ref().is_ok_and(|line| line.contains(what)));
         line.unwrap_or_else(|| panic!("it ended without `{what}`"))
             .unwrap()
     };
