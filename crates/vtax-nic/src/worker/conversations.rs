@@ -163,6 +163,17 @@ impl Conversation {
         ]
     }
 
+    /// Sets up and enables the queues of the first pair.
+    fn start_pair(&mut self) {
+        for (queue, ring, kick, call) in &self.queues(4)[..2] {
+            self.state(8, *queue, SIZE.into());
+            self.address(*queue, *ring);
+            self.file(12, *queue, kick);
+            self.file(13, *queue, call);
+            self.state(18, *queue, 1);
+        }
+    }
+
     fn kick(&mut self, queue: u8) {
         let time = now();
         self.worker.handle_event(Token::Kick(ID, queue), time);
@@ -424,13 +435,7 @@ fn a_link_that_is_down_passes_no_frame_in_either_direction() {
     let (features, _) = with.negotiate(linux(), ProtocolFeatures::CONFIG);
     with.set_features(features);
     with.memory();
-    for (queue, ring, kick, call) in &with.queues(4)[..2] {
-        with.state(8, *queue, SIZE.into());
-        with.address(*queue, *ring);
-        with.file(12, *queue, kick);
-        with.file(13, *queue, call);
-        with.state(18, *queue, 1);
-    }
+    with.start_pair();
     let mut frame = [7; 60];
     frame[12..14].copy_from_slice(&[8, 0]);
     with.neighbour.offer_buffers(8, 0x800);
@@ -500,13 +505,7 @@ fn a_device_whose_queue_is_invalid_needs_a_reset_by_its_status() {
     let (features, _) = with.negotiate(linux(), ProtocolFeatures::STATUS);
     with.set_features(features);
     with.memory();
-    for (queue, ring, kick, call) in &with.queues(4)[..2] {
-        with.state(8, *queue, SIZE.into());
-        with.address(*queue, *ring);
-        with.file(12, *queue, kick);
-        with.file(13, *queue, call);
-        with.state(18, *queue, 1);
-    }
+    with.start_pair();
     with.tell(39, &15_u64.to_ne_bytes(), &[]);
     assert_eq!(with.number(40), 15);
     TX.set_available(&with.guest.driver, 9_999);
