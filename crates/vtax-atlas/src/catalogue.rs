@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The catalogue: every figure of the papers, and the measured numbers that are compared with each.
 
 use crate::AtlasError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The claims of the papers, judged by measured numbers, and the scores of instruments that measure nothing.
 
 use crate::catalogue::Claim;

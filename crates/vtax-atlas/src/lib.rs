@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The atlas: each figure and table of the papers, its published numbers beside measured ones, and the verdicts on the
 //! papers' claims.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The measured numbers of vtax: read from results directories, and stored as CSV so that a page needs no run.
 
 use crate::AtlasError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The page: one self-contained file without scripts.
 
 use crate::catalogue::{Catalogue, Paper, Plan, Published};

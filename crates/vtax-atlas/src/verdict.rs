@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The verdict on a claim of a paper: as published, not shown, or the reverse, and the size of the effect.
 
 use vtax_core::SplitMix64;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Numbers in text: a count with its noun, and commas between thousands.
 
 use std::fmt::Display;

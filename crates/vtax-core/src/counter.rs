@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The names and units of the series that are counted and measured during a trial.
 
 use crate::{Base, Pattern, Unit};

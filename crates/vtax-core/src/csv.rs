@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fields of CSV (RFC 4180), harmless in spreadsheets.
 
 /// A field, quoted where necessary. A text that a spreadsheet would evaluate, one that begins with `=`, `+`, `-`, `@`, a

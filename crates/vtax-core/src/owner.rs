@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Owners of series of readings, and their names in files.
 
 use serde::{Deserialize, Serialize};

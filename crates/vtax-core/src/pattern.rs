@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names with parts that vary, such as `cpu.stage.*`.
 
 use std::fmt::Display;

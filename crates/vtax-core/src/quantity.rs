@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A value with its unit, and its format for printing.
 
 use crate::{Base, Unit};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A small random generator with a published algorithm, so that a seed always gives the same sequence.
 
 /// SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), with the

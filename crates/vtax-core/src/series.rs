@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Description of one series of readings.
 
 use crate::owner::Owner;

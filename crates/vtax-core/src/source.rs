@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The source of a number: measured, modelled or emulated. Every number that vtax shows carries one.
 
 use serde::{Deserialize, Serialize};

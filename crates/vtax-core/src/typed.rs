@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Numbers whose unit is part of their type, for use inside programs.
 
 use crate::{Base, Quantity, Unit};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Units: a base, and optionally a second base that it is counted per.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Live micro VMs and a tuned QEMU with the same boot sector, one climb each in one run: memory of a guest, guests made
 //! per second, and the cost of the climb itself.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The command line: `vtax-density`, which `vtax density` includes.
 
 use crate::plan::Plan;

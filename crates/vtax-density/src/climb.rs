@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One climb: the population grows in equal steps, with samples at each, until a resource binds; then it shrinks.
 
 mod churn;

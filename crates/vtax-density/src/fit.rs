@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A straight line through the points of a climb, its quality, and its extrapolation.
 
 use serde::{Deserialize, Serialize};

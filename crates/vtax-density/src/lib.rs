@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The standardized scalability test of Bratterud and Haugerud (2013), for any platform: the number of guests that a
 //! host can hold, the resource that limits it, and the cost of each guest during the growth.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The limits of a climb's use of resources, and the one that ended it.
 
 use crate::resources::{Resource, Shares};

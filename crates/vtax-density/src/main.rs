@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `vtax-density` command: the scalability test without the rest of vtax.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A density plan: a TOML file of platforms, their factors, and the method of the climbs.
 
 use crate::limits::Limits;

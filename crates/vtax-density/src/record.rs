@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The record of a climb (`workload.json` of its trial), which reports read.
 
 use crate::limits::{Binding, Limits};

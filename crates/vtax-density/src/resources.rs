@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The use of the host's resources, as 0 to 100 %, from the kernel's accounts.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The climbs of a plan as an experiment of the lab, and the files and metrics of their trials.
 
 use crate::climb::{Bench, Energy, check, climb};

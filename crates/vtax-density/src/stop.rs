@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The end of a climb, as a pure function of the samples of an interval.
 
 use crate::limits::{Binding, Limits};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Small climbs of every platform on this host with real guests: their ends by each limit, and the clean-up after every
 //! kind of end.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The treatments of the plans of this repository, their options and their order. Continued results depend on all of
 //! them.
 

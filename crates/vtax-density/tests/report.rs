@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The report of a density run: its content for a results directory, and that text of the directory stays text.
 
 use proptest::prelude::*;

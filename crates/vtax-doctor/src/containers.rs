@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Containers: the control group layout, and the OCI runtimes that run a container on it.
 
 use super::{Answer, Finding, Options, Topic};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hardware counters, VM exits and BPF, opened as in a run, and the kernel's accounting of interrupt time.
 
 use super::{Answer, Counters, Finding, Options, Topic};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The processor: the properties that a plan can set, and those that make timing unreliable.
 
 use super::{Answer, Finding, Options, Topic};

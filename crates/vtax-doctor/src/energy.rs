@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Energy meters, opened and measured under load as in a run. A meter whose value does not change counts as absent: in
 //! VMs, RAPL is often present and zero.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Virtual machines: whether KVM boots a kernel, and its backend.
 
 use super::{Answer, Finding, KvmBoot, Options, Topic};

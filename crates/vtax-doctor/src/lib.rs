@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The capabilities of this host: each finding answers yes, no or partly, with the evidence and, for a no, the remedy.
 //! Each group of checks has a file.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Privileges and limits of this process, and the consequences of each missing one.
 
 use super::{Answer, Finding, Options, Topic};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Memory and disk: their free space, and the kernel's settings that disturb trials.
 
 use super::{Answer, Finding, Options, Topic};

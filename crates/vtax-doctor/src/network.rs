@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Virtual networks: cells are made and destroyed, plain and with each link emulation.
 
 use super::{Answer, Finding, Options, Topic};

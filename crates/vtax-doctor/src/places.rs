@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Existing guests and other hosts, which plans reach by libvirt, ssh and the API of a pool, and the emulated hosts of
 //! `--at testbed:…`.
 

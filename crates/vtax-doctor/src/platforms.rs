@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The end of the report: the usable platforms and meters, and the command that installs all missing packages.
 
 use super::kvm::KVM;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The probes of the doctor: platforms, cells, meters and counters, behind a trait so that every finding can also be
 //! tested without such a host.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The programs that vtax runs on the host, and their Debian packages.
 
 use super::{Answer, Finding, Options, Topic};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The report for people: a line for each finding, grouped and aligned.
 
 use super::{Answer, Finding, Summary, short, summarize};

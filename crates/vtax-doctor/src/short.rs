@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The first lines of the report: what can be done here, with root and without.
 
 use super::limits::PRIVILEGES;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the doctor on hosts made of files, and on the host that runs the tests.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A directory that is opened once, and the files below it.
 
 use crate::error::opening;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors of file operations: the action, the path and the cause.
 
 use rustix::io::Errno;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Safe access to files in directories that other users may write to.
 //!
 //! A [`Dir`] is a directory that is opened once, by a path that the user named. Paths below it are resolved from

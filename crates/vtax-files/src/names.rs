@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Random file names that other users cannot guess and take in advance.
 
 use crate::FileError;

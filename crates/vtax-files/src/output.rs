@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Access to files by their whole path: outputs that the user named, such as `-o FILE`, and files in directories
 //! that this process created.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Atomic replacement of a file: a new file of a random name is renamed into place.
 
 use crate::names::{partial, unguessed};

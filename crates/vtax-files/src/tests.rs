@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests that links, FIFOs, second names and exchanged directories do not redirect access.
 
 use crate::{Dir, FileError, Refusal};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Modes of created files under a umask of 0. A separate test binary, since the umask belongs to the process.
 
 use rustix::fs::Mode;

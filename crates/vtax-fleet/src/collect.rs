@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Collects the results directories of the machines into results that all of vtax reads.
 
 use jiff::Timestamp;

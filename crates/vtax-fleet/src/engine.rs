@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The engine that starts the shards, as the argument of `--on`.
 
 use std::fmt;

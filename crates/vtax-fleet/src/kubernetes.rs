@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shards as the indexes of one Kubernetes Job.
 //!
 //! The manifest is checked against the API's types; it was never run on a cluster. vtax passes it to `kubectl` where

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans over many machines.
 //!
 //! vtax is no scheduler. An existing [`Engine`] queues, retries and kills; vtax splits a plan's blocks into shards, copies

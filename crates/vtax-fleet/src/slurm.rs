@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shards as the tasks of one Slurm array job. Slurm requeues the tasks of a dead node.
 
 use crate::WorkDir;

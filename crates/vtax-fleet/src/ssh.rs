@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shards on machines through ssh, one at a time on each. Here vtax is the engine: a machine that is lost or cannot run
 //! the plan is not used again, and its shard goes to the next free one.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The work directory of a run on many machines, `RESULTS.fleet`: the files for the machines, and their results.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures the cost of a trial's cell: create, boot, first command, stop, destroy.
 
 use std::error::Error;

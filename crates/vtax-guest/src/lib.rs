@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The targets of workloads: a root file system ([`image`]) that every platform shares, and the platforms
 //! ([`platform`]), which boot a target from it in a cell.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cell on this host's real kernel: its contents, its isolation and its removal.
 
 use crate::common::{Bench, config, journalled, line};

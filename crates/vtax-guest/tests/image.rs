@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One image of a container, built by podman without a network, on bare metal, in a container and in a VM.
 
 use crate::common::{config, image, line};

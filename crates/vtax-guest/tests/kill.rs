@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `kill -9` of the process that owns a cell leaves only control groups, which are in the journal.
 
 use crate::common::{Bench, config, journalled, line};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An image for a workload with packages of its own, built for real.
 
 use vtax_guest::image::{self, Recipe};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cell with Open vSwitch as its switch, where this host's kernel supports it.
 
 use crate::common::{Bench, config, cpu_micros, line, shell};

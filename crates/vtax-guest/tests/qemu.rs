@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A real VM in a real cell: tap, bridge, client, scratch disk and cleanup.
 
 use crate::common::{config, image, line, with_scratch};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Several guests in one cell: each has a seat of its own, isolated from the others.
 
 use crate::common::{Bench, config, cpu_micros, journalled, line, shell};

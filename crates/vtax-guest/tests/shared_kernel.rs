@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Native and container targets on this host's real kernel.
 
 use crate::common;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests of Firecracker and Cloud Hypervisor in a real cell, with a stand-in for the VMM. The tests check the
 //! documented arguments and the cell; they do not show that the real programs boot the guests.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands on the host, in targets and in clients, and their outcomes.
 
 use crate::roots::PATH;

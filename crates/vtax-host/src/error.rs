@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors of a host. Each message names the action, its object, the cause and the remedy.
 
 use crate::untrusted::{shown, shown_lines};

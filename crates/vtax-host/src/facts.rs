@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Facts about the host for readers of results: `host.json`. No fact identifies the machine or its owner: no host
 //! name, no machine id, no address.
 

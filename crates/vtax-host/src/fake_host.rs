@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fake hosts for tests: directory trees that look like `/proc`, `/sys` and others.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Host-state factors: settings of the host's kernel that a plan may set and vary. Each old value is recorded in the
 //! journal before a new one is written, and every write is read back.
 

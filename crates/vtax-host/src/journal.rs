@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The host-state journal. Before vtax changes anything that outlives its processes, the old state is written and
 //! synced here. It is restored on exit, on a signal, and at the next start after `kill -9`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A kernel setting: one value in one file of `/sys` or `/proc`, written, verified, restored.
 
 use crate::HostError;

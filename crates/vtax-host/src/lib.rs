@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Facts about the host, changes to the host, and the restoration of its state.
 //!
 //! [`facts`] and [`Roots`] read the host; [`host_settings`] and [`cell`] change it. Each change is written to the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lock of a host: two labs at a time would disturb each other's measurements.
 
 use crate::HostError;

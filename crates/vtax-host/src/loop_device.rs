@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Loop devices: disk images as block devices.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The meters of a run: opened and probed once, and read in every trial.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The scratch disk for disk workloads: an ext4 image with one big file of random data.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings: the parameters of a plan, declared by the platform, workload or host code that uses them.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stop requests: SIGINT, SIGTERM and SIGHUP set a flag that the run loop polls, so that a trial is torn down in
 //! order. A second signal ends the process at once; the remaining changes to the host are undone at the next start.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! libvirt, through its command `virsh`: a stable interface that every installation of libvirt has.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Xen's toolstack: calls of `xl` and `xenstore-read`, and parsers of their output. Every call has a deadline.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cell's uplink to a network outside, in a network namespace in place of the host's.
 
 use rustix::thread::UnshareFlags;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Addresses that servers listen on, and errors of listening.
 
 use crate::token::TokenError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An HTTP/1.1 server for small answers on TCP and UNIX sockets, with limits on clients; and metrics as text for
 //! Prometheus.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Listening sockets of servers.
 
 use crate::address::{Address, ListenError};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The syntax of HTTP/1.1: reads requests and writes the heads of answers.
 
 use std::io::Write;

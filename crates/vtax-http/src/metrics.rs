@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Metrics as text for Prometheus: OpenMetrics 1.0, or the older text format 0.0.4, as the client asks.
 
 use std::fmt::Write as _;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The server: a thread for each connection, within limits of number and time.
 
 use crate::address::{Address, ListenError};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bearer tokens (RFC 6750): read from an operator's file, or generated.
 
 use sha2::{Digest, Sha256};

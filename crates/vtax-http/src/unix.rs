@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Listening on the path of a UNIX socket where a socket without a listener, another program's socket or a file may
 //! exist.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sandbox of a program that serves: no capabilities, only the files, TCP ports and processes that it needs
 //! (Landlock), and only the system calls that it needs (seccomp). Threads that are started later inherit it.
 

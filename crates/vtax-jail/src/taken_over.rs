@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stops a thread of a child and makes system calls in its place, as an attacker in it would. For tests of sandboxes.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Control groups, v1 and v2: the groups of a process, and the values in a group's files.
 //!
 //! v1 has one hierarchy for each controller or set of controllers, v2 has one for all (cgroups(7),

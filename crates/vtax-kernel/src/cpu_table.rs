@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/proc/interrupts` and `/proc/softirqs`: one row for each source, one column for each CPU (`show_interrupts` of
 //! `kernel/irq/proc.c`).
 

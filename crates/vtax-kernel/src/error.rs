@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors of reading the kernel's files.
 
 use std::io::{self, ErrorKind};

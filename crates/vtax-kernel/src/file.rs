@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A kernel file that is opened once and read many times into one buffer. Above a limit of open files, a file is
 //! opened for each reading.
 

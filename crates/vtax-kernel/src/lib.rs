@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reads Linux's `/proc` and control groups: one parser for each file, typed values.
 //!
 //! Parsers take the text of a file as bytes, so that single reads and files that stay open ([`KernelFile`]) share

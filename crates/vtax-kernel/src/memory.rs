@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The host's memory, from `/proc/meminfo` (proc_meminfo(5)).
 
 use crate::{KernelError, read, text};

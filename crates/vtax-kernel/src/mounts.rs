@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The mounts of a process: the parser of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;

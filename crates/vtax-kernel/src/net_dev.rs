@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters of the network devices of a namespace, from `/proc/PID/net/dev` (`dev_seq_printf_stats` of
 //! `net/core/net-procfs.c`).
 

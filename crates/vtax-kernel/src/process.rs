@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/proc` of one process. A process may end between two reads, so that every method returns an `Option` or an
 //! empty value.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CPU time and other counters since boot from `/proc/stat` (proc_stat(5)), and the number of tasks from
 //! `/proc/loadavg`.
 //!

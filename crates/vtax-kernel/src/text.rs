@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Parsing of the kernel's text files as bytes: device and thread names need not be UTF-8.
 
 /// The lines of a text.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The errors of the lab.
 
 use vtax_host::HostError;

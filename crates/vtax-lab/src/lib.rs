@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From a plan to trials to a results directory: [`plan`] expands a plan into treatments, and [`run`] runs their
 //! trials in a seeded random order. See `docs/design.md`.
 

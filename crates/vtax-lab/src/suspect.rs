@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reasons to suspect a trial, and what disturbed it, from readings of the host around its window. A suspect trial is
 //! kept and shown, and left out of the headline numbers; a disturbed one counts.
 

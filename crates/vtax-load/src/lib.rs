@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Workloads: a service in a target and the load generator that drives it ([`workload`], one file each), and the
 //! load generators of vtax ([`http`], [`memcached`]), which share [`generator`].
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The memcached load generator: `vtax load memcached`.
 //!
 //! An open loop ([`crate::generator`]) of GETs and SETs in memcached's ASCII protocol, on keys that `--fill` has set

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands as workloads: with and without a service, and with each way in which one can fail.
 
 use crate::host::*;

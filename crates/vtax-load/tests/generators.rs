@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The load generators, against servers that stall, refuse and close.
 
 use crate::host::TIMING;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A target and a client on this host: they share one set of namespaces with nothing but a loopback device and an empty
 //! `/tmp`, which the kernel removes with the process that holds them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The knee of a real server with a known capacity, with a load generator that has its time and with one that has not.
 
 use crate::generators::{ok, open_loop, server, with};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The integration tests of vtax-load, in one program, which is also the load generator that workloads start.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every workload, run for real on this host.
 
 use crate::host::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The log of programs that serve: `tracing` events as lines on standard error.
 //!
 //! In a service of systemd a line has the journal's priority and no time of its own. The output of a program, such as a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The command line: `vtax-mvm build|run`, which `vtax mvm` includes.
 
 use crate::error::{Error, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The errors of this crate. Each has the failed operation, its object, the reason and the remedy.
 
 use std::io;

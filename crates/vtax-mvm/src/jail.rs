@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sandbox of a monitor that serves, for a guest that breaks out of its vCPU or a client that breaks the parser.
 //!
 //! It contains the monitor's guests and clients and its snapshot's directory, and no other file, process, network

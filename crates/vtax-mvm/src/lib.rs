@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Micro VMs: guests that are one 512-byte boot sector, and a monitor that holds a million of them.
 //!
 //! An [`image::Image`] is the whole guest. [`machine::run`] runs one on KVM, with interrupt controller, timer and

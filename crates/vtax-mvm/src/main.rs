@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `vtax-mvm` command: micro VMs without the rest of vtax.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures a population's costs and response times by the host's counters.
 
 use crate::error::{Error, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Live guests in several processes, because the descriptors and mappings of a process are limited, and many guests in
 //! one process slow each other.
 //!

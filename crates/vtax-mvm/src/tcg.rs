@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests in one QEMU each, for a few guests or hosts without KVM.
 
 use crate::error::{Error, Result};

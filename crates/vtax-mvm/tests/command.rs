@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the command: its errors on a host that lacks something, and its clean-up.
 
 use crate::guests::{faulting, micro_vms};

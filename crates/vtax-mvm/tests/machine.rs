@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One guest on KVM: its output, and that parking is invisible to it.
 
 use crate::guests::micro_vms;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Many guests in one process: addresses, fairness, hostile guests, snapshots.
 
 use crate::guests::{faulting, micro_vms, on_serial, program};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The shipped images boot unchanged in stock QEMU and give the same answers there.
 
 use crate::guests::micro_vms;

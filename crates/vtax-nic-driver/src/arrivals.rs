@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Open-loop arrival processes of packets.
 
 use std::io;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A vtax-nic process with links of two ports each, for tests and benchmarks.
 
 use std::fmt::Write as _;

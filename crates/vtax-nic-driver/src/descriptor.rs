@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A descriptor of a split virtqueue (virtio 1.2, 2.7.5).
 
 /// VIRTQ_DESC_F_NEXT.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fault injection: every violation of rings, frames and the protocol that a back end must survive, with no effect on
 //! other ports than the faulty one.
 

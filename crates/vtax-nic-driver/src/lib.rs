@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end that behaves like a
 //! guest or injects faults.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Traffic between drivers over a real back end.
 
 use std::sync::atomic::{AtomicBool, Ordering};

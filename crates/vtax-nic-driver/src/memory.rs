@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guest memory: a memfd that the back end maps too, and a bump allocator in it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

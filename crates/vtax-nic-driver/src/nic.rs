@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A NIC's driver as in a guest's kernel: with EVENT_IDX, it polls until the ring is empty, then asks for calls again.
 //! It counts every call and kick.
 

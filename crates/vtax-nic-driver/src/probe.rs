@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stamped frames, with number and time, by which the receiver counts losses, repetitions, reordering and delays.
 
 use vtax_nic::hold::Nanos;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A virtqueue, split (virtio 1.2, 2.7) or packed (2.8), from the driver's side.
 
 use std::sync::atomic::{Ordering, fence};

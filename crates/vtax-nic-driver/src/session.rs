@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The front end's half of the vhost-user protocol on a blocking socket. It can also send invalid messages.
 
 use std::io::{IoSlice, Read};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A deterministic discrete-event simulation of hold policies: ports, their guests, one worker.
 //!
 //! It computes the notifications that a policy saves and the time that packets wait for it, without a machine's noise.

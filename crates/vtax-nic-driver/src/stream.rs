@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A TCP stream in the simulation: a sender that waits for acknowledgements, and stages that handle frames by turns on
 //! one processor.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the hold modes in the simulator: savings, delays and determinism on standard traffic.
 
 use vtax_nic::hold::{HoldSettings, Mode, Nanos};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the processor time of a signal that never blocks with that of a plain write to the event descriptor.
 //!
 //! `cargo bench -p vtax-nic --bench signal`

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The command line of `vtax-nic`, which follows QEMU's conventions for vhost-user back ends
 //! (QEMU, `docs/interop/vhost-user.rst`, "Backend program conventions").
 

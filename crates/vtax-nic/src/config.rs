@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The configuration: a TOML file, or flags with the same settings.
 
 use crate::control::Policy;

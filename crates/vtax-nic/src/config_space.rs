@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The device's configuration space (virtio 1.3, 5.1.4), which front ends that are not specific to NICs read from the
 //! back end.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The choice of the data path: the kernel (vhost-net) or this process moves a port's frames.
 
 use crate::features::Features;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Feature bits of virtio, virtio-net and the vhost-user protocol.
 
 /// Negotiated or offered features of a device (virtio 1.2, 5.1.3 and 6; vhost-user "Feature bits").

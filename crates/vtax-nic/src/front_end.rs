@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A port's connection to its front end: by listening, by connecting, or by a socket that it was given.
 
 use crate::hold::Nanos;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The worker's epoll instance: descriptors, each with a token, and a deadline.
 
 use crate::hold::Nanos;

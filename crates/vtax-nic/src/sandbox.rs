@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sandbox of the running program: another user, no capabilities, no files, TCP ports and other processes
 //! (Landlock), and only the system calls that serving ports needs (seccomp).
 

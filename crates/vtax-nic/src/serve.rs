@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Opens everything that a configuration names, enters the sandbox, and runs the workers.
 
 use crate::config::{Config, Members, PortConfig};

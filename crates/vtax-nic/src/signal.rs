@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Signals through event descriptors, which never wait for the receiver.
 //!
 //! A front end shares the open file of its call descriptor with this process. It can put it into blocking mode at any

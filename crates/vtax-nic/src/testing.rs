@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A driver for unit tests: guest memory, rings in it, and valid and invalid writes to them.
 
 use crate::features::Features;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `/dev/vhost-net`: the kernel's data path between the two rings of a pair and a queue of a tap
 //! (`linux/vhost.h`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The worker: one thread that owns whole networks.
 
 use crate::config_space::ConfigSpaceError;

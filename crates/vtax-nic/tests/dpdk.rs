@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! DPDK's virtio-user driver against the real program. Two linked ports send back all frames, or the frames of a file
 //! go from one port to the other. The tests show that a driver of another project works with every kind of ring, not
 //! how fast.

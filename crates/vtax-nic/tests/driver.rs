@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The driver of `vtax-nic-driver` against the real program: two ports, linked.
 
 use std::path::Path;

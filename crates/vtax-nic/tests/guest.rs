@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A stock Debian guest in QEMU behind the back end. QEMU emulates the processor, so that the tests do not measure
 //! speed.
 

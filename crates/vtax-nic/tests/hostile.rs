@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Drivers and front ends that misbehave on purpose, against the real program: each may lose its own port, and has no
 //! other effect.
 

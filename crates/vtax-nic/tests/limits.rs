@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The running program with configured limits, on a switch with other ports.
 
 use std::io::Read;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The running program in its sandbox, from the side of operators and Prometheus.
 
 use std::io::{Read, Write};

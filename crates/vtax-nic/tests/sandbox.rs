@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The limits of the running program, checked from outside: in the kernel's files about it, and by system calls in its
 //! threads.
 

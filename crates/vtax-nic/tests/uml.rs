@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! User-mode Linux guests, whose vhost-user front end is the kernel's own and which need no KVM, on one link.
 
 use std::os::unix::fs::PermissionsExt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Both methods of charge-back side by side on this machine's kernel, over the same windows:
 //! `make bench-charge`, or `cargo bench -p vtax-observe --bench charge_windows`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What sampling costs: three busy subjects with many threads, control groups, a network
 //! namespace and a disk each, every counter that this host has, 10 Hz, 20 seconds.
 //!

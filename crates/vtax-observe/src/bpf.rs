@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conversion of the BPF loader's errors to [`ObserveError`].
 
 use crate::ObserveError;

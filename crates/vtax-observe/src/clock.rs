@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The clock of a trial: CLOCK_MONOTONIC stamps every sample, mark and event, so that all series of a trial share one
 //! time axis.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors of observation; each message includes the remedy where there is one.
 
 use std::io;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Observation of a host during a trial: CPU time by owner, interrupts, device and hardware counters, and energy
 //! meters, all read on one monotonic clock by one thread.
 //!

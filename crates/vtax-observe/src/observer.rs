@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sampling thread: reads every instrument each period, passes the readings to the sink, answers marks, and
 //! measures its own cost.
 

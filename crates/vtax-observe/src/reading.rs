@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data model of observation: instruments produce readings, readings belong to series.
 
 use crate::ObserveError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The mount points of the host's trees: the only file with the paths `/proc`, `/sys` and `/dev`, so that all code that
 //! reads the host also runs on a fake tree in a test.
 

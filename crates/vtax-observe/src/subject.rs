@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Subjects of the counters: a subject is the target or the client of a trial.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Charge-back on this machine's kernel.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A host with more guests than this process may have open files. The one test of this program, for the limit is that
 //! of its process.
 

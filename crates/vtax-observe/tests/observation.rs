@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The whole way: real processes in a real control group, real counters, the sampling thread,
 //! two marks, and the sums that must close.
 

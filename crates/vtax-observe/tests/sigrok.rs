@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A real `sigrok-cli` reads a Mastech MAS-345 that is a thread behind a pseudo-terminal, through
 //! the wall meter, and the joules are those of the current that the thread showed.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The payload of a frame of seconds: columns of differences, compressed.
 //!
 //! Each column of the host and of a guest is written in the shortest of three ways: the values as numbers of variable

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax compare` of two recordings: ratios for each guest that both have, by unit of work, with intervals over minutes.
 
 use crate::report::GIGABYTE;

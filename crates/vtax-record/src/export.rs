@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax export` of a recording: the records of `vtax charge` for each second, as CSV.
 
 use crate::second::Identity;

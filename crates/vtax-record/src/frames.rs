@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The two files of a recording as sequences of frames with a length and a checksum.
 //!
 //! ```text

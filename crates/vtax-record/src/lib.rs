@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recordings of a host's ledger: `vtax record` writes the charges of each second by guest and stage, without load on
 //! anything but its own small share of a processor; `vtax report`, `vtax compare` and `vtax export` read them.
 //!

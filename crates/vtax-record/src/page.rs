@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `report.html` of a recording: guests by true cost, over time, the busiest minutes, and where the numbers come from.
 
 use crate::report::{Cost, GuestReport, MinuteReport, Report, cpu_each, length, sentences};

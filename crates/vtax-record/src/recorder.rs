@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax record`: passes of the ledger, written to a recording second by second. The thread is sandboxed.
 
 use crate::codec::MOST_GUEST_SECONDS;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax report` of a recording: one document, as JSON and as a table for terminals.
 
 use crate::store::Facts;

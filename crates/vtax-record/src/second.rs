@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One second of a recording as integers, and its conversion from and to a ledger.
 //!
 //! Times are in units of 100 µs, energies in millijoules and bytes in KiB. The recorder carries the remainder of each

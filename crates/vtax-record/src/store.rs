@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The directory of a recording.
 //!
 //! `recording.vtax` holds facts and blocks of two minutes and only grows. `tail.vtax` holds the seconds since the last

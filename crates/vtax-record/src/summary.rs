@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A recording in windows of a minute: the use of each guest and of the host.
 //!
 //! Guests of one given name and platform are one guest here: one that is started again continues, and guests that have

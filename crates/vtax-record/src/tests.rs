@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recordings of a host in memory: what is written is read again, whatever happens to the files.
 
 #![allow(clippy::indexing_slicing, reason = "a failure is a panic")]

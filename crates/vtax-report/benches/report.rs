@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures the time of a report over a million samples, and of writing and reading samples.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures the cost of reading the results of many machines as a stream. `cargo bench -p vtax-report --bench survey --
 //! RESULTS 10000` creates this many directories from a real one, beside it, each of another machine with links to its
 //! trials' records, and reads them with and without a data set. Without arguments: 100 directories of a generated run.

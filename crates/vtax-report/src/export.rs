@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exports data for other programs: one row per trial and metric, and every sample. Attempts that were set aside and
 //! repeated are left out; each is a whole trial directory beside its replacement.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures as Vega-Lite specifications, which other tools can restyle.
 
 mod history;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Many runs of one plan in the order of their starts: since which run a number is another.
 //!
 //! A series is one number of one treatment, of each run: its tax, or what it cost by itself. In a tax the host's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `report.html`: one self-contained file that works offline, on a phone and on paper.
 
 mod files;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From a results directory to statistics, figures and a report.
 //!
 //! [`results`] defines the directory's format and is the only module with its layout; [`stats`] are pure functions;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Gates as they are written: a metric, a limit for a ratio, and the treatments that they apply to.
 
 use crate::text::clean;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Formats estimates: as many digits as the interval supports, and one unit for the estimate and both ends.
 
 use crate::stats::Interval;

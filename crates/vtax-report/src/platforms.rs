@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names and marks of platforms in every report. An unknown kind has the name in the plan, and a mark of its own.
 
 use crate::results::Treatment;

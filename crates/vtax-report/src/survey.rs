@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Statistics over the results of a fleet, read as a stream. Each directory is read without its samples: `run.json`,
 //! `host.json` and the trials' records. Five numbers are kept for each machine, treatment and metric.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures as SVG files that need nothing else: Vega, the renderer of the report's page, in an interpreter of JavaScript
 //! without access to files or the network.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Text in tables: without control characters, and of a width in columns.
 
 /// Text without control characters, so that no label can send terminal escapes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the results directory: no lost data, no partial files, and a clear error for each kind of damage.
 
 use parquet::basic::{Compression, Encoding};

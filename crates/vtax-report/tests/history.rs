@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of histories: the first run with a changed number, over runs of one plan.
 
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Results with more treatments and metrics than a real run: the time grows with their number, not with its square, and
 //! results beyond a limit are refused.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of results of several machines: identity, merge, and refusal.
 
 use serde_json::json;

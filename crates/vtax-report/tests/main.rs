@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The integration tests of vtax-report, in one program.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of escaping: text from a results directory remains text in its report.
 
 use proptest::prelude::*;

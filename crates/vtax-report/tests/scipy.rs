@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares the statistics with SciPy and statsmodels on the same generated data sets.
 
 use serde_json::{Value, json};

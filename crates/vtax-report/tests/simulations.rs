@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the statistics by simulation: coverage, false calls and power under the noise, drift, differences between
 //! blocks, outliers and exponential tails of real hosts. `--nocapture` prints the tables of `docs/method.md`.
 

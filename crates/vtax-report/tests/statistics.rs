@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the statistics' properties: coverage, false calls, invariances, edge cases.
 
 use proptest::prelude::*;

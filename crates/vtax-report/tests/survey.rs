@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of surveys: results of many machines, read as a stream, and their data set.
 
 use parquet::file::reader::{FileReader, SerializedFileReader};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the variance by level: in the analysis, the page and the terminal.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Accuracy and cost of charge-back on this machine: `make bench-charge`.
 //!
 //! Accuracy: two containers receive at fixed rates, one small packets, one large packets. The charge per packet of each

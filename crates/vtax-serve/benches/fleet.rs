@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cost of the metrics of many hosts for a server: `-- PROGRAM HOSTS GUESTS ROUNDS [scrape]`, where the program is
 //! `prometheus` or `victoria-metrics`. With `scrape` the server scrapes each host every 15 s, and a round is 15 s.
 //!

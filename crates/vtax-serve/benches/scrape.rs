@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Duration of a scrape of 1,000 guests with every stage of a VM, over loopback, from the connection to the last byte.
 //! The guests exist in memory only. The benchmarks of charging measure the discovery and reading of real guests.
 

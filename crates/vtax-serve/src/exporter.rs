@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax exporter`: passes on this thread, scrapes on the server's, and one shared snapshot between them. A scrape
 //! reads nothing of the host, so scrapers add no work. Each thread is sandboxed.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A host in memory, for tests and benchmarks of the commands that read a ledger.
 
 use crate::snapshot::{GuestUse, Snapshot};

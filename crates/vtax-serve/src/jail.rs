@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sandboxes of the exporter's threads. The threads that communicate with clients and servers have no capability,
 //! and access to the files that they need (Landlock). The thread that reads the host keeps the capabilities for that,
 //! without Landlock, which would hide other processes from it. Each thread has the system calls that it makes, and no

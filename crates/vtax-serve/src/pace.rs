@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Waits for the next interval, with an early end on request.
 
 use rustix::event::{Timespec, poll};

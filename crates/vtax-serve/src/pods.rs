@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Kubernetes pods: the guests of each pod as one, and the overhead of a sandboxed pod beyond its containers.
 
 use crate::snapshot::{GuestUse, Snapshot};

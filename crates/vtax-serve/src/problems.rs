@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Problems that are reported once, although most passes find them again.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax charge`: one record for each guest and stage of an interval, for the host and for unattributed time. The
 //! records of an interval add up to its measured total.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The selection of guests that get series of their own: all of them, up to a limit, so that a host which creates
 //! thousands of guests an hour cannot fill the database behind the exporter.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's own share, sent to it: its part of the host's ledger, one line of JSON per interval, over a virtio-serial
 //! port, which `vtax share` reads in the guest.
 //!

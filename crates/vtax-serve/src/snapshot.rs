@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The result of one pass of the ledger, with the guests' names: the one input of every command here. A snapshot never
 //! changes, so that a table or a scrape is of one interval.
 

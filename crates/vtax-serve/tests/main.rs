@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The integration tests of vtax-serve, in one program.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pushes to real servers that stop, lose their answers and return: every sample arrives exactly once. The ledger is a
 //! fake, whose 600 intervals of a second take no time. The queue, the sender and the servers are real. The tests need
 //! Debian's packages `prometheus` and `victoria-metrics`; OTLP needs those of Debian 13, since those of Debian 12 do

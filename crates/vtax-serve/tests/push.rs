@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pushes to a server with every kind of answer, and the fate of the samples.
 
 use crate::common::{eventually, request};

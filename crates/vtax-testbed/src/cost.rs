@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost model: the cycles and energy of real hardware, from the counts of an emulated host.
 //!
 //! In an emulated host an instruction takes a nanosecond, and exits, interrupts and cache misses cost only their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The QEMU that emulates the hosts: vtax's own build if the cache has it, otherwise the system's.
 //!
 //! Debian's QEMU (7.2, as 10.0) has two faults, which `docs/testbed.md` describes. It delivers an interrupt that KVM

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The regression guard: compares the counts of a deterministic run with the committed ones.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The images of emulated hosts in the cache: built once from their recipes, found by the hash.
 
 use crate::emulator::{self, Emulator};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The trials of a plan, each in an emulated host of its own, all from the same snapshot. The numbers of a trial depend
 //! only on its treatment and the seed, not on other trials of the plan or their order.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A job: one payload in one emulated host, from the boot or the snapshot to the fetched results.
 
 use crate::host::Host;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Emulated hosts with real hypervisors in them: QEMU emulates the machine, and Debian's kernel with KVM and vhost-net,
 //! or Xen with a Linux Dom0, runs in it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The link to a second emulated host, for plans with a remote client.
 
 use std::net::Ipv4Addr;

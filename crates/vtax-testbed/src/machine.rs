@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The emulated machine: QEMU's command line.
 
 use crate::host::Host;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The output of an emulated host: lines on one port while it runs, and at its end an archive of the results on the
 //! other. The last line has the archive's length and digest.
 

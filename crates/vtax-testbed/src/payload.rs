@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The boot files and the payload of an emulated host. The boot files are an archive behind the host's own initial RAM
 //! disk; the kernel unpacks both, and a file in both, such as `init`, is taken from the second. The payload is an
 //! archive in the memory of the machine, which the host unpacks once it is idle, so that hosts with different payloads

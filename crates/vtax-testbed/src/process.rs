@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The QEMU process of an emulated host, its output files and its monitor.
 
 use crate::emulator::missing;

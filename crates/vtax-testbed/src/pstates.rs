@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ACPI table that gives an emulated processor a choice of frequencies (ACPI 6.5, 8.4.5 and 20.2). The kernel's
 //! acpi-cpufreq reads it like that of a real firmware, and writes the chosen state to the port of QEMU's `pc-testdev`.
 //! Reads of the port return the last written value.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The recipe of an emulated host: its packages, kernel modules and files.
 
 use vtax_guest::image::{Recipe, RecipeFile};

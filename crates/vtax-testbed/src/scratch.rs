@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Temporary directories with a lock. The lock distinguishes a directory in use from one that a killed vtax left
 //! behind, across process namespaces, users and machines.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The settings of an emulated host that a plan does not have: a small TOML file.
 
 use crate::cost::CostModel;

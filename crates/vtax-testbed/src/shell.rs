@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A shell on the console of an emulated host.
 
 use crate::emulator::missing;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The snapshot that trials start from. A host boots, becomes idle, and stops itself at an exact instruction. Its
 //! memory and its root disk are files, which the machine of each trial maps privately: no trial sees the writes of
 //! another, and each starts with the same bits. The payload is loaded after the start, so a snapshot serves every plan

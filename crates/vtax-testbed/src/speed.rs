@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The speed of an emulated processor in proportion to its frequency (`bpf/speed.bpf.c`).
 //!
 //! The cpufreq driver of an emulated host switches frequencies, but the emulator executes at a constant speed. BPF

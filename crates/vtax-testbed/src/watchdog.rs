@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The watchdog of guests: runs inside an emulated host, beside the trial, and reports a guest that hangs.
 //!
 //! QEMU's emulation of SVM sometimes delivers an interrupt twice (`docs/testbed.md`), and the guest's kernel

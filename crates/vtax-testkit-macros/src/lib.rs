@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The attribute `#[test]` of `vtax-testkit`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fake containers on this machine: a control group and a network namespace each, connected by a veth pair to a
 //! client in another namespace.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The test program of a crate's integration tests: a replacement for libtest with one process for each test.
 
 use crate::needs::Need;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs the integration tests of a crate, each in a process of its own, and reports those that cannot run as ignored.
 //!
 //! `tests/main.rs` of a crate names its modules and is built without libtest (`harness = false`):

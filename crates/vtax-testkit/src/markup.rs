@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Extracts the tags and the text of an HTML page, for tests that text never becomes markup.
 
 use std::fmt::Write;

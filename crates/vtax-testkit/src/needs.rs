@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The requirements of tests on the machine, and locks between tests that would disturb each other.
 
 use rustix::fs::{FlockOperation, flock};

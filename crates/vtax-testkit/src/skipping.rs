@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Skipping at run time: tests that detect that they cannot continue.
 
 use std::panic::resume_unwind;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests the harness's reports of passed, skipped and failed tests: it runs this program with example tests.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The costs of the page's server with 1,000 invented guests: processor time and memory with 3 watchers, and the delay
 //! until the last of 100 watchers has an update. The host's own reading is not included.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Authorization: a stranger may do nothing, a watcher may read, the operator may also change state.
 //!
 //! On a loopback address every client on this host is a watcher, unless there is a watchers' token. On other addresses

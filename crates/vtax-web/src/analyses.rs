@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Analyses of runs, cached until a trial is added.
 
 use crate::results::changed;

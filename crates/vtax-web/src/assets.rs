@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The files of the page, compiled into the program.
 
 use axum::http::header;

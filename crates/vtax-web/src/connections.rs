@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connections: limited in number and in idle time, encrypted where there is a certificate.
 
 use axum::Router;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Curves of runs over the load levels of ramps and the populations of climbs, several runs in one panel.
 
 use serde::Serialize;

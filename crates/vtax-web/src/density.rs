@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The findings of climbs: a sentence for each treatment.
 
 use vtax_density::report::Summary;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The errors of serving the page ([`WebError`]) and of single requests ([`RequestError`]).
 
 use crate::machines::MachineError;

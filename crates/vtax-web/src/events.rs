@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The events of a run or a trial in progress: JSON lines, read while the file grows.
 
 use crate::meters::Meter;

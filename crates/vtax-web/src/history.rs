@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The history of the host and of each guest in memory: an hour of points of one second and a day of points of ten
 //! seconds.
 //!

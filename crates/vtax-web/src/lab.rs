@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lab that runs on this host, read from its lock file. The lock itself is not taken: a run that starts would then
 //! fail.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax web`: a page that shows the results of the command line from the same structures, and starts runs as the
 //! command line does. See `docs/web.md`.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The settings of the listener: its address, encryption and tokens.
 
 use crate::tls::Certificate;

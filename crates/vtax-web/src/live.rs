@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The live host: the last interval, the history, and the updates of open pages.
 //!
 //! An update holds the sums, the first [`MAX_ROWS`] guests in the order of its view, and the other guests as one sum:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The state of NICs and populations of micro VMs, requested over their own interfaces: from a `vtax nic` over its
 //! operator's socket, from a `vtax mvm run` over HTTP.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The samples of the present trial as curves: processor time by stage, and the traffic of the target's devices.
 
 use serde::Serialize;

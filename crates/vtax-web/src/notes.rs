@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Notes on a run: `notes.jsonl` in its results directory, one JSON object a line. Notes are added, never changed.
 
 use crate::error::RequestError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The history of a plan's runs, as the page of `vtax history`.
 
 use crate::analyses::Analyses;

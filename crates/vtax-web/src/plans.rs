@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans below a root, and the check of a plan as by `vtax plan check`: its mistakes, or its trials and their time.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The capabilities of the thread that serves the network: it may read files as root, and no more. Other threads read
 //! the host's counters and start runs.
 

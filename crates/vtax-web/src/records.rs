@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The records of runs that the page started or stopped, in the directory of vtax's state. Each results directory has a
 //! folder with the plan, the run's standard output (`events`, JSON lines of `vtax run --json`), its standard error
 //! (`messages`), and a record. A later server finds the runs of an earlier one there.

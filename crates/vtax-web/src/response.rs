@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds responses: JSON documents, and results of work that reads files.
 
 use crate::error::RequestError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Results directories below one root: their list, and their reports.
 //!
 //! A directory is named by its path below the root. Nothing outside the root is read: paths with `..`, links or hidden

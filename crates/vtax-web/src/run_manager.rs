@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The thread that starts runs, asks them to end and finds the lab that runs. It keeps the privileges that the thread
 //! which serves the network drops, and executes [`Order`]s only.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of runs: their directories below the root, and the reasons why a name is refused.
 
 use std::path::PathBuf;

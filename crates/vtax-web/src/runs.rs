@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The state of a run, read from its results directory and its events, whatever process runs it: its trials, the
 //! present one, and those that are suspect. The run itself receives no request.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The server: a thread of its own with one task for each connection, and the routes. GET changes no state.
 
 use crate::access::{self, Access, Session};

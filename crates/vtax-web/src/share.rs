@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A comparison as one self-contained file: the page's scripts, the data and the styles.
 
 use crate::assets;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Settings of a testbed that are not in a plan: `--testbed` and `--jobs` of `vtax run`.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The last lines of another program's output, made safe to display.
 
 use vtax_host::untrusted::shown;

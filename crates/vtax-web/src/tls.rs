@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Encryption: a certificate and its key from files, and the names that the certificate was issued for.
 
 use crate::error::WebError;

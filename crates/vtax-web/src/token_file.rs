@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The operator's token in a file, for servers whose standard error others may read: the group `adm` reads the journal.
 
 use crate::error::WebError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The trials of a run, from their records or the run's events: whether each counts, the reasons where it does not, and
 //! its headline numbers.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NICs and micro VMs on the page: the server sends requests in their own protocols, here to stand-ins with the real
 //! structures.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Access to results with a token and encryption; notes, curves and climbs of results.
 
 /// Results directories that look like a real run's.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs that are started, paused, resumed and cancelled by requests to the real server.
 //!
 //! The runs are those of a stand-in for `vtax`, with real processes, signals and files.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The real server on loopback with requests of browsers and of strangers; the host is a fake one.
 //!
 //! Runs count as in progress only where a program whose name begins with `vtax` writes them; the name of this program

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The exit statuses of every command.
 
 use crate::commands::{GatesNotPassed, NothingCounts};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `vtax` command: parses the command line, calls the libraries, prints the results.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

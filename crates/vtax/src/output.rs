@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Standard output: a failed write is an error of the command, never a panic.
 
 use std::fmt::Arguments;

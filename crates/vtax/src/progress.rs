@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The progress of a run: one moving line on a terminal, plain lines in a log, JSON for programs.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The committed BPF objects are equal to the output of the pinned compiler for their sources.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax cap` on this machine: two containers of equal shares, one of which receives datagrams from a client.
 
 #![allow(

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax top`, `vtax charge`, `vtax exporter` and `vtax web` on this host, with real processes as guests.
 
 use crate::guest::{Guest, Running, eventually, exporter, get, get_from, unique};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The behaviour that all commands share: closed pipes, JSON, exit codes, numbers in words.
 
 use crate::support::{can_run_trials, finish, in_order, vtax};

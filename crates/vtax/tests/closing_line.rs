@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The closing lines of `make test`, which counts no skipped or omitted test as passed, and of `make demo`.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every TOML block of the documentation is valid for the reader of its format.
 //!
 //! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for a part of a plan,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Directories of other users that vtax works in: files outside of them are not read, changed or removed.
 
 use crate::support::{finish, vtax};

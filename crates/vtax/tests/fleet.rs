@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans over many machines: a real Slurm of four nodes, one of which dies in the middle of a trial; machines behind an
 //! ssh; and errors before the first trial.
 

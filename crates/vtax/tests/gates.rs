@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax compare --fail-on` and the gates of plans: their exit statuses, and the formats for pipelines.
 
 use crate::support::{can_run_trials, the_host, vtax};

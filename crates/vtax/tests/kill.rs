@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `kill -9` of runs at random times: no trial is lost or run twice, and the host is restored.
 
 use crate::support::{

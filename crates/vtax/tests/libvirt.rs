@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Domains of libvirt: a real libvirtd in network and mount namespaces of its own, without a network of libvirt's, and
 //! emulated guests.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Randomly altered results and plans are read or refused: no reader panics, and no impossible number is accepted.
 //! `TRIES=5000 cargo test -p vtax --test integration mutations` takes minutes; without it 1,000 plans and 200 results
 //! are altered.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The names in code spans of `docs/design.md` and `docs/contributing.md` exist in the tree: paths, crates, functions
 //! and types, commands, settings.
 

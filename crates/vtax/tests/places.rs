@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The target's client on another machine: an sshd in namespaces of its own (network, mounts, processes and clock),
 //! behind a bridge in a network namespace that represents this host's.
 

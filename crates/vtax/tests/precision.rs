@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax plan check --results`: the blocks that a wanted width needs, from results of the plan.
 
 use crate::support::{finish, vtax};

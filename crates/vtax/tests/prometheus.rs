@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks of the metrics, the rules and the dashboard's queries with the tools of Prometheus. Needs Debian's package
 //! `prometheus`, which contains promtool.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A real exporter pushes to a real Prometheus; both are killed in the meantime. Needs Debian's package `prometheus`.
 
 use crate::guest::{Guest, Running, eventually, exporter, get, unique};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax record` as a process: killed, without room, twice at a time; and what the other commands make of it.
 
 use crate::support::vtax;

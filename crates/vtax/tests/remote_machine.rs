@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A machine that runs a plan for this one and is under an attacker's control: its output reaches only the results, and
 //! no terminal.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans run by the command: finished, resumed, sharded, on another host, twice at once, and with errors.
 
 use crate::support::{HostState, can_run_trials, finish, recorded, run, the_host, vtax};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `make test-all` installs files only: no service runs for it, now or after the next boot.
 
 use std::fs;

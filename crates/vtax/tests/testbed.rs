@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans in an emulated host: two runs give the same numbers, and these are the committed ones.
 
 use crate::support::in_order;

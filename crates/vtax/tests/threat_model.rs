@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every test that `docs/threat-model.md` names exists.
 
 use std::fs;

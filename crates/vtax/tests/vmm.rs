@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Plans with guests of Firecracker and Cloud Hypervisor, where a stand-in for the VMM lets QEMU boot these: whole runs
 //! with `kill -9` in between.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pools of XenServer and XCP-ng. The tests have no real pool: the vendor's own Python SDK uses the stand-in of
 //! `pool/`, and vtax uses it in cases of error. Trials with it are in `tests/places.rs`.
 

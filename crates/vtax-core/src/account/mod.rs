@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Accounting of the CPU time of a window: the rules by which the busy time of a host is charged to its owners.
 //!
 //! 1. The charges, the host's own tasks, soft interrupts without an owner and the rest sum to the total busy time, up

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The stages into which the host's CPU time is split, in metrics, tables and figures.
 
 use crate::{Nanoseconds, metric};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The account of a trial's window: from counters by owner and name to [`super::close`].
 
 use super::{Account, Host, OwnerTimes, Stage, Stages, close};

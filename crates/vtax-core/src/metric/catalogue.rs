@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The catalogue of metrics. `{}` in a title is the workload's phrase for its work or its name for the metric.
 
 use super::Better::{Higher, Lower, Neither};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The metrics of a trial: one declaration for each, by which all other code refers to it.
 
 mod catalogue;

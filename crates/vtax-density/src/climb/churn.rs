@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Churn at the top of a climb: guests start and end as in a cloud, and the running ones are probed.
 //!
 //! There are as many places as the climb had guests. Arrivals are a Poisson process and lifetimes are exponential

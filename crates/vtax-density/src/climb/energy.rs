@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The measured energy of the host. Modelled energy is left out, since it follows from processor time.
 
 use vtax_core::owner::Owner;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The figures: those of the paper, and further ones.
 
 use super::summary::{Summary, TreatmentClimbs};

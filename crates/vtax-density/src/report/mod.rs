@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The report of a density run: the paper's figures and tables with published and measured numbers, and further ones.
 
 mod figures;

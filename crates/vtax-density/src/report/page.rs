@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The page: findings, figures, tables beside those of the paper, and provenance.
 
 use super::published::{MEMORY, PROCESSORS, Published, Row};

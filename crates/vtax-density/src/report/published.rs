@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The numbers of Bratterud and Haugerud (2013), from `papers/figures.toml`.
 
 use serde::Deserialize;

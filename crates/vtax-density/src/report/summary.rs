@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The summary of a run: its climbs by treatment, the lines through them, and their extrapolation.
 
 use super::{about, bytes, count, time};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The client of a supervisor: sends requests and reads answers.
 
 use super::{Answer, Request, SUPERVISOR};

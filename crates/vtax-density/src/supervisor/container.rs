@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests that are containers: an OCI runtime makes each with its own namespaces, control group and
 //! capabilities, and `cat` of a static busybox runs in it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Failures to make, boot, probe and end guests.
 
 use std::io;

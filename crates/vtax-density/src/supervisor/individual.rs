@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A population whose guests are made, probed and ended individually.
 
 use super::error::{GuestError, Result};

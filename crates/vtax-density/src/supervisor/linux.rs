@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests that are VMs of Firecracker or Cloud Hypervisor: each runs its own Linux kernel and `cat` on its serial port.
 
 use super::error::{GuestError, Result, last_line};

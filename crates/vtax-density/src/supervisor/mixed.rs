@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A population of guests with work and of sleeping guests, which answer the probes.
 
 use super::error::Result;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The guest supervisor: a process in the climb's cell that makes, holds and probes guests.
 //!
 //! It is a second process of this program. It reads one JSON request a line and writes one JSON answer a line. It ends

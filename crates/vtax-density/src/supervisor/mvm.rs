@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests that are micro VMs of vtax's monitor, live or parked.
 
 use super::error::{GuestError, Result};

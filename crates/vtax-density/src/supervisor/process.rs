@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests that are processes, a lower bound of the cost of isolation: each sleeps until a probe. The program is `cat`
 //! of a static busybox, the same as in a container.
 

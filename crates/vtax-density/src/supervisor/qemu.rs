@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests that are QEMU processes, optionally with the paper's tuning. All boot the same 512-byte sector; a further
 //! guest answers the probes on its serial port.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A population over several supervisors, each of which holds as many guests as one process can.
 
 use super::error::{GuestError, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests that are threads, a lower bound of the cost of any guest: each sleeps until a probe.
 
 use super::error::{GuestError, Result};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The work of guests that do not sleep: one burst a second, of the same amount each time.
 
 use super::error::Result;

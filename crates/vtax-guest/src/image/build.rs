@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Builds an image: mmdebstrap installs the tree, mke2fs packs it, without loop devices and without mounts in this
 //! namespace.
 

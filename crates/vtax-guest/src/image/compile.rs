@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compiles programs from source, in a temporary Debian system.
 
 use super::build::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes `newc` archives, the format of initial RAM disks
 //! (Linux `Documentation/driver-api/early-userspace/buffer-format.rst`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The smallest guest with a complete Linux: the image's kernel, unpacked, and an initial RAM disk that echoes the
 //! serial port.
 

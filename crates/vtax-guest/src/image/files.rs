@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The files that a guest is booted from.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The initial RAM disks: for the image, for the KVM probe, and for the echoing guest.
 
 use super::cpio::Archive;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The root file system that every platform shares: built once from a recipe, and cached by the recipe's hash.
 //!
 //! A build runs in a hidden directory beside its destination and is renamed into place when it is complete, so that

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel modules to load and their order, from `modules.dep` without modprobe.
 
 use std::collections::{BTreeMap, HashSet};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The recipe of an image: its packages, modules and added files, and the hash that names the image.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The image's kernel as an ELF file, for VMMs that cannot load a compressed one.
 
 use super::GuestFiles;

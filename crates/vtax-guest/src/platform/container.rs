@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A container: an OCI bundle with Docker's default capabilities, run by runc or crun, in the
 //! cell's target network namespace and control group.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands in a target that shares the host's kernel. Their output goes to files of limited size in the cell, so that no
 //! command blocks on a reader, and a poll costs one `waitpid`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Platforms, which boot the target of a workload. One file each; [`all`] registers them.
 
 pub mod container;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bare metal: processes of the host's kernel in a control group and network namespace of their own, in a `chroot`
 //! of the shared root file system. No other layer separates them from the host.
 

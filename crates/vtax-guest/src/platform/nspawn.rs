@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A container of systemd-nspawn, in the cell's target network namespace and control group, not managed by systemd.
 
 use super::root::Root;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An OCI bundle's `config.json` (runtime specification 1.0): the common part of vtax's containers. Callers add to
 //! the value.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Podman's command lines. Podman's state and locks are in the cell, separate from the host's podman and from other
 //! trials.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The shared root file system of `native` and containers: the unpacked tree, read-only, with a writable layer in
 //! memory that ends with the cell.
 

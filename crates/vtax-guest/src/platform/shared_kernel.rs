@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Targets on the host's own kernel: the common part of `native` and containers. They differ in how a command
 //! enters.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The output of a command, copied from its pipe to a file of limited size.
 
 use rustix::event::{PollFd, PollFlags, poll};

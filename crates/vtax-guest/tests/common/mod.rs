@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Helpers for tests with cells: a small root file system, and the conditions to skip a test.
 
 use std::fs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Control groups of a seat, on cgroup v1, v2 and hybrid hosts.
 //!
 //! A seat's group is `vtax-NAME`, with a group for its guest and one for its client below it, in every hierarchy.

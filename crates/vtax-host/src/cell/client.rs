@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The client emulator of a cell, in which load generators run.
 
 use super::Space;

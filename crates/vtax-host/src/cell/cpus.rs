@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lists of processors such as `0-3,6`, for pinning.
 
 use crate::HostError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The scratch disk of a cell, attached to the host's kernel.
 
 use super::{Seat, Space};

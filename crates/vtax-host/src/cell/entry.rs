@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entry into a cell: commands that run in its namespaces and control groups.
 
 use super::cgroup::Group;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The holder: the process that owns a cell's namespaces. It is PID 1 of the cell's PID namespace and reads from a
 //! pipe that only this process holds open for writing. When this process ends, even by `kill -9`, the pipe closes,
 //! the holder ends, and the kernel kills every process in the PID namespace and frees the namespaces with all their

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The link between client and target: its settings, and the `ip`, `tc` and `ethtool` command lines that create it.
 //!
 //! Rate and delay are set on the client's veth, one queueing discipline for each direction, so that every platform

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cell: the sandbox of one trial. Its namespaces, bridge, veths, taps and mounts belong to one holder process;
 //! when that process ends, for whatever reason, the kernel removes all of these.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Processes of a cell by their PIDs on the host, which differ from the PIDs inside.
 
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};

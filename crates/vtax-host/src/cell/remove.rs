@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Removes control groups: kills their processes and removes their directories. Used at the end of a cell, and by the
 //! journal for cells that did not end in order.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The requirements of a cell on the host, each with its remedy, checked before any trial.
 
 use super::cgroup::Hierarchies;

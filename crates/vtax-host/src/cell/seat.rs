@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A seat: the place of one guest and its client in a cell, with addresses, namespaces, control
 //! groups and a scratch disk of its own.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's share of CPU time: a weight relative to other guests, and a cap, both set by control groups.
 
 use super::cgroup::Group;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The switch between the ports of a cell: its kinds, the shell lines that create it and attach devices, and its
 //! requirements on the host.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A cell's uplink: connects the target's seat to a network of the host, through which a client on another machine
 //! reaches it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the journal: undone changes, changes left in place, and crashes.
 
 use super::*;

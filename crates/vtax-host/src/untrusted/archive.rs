@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Unpacks a plain `ustar` archive from another machine (POSIX.1-1988; GNU tar's own format is the same for short
 //! names). Only regular files with safe names are accepted. No file is written outside the directory, through a link,
 //! with more permissions than data files need, or beyond a size limit.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Input from another machine or a guest: archives, lines and text, each bounded in size and without effect outside
 //! its destination.
 

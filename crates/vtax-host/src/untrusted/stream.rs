@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Streams from other machines and guests, read with bounded memory.
 
 use std::collections::VecDeque;

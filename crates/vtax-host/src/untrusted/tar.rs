@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The entries of a tar archive from an untrusted source: POSIX ustar and pax (IEEE Std 1003.1-2017, `pax`), and GNU
 //! tar's long names and large numbers. Nothing is written here.
 

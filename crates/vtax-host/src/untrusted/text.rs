@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Text from other machines and guests, cleaned for a terminal, a log or an error message.
 
 /// The most characters of one line.

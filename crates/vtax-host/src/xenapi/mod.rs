@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pool of XenServer or XCP-ng, through its own interface: JSON-RPC over https, and the counters of its hosts
 //! (`/rrd_updates`).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! TLS connections to a pool, verified by public authorities, a file of certificates, or a fingerprint.
 
 use super::Access;

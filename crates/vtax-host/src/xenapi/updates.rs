@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The counters that a pool's host reports: rows of averages, one step apart.
 
 /// The columns and rows of `/rrd_updates`.

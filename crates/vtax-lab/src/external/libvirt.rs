@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The platform `libvirt`: a domain that vtax creates and removes, or an existing domain. An existing domain is
 //! only read: virsh connects read-only, and commands run in it through ssh, as on any machine.
 

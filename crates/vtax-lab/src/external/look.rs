@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What an existing guest shows about itself to a login that only reads: for `vtax run --dry-run` and `vtax plan new`.
 //!
 //! The login runs one shell line, which reads files of /proc, /sys and /etc, and starts no program that writes. No file

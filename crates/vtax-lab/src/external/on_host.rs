@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An external guest among the guests of this host: its processes, control group and devices.
 
 use std::collections::BTreeMap;

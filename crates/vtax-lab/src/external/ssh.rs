@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The platform `ssh`: a machine or guest that accepts logins. The same vtax runs there as an actor, in its own
 //! namespaces, so that its processes and its `/tmp` end with it.
 

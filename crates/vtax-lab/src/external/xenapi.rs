@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The platform `xenapi`: a VM of a pool of XenServer or XCP-ng. An existing VM is only read; a clone of a template
 //! is removed after its trial. Commands run in the VM through ssh. The pool supplies the counters of the VM, of
 //! Domain 0 and of their host.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The offset of another host's clock, and the conversion of its times to this host's clock.
 
 use crate::suspect::CLOCK_SLEW_PPM;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Places of a run: this host, another one through ssh, or an emulated one; and actors on other hosts.
 
 pub mod actor;

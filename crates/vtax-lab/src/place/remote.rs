@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands on another host through ssh.
 
 use std::ffi::OsString;

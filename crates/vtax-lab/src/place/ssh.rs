@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A run on another Linux machine. The binary and the plan are copied to it through ssh; events come back as JSON
 //! lines, and the results as a tar stream. Only the image cache remains on the machine.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The names that a plan may use: platforms, workloads, and their settings.
 
 use crate::external;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The faults of a plan, with their position and remedy.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A plan: the treatments, their repetitions and order, and the rule to stop.
 //!
 //! [`Plan::read`] turns TOML into a validated plan, or into [`Diagnostics`] that point at line

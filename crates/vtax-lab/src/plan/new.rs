@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax plan new`: a complete plan with comments for a guest that exists, or for a command.
 
 use super::write::{PlanText, name_of};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Load profiles and objectives.
 
 use std::collections::BTreeMap;

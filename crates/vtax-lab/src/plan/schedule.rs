@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The order of trials. Every block holds each treatment once, in an order drawn from the seed,
 //! so that a drift of the host affects all treatments alike (randomised multiple interleaved
 //! trials, Abedi & Brecht 2017).

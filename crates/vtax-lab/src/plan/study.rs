@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The treatments of a charge-back study. The first and the last workload of the plan load two guests, alone and
 //! together. The workloads between them run alone; the weights of the counted method are fitted to them. One
 //! load runs traced and untraced as well, which shows the cost of tracing.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Objectives on a quantile that the planned requests of a level do not support.
 
 use super::{Catalogue, Plan, PlannedTreatment, Profile};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the reader of plans and of their expansion, with valid and faulty plans.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Expansion of a plan into treatments: platform × workload × the levels of every factor that applies to both.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The text of a plan, for programs that write plans.
 
 use std::fmt::{Display, Write};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Detection of other programs that keep the host busy between trials.
 
 use crate::LabError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The results directory of a run: a new one, or that of an unfinished run of the same plan.
 
 use crate::LabError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The run loop, which performs the trials of an experiment into a results directory. A kill loses at most the
 //! trials in progress; the same plan on the same directory resumes the run.
 //!

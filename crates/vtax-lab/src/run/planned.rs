@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The part of a plan that one run executes, at any place.
 
 use super::NewRun;

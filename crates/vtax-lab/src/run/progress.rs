@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The events of a run. The command that receives them chooses their presentation.
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The queue of trials that are still to run, in the order of the schedule. A trial that does not count runs again
 //! at the end of its block, close to the trials of its pair, until the run's share of repeated trials is used up.
 

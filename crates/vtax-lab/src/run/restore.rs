@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The restoration of a host after a run that was cut off.
 
 use crate::LabError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The stop rule, checked before each new block. A run stops on precision, never on statistical significance.
 
 use crate::plan::{Plan, StopRule};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The run loop with an experiment that needs nothing of the host.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The execution of one trial of any experiment, with its record and the restoration of the host.
 
 use super::{Assignment, Event, Experiment, Progress};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The arrival schedule of requests, independent of the server.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A kept connection: connect, send a request, receive the answer, repeat. It never blocks.
 
 use super::Protocol;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The common parts of vtax's load generators: the arrival schedule, non-blocking connections, the open loop, and
 //! the report.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The open loop: requests are sent when they are due, independent of the server.
 
 use super::arrivals::Arrivals;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The connections of a run and the wait for their events.
 
 use super::Protocol;

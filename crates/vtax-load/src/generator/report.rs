@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reports that the load generators print.
 
 use super::{nanoseconds, seconds};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Closed loop: every connection downloads the file again and again.
 
 use super::Arguments;

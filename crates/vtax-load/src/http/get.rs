@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! HTTP: one GET, again and again.
 
 use crate::generator::{Head, Protocol};

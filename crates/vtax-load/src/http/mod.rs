@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The HTTP load generator: `vtax load http`.
 //!
 //! Open loop (`--rate`): see [`crate::generator`].

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Apache in the target with one file, for HTTP workloads.
 //!
 //! Apache gets its whole configuration on the command line, so that it is the same on every

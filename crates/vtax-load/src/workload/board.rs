@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `board`: a bulletin board in three tiers, all in the target: Apache, PHP (FPM) and MariaDB. Each
 //! request is for the page of the latest stories: one query and one page made of it.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks of a load generator's figures against an independent count: the claim of the generator, the count, and the
 //! permitted difference.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `cpu`: integer work in user mode, the control that shows what virtualization does *not* tax.
 //!
 //! A linear congruential generator is stepped by bash's own arithmetic: no files, almost no

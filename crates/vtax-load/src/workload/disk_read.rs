@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `disk-read`: reads from the target's scratch disk, raw or through a file system (fio).
 
 use super::check::{Account, Amount, Claim};

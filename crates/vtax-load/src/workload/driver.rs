@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Starting services and load generators, and waiting for them without disturbing what is
 //! measured.
 

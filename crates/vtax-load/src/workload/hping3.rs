@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `hping3`: the time until a number of TCP SYNs is answered; no connection is opened.
 //!
 //! The target's kernel answers each SYN, and the client's kernel, which has no such connection, resets it. Apache

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `http-batch` and `http-flood`: the time until a number of HTTP requests at a rate is answered, without and with
 //! a flood of SYNs at the web server's port.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `http-closed`: as many HTTP requests as Apache in the target answers to clients that each wait for one answer before
 //! the next request. Overload reduces their requests, so latencies do not describe users who arrive independently:
 //! those of `http-rate` do.

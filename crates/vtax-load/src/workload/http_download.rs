@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `http-download`: many clients download one large file at once from Apache in the target.
 
 use super::check::Claim;

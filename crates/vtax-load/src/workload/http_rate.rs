@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `http-rate`: HTTP requests to Apache in the target at a fixed rate, and how long they take,
 //! counted from when each was due.
 

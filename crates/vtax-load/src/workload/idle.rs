@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `idle`: no load, for the cost of an idle platform.
 
 use super::driver::Passed;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! iperf3 for the TCP and UDP workloads: the server, the client's command line and the JSON output.
 //!
 //! The target always runs the server, so that one address and port suffice on every platform;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `iperf3-receive` and `iperf3-send`: bulk TCP into and out of the target.
 
 use super::check::Claim;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `iperf3-udp`: datagrams at a fixed rate; jitter, loss and reordering.
 
 use super::check::{Account, Amount, Claim};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Workloads: a service in the target and the load generator that drives it. One file each;
 //! [`all`] registers them.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `nuttcp`: bulk TCP by nttcp's successor, with each kernel's own view of the connection. It runs as fast as the link
 //! allows: nuttcp's own rate limit waits in a loop that keeps the sender's processor busy.
 

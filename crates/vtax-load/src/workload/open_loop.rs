@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! vtax's load generators in workloads: the settings of an open loop, the command line, and the parser of a report.
 
 use super::check::Claim;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Readers of the drivers' output, and the metrics of a workload.
 
 use super::{Extent, Outcome, Timing, WorkDone, WorkloadResult};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `sip`: telephone calls to an appliance that proxies statefully and answers with media.
 //!
 //! In the target Kamailio takes calls on UDP 5060, with a transaction for each, and hands them to SIPp's

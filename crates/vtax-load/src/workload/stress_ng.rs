@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `stress-ng`: a stressor of the processor, its memory or its scheduler.
 
 use super::driver::{script, whole_seconds};

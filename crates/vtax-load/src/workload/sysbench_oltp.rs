@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `sysbench-oltp`: transactions on MariaDB in the target, on its scratch disk (sysbench).
 
 use super::check::{Amount, Claim};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `tbench`: the network part of a file server's load, as recorded by dbench, over TCP.
 
 use super::check::{Account, Amount, Claim};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! What holds for every workload: its parameters, its command, its parser on real and other output.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of KVM itself: the same guests, booted with the fewest possible calls and without this monitor.
 
 use crate::crowd::{memory, per_process};

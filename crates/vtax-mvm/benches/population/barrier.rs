@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of isolated branch predictions: two processes on one processor wake each other by turns, once with one of
 //! the two isolated as a monitor is and once without isolation.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Many guests in this monitor, parked in one process or live in many.
 
 use crate::table::{Cost, Marks, micros, row};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures populations: boot rate, bytes per guest, idle processor time and response times, beside bare KVM and QEMU.
 //!
 //! `cargo bench -p vtax-mvm --bench population -- PART...`, where a part is `alone`,

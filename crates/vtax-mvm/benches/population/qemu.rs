@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The same image in stock QEMU, one process a guest, beside this monitor's figures.
 
 use crate::crowd::memory;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The printed table and the boot rates in it.
 
 use std::time::Duration;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! HTTP requests to guests: a guest answers `GET /vm/N/path` with a line.
 
 use vtax_http::{Method, Request};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One HTTP address for the guests of other processes: shards, or QEMUs.
 
 use super::http::{PLAIN, Target};

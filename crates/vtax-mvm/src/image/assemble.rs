@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Assembles a boot sector with nasm.
 
 use super::{Image, ORIGIN, SECTOR};

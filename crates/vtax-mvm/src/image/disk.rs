@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A boot sector as a disk image for QEMU and OpenStack.
 
 use super::Image;

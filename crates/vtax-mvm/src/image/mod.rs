@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's image: one validated 512-byte boot sector.
 
 mod assemble;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CPU profiles: TOML that describes when a guest is busy, compiled to assembly.
 //!
 //! One program repeats a table of busy ticks, idle ticks and repetitions, which is made from the profile. A tick is 10

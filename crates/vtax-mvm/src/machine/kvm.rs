@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A slot: the KVM objects and the memory that one guest at a time uses.
 //!
 //! It avoids vCPU ioctls, which are expensive on KVM PVM: registers are transferred in the shared run page

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One guest: its state, its clock, and its run on a slot.
 
 pub mod devices;

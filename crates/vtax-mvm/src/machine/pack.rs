@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's stored state: the difference from the state at reset.
 //!
 //! Processor, devices and memory form one sequence of bytes. Each run of bytes that differ from the state at reset is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Time slices: a timer on each worker thread that interrupts a spinning guest.
 
 use crate::error::{Error, Result};

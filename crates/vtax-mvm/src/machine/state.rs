@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's whole state: processor, devices and memory.
 
 use super::MEMORY;

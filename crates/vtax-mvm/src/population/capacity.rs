@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How many live guests a process can hold.
 
 /// Descriptors and mappings of one live guest: its vCPU and the run page.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The memory reserve of the host, so that the kernel never has to kill a process.
 
 use super::Holding;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A population of guests: their states, their requests and their turns.
 //!
 //! An idle guest is a stored state (parked) or a slot with its devices (live): no thread, no timer, no descriptor of

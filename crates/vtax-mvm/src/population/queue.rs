@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The queue of turns: the guest with the least processor time is next.
 //!
 //! A guest that wakes starts one slice behind the least served, so that it answers at once and cannot save up time

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fair shares of processor time among the guests of several processes.
 //!
 //! A process gives its next turn to the guest that has had the least processor time. Without sharing, a guest that is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The snapshot of a parked population in a file.
 //!
 //! Layout, all numbers little-endian: magic, version, length and bytes of the image's name, the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Boot sectors of misbehaving guests, and the conditions for running guests.
 
 use vtax_mvm::image::{Image, SECTOR};

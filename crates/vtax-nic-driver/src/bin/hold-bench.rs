@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Measures the hold modes over a running vtax-nic, with drivers for guests, and prints Markdown.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Simulates the hold modes on standard traffic and prints the saved notifications and the delays of each (modelled).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax-hold`: asks the NIC's back end, from inside a guest, to hold notifications, and renews the lease. It needs
 //! nothing but a kernel; `docs/nic-hold.md` describes how to build it statically.
 

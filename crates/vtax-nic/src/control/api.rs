@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The operator's API: one JSON object a line on a UNIX socket, and the jobs that it gives to workers.
 //!
 //! Requests: `{"op":"list"}`, `{"op":"stats"}`, `{"op":"subscribe","interval_ms":1000}`,

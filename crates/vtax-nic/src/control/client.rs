@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax-nic ctl`: sends requests to a running vtax-nic over its API socket.
 
 use std::io::{self, BufRead, BufReader, Write};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The virtio standard's notification-coalescing commands (VIRTIO 1.3, 5.1.6.5.10), for front ends
 //! that forward the control queue. QEMU and Cloud Hypervisor do not.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The control frame: how a guest asks its own port, in band, to hold its notifications.
 //!
 //! After the Ethernet header, 24 bytes in network order, then padding with zeros up to 60 bytes:

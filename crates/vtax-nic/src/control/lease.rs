@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The hold-time lease of one port: from the guest's requests and the operator's policy to the budget in force.
 //!
 //! The manager is a state machine without clock or I/O, as the controllers are. The port's worker owns it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How operator and guest choose how long a port's notifications are held.
 //!
 //! The operator sets a cap, a default and an override for each port ([`Policy`]), over a UNIX

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The operator's policy for holds.
 
 use crate::vhost_net::Half;

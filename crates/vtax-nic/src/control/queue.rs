@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands of the virtio-net control queue (virtio 1.3, 5.1.6.5), for front ends that forward it.
 //! QEMU and Cloud Hypervisor do not: they answer it themselves.
 

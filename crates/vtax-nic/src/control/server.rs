@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The servers of the operator's JSON API and of Prometheus' metrics.
 //!
 //! One thread serves the JSON API. It polls all its clients, so no client waits for another. A

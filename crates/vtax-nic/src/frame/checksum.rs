@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The Internet checksum (RFC 1071).
 
 /// The one's complement sum of `bytes` taken as big-endian 16-bit words, not yet complemented,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The virtio-net header (virtio 1.2, 5.1.6): its validation, and whether a receiver supports it.
 
 use crate::features::Features;

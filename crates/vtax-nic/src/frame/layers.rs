@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The positions of a frame's headers, and the header fields that depend on its length.
 
 use super::{ETHERNET, GsoKind, sum};

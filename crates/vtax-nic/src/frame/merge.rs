@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Merges consecutive TCP segments of a stream into one large frame, which costs the receiver as much as one of them.
 //! It is the reverse of [`segment`](super::segment) by the rules of Linux's GRO: the large frame can be cut into the
 //! same frames again.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ethernet frames and their virtio-net headers, and the offloads that a sender uses and a receiver does not support.
 
 mod checksum;

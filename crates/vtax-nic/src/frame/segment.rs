@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segmentation in software, for a receiver that does not support large frames.
 
 use super::layers::{IPV6_HEADER, Layers, TCP, UDP, Version, word};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Frames for tests.
 
 /// An IPv4 packet with its checksum left out, in an Ethernet frame.

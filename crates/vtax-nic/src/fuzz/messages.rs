@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fuzz targets that send messages: of front ends, guests and operators.
 
 use super::{HostileSwitch, Input, MOST_STEPS, NOW};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fuzz targets: a function for each interface that receives hostile bytes. `fuzz/` has the
 //! fuzzers; the tests below replay their corpora.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fuzz targets that send frames: guests, taps, a guest that migrates, and segmentation.
 
 use super::{HostileSwitch, Input, MOST_STEPS, NOW};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Fuzz targets that read rings: chains of split and packed rings, and memory regions that change.
 
 use super::{Input, MOST_STEPS, check_segment};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `adaptive` controller: it holds only where a hold merges notifications, and never the first packet after idle.
 
 use super::window::Window;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `fixed` controller: it holds for a fixed time, as other virtual switches do.
 
 use super::{Controller, Nanos};

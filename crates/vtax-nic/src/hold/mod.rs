@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Controllers that merge a guest's notifications within a latency budget.
 //!
 //! A [`Controller`] is pure arithmetic on time, packets and a budget. A [`PairHold`] runs one for a queue pair and

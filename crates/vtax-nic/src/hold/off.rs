@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `off` controller: it never holds. EVENT_IDX alone suppresses notifications.
 
 use super::{Controller, Nanos};

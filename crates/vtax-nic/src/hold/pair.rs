@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs a controller for one queue pair within the budget and the limits of a ring.
 
 use super::{Controller, Nanos};

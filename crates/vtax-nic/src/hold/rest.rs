@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pauses in which a queue pair's notifications bypass the worker, because being woken for notifications that are not
 //! held costs more than holding saves.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Nanoseconds, as a time and as a duration.
 
 use std::ops::{Add, Sub};

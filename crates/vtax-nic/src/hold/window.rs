@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A hold time for a queue pair that is learnt by trials.
 
 use super::Nanos;

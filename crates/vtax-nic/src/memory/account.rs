@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The account of a port's populated memory: pages that its front ends share and this program touches first, so that
 //! the kernel charges them to this program.
 

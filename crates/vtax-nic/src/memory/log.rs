@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The dirty log of live migration: a bit for each 4 KiB page that this process writes.
 
 use super::{GuestMemory, LOG_PAGE, Mapping, MemoryError};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One file descriptor of a front end, mapped shared.
 
 use super::{Account, RegionDescription, pager, sigbus};

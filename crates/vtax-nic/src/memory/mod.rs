@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guest memory: the mapped regions that a front end shares, and the translation of guest and front-end addresses to
 //! host pointers.
 //!

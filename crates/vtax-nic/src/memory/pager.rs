@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Populates untouched pages that front ends share, within their port's account.
 //!
 //! The kernel charges a page of shared memory to the program that touches it first, not to the program that shares it.

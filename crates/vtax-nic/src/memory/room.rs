@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The memory that this program may use, and the default limits that follow for a port.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Segments of memory that a guest may write at any time, and copies of them.
 
 /// Bytes of a cache line.

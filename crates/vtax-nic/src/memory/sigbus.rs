@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Survives a front end that truncates the file of a mapping.
 //!
 //! An access to a page that the file no longer has raises SIGBUS. The handler replaces the whole mapping with

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks every layout of up to three regions over a small grid of addresses and lengths, at both ends of the address
 //! space: every range nearby is translated by the one region that holds it, or not at all.
 //!

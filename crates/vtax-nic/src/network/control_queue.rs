@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's control queue, where its front end forwards it.
 
 use super::guest::Guest;

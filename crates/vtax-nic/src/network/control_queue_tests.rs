@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Commands on the control queue of a guest, where its front end forwards it.
 
 use super::tests::{Bench, NOW, PLAIN, frame};

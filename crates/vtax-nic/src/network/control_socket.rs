@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The control frames of a guest whose frames the kernel moves: a packet socket at its tap, which receives only them
 //! and sends the answers.
 

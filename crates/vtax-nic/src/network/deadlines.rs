@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The deadlines of a network's ports. Idle ports cost nothing.
 
 use crate::hold::Nanos;

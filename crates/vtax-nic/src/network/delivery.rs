@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The delivery of one frame to a guest, in software where the guest lacks offloads.
 
 use super::guest::Guest;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The limits of a port's transmission: its source addresses, its rates, and its rate of frames to all other ports.
 
 use crate::frame::Mac;

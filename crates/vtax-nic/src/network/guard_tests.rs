@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Ports with limits, and neighbours that the limited ports do not disturb.
 
 use super::tests::{Bench, NOW, PLAIN, frame};

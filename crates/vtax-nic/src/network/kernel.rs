@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's data path of a port: vhost-net moves the frames between the guest's rings and a
 //! tap. Where notifications are held, this process relays the event descriptors; else the kernel has the guest's own.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The part of a queue pair that the kernel serves: its vhost-net device, its two rings, and the event descriptors that
 //! this process relays where notifications are held.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's data path, with a fake device that records its settings and refuses the requests that the kernel
 //! refuses.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Networks of ports, which exchange frames.
 //!
 //! Two ports are a link; more are a learning switch. A network and all its ports belong to one worker, so that a frame

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Frames between two ports, as references to their memory.
 
 use crate::control::frame as control;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A queue pair of a guest's port: its rings, their holds, and the part that the kernel serves.
 
 use super::kernel_pair::KernelPair;

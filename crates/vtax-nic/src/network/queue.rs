@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One virtqueue as the front end sets it up, and its ring while it runs.
 
 use crate::features::Features;

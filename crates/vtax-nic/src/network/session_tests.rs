@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sessions of front ends: rings and memory that start, stop and change.
 
 use super::delivery::BUFFER_TIMEOUT;

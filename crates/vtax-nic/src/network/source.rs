@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The queues that frames come from, their states and their order of turns. Idle queues cost nothing.
 
 use crate::hold::{Nanos, WAKE_COST};

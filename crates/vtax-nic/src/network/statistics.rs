@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's counters of an interface (`/sys/class/net/NAME/statistics`), for a port whose frames it moves. They
 //! are read on request.
 

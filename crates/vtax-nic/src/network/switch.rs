@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A learning switch's table of addresses and their ports.
 
 use crate::frame::Mac;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A tap of the kernel. Its frames have virtio-net headers, and a batch of them takes one system call where the kernel
 //! has io_uring.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Frames between ports, with valid and invalid drivers.
 
 use super::delivery::BUFFER_TIMEOUT;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Moves frames from and into a guest's rings: the work for each packet.
 
 use super::packet::{BATCH, Batch, Frame};

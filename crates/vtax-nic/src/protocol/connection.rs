@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A connected front end: messages from a stream socket that never blocks.
 
 use super::{Message, ProtocolError, Reply};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The vhost-user protocol (QEMU, `docs/interop/vhost-user.rst`), from the back end's side.
 //!
 //! The parser never waits for the rest of a message, as the `vhost` crate's does, because one thread serves the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Messages over a socket: whole, in parts and invalid.
 
 use super::*;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every index of small rings: reads and publications are compared with a model that follows the standard's text.
 //! Chains are walked in `walk_tests.rs`.
 //!

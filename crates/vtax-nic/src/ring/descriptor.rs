@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Descriptors, which both kinds of ring have, and the segments to which they point.
 
 use super::{Direction, MAX_SEGMENTS, RingFault};

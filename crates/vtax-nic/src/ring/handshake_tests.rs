@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The notification handshake in every order of its steps, between this crate's rings, a driver as in Linux
 //! (`virtqueue_enable_cb` and `virtqueue_kick_prepare`, of split and of packed rings) and vhost-net's `vhost_notify`.
 //! In no order does a side sleep while buffers of the other side wait for it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The notification handshake where stores become visible late, between this crate's rings and a driver as in Linux, in
 //! every order of their accesses that the memory model of C11 allows, as far as loom explores it (at most three
 //! switches away from a side that could continue). `handshake_tests` takes the fences for granted. Here each fence of

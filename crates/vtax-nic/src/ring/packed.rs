@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The packed virtqueue (virtio 1.2, 2.8), over validated host pointers.
 //!
 //! Chains are taken in order and returned in order. Each used descriptor is written with one

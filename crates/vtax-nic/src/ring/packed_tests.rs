@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A packed ring with hostile drivers, and its effects that a valid driver sees.
 
 use super::*;

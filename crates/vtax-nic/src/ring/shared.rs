@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The atomics that rings share with drivers. In tests of the memory model they are loom's atomics of the same
 //! address.
 

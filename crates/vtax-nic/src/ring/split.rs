@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The split virtqueue (virtio 1.2, 2.7), over validated host pointers.
 //!
 //! Chains are taken in order and returned in order, so that the number of chains taken equals the used index once a

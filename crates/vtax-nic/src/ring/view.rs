@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A split ring that the kernel serves, with the positions of both sides.
 
 use super::shared::{AtomicU16, fence};

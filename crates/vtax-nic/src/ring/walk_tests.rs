@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every chain over tables of up to four descriptors in memory of several regions, in split and in packed rings,
 //! compared with a model that follows the specification: the result is the same segments or the same fault, all
 //! segments are in memory, and there are no more than the tables have entries. `bounded_tests.rs` covers the indexes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The part of each port in a worker's processor time.
 //!
 //! The worker reads its own processor clock once a millisecond at most, and divides the time since the last reading:

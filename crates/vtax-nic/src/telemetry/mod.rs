@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Each port's counters and histograms, which its worker owns.
 //!
 //! The worker counts in plain fields and hands out copies by message, so the data path shares

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One port's counters, and snapshots of them for other threads.
 
 use hdrhistogram::Histogram;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Telemetry as Prometheus text (exposition format 0.0.4).
 
 use vtax_http::metrics::{Exposition, Families, Format, Kind};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax-nic top`: the ports, live.
 
 use std::io::Write;

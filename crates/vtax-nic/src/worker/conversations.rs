@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The conversations of front ends that are not specific to NICs, each in the order of its source, up to a frame that
 //! passes.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A network namespace, a back end, and Debian guests in QEMU, for the tests with guests.
 
 use serde_json::{Value, json};

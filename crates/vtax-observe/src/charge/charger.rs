@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The passes of charging: each finds the guests, reads their use, attributes the soft interrupts and closes the
 //! ledger. The totals never decrease.
 

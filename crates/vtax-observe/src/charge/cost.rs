@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cost of an exchange, learnt from the soft interrupt time of the past minutes.
 //!
 //! # The model

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The counted method, which needs only counters: the time of soft interrupts is divided by the exchanges, each kind
 //! with its cost (Cherkasova & Gardner 2005 divided the driver domain's time by exchanged pages).
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Energy of the guests: the idle energy of a host is divided by a stated rule, the rest in proportion to processor
 //! time.
 

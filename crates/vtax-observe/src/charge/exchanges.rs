@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Exchanges of the guests and their host in an interval: packets, block requests, VM exits, and Xen pages.
 //!
 //! Packets are counted at the host's end of a guest's device where there is one: a single file contains all such

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The kernel's accounting of interrupt time: by a clock or by samples at its tick, and whether that time is part of
 //! the run time of the interrupted task. No other file decides this.
 //!

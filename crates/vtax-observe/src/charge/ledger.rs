@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ledger of one interval: arithmetic only, so that tests can check its invariants on any input.
 //!
 //! Time is divided by [`vtax_core::account`]. The ledger adds the data of several intervals and of methods: an excess

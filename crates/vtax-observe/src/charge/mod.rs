@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Charge-back: every nanosecond of the host's processors in an interval, and its energy, is charged to the guest that
 //! caused it or to the host, or is reported as unattributed.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Attribution of the work that the programs of [`super::probe`] found: by the devices, disks, processes and control
 //! groups of owners, which are identified by number.
 

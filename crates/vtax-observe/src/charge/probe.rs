@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The BPF programs at the kernel's tracepoints that time each soft interrupt and key it by the network device, and so
 //! by the owner, that it worked for (`bpf/charge.bpf.c`). They are loaded once and shared by all readers.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The traced method for the subjects of a trial, as an instrument: soft interrupts that worked for each subject, and
 //! those that ran in its context.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The traced method: BPF programs ([`super::probe`]) time each soft interrupt and key it by the network device, and so
 //! by the guest, that it worked for.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The instruments that read this host during a trial.
 
 use super::Charger;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The use of the host and its guests in an interval, as the kernel accounts it.
 
 use super::irq_accounting::IrqAccounting;

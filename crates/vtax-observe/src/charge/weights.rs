@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The cost of one exchange relative to the others, which a user may set.
 
 use super::cost::Amounts;

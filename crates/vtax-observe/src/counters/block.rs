@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters of a subject's block devices, from `/sys/class/block/NAME/stat`.
 //!
 //! Requests are counted at completion, after merging; bytes are their 512-byte sectors. Busy time (the kernel's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CPU time and memory of a subject's control groups, v1, v2 and hybrid.
 //!
 //! `cpu.total_ns` comes from v1's `cpuacct.usage` (nanoseconds) where present, else from v2's `cpu.stat` (`usage_usec`,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CPU time of the children of this process: running children by their own clocks, and children that have ended and
 //! been waited for.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Time of processors in soft interrupts, and the tasks in whose context it was spent, by samples of perf's `cpu-clock`
 //! at times that are independent of the kernel's tick.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The change of a raw counter of the kernel or a device between two readings, and a total that never falls. Every
 //! difference of two readings in this crate is computed here.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The times of `/proc/stat`, and the busy time of its processors between two readings.
 //!
 //! A clock keeps idle time, which is only printed in ticks; the busy columns are often sampled at the tick. So all time

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A group of perf events: opened, started and read together, by perf_event_open(2).
 //!
 //! All counting with perf is here (`clock_samples` samples). A group is read with one system call (and, for another

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Time that processors were set to each frequency, from the cpufreq driver's statistics.
 //!
 //! The kernel counts in ticks of 10 ms, idle or busy. Drivers that leave the choice to the processor (`intel_pstate`,

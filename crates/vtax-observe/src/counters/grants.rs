@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pages that this host's back ends exchange with Xen domains: BPF programs at the kernel functions through which the
 //! back ends request grant operations (`bpf/grants.bpf.c`).
 //!

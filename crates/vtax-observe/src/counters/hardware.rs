@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hardware counters: cycles, instructions, references to and misses of the last-level cache,
 //! for the whole host or for one control group, guest mode included.
 //!

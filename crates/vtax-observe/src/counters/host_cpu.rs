@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The host's CPU time by kind, and its context switches, from `/proc/stat`.
 //!
 //! Resolution: the kernel prints ticks of 1/100 s (USER_HZ), and most kernels *sample* user, system, irq and softirq

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Idle time in nanoseconds, from `/proc/timer_list` (root only).
 //!
 //! `/proc/stat` prints the same counters in ticks of 10 ms, which is too coarse for a window in which a host is busy

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Time of each processor in each idle state, from the cpuidle driver's statistics.
 //!
 //! The kernel adds an idle period when it ends, to the state that the kernel requested: the processor may have spent

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Hardware interrupts by source, from `/proc/interrupts`.
 //!
 //! A device's interrupt has the driver's name for it (`virtio0-input.0` becomes `virtio0-input_0`); any other interrupt

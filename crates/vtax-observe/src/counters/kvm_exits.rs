@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! VM exits of all VMs on the host, by reason, counted at the tracepoint `kvm:kvm_exit`.
 //!
 //! The counters use perf with filters because the tracepoint carries the exact reason: the files of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters of a subject's network devices, from `/proc/PID/net/dev` of a process in the
 //! device's network namespace.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One output column of an instrument: its registration and, for counters, the guard that keeps the total from falling.
 
 use super::counter::{Change, Counter, Rule};

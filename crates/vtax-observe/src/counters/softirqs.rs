@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Software interrupts by kind (`NET_RX`, `TIMER`, …), from `/proc/softirqs`. The counts are exact numbers of handler
 //! runs; one run may handle many packets.
 

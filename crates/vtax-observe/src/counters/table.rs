@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Series of the rows of `/proc/interrupts` and `/proc/softirqs`, and of their sum.
 
 use super::counter::{Counter, Findings, Rule};

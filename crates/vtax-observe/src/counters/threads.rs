@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! CPU time of a VMM by the role of its threads: vCPU, I/O thread, vhost worker, emulator.
 //!
 //! Sources, all in nanoseconds: `/proc/PID/task/TID/schedstat` for the threads with a role, and the process's own CPU

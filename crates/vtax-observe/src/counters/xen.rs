@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters of a Xen domain: CPU time by domain and vCPU from the hypervisor, through Xen's libxenstat, and ring
 //! requests of its block devices from blkback's sysfs files.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cloud Hypervisor's command line. It has no option for the name of a VM; managers (Kata Containers, scripts) give
 //! each VM an API socket of its own, and the path of the socket serves as the name.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Data that container engines and plain OCI runtimes store about their containers: names, and states that give the
 //! control group of each.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The network devices and disks of a guest.
 //!
 //! Taps are found by the VMM's open `/dev/net/tun` files, macvtaps by its open `/dev/tapN` (N is the interface's

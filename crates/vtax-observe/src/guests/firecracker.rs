@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Firecracker's command line, with and without its jailer.
 
 use super::{Found, Platform, options};

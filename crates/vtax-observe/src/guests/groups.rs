@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The containers among the host's control groups. Every pass reads the directories that contain groups; a name is
 //! parsed once, since a group's inode is never reused.
 

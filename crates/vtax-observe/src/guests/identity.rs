@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Identification of a guest that connects from within, by the identity that the guest knows and its monitor
 //! configured.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recognition of vtax's micro VMs: one process runs a population of VMs, which is one guest of the ledger.
 
 use super::{Found, Platform, options};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Discovery of this host's guests without configuration: VMs by their monitors' command lines, containers by their
 //! control groups, Xen's domains by the toolstack; each with its network devices and disks.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of guests. The user who starts a guest chooses its name: any bytes, of any length.
 
 /// The longest name that is kept, in characters; labels of metrics and columns of terminals need no more.

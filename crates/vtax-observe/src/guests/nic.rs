@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recognition of the vtax NIC, a process beside a monitor that works for the guests whose memory it maps.
 
 use std::collections::HashSet;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Command line options as VMMs write them: `-flag value`, `--flag value`, `--flag=value`, and
 //! inside a value QEMU's `first,key=value,…`, in which a doubled comma is a comma.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The platforms that run guests, by name.
 
 /// The software that runs a guest.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Recognition of Kubernetes pods in control group paths: kubelet names a pod's group by the pod's UID, with one format
 //! for its cgroupfs driver and another for systemd's.
 

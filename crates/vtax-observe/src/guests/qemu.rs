@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! QEMU's command line, in all its spellings.
 
 use super::{Found, Platform, options};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The names of control groups: one table of the names that container engines, machine managers and batch systems give
 //! them, with the source of each row, and the function that matches a path against it.
 

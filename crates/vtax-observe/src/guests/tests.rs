@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests on fake hosts: every form of control groups, reused identities, and processes and groups that vanish during a
 //! scan.
 

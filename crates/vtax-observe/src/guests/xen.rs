@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Xen's domains, as the toolstack in Dom0 lists them.
 //!
 //! `xl list` gives every domain's name and CPU time, in tenths of a second; where libxenstat is installed, the

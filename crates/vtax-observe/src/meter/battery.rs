@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The power of a laptop's batteries while no other source supplies it: `/sys/class/power_supply`.
 
 use super::series::MeterSeries;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Calibration: fits a power model to a meter by stepping the load from idle to full and reading both.
 
 use super::model::{Model, POINTS, Utilization, busy_share};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Containment among the domains that meters measure, and the choice of the domains that make up the host.
 //!
 //! A domain inside another one is never added to it, even where the two belong to different meters.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Discovery of the meters of this host, with the reason for each absent one.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Conversion of a device's counter or power readings to joules that never decrease: the arithmetic of every meter.
 
 use crate::ObserveError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Power and energy sensors of boards, power supplies and chips: `/sys/class/hwmon`.
 
 use super::hwmon_chip::{Files, chips};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sensors of the hwmon chips and the coverage of each, as their drivers describe them.
 
 use super::Part;

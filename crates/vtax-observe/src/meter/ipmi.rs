@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The power reading of a server's BMC: `ipmitool dcmi power reading`, on a separate thread.
 
 use super::program::{command_line, ending, run};

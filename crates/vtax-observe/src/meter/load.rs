@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A load generator: threads that keep every processor busy for a set share of the time.
 
 use rustix::thread::{CpuSet, sched_setaffinity};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Sources of joules, one file each, with their discovery and the sum of their domains.
 //!
 //! Every meter records, for the owner `host`, one counter `energy.<meter>.<domain>_joules`, which never decreases, for

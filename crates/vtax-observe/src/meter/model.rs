@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Power from utilization, for hosts without a meter: a curve through active idle and ten load levels.
 
 use super::power_model::{Fit, PowerModel};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NVIDIA boards, through the management library of their driver.
 
 use super::series::MeterSeries;

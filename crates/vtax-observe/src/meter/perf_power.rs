@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RAPL through perf: the `power` PMU, whose 64-bit counters never wrap in practice.
 
 use super::series::MeterSeries;

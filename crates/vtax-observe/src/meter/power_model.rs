@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Identification of the power model that computed joules, recorded beside modelled numbers.
 
 use serde::{Deserialize, Serialize};

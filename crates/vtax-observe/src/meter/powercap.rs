@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! RAPL through the powercap framework: `/sys/class/powercap/intel-rapl:*`, on Intel and AMD.
 
 use super::series::MeterSeries;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A test that a meter moves under load. A meter that does not move counts as absent: inside VMs, energy counters are
 //! often present and constantly 0.
 

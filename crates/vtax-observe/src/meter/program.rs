@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Execution of a program that may be slow or hang, with a limit on the time it takes.
 
 use crate::ObserveError;

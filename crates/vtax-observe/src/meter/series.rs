@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A meter's handle to one of its series, valid for any collection of readings.
 
 use super::{joules_metric, watts_metric};

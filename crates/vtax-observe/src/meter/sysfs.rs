@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reading of the small files of /sys that meters use.
 
 use crate::ObserveError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A meter between the machine and the wall socket: any instrument that sigrok reads, through `sigrok-cli`.
 
 use super::program::{Reaped, ending, not_started};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Certainty of a number: exact where a repeated trial gives the same value, otherwise limited by the variation between
 //! repetitions.
 

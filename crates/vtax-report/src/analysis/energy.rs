@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lines about energy of a report: the origin of joules, the idle power with its drift, and the energy that leads.
 
 use super::{TreatmentSummary, distinct};

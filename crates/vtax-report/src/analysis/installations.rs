@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Comparisons of existing guests, which have installations of their own: what differs besides the platform.
 
 use crate::results::Treatment;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
 use super::{Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label};

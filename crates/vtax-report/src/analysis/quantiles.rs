@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The quantiles of treatments: how wide their intervals within a trial are, and those with too few values.
 
 use super::within::{TrialQuantile, Within};

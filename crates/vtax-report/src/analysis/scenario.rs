@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Scenario data of a treatment: its levels, its objective, the other actors, and distributions.
 
 use super::{

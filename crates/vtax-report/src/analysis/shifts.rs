@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shift functions of latencies: the ratio of each quantile of a treatment to its baseline's, over the blocks.
 
 use super::summaries::common_level;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data of a treatment: its metrics, load levels, objective, other actors, and distributions.
 
 use super::{Certainty, Timeline, Within};

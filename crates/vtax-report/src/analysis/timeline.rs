@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One trial over time: CPU time by actor in each second, under the rules of the trial's table, and the host's power.
 
 use crate::results::{Actor, Role, Samples, Stage, Trial};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Quantiles within a trial: the interval of each by order statistics, and whether the trial has enough values for it.
 
 use crate::results::{HistogramRecord, Metric, Trial};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The figure of one number over the runs of a plan.
 
 use super::Figure;

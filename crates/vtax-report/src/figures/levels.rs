@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures of load levels: each metric against the load, and the knees.
 
 use super::metrics::Curves;

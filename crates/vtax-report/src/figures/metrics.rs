@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures of one metric: each trial and the mean, by treatment or against a factor.
 
 use super::{Figure, Platforms, color, encoding, extended, flags, numbers, shape, titled};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures of latency by percentile.
 
 use super::metrics::Curves;

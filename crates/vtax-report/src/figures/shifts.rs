@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures of shift functions: the ratio of each quantile of the latencies to the baseline's.
 
 use super::metrics::Curves;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Figures over time: CPU and power of one trial, and the rates of all.
 
 use super::metrics::Curves;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes the files of a report into the results directory, each atomically.
 
 use super::{Provenance, page};

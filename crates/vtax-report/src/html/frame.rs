@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The frame of every page, and the building blocks of pages. `maud` escapes all text.
 
 use crate::figures::Figure;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The page of a history: each change with its first run, and each series as a figure.
 
 use super::frame::{DASH, FIGURES, Page, SUMMARY, TABLES, drawn, links, section, table};

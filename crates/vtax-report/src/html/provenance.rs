@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The provenance of a report's numbers: host, plan, order, and statistical methods.
 
 use super::frame::{PROVENANCE, badge, file, prose, section};

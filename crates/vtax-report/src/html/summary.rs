@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The top of a report: the run, its caveats, and its findings.
 
 use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Repeated trials: sets an attempt aside, and reads earlier attempts.
 
 use super::directory::{TRIALS, read_trial, trial_name};

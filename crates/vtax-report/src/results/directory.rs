@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Creates, extends and reads a results directory; the only module with its layout.
 
 use super::{

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of environment facts of a trial in an emulated host, shared by their writers and readers.
 
 /// The seed of the emulated host.

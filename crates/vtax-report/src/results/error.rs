@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Errors of a results directory, each with the file and the remedy.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes and reads `latencies.hlog`: the distributions of a trial in the format of HdrHistogram's interval log.
 
 use super::ResultsError;

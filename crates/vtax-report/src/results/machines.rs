@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The machines that ran the blocks of a run, and the merge of several results directories.
 //!
 //! A block belongs to one machine: its trials are pairs, and a pair that spans two machines measures their difference.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The results directory: the whole record of a run, in open formats.
 //!
 //! ```text

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks the stated sizes of a Parquet file's pages before any decoding: the decoder allocates the memory that a page
 //! states, and expands encodings in which a few bytes represent many.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The plan of a run, read from its text: the gates, and the keys that a comparison with another plan names.
 
 use super::{ResultsDir, ResultsError};

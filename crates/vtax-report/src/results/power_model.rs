@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Names of environment facts of a trial with joules, shared by their writers and readers: the meters, and the power model.
 
 /// Description of the model: its name, its date, and its error.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The file names of a run's record: the files that another machine may return after a run of the plan.
 
 use super::attempts::Aside;

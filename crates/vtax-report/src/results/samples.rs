@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Writes and reads `samples.parquet`: every sample of a trial, in row groups so that memory stays bounded.
 
 use super::ResultsError;

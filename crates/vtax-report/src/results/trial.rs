@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `run.json` and `trial.json`: what a run is, and what one trial found.
 
 use super::ResultsError;

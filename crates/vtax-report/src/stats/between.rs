@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Disagreement between groups of values beyond the scatter within them: the standard deviation of a random effect,
 //! with an interval.
 //!

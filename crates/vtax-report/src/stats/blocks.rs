@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The ratio of two series over time, with an interval from a block bootstrap: neighbouring windows are alike.
 
 use super::bootstrap::{RESAMPLES, expanded_percentiles};

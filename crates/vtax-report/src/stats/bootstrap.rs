@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Bootstrap confidence intervals for small samples.
 
 use super::describe::{mean, quantile_of_sorted, standard_deviation};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Descriptive statistics: mean, median, standard deviation, quantiles.
 
 use serde::{Deserialize, Serialize};

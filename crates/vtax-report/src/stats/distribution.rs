@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The distributions for small samples: the normal, Student's t and F.
 
 use std::f64::consts::{FRAC_2_PI, PI};

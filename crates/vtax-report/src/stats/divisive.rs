@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Changepoints in a series of few values, such as one number of each of many runs: E-divisive (Matteson and
 //! James 2014, "A nonparametric approach for multiple change point analysis of multivariate data").
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The noise floor: the chance difference between identical treatments on this host, from successive blocks.
 
 use super::bootstrap::Interval;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Joint verdicts for several comparisons: adjusted p, and intervals consistent with it.
 
 use super::bootstrap::Interval;

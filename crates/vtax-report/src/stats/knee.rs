@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Knees as intervals: the highest level that kept an objective, and the next tested level.
 
 use super::bootstrap::{Interval, student_interval};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Statistics as pure functions of numbers: same input, same seed, same output, on any machine.
 //!
 //! Every choice, with its reason and its reference, is in `docs/method.md`.

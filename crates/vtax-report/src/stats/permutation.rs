@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Permutation tests, an effect size, and the adjustment for many comparisons.
 
 use super::random::Random;

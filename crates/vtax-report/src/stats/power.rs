@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Number of repetitions needed to show an effect, or for an interval of a given width, from the observed scatter.
 
 use super::bootstrap::Interval;

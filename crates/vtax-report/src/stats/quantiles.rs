@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Quantiles within one sample: distribution-free intervals by order statistics, and the least sample that has one.
 
 use super::bootstrap::Interval;

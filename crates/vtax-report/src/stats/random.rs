@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A pseudorandom generator with a published algorithm, for estimates from millions of numbers, and its seeds.
 
 use vtax_core::SplitMix64;

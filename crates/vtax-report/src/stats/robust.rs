@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Outliers, and an estimate of the centre that is robust against them.
 
 use super::describe::{median, quantile};

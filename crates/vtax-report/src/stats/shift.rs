@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The shift function of two distributions: the ratio of each of their quantiles, with intervals that hold together.
 
 use super::bootstrap::{Interval, student_interval_at};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Classifies whether a trial ran steadily, after Barrett, Bolz-Tereick, Killick, Mount and Tratt (2017, "Virtual
 //! machine warmup blows hot and cold"): find changepoints, then compare the segments.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Trends and correlations in a sequence of values.
 
 use super::describe::{mean, median};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Variance of a nested design by level, and the best number of repetitions of each level (Kalibera and Jones 2013,
 //! "Rigorous benchmarking in reasonable time", sections 6 and 7).
 

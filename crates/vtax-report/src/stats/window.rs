@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A new value beside a window of earlier ones of the same level.
 
 use super::Interval;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The quota that a guest's share leaves it.
 //!
 //! A quota limits the time that the kernel accounts to the guest's group. The share limits the time that the ledger

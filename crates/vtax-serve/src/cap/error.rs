@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Reasons that a guest's time cannot be limited.
 
 use std::path::PathBuf;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The limit of a guest's own time: the quota of its control group, or the cap of Xen's scheduler for its domain.
 
 use super::error::LimitError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax cap`: an allocation of processor time that includes the host's work. A quota limits a guest's own time and
 //! none of the host's work for it: of two guests with equal quotas, the one with more I/O gets more of the machine
 //! (Cherkasova & Gardner, §5: left open by Xen's scheduler). Once an interval, the ledger gives the total cost of each

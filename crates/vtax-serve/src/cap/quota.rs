@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The quota of a guest's control group: `cpu.max` of v2, `cpu.cfs_quota_us` of v1
 //! (`Documentation/scheduler/sched-bwc.rst`).
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The guests that a cap holds, and the limit in force at its end: fake guests in a tree of files like the kernel's.
 
 use super::controller::MOST_OF_SHARE;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The destination of pushes, as on the command line.
 
 use sha2::{Digest, Sha256};

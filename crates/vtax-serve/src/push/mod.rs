@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Pushes of what a scrape would return: Prometheus' remote write and OTLP, with a queue on disk.
 //!
 //! Each pass is queued first and sent from the queue, so an outage of the server, the network or the exporter loses

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The queue of samples to push, on disk. It survives outages, `kill -9` and restarts.
 //!
 //! The queue is a directory of segments. A segment is a sequence of records:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The thread that sends what is queued, oldest first.
 
 use super::queue::Batch;

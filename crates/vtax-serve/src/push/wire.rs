@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The wire formats: a pass as the queue holds it, and batches of passes as Prometheus remote write 1.0 and as OTLP 1
 //! over HTTP. Only the messages and fields in use are declared, with the numbers of `prometheus/prompb` and
 //! `opentelemetry-proto`.

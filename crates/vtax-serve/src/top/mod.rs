@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax top`: guests by their full cost to the host.
 
 mod rows;

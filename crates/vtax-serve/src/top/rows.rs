@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A snapshot as rates, for the table and its JSON.
 
 use crate::snapshot::{Snapshot, softirq_source};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table: rows as lines of text that fit any width from 80 columns up. A narrower terminal shows its left part.
 
 use super::rows::{Key, Party, Rates, Row, Sort};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The terminal of a screen, and its restoration at the end, on an error and on a panic of any thread.
 
 use crate::pace::timespec;

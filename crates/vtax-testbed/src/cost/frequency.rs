@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The effect of lower frequencies on cycles and watts.
 //!
 //! A processor at a lower frequency is stalled for a part of its busy time (`speed.rs`), which is no work. A cycle

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Creates results directories like those of real runs, with invented numbers, for tests.
 
 #![allow(missing_docs, reason = "the names are those of results directories")]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Creates a results directory of a ramp with neighbours, with invented numbers, for tests.
 
 use super::{Metrics, normal};

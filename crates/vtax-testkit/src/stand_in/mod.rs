@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stand-ins for a VMM's program, for tests of every crate that starts one.
 
 #![allow(clippy::disallowed_methods, reason = "files in a folder of the test")]

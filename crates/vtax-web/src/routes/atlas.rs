@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The atlas: the figures of papers beside those of vtax, from the runs below the results directory.
 
 use crate::app_state::AppState;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The live host and its history.
 
 use crate::app_state::AppState;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! NICs and micro VMs.
 
 use crate::app_state::AppState;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The handlers of requests: one file for each part of the page.
 
 pub mod atlas;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Results: the list, reports, comparisons, curves, notes.
 
 use crate::access;

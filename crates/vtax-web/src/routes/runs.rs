@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs: plans and their mistakes, runs in progress, and the requests to start and to end one.
 
 use crate::app_state::AppState;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Stand-ins for a NIC and a population of micro VMs that use the real protocols and structures.
 
 use std::io::{BufRead, BufReader, Write};

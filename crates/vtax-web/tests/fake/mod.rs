@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A stand-in for `vtax`: this test program, started by a script of that name. It takes the arguments of `vtax run`,
 //! holds the lab's lock, writes the same events, ends in order on request, and writes invented trials.
 

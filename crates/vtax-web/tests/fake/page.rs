@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The real server with a folder of its own, which starts the stand-in for `vtax`; requests are those of scripts.
 use crate::fake;
 use serde_json::{Value, json};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Debian's Chromium, headless, controlled with its DevTools protocol through two pipes: no driver, no socket, no other
 //! program.
 

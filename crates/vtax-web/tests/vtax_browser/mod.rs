@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The page in a real browser: its views, in both themes and on a phone, without requests to other servers and without
 //! errors in the console.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Runs from the page: a plan is selected, gets a mistake, is corrected, started, paused, resumed and finished by a
 //! user with the token; and the view of users without it.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Every view, in both themes and on both screens: without content, and with a run in progress.
 
 use super::chromium::Browser;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Values of options: numbers, times, shares, labels and addresses, with an error for each that is refused.
 
 use std::net::SocketAddr;

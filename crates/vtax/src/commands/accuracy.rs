@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax accuracy`: the accuracy of charge-back.
 
 use super::{json, plan, run, testbed};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax actor`: the process that another host's vtax starts here through ssh.
 
 use crate::Outcome;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax atlas`: the figures of papers, each as published and as measured by vtax.
 
 use crate::Outcome;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax top`, `vtax charge`, `vtax cap`, `vtax exporter`, `vtax share`, `vtax web`: the costs of guests for their
 //! host.
 

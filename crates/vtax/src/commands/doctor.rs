@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax doctor`: the platforms that this host can run, and the quantities that it can measure.
 
 use crate::Outcome;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax run --dry-run`: prints what a run of a plan would check, start and change.
 
 use super::json;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax run --on`, `vtax merge`, and the shard that an engine starts.
 
 use super::{plan, report, testbed};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax image`: the root file system that every platform runs.
 
 use crate::Outcome;

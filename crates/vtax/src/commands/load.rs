@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax load`: load generators, as workloads start them in the client.
 
 use crate::Outcome;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax meter`: energy meters, and fitting the power model from one.
 
 use super::json;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax run --platform … -- COMMAND`: the plan of a command that is measured without a plan file.
 
 use crate::cli::CommandArgs;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax plan`: the check of a plan with its expected time, and the keys of plans.
 
 use super::{json, precision};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax record`, and recordings as `vtax report`, `vtax compare` and `vtax export` show them.
 
 use super::charge::{note, watch};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax report`, `vtax compare`, `vtax history`, `vtax survey`, `vtax export`: results as tables, pages, JSON, CSV and
 //! Parquet.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax run` and `vtax restore`.
 
 use super::charge::CAP;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax testbed`, and `vtax run --at testbed:…`.
 
 use super::{json, plan};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Guests for the tests of charge-back, and a client for HTTP servers.
 
 use std::io::{BufRead, BufReader, Read, Write};

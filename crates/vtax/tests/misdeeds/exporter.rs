@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Misbehaving clients of the exporter.
 
 use super::{any, bytes, commit};

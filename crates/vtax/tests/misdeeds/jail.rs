@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The remaining privileges of the threads of a running exporter and a running recorder, from the kernel's status files and from system calls
 //! made in those threads.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A thousand random misdeeds, one for each seed, against each program that serves untrusted clients, while a
 //! well-behaved neighbour sends requests at a steady rate. At most 1 % of the neighbour's requests fail. Afterwards the
 //! program has as many descriptors open as before and at most 1 MiB more memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Misbehaving clients of micro VMs, and guests that execute code of untrusted senders.
 
 use super::exporter::speak;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Misbehaving front ends and drivers of the virtual NIC.
 
 use super::{any, bytes, commit};

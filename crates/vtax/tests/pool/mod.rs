@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A stand-in for a pool of XenServer or XCP-ng, limited to the calls of vtax and the tests: JSON-RPC and XML-RPC over
 //! https, and `/rrd_updates`. Its behaviour follows the vendor's documents, and the vendor's own SDK accepts it
 //! (`tests/xenapi.rs`). No VM runs in it.

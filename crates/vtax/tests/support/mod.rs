@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Shared by the tests of the command: starting it, and comparing the state of the host.
 
 use rustix::process::{Pid, WaitOptions, getpid, getsid, set_child_subreaper, waitpid};

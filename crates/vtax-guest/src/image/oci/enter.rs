@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! How a command enters an image: as its user, with its environment, in its working directory.
 
 use super::invalid;

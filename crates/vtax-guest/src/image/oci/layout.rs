@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Finds an image in an OCI image layout (image-spec 1.1: directory or archive) or in an archive of `docker save`:
 //! its configuration and its layers, with the digests that both must have.
 

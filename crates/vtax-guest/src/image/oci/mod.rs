@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Images of containers as guests: an OCI image, an archive of it, a root directory, or an image of podman or docker.
 //!
 //! A guest with an image has the shared root file system, with the agent and the programs by which vtax drives a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The bytes of a layer: decompressed by a program, hashed, and bounded.
 
 use super::invalid;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 use super::*;
 use serde_json::{Value, json};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};

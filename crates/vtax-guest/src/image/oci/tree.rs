@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A root directory into which the layers of an image from an untrusted source are applied. Every path is resolved
 //! with this directory as the root (openat2(2), `RESOLVE_IN_ROOT`), so that no link of a layer leads out of it.
 

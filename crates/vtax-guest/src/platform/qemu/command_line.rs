@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! QEMU's command line for a machine.
 
 use super::machine::{Accel, Backend, Kind, Machine};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Whether KVM can boot a stock kernel, tested with a real boot: on some hosts `/dev/kvm` opens and creates VMs and
 //! still cannot boot one.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A QEMU machine as a transient domain of libvirt, booted from the shared image. libvirt creates its tap, which
 //! moves into the cell.
 //!

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The machine of a plan, with checked settings.
 
 use crate::image::oci::PARAMETER as IMAGE;

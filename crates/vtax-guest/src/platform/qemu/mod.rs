@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! QEMU: a VM that vtax controls over QMP, and its guest over the QEMU guest agent. Neither needs a network or a
 //! password.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The vtax backend of a VM's NIC: one `vtax nic` for each VM, between the VM and its tap. It runs in the target's
 //! control groups, since its work is a cost of the guest.
 

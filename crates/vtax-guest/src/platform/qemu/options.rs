@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The builder of QEMU's command line, for every QEMU that vtax starts.
 
 use std::path::Path;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A client for QMP, the QEMU Machine Protocol (QEMU `docs/interop/qmp-spec.txt`).
 
 use crate::platform::vm::wire::{Received, Wire, excerpt};

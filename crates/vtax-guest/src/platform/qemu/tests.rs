@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests with a real guest of the standard image, booted without a cell: no bridge and no client.
 
 use super::*;

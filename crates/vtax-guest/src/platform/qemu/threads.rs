@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Translation of thread ids from QEMU's PID namespace to the host's.
 
 use vtax_host::HostError;

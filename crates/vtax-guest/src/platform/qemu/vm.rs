@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One booted VM: QEMU's process, its monitor, the guest's agent.
 
 use super::command_line::{self, Files, Scratch};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A client for the QEMU guest agent (QEMU `docs/interop/qemu-ga-ref`), which needs neither a network nor a
 //! password in the guest.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The host's KVM, and disks that support direct I/O.
 
 use rustix::fs::{Mode, OFlags};

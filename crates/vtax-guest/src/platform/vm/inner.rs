@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The guest's own counters, from its `/proc/interrupts`, `/proc/stat` and `/proc/net/dev`.
 
 use super::agent::Agent;

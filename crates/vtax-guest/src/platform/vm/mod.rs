@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The common part of the platforms of VMs: the size of a guest, its agent and counters, and the VMM's process and
 //! surroundings.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A VMM's process in a cell: its start, its errors with their causes, and its end.
 
 use super::agent::Agent;

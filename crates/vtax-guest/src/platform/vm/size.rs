@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The size of a VM: one set of keys for every platform, so that a plan varies it on all of them.
 
 use vtax_host::settings::{Domain, Parameter};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The environment in which a VMM runs. In a trial it is a cell's seat.
 
 use crate::platform::CommandLine;

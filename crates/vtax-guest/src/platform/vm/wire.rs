@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Lines of JSON over a UNIX socket with deadlines: the common part of QMP and the guest agent's protocol.
 
 use rustix::net::sockopt::socket_peercred;

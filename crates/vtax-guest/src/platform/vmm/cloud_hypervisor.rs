@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Cloud Hypervisor's command line. The guest's serial port is a UNIX socket, since Cloud Hypervisor reads its
 //! standard input only from a terminal.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Firecracker's configuration file, which replaces its API. Its standard input and output are the guest's serial
 //! port (docs/getting-started.md and `VmmConfig` of its sources).
 

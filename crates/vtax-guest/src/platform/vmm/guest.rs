@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest of the shared image under Firecracker or Cloud Hypervisor. Its agent is on the serial port, which both
 //! VMMs have and which needs neither a network nor a driver.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The description of a machine for every VMM.
 
 use std::path::PathBuf;

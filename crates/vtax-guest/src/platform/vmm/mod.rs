@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! VMMs that boot an unpacked kernel without firmware, Firecracker and Cloud Hypervisor: their arguments, and a guest
 //! of the shared image in a cell.
 

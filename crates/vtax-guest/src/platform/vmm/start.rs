@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A VMM's process and the line to its guest's serial port.
 
 use super::{Machine, Vmm, cloud_hypervisor, firecracker};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A domain's backends in Dom0: the kernel threads that serve it.
 
 use std::path::{Path, PathBuf};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The domain of a plan, and its xl.cfg(5) file.
 
 use crate::image::oci::PARAMETER as IMAGE;

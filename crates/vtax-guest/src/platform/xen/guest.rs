@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A running domain: its creation, its guest's agent and its end.
 
 use super::backends;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Xen: a domain that `xl` creates, with its network and disk backends in Dom0. Requires vtax to run in Dom0; see
 //! `docs/xen.md`.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! An actor: the same vtax on another host, with a protocol of JSON lines through ssh.
 //!
 //! An actor leaves no files and no processes on its host. Its executable is an unlinked file, its processes end

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The lab's side of the protocol: a connection to an actor on another host.
 
 use super::super::clocks::Offset;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The samples of an actor. They stay on its host until the measured part ends, because the network is for the load.
 
 use serde::{Deserialize, Serialize};

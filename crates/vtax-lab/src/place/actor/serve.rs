@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The actor's side of the protocol: `vtax actor`.
 
 use super::samples::{RemoteSamples, SampleBuffer};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The keys of a workload that is a command: what runs, when it is ready, and what is read from its output.
 
 use super::Reader;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The `[[gate]]` tables of a plan: limits that `vtax run` and `vtax compare` judge.
 
 use super::Reader;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The images of a plan's guests.
 
 use super::{Reader, Value};

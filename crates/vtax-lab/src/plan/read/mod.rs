@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From TOML to a validated [`Plan`], or to all of its faults.
 
 mod command;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sections of a plan for neighbours, profiles, objectives and places.
 
 use super::values::{as_number, flatten};

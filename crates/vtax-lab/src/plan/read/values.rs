@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The reader of plan documents, which checks values and collects complaints.
 
 use crate::plan::{Diagnostic, Diagnostics};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The wait for external guests that went away in a trial, such as one that restarts.
 
 use crate::LabError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Charge-back as a reading of a trial: the charge of each guest between two marks.
 
 use super::guest::Guest;

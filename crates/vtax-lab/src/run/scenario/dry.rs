@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax run --dry-run`: what a run of a plan would check, start and change, in order and with times. Nothing is changed:
 //! external guests are read by one login each, and no lock, journal, image or results directory is written.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The record of a trial, computed from its readings: metrics of the target, of its neighbours and of each phase,
 //! and the reasons to suspect them.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest of a trial: its specification, and the booted guest with its client and service.
 
 use crate::LabError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The idle phase of a block: the power of this host before the block's first trial, with no guest of the run on it.
 //!
 //! Every trial of the block has the phase in its record, and its energy above idle is above the power of that phase.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The images of containers that a plan's guests have.
 
 use crate::LabError;

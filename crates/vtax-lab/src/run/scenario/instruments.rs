@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The sink that writes the samples of a trial.
 
 use crate::place::actor::RemoteSamples;

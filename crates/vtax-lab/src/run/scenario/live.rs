@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Live samples of a running trial, once a second, taken from the samples that the trial records. An emulated host
 //! has no live samples: its clock counts every instruction, including those of reporting.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The loads of a trial: each guest with the load generator that drives it.
 
 use super::guest::Guest;

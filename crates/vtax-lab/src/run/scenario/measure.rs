@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The metrics of a trial, from the observation of a guest and the result of its load generator.
 
 use super::observation::{CpuShares, Inner, Observation};

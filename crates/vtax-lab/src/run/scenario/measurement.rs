@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The measurement of a trial: services, counters of this host and of others, the measured part, and the record.
 
 use super::charging::Charging;

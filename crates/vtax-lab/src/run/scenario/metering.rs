@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The inputs of every window's judgement: the trial's guests by name, and this host's processors and meters.
 
 use super::guest::Guest;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The scenarios of a plan, as an experiment: the guests of a trial in one cell, their loads, and the readings
 //! of each guest.
 

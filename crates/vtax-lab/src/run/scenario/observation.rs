@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The observation of one guest between two marks, with the CPU time by actor and stage.
 //!
 //! The window's CPU time is split by [`vtax_core::account`], so that the parts sum to the host's busy time:

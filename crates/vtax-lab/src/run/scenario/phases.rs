@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The measured part of a trial: loads, the marks that bound its windows, and the objective's verdict.
 
 mod course;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The meters and the power model of a trial's joules, in the trial's record.
 
 use crate::run::Attempt;

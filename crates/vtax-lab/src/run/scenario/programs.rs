@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The check for the programs that a plan's workloads need, before any guest boots.
 
 use crate::LabError;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The check that a host can run the treatments of a plan, before the first trial.
 
 use super::guest::GuestSpec;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Metrics of a window's residency: time of processors in frequencies and idle states.
 
 use std::collections::BTreeMap;

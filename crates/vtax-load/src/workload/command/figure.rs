@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Numbers in the output of a command: where each is, and its unit.
 
 use super::super::Outcome;

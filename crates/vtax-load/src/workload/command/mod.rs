@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `command`: any command as a workload, with its service and the numbers that it prints, as a plan defines them.
 //!
 //! A command runs without a shell. `bash` in front of it reads the clock before and after it, and `timeout` ends it.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of a command's definition, its command line and what is read from its output.
 
 use super::*;

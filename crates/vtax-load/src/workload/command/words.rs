@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Splitting of a command into words, by the quoting rules of the POSIX shell and without its expansions.
 
 use std::fmt;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The devices of a micro VM and their ports.
 
 mod pic;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The two 8259A interrupt controllers of a PC, cascaded at IRQ 2.
 //!
 //! Source: Intel 8259A data sheet. Behaves as QEMU's `hw/intc/i8259.c`, so that an image that works

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The 8254 timer: three channels at 1,193,182 Hz, computed from the clock on access.
 //!
 //! Source: Intel 8254 data sheet. Binary counting only; channel 0 drives IRQ 0. The count is not stepped: a channel

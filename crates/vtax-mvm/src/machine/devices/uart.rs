@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The 16550A serial port at 0x3F8.
 //!
 //! Behaves as QEMU's `hw/char/serial.c`: the interrupt line is derived from the registers after every access, receive

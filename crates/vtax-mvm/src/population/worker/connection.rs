@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One client's connection: its input and output.
 //!
 //! Events report only changes, so that the connection records whether there is more to read.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! One worker, which alternates between events and turns, and sleeps when there is neither.
 
 use super::super::{Holding, ReplyTo};

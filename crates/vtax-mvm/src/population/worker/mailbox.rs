@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Answers between workers, and their sleep without lost wake-ups.
 //!
 //! A worker without work first sets its flag `asleep`, then checks for work once more, then waits for events. A

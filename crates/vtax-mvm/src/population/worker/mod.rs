@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Workers: identical threads that each serve connections and give guests their turns.
 //!
 //! One thread reads a request, wakes, runs and parks its guest, and writes the answer. A worker without work sleeps in

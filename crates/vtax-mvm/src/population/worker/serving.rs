@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Connections: accepting them, their requests to guests, and guests' answers.
 
 use super::super::{Answer, Refusal, ReplyTo};

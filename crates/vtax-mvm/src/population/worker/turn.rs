@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's turn: taken from the queue or booted, run for a slice, and put back.
 
 use super::super::queue::Next;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The holds of a guest's notifications: their budget by the guest's lease and the operator's policy, and their ends.
 
 use super::{ActiveDatapath, Guest};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A guest's port: its parts, and how frames leave and enter its rings.
 
 mod holds;

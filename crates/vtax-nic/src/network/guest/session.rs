@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A front end's session: its requests, and the start and stop of its rings.
 
 use super::{ActiveDatapath, Guest, Outcome};

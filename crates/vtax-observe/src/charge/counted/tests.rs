@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The counted method on simulated kernels, where the true values are known.
 
 use super::super::ledger::{GuestUse, Ledger, Stage, Stages};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Accuracy of charge-back: the charge of two guests that run together over the charge of each alone, where all of the
 //! host's work for guests is for one guest; and weights of the counted method, fitted to the loads outside the pair.
 

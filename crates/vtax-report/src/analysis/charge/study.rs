@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! A study of charge-back: the charges of each measurement, taken from the trials of a results directory. All other
 //! numbers are computed from it, so different weights need no other run.
 

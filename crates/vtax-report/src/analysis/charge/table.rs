@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Renders a study of charge-back as tables in Markdown.
 
 use super::{Comparison, Method, PlatformStudy, Study};

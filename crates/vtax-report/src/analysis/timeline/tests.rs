@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Agreement of a trial's timeline with its table.
 
 use super::*;

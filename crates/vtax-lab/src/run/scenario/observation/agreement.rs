@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests that a report's figure of CPU over time, drawn from a trial's samples, sums to the trial's own metrics.
 
 use super::tests::{observed, snapshot};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The order of load levels. A ramp or steps use their levels one after the other; a search chooses each level by
 //! the judgements of earlier levels.
 

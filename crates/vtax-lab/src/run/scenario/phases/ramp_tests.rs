@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Generators that go from level to level by themselves, beside ones that are started for each: from
 //! outside one cannot tell which it was.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The machine of the target's client: one actor for all trials.
 
 use crate::place::actor::RemoteActor;

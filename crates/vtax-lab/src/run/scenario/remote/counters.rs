@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters that an actor samples on its own host during a trial.
 
 use super::{Ending, RemoteCounters};

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The counters of other machines in a trial: the client's machine, the target's host and the target's pool.
 
 mod client;

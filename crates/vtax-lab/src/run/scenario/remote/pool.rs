@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Counters that a pool keeps of the target and its host.
 
 use super::counters::{HostCounters, RemoteReport};
