@@ -11,7 +11,7 @@ help:
 	@echo "make testbed        the published tables on an emulated host"
 	@echo "make test           run the tests that need what make demo installs"
 	@echo "make test-all       run every test, and install what they need"
-	@echo "make lint           formatting, lints, no circle of imports, and no string in place of a type"
+	@echo "make lint           formatting, lints, imports, licences and advisories of dependencies"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-busy     what intervals and claims are worth beside busy loops: RUNS=40, on a quiet host"
 	@echo "make bench-density  what the scalability test costs"
@@ -50,6 +50,9 @@ lint:
 	@./scripts/strings
 	@without=$$(grep -L 'deny(clippy::disallowed_methods)' crates/*/src/lib.rs crates/*/src/main.rs crates/*/src/bin/*.rs); \
 	test -z "$$without" || { echo "these do not deny clippy::disallowed_methods, see clippy.toml: $$without"; false; }
+	@without=$$(grep -rL --include='*.rs' SPDX-License-Identifier: crates; grep -L SPDX-License-Identifier: scripts/*); \
+	test -z "$$without" || { echo "these do not name their licence in an SPDX line: $$without"; false; }
+	@./scripts/dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --workspace --all-targets --locked -- -D warnings
 
