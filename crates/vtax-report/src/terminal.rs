@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Renders the table at the end of a run.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
@@ -217,7 +218,7 @@ impl Page {
             }
             let label = pad(&label, label_width);
             let Some(own) = mine(summary) else {
-                self.line(&format!("  {label}  0  no trial that counts"));
+                self.missing(&label, summary);
                 continue;
             };
             let Shown { value, range, .. } =
@@ -232,12 +233,13 @@ impl Page {
                 }
                 None => (String::new(), String::new()),
             };
-            let style =
-                if comparison.is_some_and(|comparison| comparison.verdict == Verdict::Different) {
-                    BOLD
-                } else {
-                    DIM
-                };
+            let style = if comparison
+                .is_some_and(|comparison| comparison.judgement.verdict == Verdict::Different)
+            {
+                BOLD
+            } else {
+                DIM
+            };
             let flag = match Flag::of(&own) {
                 None => " ".to_owned(),
                 Some(flag) => self.paint(YELLOW, flag.letter()),
@@ -248,6 +250,20 @@ impl Page {
                 "  {label}{n:>3} {mean}{flag} {} {verdict}",
                 pad(&tax, 20)
             ));
+        }
+    }
+
+    /// Writes the reason why a treatment lacks a metric that another treatment of its workload has.
+    fn missing(&mut self, label: &str, summary: &TreatmentSummary) {
+        let on_host = summary.environment.get(ON_HOST);
+        let (reason, details) = match on_host.and_then(|guest| guest.strip_prefix("none: ")) {
+            _ if summary.counts.counted == 0 => ("no trial that counts", None),
+            Some(why) => ("not measured:", Some(why)),
+            None => ("not measured on this platform", None),
+        };
+        self.line(&format!("  {label}  0  {reason}"));
+        if let Some(details) = details {
+            self.paragraph("", "      ", details);
         }
     }
 
@@ -354,11 +370,14 @@ impl Page {
     }
 }
 
+/// The fact of a guest that exists: its name on this host, or `none: ` and the reason why this host has no such guest.
+const ON_HOST: &str = "host.guest";
+
 fn tax_and_verdict(comparison: &Comparison) -> (String, String) {
     let tax = comparison
         .ratio_in_words()
         .unwrap_or_else(|| "–".to_owned());
-    let verdict = match comparison.verdict {
+    let verdict = match comparison.judgement.verdict {
         Verdict::Different if !comparison.certainty.is_exact() => "shown",
         Verdict::NoDifferenceShown => "none shown",
         other => other.words(),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the verdicts in reports, comparisons of runs and surveys of generated runs: differences under drift,
 //! equality, needed repetitions, outliers, machines, and the checks on the design.
 
@@ -76,7 +77,10 @@ fn a_difference_in_every_block_is_a_sentence_however_the_host_drifts() {
             let drift = 1.0 + 0.1 * f64::from(trial.block);
             drift * if is_vm(trial) { 1.1 } else { 1.0 } * noise(trial, 0.001)
         });
-        assert_eq!(cpu(&analysis.comparisons).verdict, Verdict::Different);
+        assert_eq!(
+            cpu(&analysis.comparisons).judgement.verdict,
+            Verdict::Different
+        );
         let text = sentence(&analysis);
         assert!(text.contains(" costs 1."), "{blocks} blocks: {text}");
     }
@@ -86,7 +90,10 @@ fn a_difference_in_every_block_is_a_sentence_however_the_host_drifts() {
 fn what_lies_within_the_minimum_effect_is_the_same_in_sentence_table_and_json() {
     let (_folder, analysis) = run(BLOCKS, |trial| noise(trial, 0.001));
     let of = cpu(&analysis.comparisons);
-    assert_eq!((of.verdict, of.needed), (Verdict::Same, None));
+    assert_eq!(
+        (of.judgement.verdict, of.judgement.needed),
+        (Verdict::Same, None)
+    );
     let text = sentence(&analysis);
     assert!(
         text.contains("the same CPU") && text.contains("within 2 %"),
@@ -100,8 +107,8 @@ fn what_lies_within_the_minimum_effect_is_the_same_in_sentence_table_and_json() 
 fn where_nothing_is_shown_the_sentence_names_the_blocks_that_would_show_the_minimum_effect() {
     let (_folder, analysis) = run(BLOCKS, |trial| noise(trial, 0.03));
     let of = cpu(&analysis.comparisons);
-    assert_eq!(of.verdict, Verdict::NoDifferenceShown);
-    let needed = of.needed.unwrap();
+    assert_eq!(of.judgement.verdict, Verdict::NoDifferenceShown);
+    let needed = of.judgement.needed.unwrap();
     assert!(needed.n == needed.more + 8 && needed.more > 5, "{needed:?}");
     let text = sentence(&analysis);
     let expected = format!("; {} more blocks would show 2 %)", needed.more);
@@ -124,11 +131,11 @@ fn an_outlier_is_named_with_a_ratio_that_it_does_not_move() {
         note.contains("1 outlier of 8 pairs by Tukey's fences (block 3: "),
         "{note}"
     );
-    let robust = of.robust_ratio.unwrap();
+    let robust = of.judgement.robust_ratio.unwrap();
     assert!((0.98..1.03).contains(&robust), "{robust}");
     assert!(of.ratio.unwrap() > 1.1);
     let (_folder, quiet) = run(BLOCKS, |trial| 1.0 + 0.1 * f64::from(trial.block));
-    assert_eq!(cpu(&quiet.comparisons).robust_ratio, None);
+    assert_eq!(cpu(&quiet.comparisons).judgement.robust_ratio, None);
 }
 
 #[test]
@@ -187,8 +194,8 @@ fn each_of_several_machines_counts_once_also_where_no_disagreement_is_shown() {
     let all = analyse_shards(&shards.iter().collect::<Vec<_>>()).unwrap();
     let of = cpu(&all.comparisons);
     assert!(!of.machines.unwrap().is_shown());
-    assert_eq!((of.over_machines, of.tax.unwrap().n), (true, 2));
-    assert_eq!(of.verdict, Verdict::NoDifferenceShown);
+    assert_eq!((of.judgement.over_machines, of.tax.unwrap().n), (true, 2));
+    assert_eq!(of.judgement.verdict, Verdict::NoDifferenceShown);
     let note = of.note.as_deref().unwrap();
     assert!(
         note.contains("over 2 machines") && note.contains("for these machines alone it is 1.0"),
@@ -238,7 +245,10 @@ fn runs_side_by_side_show_what_is_the_same_and_what_would_show_more() {
     };
     let (a, b) = (made("a", 0.002, 0), made("b", 0.002, 1000));
     let compared = compare::compare(&a, &[&b]);
-    assert_eq!(cpu(&compared.others[0].comparisons).verdict, Verdict::Same);
+    assert_eq!(
+        cpu(&compared.others[0].comparisons).judgement.verdict,
+        Verdict::Same
+    );
     let table = compare::table(&compared, 100);
     assert!(
         table.contains("] =") && table.contains("= the same within 2 %"),
@@ -279,7 +289,7 @@ fn a_level_has_the_load_that_was_offered_beside_its_name_where_chance_took_it_of
 fn every_comparison_of_pairs_has_a_noise_floor_that_its_interval_holds() {
     let (_folder, analysis) = run(BLOCKS, |trial| noise(trial, 0.03));
     let of = cpu(&analysis.comparisons);
-    let (floor, tax) = (of.noise_floor.unwrap(), of.tax.unwrap());
+    let (floor, tax) = (of.judgement.noise_floor.unwrap(), of.tax.unwrap());
     let ends = tax.interval.unwrap();
     assert!(floor > 0.005 && floor < 0.2, "{floor}");
     assert!(ends.low <= tax.ratio / (1.0 + floor) * 1.000_001);
@@ -303,10 +313,10 @@ fn a_difference_below_the_noise_floor_is_not_claimed_and_the_sentence_has_the_fl
         }
     });
     let of = cpu(&analysis.comparisons);
-    assert!(of.is_below_floor, "{of:?}");
-    assert_eq!(of.verdict, Verdict::NoDifferenceShown);
+    assert!(of.judgement.is_below_floor, "{of:?}");
+    assert_eq!(of.judgement.verdict, Verdict::NoDifferenceShown);
     let text = sentence(&analysis);
-    let floor = of.noise_floor.unwrap();
+    let floor = of.judgement.noise_floor.unwrap();
     let expected = format!(
         "this host cannot tell less than ±{} today",
         numbers::percent(floor)
@@ -361,4 +371,30 @@ fn a_reason_that_is_no_disturbance_stays_a_suspicion() {
     results.rewrite_trial(&trial).unwrap();
     let read = results.trial(0).unwrap();
     assert_eq!((read.suspect.len(), read.disturbed.len()), (3, 0));
+}
+
+#[test]
+fn a_metric_that_a_platform_cannot_have_has_its_reason_in_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = write(&folder.path().join("run"), 2, |trial| noise(trial, 0.001));
+    let lack = |fact: &str| {
+        for index in results.trial_indexes() {
+            let mut trial = results.trial(index).unwrap();
+            if is_vm(&trial) {
+                trial.metrics.remove("cpu.per_work");
+                let fact = (!fact.is_empty()).then(|| ("host.guest".to_owned(), fact.to_owned()));
+                trial.environment.extend(fact);
+                results.rewrite_trial(&trial).unwrap();
+            }
+        }
+        terminal::table(&analyse(&results).unwrap(), 100, false)
+    };
+    let table = lack("");
+    assert!(table.contains("  0  not measured on this platform"), "{table}");
+    let table = lack("none: no guest of this host has its UUID or MAC address");
+    assert!(
+        table.contains("  0  not measured:\n      no guest of this host has its UUID or MAC address\n"),
+        "{table}"
+    );
+    assert!(!table.contains("no trial that counts"), "{table}");
 }
