@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Compares results directories: the differences between one run and others.
 
 use crate::analysis::certainty::{Kinds, ONE_SEED};
@@ -136,8 +137,8 @@ fn bound(knee: &mut Comparison, before: &Labelled<'_>, after: &Labelled<'_>) {
         return;
     };
     knee.add_note(bounds);
-    if matches!(knee.verdict, Verdict::Different | Verdict::Same) {
-        knee.verdict = Verdict::NoDifferenceShown;
+    if matches!(knee.judgement.verdict, Verdict::Different | Verdict::Same) {
+        knee.judgement.verdict = Verdict::NoDifferenceShown;
     }
 }
 
@@ -302,7 +303,7 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     let shown = comparison.others.iter().flat_map(|run| &run.comparisons);
     let kinds: Kinds = shown.clone().map(|row| row.certainty).collect();
     let is_adjusted = shown
-        .filter_map(|row| row.confidence)
+        .filter_map(|row| row.judgement.confidence)
         .any(|level| level > 0.95);
     let interval = if kinds.has_intervals() {
         " [95 % CI]"
@@ -316,7 +317,7 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
     let all = comparison.others.iter().flat_map(|run| &run.comparisons);
     let unsupported = all
         .filter(|row| row.headline)
-        .filter_map(|row| row.unsupported);
+        .filter_map(|row| row.judgement.unsupported);
     if let Some(example) = unsupported.min_by_key(|one| one.values) {
         lines.push(format!("  ? nothing is claimed: {example}"));
     }
@@ -369,7 +370,7 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
         header.push_str(&pad(&format!("{letter} / A"), COLUMN));
     }
     let mut lines = vec![header.trim_end().to_owned()];
-    let shown = |row: &&Comparison| row.headline || row.verdict == Verdict::Different;
+    let shown = |row: &&Comparison| row.headline || row.judgement.verdict == Verdict::Different;
     let rows = runs.iter().flat_map(|(_, run)| &run.comparisons);
     let keys = distinct(
         rows.filter(shown)
@@ -392,7 +393,7 @@ fn rows(runs: &[(char, &ComparedRun)], width: usize) -> Vec<String> {
             let shown = match run.get(&(treatment, metric)) {
                 Some(row) => {
                     let tax = row.ratio_in_words();
-                    let star = match row.verdict {
+                    let star = match row.judgement.verdict {
                         Verdict::Different => " *",
                         Verdict::Same => " =",
                         Verdict::Unsupported => " ?",

@@ -66,6 +66,15 @@ impl Platforms {
     }
 }
 
+/// The inputs that the figures of one workload share.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    analysis: &'a Analysis,
+    platforms: &'a Platforms,
+    workload: &'a str,
+    treatments: &'a [&'a TreatmentSummary],
+}
+
 /// Most figures of a page. A page with more takes minutes to draw, and the tables have the same data.
 const MOST_FIGURES: usize = 300;
 
@@ -74,23 +83,28 @@ pub fn figures(analysis: &Analysis) -> Vec<Figure> {
     let all = Platforms::of(analysis);
     let workloads = analysis.by_workload();
     let trials = trials_by_label(analysis);
-    let of_metrics = workloads.iter().flat_map(|(workload, treatments)| {
-        let metrics = headline_metrics(treatments).into_iter();
-        metrics.flat_map(|metric| metrics::of_metric(analysis, &all, workload, treatments, metric))
-    });
-    let of_levels = workloads.iter().flat_map(|(workload, treatments)| {
-        let levels = levels::levels(analysis, &all, workload, treatments);
-        let percentiles = percentiles::percentiles(analysis, &all, workload, treatments);
-        let shifts = shifts::shifts(analysis, &all, workload, treatments);
-        levels.into_iter().chain(percentiles).chain(shifts)
-    });
-    let of_stages = workloads
+    let contexts: Vec<Context> = workloads
         .iter()
-        .filter_map(|(workload, treatments)| stages(workload, treatments));
-    let of_time = workloads.iter().flat_map(|(workload, treatments)| {
-        let timelines = timelines::timelines(analysis, &all, workload, treatments);
-        let rates = timelines::over_time(analysis, &all, workload, treatments, &trials);
-        timelines.into_iter().chain(rates)
+        .map(|(workload, treatments)| Context {
+            analysis,
+            platforms: &all,
+            workload,
+            treatments,
+        })
+        .collect();
+    let of_metrics = contexts.iter().flat_map(|context| {
+        let metrics = headline_metrics(context.treatments).into_iter();
+        metrics.flat_map(|metric| metrics::of_metric(context, metric))
+    });
+    let of_levels = contexts.iter().flat_map(|context| {
+        let levels = levels::levels(context).into_iter();
+        let percentiles = percentiles::percentiles(context);
+        levels.chain(percentiles).chain(shifts::shifts(context))
+    });
+    let of_stages = contexts.iter().filter_map(stages);
+    let of_time = contexts.iter().flat_map(|context| {
+        let timelines = timelines::timelines(context).into_iter();
+        timelines.chain(timelines::over_time(context, &trials))
     });
     let mut figures: Vec<Figure> = taxes::forest(analysis, &all)
         .into_iter()
@@ -247,12 +261,13 @@ fn extended(mut row: Value, more: Value) -> Value {
 }
 
 /// The figure of CPU time by stage.
-fn stages(workload: &str, treatments: &[&TreatmentSummary]) -> Option<Figure> {
+fn stages(context: &Context) -> Option<Figure> {
+    let workload = context.workload;
     let mut values = Vec::new();
     let mut order: Vec<&str> = Vec::new();
     let mut shown: Vec<Stage> = Vec::new();
     let mut kinds = Vec::new();
-    for summary in treatments {
+    for summary in context.treatments {
         for (place, stage) in Stage::ALL.into_iter().enumerate() {
             let Some(metric) = summary.metric(&stage.metric()) else {
                 continue;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Gates: limits for the change of a metric between two runs, or for a tax of one run, which a pipeline fails on.
 
 use crate::analysis::{Analysis, Comparison};
@@ -269,12 +270,12 @@ impl Gate {
         let (Some(ratio), Some(shown)) = (row.ratio, row.ratio_in_words()) else {
             return undecided(row.note.as_deref().unwrap_or("no ratio"));
         };
-        let (low, high) = match (row.verdict, row.interval()) {
+        let (low, high) = match (row.judgement.verdict, row.interval()) {
             (Verdict::Suspect, _) => {
                 return undecided(&format!("{shown}, but the trials are suspect"));
             }
             (Verdict::Unsupported, _) => {
-                let why = row.unsupported.map(|why| why.to_string());
+                let why = row.judgement.unsupported.map(|why| why.to_string());
                 return undecided(&format!("{shown}, but {}", why.unwrap_or_default()));
             }
             _ if row.certainty.is_exact() => (ratio, ratio),

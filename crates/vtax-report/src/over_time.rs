@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Two recordings of one host: each subject's costs for its work in successive minutes, before and after a change.
 
-use crate::analysis::{Certainty, Comparison, judge};
+use crate::analysis::{Certainty, Comparison, Judgement, judge};
 use crate::compare::{ComparedRun, RunComparison};
-use crate::stats::{self, Verdict};
+use crate::stats;
 use vtax_core::Source;
 use vtax_core::metric::Metric;
 
@@ -81,18 +82,7 @@ fn comparison(pair: &Pair) -> Comparison {
         ratio: found.ok().map(|found| found.tax.ratio),
         certainty: Certainty::Minutes { block: minutes },
         tax: found.ok().map(|found| found.tax),
-        adjusted_p: None,
-        family: 0,
-        adjusted_interval: None,
-        confidence: None,
-        knee: None,
-        unsupported: None,
-        noise_floor: None,
-        is_below_floor: false,
-        verdict: Verdict::NoRatio,
-        needed: None,
-        robust_ratio: None,
-        over_machines: false,
+        judgement: Judgement::default(),
         note: found.err().map(|none| none.to_string()),
         machines: None,
     }

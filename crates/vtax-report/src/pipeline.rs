@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Comparisons in the formats that pipelines and statistics programs read: Markdown, CSV, Bencher Metric Format.
 
 use crate::analysis::Comparison;
@@ -48,12 +49,18 @@ impl Gated<'_> {
                 text,
                 "\n**{name}**\n\n| treatment | metric | ratio | verdict |\n|---|---|---|---|\n"
             );
-            let shown = |row: &&Comparison| row.headline || row.verdict == Verdict::Different;
+            let shown =
+                |row: &&Comparison| row.headline || row.judgement.verdict == Verdict::Different;
             for row in run.comparisons.iter().filter(shown) {
                 let ratio = row.ratio_in_words().unwrap_or_else(|| "–".to_owned());
                 push_row(
                     &mut text,
-                    &[&row.treatment, &row.metric, &ratio, row.verdict.words()],
+                    &[
+                        &row.treatment,
+                        &row.metric,
+                        &ratio,
+                        row.judgement.verdict.words(),
+                    ],
                 );
             }
         }
@@ -131,14 +138,14 @@ pub fn csv<'a>(rows: impl Iterator<Item = (&'a str, &'a Comparison)>) -> String 
             &number(row.ratio),
             &number(interval.map(|interval| interval.low)),
             &number(interval.map(|interval| interval.high)),
-            &number(row.confidence),
+            &number(row.judgement.confidence),
             &row.tax.map_or_else(String::new, |tax| tax.n.to_string()),
             &row.tax
                 .map_or_else(String::new, |tax| tax.paired.to_string()),
             &number(row.tax.map(|tax| tax.p)),
-            &number(row.adjusted_p),
+            &number(row.judgement.adjusted_p),
             &word(serde_json::to_value(row.certainty).ok()),
-            &word(serde_json::to_value(row.verdict).ok()),
+            &word(serde_json::to_value(row.judgement.verdict).ok()),
             row.note.as_deref().unwrap_or_default(),
         ];
         text.push_str(&columns.map(field).join(","));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of the quantiles of generated runs, and of their intervals by simulation.
 
 use hdrhistogram::Histogram;
@@ -41,8 +42,11 @@ fn p99(comparisons: &[Comparison]) -> &Comparison {
 fn a_quantile_with_too_few_requests_is_marked_everywhere_and_nothing_is_claimed_of_it() {
     let (folder, results, analysis) = run(300);
     let row = p99(&analysis.comparisons);
-    assert_eq!(row.verdict, Verdict::Unsupported);
-    assert_eq!((row.adjusted_p, row.needed), (None, None));
+    assert_eq!(row.judgement.verdict, Verdict::Unsupported);
+    assert_eq!(
+        (row.judgement.adjusted_p, row.judgement.needed),
+        (None, None)
+    );
     assert!(row.note.as_ref().unwrap().contains(WHY), "{row:?}");
     let mut sentences = analysis.sentences.iter();
     let sentence = sentences.find(|one| one.metric == "latency.p99").unwrap();
@@ -63,7 +67,7 @@ fn a_quantile_with_too_few_requests_is_marked_everywhere_and_nothing_is_claimed_
     let other = analyse(&other).unwrap();
     let compared = compare::compare(&analysis, &[&other]);
     assert_eq!(
-        p99(&compared.others[0].comparisons).verdict,
+        p99(&compared.others[0].comparisons).judgement.verdict,
         Verdict::Unsupported
     );
     let table = compare::table(&compared, 100);
@@ -103,7 +107,10 @@ fn a_quantile_with_too_few_requests_is_marked_everywhere_and_nothing_is_claimed_
 #[test]
 fn a_supported_quantile_has_an_interval_within_each_trial_and_is_compared() {
     let (_folder, results, analysis) = run(2000);
-    assert_eq!(p99(&analysis.comparisons).verdict, Verdict::Different);
+    assert_eq!(
+        p99(&analysis.comparisons).judgement.verdict,
+        Verdict::Different
+    );
     let rows = analysis.trials.iter().flat_map(|row| &row.quantiles);
     let quantiles: Vec<_> = rows.collect();
     assert_eq!(
@@ -138,8 +145,38 @@ fn a_supported_quantile_has_an_interval_within_each_trial_and_is_compared() {
 fn a_trial_whose_requests_all_failed_supports_no_quantile() {
     let (.., analysis) = run(0);
     let row = p99(&analysis.comparisons);
-    assert_eq!(row.verdict, Verdict::Unsupported);
-    assert_eq!(row.unsupported.unwrap().values, 0);
+    assert_eq!(row.judgement.verdict, Verdict::Unsupported);
+    assert_eq!(row.judgement.unsupported.unwrap().values, 0);
+}
+
+#[test]
+fn an_objective_of_a_steady_load_holds_in_so_many_trials_and_in_none_that_is_shown_by_too_few_requests()
+ {
+    let words = |requests: u64| {
+        let (_folder, results, _) = run(requests);
+        for index in results.trial_indexes() {
+            let mut trial = results.trial(index).unwrap();
+            if trial.treatment.workload == "http-rate" {
+                let broke = (trial.block == 1).then(|| "latency.p99 was 30 ms".to_owned());
+                trial.objective = Some(ObjectiveOutcome {
+                    text: "latency.p99 <= 20ms".to_owned(),
+                    knee: None,
+                    broke,
+                    next: None,
+                    late_from: None,
+                    unsupported_from: None,
+                });
+                results.rewrite_trial(&trial).unwrap();
+            }
+        }
+        let analysis = analyse(&results).unwrap();
+        let found = analysis.treatments.iter().find_map(knee_in_words);
+        found.unwrap()
+    };
+    let held = "latency.p99 <= 20ms held in 5 of 6 trials; broken by latency.p99 was 30 ms";
+    assert!(words(2000).ends_with(held), "{}", words(2000));
+    let nothing = format!("nothing is claimed of latency.p99 <= 20ms: {WHY}");
+    assert!(words(300).ends_with(&nothing), "{}", words(300));
 }
 
 /// A run whose latencies are `latency` of the treatment's platform and a standard normal number, in seconds.

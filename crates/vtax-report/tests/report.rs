@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Tests of every form of report, from a results directory.
 
 use std::collections::BTreeMap;
@@ -73,7 +74,7 @@ fn a_lost_trial_costs_its_pair_and_no_verdict() {
         .unwrap();
     let tax = http.tax.unwrap();
     assert_eq!(
-        (tax.n, tax.paired, http.verdict),
+        (tax.n, tax.paired, http.judgement.verdict),
         (4, true, Verdict::Different)
     );
     assert!(http.note.as_deref().unwrap().contains("without a partner"));
@@ -92,7 +93,7 @@ fn identical_treatments_come_out_as_no_difference() {
     let claimed: Vec<_> = analysis
         .comparisons
         .iter()
-        .filter(|c| c.verdict == Verdict::Different)
+        .filter(|c| c.judgement.verdict == Verdict::Different)
         .collect();
     assert!(claimed.is_empty(), "{claimed:#?}");
     assert!(
@@ -392,11 +393,10 @@ fn an_unfinished_run_is_reported_as_such() {
     }
     let some = analyse(&results).unwrap();
     assert_eq!(some.counts.pending, 36);
-    assert!(
-        some.comparisons
-            .iter()
-            .all(|c| matches!(c.verdict, Verdict::TooFewTrials | Verdict::NoRatio))
-    );
+    assert!(some.comparisons.iter().all(|c| matches!(
+        c.judgement.verdict,
+        Verdict::TooFewTrials | Verdict::NoRatio
+    )));
     assert!(
         some.sentences
             .iter()
@@ -432,7 +432,7 @@ fn incomplete_blocks_are_compared_without_pairing_and_say_so() {
         .find(|c| c.platform == "qemu" && c.metric == "cpu.per_work")
         .unwrap();
     assert!(!vm.tax.unwrap().paired && vm.note.as_deref().unwrap().contains("without pairing"));
-    assert_eq!(vm.verdict, Verdict::Different);
+    assert_eq!(vm.judgement.verdict, Verdict::Different);
     assert!(
         analysis
             .sentences
@@ -502,21 +502,21 @@ fn any_number_of_runs_are_compared_with_the_first_by_label() {
     assert!(
         same.comparisons
             .iter()
-            .all(|c| c.verdict != Verdict::Different)
+            .all(|c| c.judgement.verdict != Verdict::Different)
     );
     let vm = changed
         .comparisons
         .iter()
         .find(|c| c.platform == "qemu" && c.metric == "cpu.per_work")
         .unwrap();
-    assert_eq!(vm.verdict, Verdict::Different);
+    assert_eq!(vm.judgement.verdict, Verdict::Different);
     assert!((vm.tax.unwrap().ratio - 2.0 / 3.1).abs() < 0.05);
     assert!(
         changed
             .comparisons
             .iter()
             .filter(|c| c.platform == "native")
-            .all(|c| c.verdict != Verdict::Different)
+            .all(|c| c.judgement.verdict != Verdict::Different)
     );
     assert_eq!((fewer.only_first.len(), fewer.only_here.len()), (3, 0));
     for width in [80, 120] {
@@ -985,6 +985,79 @@ fn a_knee_that_a_late_generator_hides_is_at_least_the_load_that_was_judged() {
 
 #[test]
 fn the_interval_of_a_knee_is_of_offered_loads() {
+#[test]
+fn a_knee_below_levels_with_too_few_requests_for_its_quantile_is_at_least_the_load_that_was_judged()
+{
+    let (_folder, results, _) = ramp_run();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let objective = trial.objective.as_mut().unwrap();
+        objective.broke = None;
+        let shows_none = trial.treatment.factors["neighbours"] == "pi";
+        for phase in &mut trial.phases {
+            if shows_none || phase.kept == Some(false) {
+                phase.kept = None;
+                objective.unsupported_from = objective.unsupported_from.or(phase.level);
+            }
+        }
+        if shows_none {
+            objective.knee = None;
+            trial.metrics.remove("knee");
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let analysis = analyse(&results).unwrap();
+    let of = |neighbours: &str| {
+        let mut all = analysis.treatments.iter();
+        all.find(|one| one.treatment.label.ends_with(neighbours))
+            .unwrap()
+    };
+    let some = knee_in_words(of("none")).unwrap();
+    let low = ": at least 350 request/s kept";
+    let few = "in 4 of 4 trials requests are too few for its quantile from 400 request/s on";
+    assert!(some.contains(low) && some.ends_with(few), "{some}");
+    let none = knee_in_words(of("pi")).unwrap();
+    let (shown, lowest) = (
+        ": no load is shown to keep",
+        "quantile from 100 request/s on",
+    );
+    assert!(none.contains(shown) && none.ends_with(lowest), "{none}");
+    let knees = of("none").objective.as_ref().unwrap();
+    assert_eq!((knees.unsupported, knees.held_to_last), (4, 0));
+    assert!(knees.knees.iter().all(|(_, knee)| knee.high.is_none()));
+    let mut all = analysis.comparisons.iter();
+    let disk = all.find(|one| one.metric == "knee" && one.treatment.ends_with("disk+net"));
+    assert_ne!(disk.unwrap().judgement.verdict, Verdict::Different);
+    let note = disk.unwrap().note.as_deref().unwrap();
+    assert!(
+        note.contains("requests are too few for its quantile"),
+        "{note}"
+    );
+}
+
+#[test]
+fn figures_of_one_level_are_of_the_highest_that_was_judged_in_all_treatments() {
+    let (_folder, results, before) = ramp_run();
+    let levels = |analysis: &Analysis| -> Vec<String> {
+        let shifts = analysis.shifts.iter();
+        shifts.filter_map(|shift| shift.level.clone()).collect()
+    };
+    assert!(!levels(&before).is_empty());
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        for phase in &mut trial.phases {
+            phase.kept = phase.kept.filter(|_| phase.level.unwrap().value <= 150.0);
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let levels = levels(&analyse(&results).unwrap());
+    assert!(
+        levels.iter().all(|level| level == "150 req/s"),
+        "{levels:?}"
+    );
+    assert!(!levels.is_empty());
+}
+
     let (_folder, results, _) = ramp_run();
     let capacity = 333.0;
     let mut expected = Vec::new();
@@ -1222,8 +1295,8 @@ fn repetitions_of_one_seed_are_exact() {
         let (_folder, results, analysis) = emulated(blocks, |_| {});
         let vm = cpu(&analysis);
         assert_eq!(vm.certainty, Certainty::Exact { seed: 1 });
-        assert_eq!((vm.tax, vm.adjusted_p), (None, None));
-        assert_eq!(vm.verdict, Verdict::Different);
+        assert_eq!((vm.tax, vm.judgement.adjusted_p), (None, None));
+        assert_eq!(vm.judgement.verdict, Verdict::Different);
         assert!(vm.ratio.unwrap() > 2.0, "{vm:?}");
         let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
         assert!(metrics.clone().count() > 10);
@@ -1278,7 +1351,7 @@ fn a_seed_for_each_block_gives_an_interval_over_seeds() {
     });
     let vm = cpu(&analysis);
     assert_eq!((vm.certainty, vm.tax.unwrap().n), (Certainty::Seeds, 4));
-    assert_eq!(vm.verdict, Verdict::Different);
+    assert_eq!(vm.judgement.verdict, Verdict::Different);
     let text = &analysis.sentences[0].text;
     assert!(text.contains("n = 4 seeds, emulated"), "{text}");
     assert!(page(&results, &analysis).contains("how much chance there is in the timing"));
@@ -1316,7 +1389,7 @@ fn a_trial_whose_host_got_stuck_is_no_repetition_of_the_others() {
     let (_folder, _, analysis) = emulated(1, stuck(0));
     let vm = cpu(&analysis);
     assert_eq!(
-        (vm.certainty, vm.verdict),
+        (vm.certainty, vm.judgement.verdict),
         (Certainty::Seeds, Verdict::TooFewTrials)
     );
     assert!(vm.note.as_deref().unwrap().contains("seed 9"), "{vm:?}");
@@ -1360,7 +1433,9 @@ fn a_comparison_claims_nothing_of_suspect_trials_and_names_the_run_and_the_reaso
             let compared = compare::compare(first, &[other]);
             let rows = &compared.others[0].comparisons;
             assert!(rows.len() > 10);
-            let claimed = rows.iter().filter(|row| row.verdict == Verdict::Different);
+            let claimed = rows
+                .iter()
+                .filter(|row| row.judgement.verdict == Verdict::Different);
             assert_eq!(claimed.count(), 0);
             let table = compare::table(&compared, 120);
             assert!(!table.contains("] *"), "{table}");
@@ -1419,7 +1494,10 @@ fn exact_runs_compare_exactly() {
     let comparison = compare::compare(&before, &[&after]);
     let rows = &comparison.others[0].comparisons;
     assert!(rows.len() > 4);
-    assert!(rows.iter().all(|row| row.verdict == Verdict::Same));
+    assert!(
+        rows.iter()
+            .all(|row| row.judgement.verdict == Verdict::Same)
+    );
     let table = compare::table(&comparison, 100);
     assert!(
         table.contains("exactly 1.00×") && !table.contains("95 %"),
@@ -1436,7 +1514,7 @@ fn what_is_exact_but_suspect_is_not_claimed() {
             trial.suspect.push("clock stepped".into());
         }
     });
-    assert_eq!(cpu(&analysis).verdict, Verdict::Suspect);
+    assert_eq!(cpu(&analysis).judgement.verdict, Verdict::Suspect);
     let text = &analysis.sentences[0].text;
     assert!(
         text.contains("nothing is claimed, since the trials are suspect"),

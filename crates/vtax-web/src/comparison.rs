@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The table of a comparison of runs, as `vtax compare` prints it.
 
 use crate::analyses::Analyses;
@@ -39,7 +40,7 @@ impl Analyses {
         let others: Vec<&Analysis> = others.iter().map(AsRef::as_ref).collect();
         let compared = compare::compare(first, &others);
         let shown = |row: &&vtax_report::analysis::Comparison| {
-            all || row.headline || row.verdict == Verdict::Different
+            all || row.headline || row.judgement.verdict == Verdict::Different
         };
         let rows = compared.others.iter().flat_map(|run| &run.comparisons);
         let keys = distinct(rows.filter(shown).map(|row| {
@@ -137,8 +138,8 @@ impl Cell {
             words: row.ratio_in_words(),
             ratio: row.ratio,
             interval: interval.map(|interval| (interval.low, interval.high)),
-            different: row.verdict == Verdict::Different,
-            verdict: row.verdict.words(),
+            different: row.judgement.verdict == Verdict::Different,
+            verdict: row.judgement.verdict.words(),
             repetitions: row.repetitions(),
             source: row.source.words(row.modelled),
             note: row.note.clone(),

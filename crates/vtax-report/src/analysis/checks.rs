@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Checks on a run's design: outliers among pairs, drift over blocks, order within blocks, and correlation of
 //! consecutive blocks. Each positive check yields one line.
 
@@ -57,7 +58,7 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
     });
     let named: Vec<String> = named.collect();
     let robust = robust.exp();
-    comparison.robust_ratio = Some(robust);
+    comparison.judgement.robust_ratio = Some(robust);
     comparison.add_note(format!(
         "{} of {} by Tukey's fences ({}): the Hodges–Lehmann ratio, which outliers do not move, is {}",
         counted(found.len(), "outlier"),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The data of a comparison: a treatment against its baseline in one metric.
 
 use super::{Certainty, MetricSummary};
@@ -46,6 +47,18 @@ pub struct Comparison {
     pub certainty: Certainty,
     /// The estimate from the sample; `None` for an exact ratio.
     pub tax: Option<Tax>,
+    /// The judgement.
+    #[serde(flatten)]
+    pub judgement: Judgement,
+    /// The reason for a missing ratio, or another caveat.
+    pub note: Option<String>,
+    /// Disagreement between machines, where several ran the comparison.
+    pub machines: Option<Disagreement>,
+}
+
+/// The judgement of a comparison. The default is that of a comparison that is not yet judged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Judgement {
     /// Student's p adjusted for the family of comparisons (Benjamini and Hochberg).
     pub adjusted_p: Option<f64>,
     /// Number of comparisons in that family.
@@ -75,10 +88,6 @@ pub struct Comparison {
     pub robust_ratio: Option<f64>,
     /// Whether the sample consists of machines, each of which counts once, not of pairs.
     pub over_machines: bool,
-    /// The reason for a missing ratio, or another caveat.
-    pub note: Option<String>,
-    /// Disagreement between machines, where several ran the comparison.
-    pub machines: Option<Disagreement>,
 }
 
 /// Number of repetitions that show an effect with a chance of 80 %, given the observed scatter.
@@ -134,22 +143,14 @@ impl Comparison {
             ratio: found.ok().map(|(ratio, _)| ratio),
             certainty,
             tax: found.ok().and_then(|(_, tax)| tax),
-            adjusted_p: None,
-            family: 0,
-            adjusted_interval: None,
-            confidence: None,
-            knee: None,
-            unsupported: [Some(metric), other]
-                .into_iter()
-                .flatten()
-                .filter_map(MetricSummary::unsupported)
-                .min_by_key(|one| one.values),
-            noise_floor: None,
-            is_below_floor: false,
-            verdict: Verdict::NoRatio,
-            needed: None,
-            robust_ratio: None,
-            over_machines: false,
+            judgement: Judgement {
+                unsupported: [Some(metric), other]
+                    .into_iter()
+                    .flatten()
+                    .filter_map(MetricSummary::unsupported)
+                    .min_by_key(|one| one.values),
+                ..Judgement::default()
+            },
             machines: None,
         }
     }
@@ -164,7 +165,7 @@ impl Comparison {
 
     /// The repetitions needed to show an effect, `5 more blocks would show 2 %`; `None` where unknown.
     pub fn needed_in_words(&self) -> Option<String> {
-        let Needed { effect, more, .. } = self.needed?;
+        let Needed { effect, more, .. } = self.judgement.needed?;
         let effect = percent(effect);
         Some(match more {
             0 => format!("enough to show {effect}"),
@@ -180,7 +181,7 @@ impl Comparison {
             return format!("{minutes} of each");
         }
         match self.tax.is_some_and(|tax| tax.paired) {
-            _ if self.over_machines => of("machine"),
+            _ if self.judgement.over_machines => of("machine"),
             true if self.certainty == Certainty::Seeds => of("seed"),
             true => of("block"),
             false => format!("{} of each", of("trial")),
@@ -204,7 +205,7 @@ impl Comparison {
             _ if after.baseline != before.baseline => {
                 Err("no ratio: the baselines differ".to_owned())
             }
-            _ if after.knee.is_some() || before.knee.is_some() => {
+            _ if after.judgement.knee.is_some() || before.judgement.knee.is_some() => {
                 Err("no ratio of taxes of a knee: its values are load levels".to_owned())
             }
             (Some((new, old)), _) if certainty.is_exact() => stats::exact_ratio(new, old)
@@ -227,18 +228,11 @@ impl Comparison {
             ratio: found.map(|(ratio, _)| ratio),
             certainty,
             tax: found.and_then(|(_, tax)| tax),
-            adjusted_p: None,
-            family: 0,
-            adjusted_interval: None,
-            confidence: None,
-            knee: None,
-            unsupported: after.unsupported.or(before.unsupported),
-            noise_floor: None,
-            is_below_floor: false,
-            verdict: Verdict::NoRatio,
-            needed: None,
-            robust_ratio: None,
-            over_machines: after.over_machines && before.over_machines,
+            judgement: Judgement {
+                unsupported: after.judgement.unsupported.or(before.judgement.unsupported),
+                over_machines: after.judgement.over_machines && before.judgement.over_machines,
+                ..Judgement::default()
+            },
             machines: None,
             note,
             ..after.clone()
@@ -253,10 +247,15 @@ impl Comparison {
     /// The repetitions for which the printed interval is at most ± `width` wide, relative to the ratio; `None` where
     /// they cannot be estimated. The interval of two knees has the steps between load levels in it and does not narrow.
     pub fn needed_for(&self, width: f64) -> Option<Needed> {
-        if self.knee.is_some() || matches!(self.verdict, Verdict::Suspect | Verdict::Unsupported) {
+        if self.judgement.knee.is_some()
+            || matches!(
+                self.judgement.verdict,
+                Verdict::Suspect | Verdict::Unsupported
+            )
+        {
             return None;
         }
-        let (had, level) = (self.tax?.n, self.confidence?);
+        let (had, level) = (self.tax?.n, self.judgement.confidence?);
         let n = stats::pairs_for_width(width, self.half_width()?, had, level)?;
         Some(Needed {
             effect: width,
@@ -270,21 +269,23 @@ impl Comparison {
         if self.ratio.is_none() {
             return;
         }
-        self.verdict = Verdict::Suspect;
-        self.needed = None;
+        self.judgement.verdict = Verdict::Suspect;
+        self.judgement.needed = None;
         self.note = Some("the trials are suspect: run again on a quiet host".to_owned());
     }
 
     /// The printed interval: adjusted for the family of comparisons once the family is known.
     pub fn interval(&self) -> Option<Interval> {
-        self.adjusted_interval.or(self.tax?.interval)
+        self.judgement.adjusted_interval.or(self.tax?.interval)
     }
 
     /// The ratio with its interval, `3.1× [2.9–3.3]`, or `exactly 3.1×`; `None` without a ratio.
     pub fn ratio_in_words(&self) -> Option<String> {
-        let interval = self.interval().or_else(|| self.knee.as_ref()?.closed());
+        let interval = self
+            .interval()
+            .or_else(|| self.judgement.knee.as_ref()?.closed());
         let shown = ratio(self.ratio?, interval).line();
-        if let Some(knee) = self.knee {
+        if let Some(knee) = self.judgement.knee {
             return Some(match (knee.low, knee.high) {
                 (Some(_), None) => format!("at least {shown}"),
                 (None, Some(_)) => format!("at most {shown}"),
@@ -300,7 +301,10 @@ impl Comparison {
 
     /// The clause about the host's resolution, for a comparison that the noise floor decides.
     pub(super) fn limit_in_words(&self) -> Option<String> {
-        let floor = self.noise_floor.filter(|_| self.is_below_floor)?;
+        let floor = self
+            .judgement
+            .noise_floor
+            .filter(|_| self.judgement.is_below_floor)?;
         Some(format!(
             "this host cannot tell less than ±{} today",
             percent(floor)
@@ -313,7 +317,7 @@ impl Comparison {
             Some(tax) => (tax.n, tax.paired),
             None => (1, self.ratio.map(|_| true)?),
         };
-        let repetition = match self.over_machines {
+        let repetition = match self.judgement.over_machines {
             true => "machine",
             false => self.certainty.repetition(paired),
         };

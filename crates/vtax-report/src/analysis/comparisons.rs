@@ -1,6 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Each treatment against its baseline: ratios, their certainty, and the verdicts.
 
-use super::{Comparison, MetricSummary, Needed, Read, TreatmentSummary, by_label, checks, knees};
+use super::{
+    Comparison, Judgement, MetricSummary, Needed, Read, TreatmentSummary, by_label, checks, knees,
+};
 use crate::numbers::percent;
 use crate::results::Better;
 use crate::stats::{self, FEWEST_PAIRS, Judged, NoTax, Tax, Verdict, seed_of};
@@ -114,33 +117,35 @@ fn tax_of(
 /// that the trials do not support is in no family.
 pub(crate) fn judge(comparisons: &mut [Comparison], minimum_effect: f64) {
     for comparison in comparisons.iter_mut() {
-        if let (Some(unsupported), Some(_)) = (comparison.unsupported, comparison.ratio) {
-            comparison.verdict = Verdict::Unsupported;
+        if let (Some(unsupported), Some(_)) = (comparison.judgement.unsupported, comparison.ratio) {
+            comparison.judgement.verdict = Verdict::Unsupported;
             comparison.add_note(unsupported.to_string());
         } else if let (true, Some(ratio)) = (comparison.certainty.is_exact(), comparison.ratio) {
-            comparison.verdict = stats::exact_verdict(ratio, minimum_effect);
+            comparison.judgement.verdict = stats::exact_verdict(ratio, minimum_effect);
         }
     }
     for headline in [true, false] {
         let family: Vec<&mut Comparison> = comparisons
             .iter_mut()
             .filter(|one| {
-                one.headline == headline && one.tax.is_some() && one.unsupported.is_none()
+                one.headline == headline && one.tax.is_some() && one.judgement.unsupported.is_none()
             })
             .collect();
         let taxes: Vec<Tax> = family.iter().filter_map(|one| one.tax).collect();
         let judged = stats::judge_family(&taxes, minimum_effect);
         for ((comparison, tax), judged) in family.into_iter().zip(&taxes).zip(judged) {
-            comparison.adjusted_p = Some(judged.adjusted_p);
-            comparison.family = taxes.len();
-            comparison.adjusted_interval = judged.interval;
-            comparison.confidence = Some(judged.confidence);
-            comparison.verdict = judged.verdict;
+            let is_open = judged.verdict == Verdict::NoDifferenceShown;
+            comparison.judgement = Judgement {
+                adjusted_p: Some(judged.adjusted_p),
+                family: taxes.len(),
+                adjusted_interval: judged.interval,
+                confidence: Some(judged.confidence),
+                verdict: judged.verdict,
+                needed: is_open.then(|| needed(tax, minimum_effect)).flatten(),
+                ..comparison.judgement
+            };
             if let Some(why) = why_not_shown(tax, judged, taxes.len(), minimum_effect) {
                 comparison.add_note(why);
-            }
-            if comparison.verdict == Verdict::NoDifferenceShown {
-                comparison.needed = needed(tax, minimum_effect);
             }
         }
     }
@@ -179,7 +184,8 @@ fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) ->
 /// interval of its comparison alone.
 pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
     let mut headlines = comparisons.iter().filter(|one| one.headline);
-    let (family, confidence) = headlines.find_map(|one| Some((one.family, one.confidence?)))?;
+    let (family, confidence) =
+        headlines.find_map(|one| Some((one.judgement.family, one.judgement.confidence?)))?;
     (family > 1 && confidence > 0.95).then(|| {
         format!(
             "Intervals of ratios are adjusted for {}: each is at {} %, so that they agree with the adjusted p. The \

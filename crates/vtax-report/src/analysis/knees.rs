@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Knees over trials: their intervals, and those of their ratios, which contain the steps between levels.
 
 use super::{Comparison, MetricSummary, ObjectiveSummary, TreatmentSummary};
@@ -72,7 +73,7 @@ pub(super) fn compare(
         comparison.add_note("no ratio: the knees allow any".to_owned());
         return;
     };
-    comparison.knee = Some(found);
+    comparison.judgement.knee = Some(found);
     comparison.ratio = Some(found.ratio);
     if comparison.certainty.is_exact() {
         return;
@@ -92,25 +93,28 @@ pub(super) fn compare(
 
 /// The verdict on a comparison of knees, which no step between levels may give.
 pub(super) fn judge(comparison: &mut Comparison, minimum_effect: f64) {
-    let Some(knee) = comparison.knee else { return };
+    let Some(knee) = comparison.judgement.knee else {
+        return;
+    };
     if let (Some(tax), Some(ends)) = (&mut comparison.tax, knee.closed()) {
         tax.interval = tax.interval.map(|own| Interval {
             low: own.low.min(ends.low),
             high: own.high.max(ends.high),
         });
-        comparison.adjusted_interval = comparison.adjusted_interval.map(|own| Interval {
-            low: own.low.min(ends.low),
-            high: own.high.max(ends.high),
-        });
+        comparison.judgement.adjusted_interval =
+            comparison.judgement.adjusted_interval.map(|own| Interval {
+                low: own.low.min(ends.low),
+                high: own.high.max(ends.high),
+            });
     }
     let shown = match knee.contains_one() {
         true => Verdict::NoDifferenceShown,
         false => stats::exact_verdict(knee.ratio, minimum_effect),
     };
-    let is_significant = comparison.adjusted_p.is_none_or(|p| p < 0.05);
+    let is_significant = comparison.judgement.adjusted_p.is_none_or(|p| p < 0.05);
     // The end that is closed counts pairs, and nothing is known of the other: machines may disagree.
-    let is_open_over_machines = comparison.over_machines && knee.closed().is_none();
-    comparison.verdict = match comparison.verdict {
+    let is_open_over_machines = comparison.judgement.over_machines && knee.closed().is_none();
+    comparison.judgement.verdict = match comparison.judgement.verdict {
         Verdict::Different if is_open_over_machines => Verdict::NoDifferenceShown,
         Verdict::Different if knee.contains_one() => Verdict::NoDifferenceShown,
         _ if comparison.certainty.is_exact() => shown,

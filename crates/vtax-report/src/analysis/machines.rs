@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! Disagreement between the machines of a run: a random effect on the logarithm of a comparison's ratio. A block never
 //! spans machines, so every ratio comes from one machine.
 
@@ -87,7 +88,7 @@ impl Fleet {
                 p: found.p,
             });
             (comparison.tax, comparison.ratio) = (Some(over), Some(over.ratio));
-            comparison.over_machines = true;
+            comparison.judgement.over_machines = true;
             let disagree = comparison.machines.is_some_and(|found| found.is_shown());
             let mut note = format!(
                 "{}the mean and the interval are over {}, each of which counts once",

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! From trials to estimates, comparisons and sentences: all data of a report.
 
 pub(crate) mod certainty;
@@ -21,7 +22,7 @@ mod within;
 pub(crate) mod words;
 
 pub use certainty::Certainty;
-pub use comparison::{Comparison, Disagreement, Needed, by_key};
+pub use comparison::{Comparison, Disagreement, Judgement, Needed, by_key};
 pub(crate) use comparisons::{adjusted_in_words, asked_effect, judge};
 use comparisons::{blocks, compare_with_baselines, places};
 pub(crate) use knees::bounds as knee_bounds;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The noise floor of comparisons and the disturbed trials, in words.
 
 use super::checks::Pairs;
@@ -19,8 +20,8 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
     };
     let floored = above_floor(tax, floor);
     let excludes = |of: crate::stats::Tax| of.interval.is_some_and(|ends| !ends.contains(1.0));
-    comparison.noise_floor = Some(floor.exp_m1());
-    comparison.is_below_floor = excludes(tax) && !excludes(floored);
+    comparison.judgement.noise_floor = Some(floor.exp_m1());
+    comparison.judgement.is_below_floor = excludes(tax) && !excludes(floored);
     comparison.tax = Some(floored);
 }
 
@@ -28,7 +29,7 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
 pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
     let mut floors: BTreeMap<(&str, &str), f64> = BTreeMap::new();
     for comparison in analysis.comparisons.iter().filter(|one| one.headline) {
-        if let Some(floor) = comparison.noise_floor {
+        if let Some(floor) = comparison.judgement.noise_floor {
             let key = (comparison.workload.as_str(), comparison.title.as_str());
             let most = floors.entry(key).or_insert(floor);
             *most = most.max(floor);

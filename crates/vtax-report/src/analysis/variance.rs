@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The variance of headline metrics by level, and the repetitions that it recommends.
 
 use super::{
@@ -78,7 +79,7 @@ pub(super) fn by_level(
                 measured_seconds: phase("measured"),
                 best_measured_seconds: best.map(|samples| samples * SAMPLE),
                 repetitions: needed.map(|needed| needed.n),
-                repetition: match comparison.is_some_and(|of| of.over_machines) {
+                repetition: match comparison.is_some_and(|of| of.judgement.over_machines) {
                     true => "machine",
                     false => "block",
                 },

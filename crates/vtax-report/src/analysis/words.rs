@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The wording of a report: nouns for platforms, and one sentence per finding.
 
 use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
@@ -125,7 +126,7 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
                 workload: comparison.workload.clone(),
                 platform: comparison.platform.clone(),
                 metric: comparison.metric.clone(),
-                verdict: comparison.verdict,
+                verdict: comparison.judgement.verdict,
                 source: comparison.source,
             })
         })
@@ -204,7 +205,7 @@ fn sentence(
     if let Some(needed) = comparison.needed_in_words() {
         evidence.push_str(&format!("; {needed}"));
     }
-    match comparison.verdict {
+    match comparison.judgement.verdict {
         Verdict::Different => {
             let mut claim = match words {
                 Some((
@@ -241,6 +242,7 @@ fn sentence(
             "{} against {object}, {quantity} {scope}{condition}: nothing is claimed, since {} ({shown}, {evidence}).",
             capital(&subject),
             comparison
+                .judgement
                 .unsupported
                 .map_or_else(String::new, |why| why.to_string())
         ),
@@ -258,7 +260,7 @@ fn sentence(
 
 /// The robust ratio, where it differs from the mean ratio by a quarter of the interval or more.
 fn outliers_matter(comparison: &Comparison) -> Option<String> {
-    let (robust, tax) = (comparison.robust_ratio?, comparison.tax?);
+    let (robust, tax) = (comparison.judgement.robust_ratio?, comparison.tax?);
     let interval = tax.interval?;
     let width = (interval.high / interval.low).ln();
     let is_off = (robust / tax.ratio).ln().abs() >= 0.25 * width;

@@ -3,24 +3,23 @@
 
 use super::metrics::Curves;
 use super::taxes::ratio_ticks;
-use super::{Figure, Platforms, titled, unmeasured};
+use super::{Context, Figure, titled, unmeasured};
 use crate::analysis::certainty::Kinds;
-use crate::analysis::{Analysis, LevelSummary, MetricSummary, TreatmentSummary, knee_in_words};
+use crate::analysis::{LevelSummary, MetricSummary, TreatmentSummary, knee_in_words};
 use crate::numbers::{common_scale, scaled};
 use serde_json::{Value, json};
 use vtax_core::Unit;
 use vtax_core::metric::{self, Metric};
 
 /// Figures of the levels of one workload.
-pub(super) fn levels(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-) -> Vec<Figure> {
-    let mut treatments = treatments.to_vec();
+pub(super) fn levels(context: &Context) -> Vec<Figure> {
+    let mut treatments = context.treatments.to_vec();
     treatments.retain(|summary| summary.levels.len() > 1);
-    let Some(axis) = LevelAxis::of(analysis, all, &treatments) else {
+    let context = Context {
+        treatments: &treatments,
+        ..*context
+    };
+    let Some(axis) = LevelAxis::of(context) else {
         return Vec::new();
     };
     let against_level = [
@@ -57,14 +56,10 @@ pub(super) fn levels(
             false,
         ),
     ];
-    let panels = against_level
-        .iter()
-        .filter_map(|panel| axis.panel(workload, &treatments, panel));
+    let panels = against_level.iter().filter_map(|panel| axis.panel(panel));
     let curves = against_achieved
         .iter()
-        .filter_map(|(metric, id, title, log)| {
-            axis.against_achieved(workload, &treatments, metric.name, id, title, *log)
-        });
+        .filter_map(|(metric, id, title, log)| axis.against_achieved(metric.name, id, title, *log));
     panels.chain(curves).collect()
 }
 
@@ -88,8 +83,8 @@ struct Panel {
 
 /// The common load axis of a workload's figures.
 struct LevelAxis<'a> {
-    analysis: &'a Analysis,
-    curves: Curves,
+    context: Context<'a>,
+    curves: Curves<'a>,
     scale: f64,
     unit: Unit,
     name: String,
@@ -106,11 +101,8 @@ fn scale_of(is_log: bool) -> &'static str {
 }
 
 impl<'a> LevelAxis<'a> {
-    fn of(
-        analysis: &'a Analysis,
-        all: &Platforms,
-        treatments: &[&TreatmentSummary],
-    ) -> Option<Self> {
+    fn of(context: Context<'a>) -> Option<Self> {
+        let treatments = context.treatments;
         let levels = || treatments.iter().flat_map(|summary| &summary.levels);
         let unit = levels().next()?.level.unit;
         let values: Vec<f64> = levels()
@@ -129,8 +121,8 @@ impl<'a> LevelAxis<'a> {
             (low - margin, high + margin)
         };
         (high > low).then(|| Self {
-            analysis,
-            curves: Curves::of(analysis, all, "", treatments.iter().copied()),
+            context,
+            curves: Curves::of(&context, "", treatments.iter().copied()),
             scale,
             unit,
             name,
@@ -140,15 +132,15 @@ impl<'a> LevelAxis<'a> {
     }
 
     fn curve(&self, summary: &TreatmentSummary) -> String {
-        self.curves.name(self.analysis, "", summary)
+        self.curves.name(summary)
     }
 
-    fn panel(
-        &self,
-        workload: &str,
-        treatments: &[&TreatmentSummary],
-        panel: &Panel,
-    ) -> Option<Figure> {
+    fn panel(&self, panel: &Panel) -> Option<Figure> {
+        let Context {
+            workload,
+            treatments,
+            ..
+        } = self.context;
         let unit = treatments
             .iter()
             .flat_map(|summary| &summary.levels)
@@ -201,7 +193,7 @@ impl<'a> LevelAxis<'a> {
             {"field": "shown", "title": titled("mean", kinds)}, {"field": "n"}, {"field": "kept", "title": "objective kept"},
             {"field": "source"}
         ]);
-        let knees = self.knees(treatments);
+        let knees = self.knees();
         let mut layers = vec![
             json!({"data": {"values": knees}, "transform": [{"filter": "isValid(datum.low)"}],
                    "mark": {"type": "rect", "opacity": 0.1, "clip": true},
@@ -245,7 +237,7 @@ impl<'a> LevelAxis<'a> {
             } else {
                 "Exact for this host, image and seed".to_owned()
             },
-            self.knees_in_words(treatments, panel.id == "achieved"),
+            self.knees_in_words(panel.id == "achieved"),
             unmeasured(
                 points
                     .iter()
@@ -262,8 +254,8 @@ impl<'a> LevelAxis<'a> {
     }
 
     /// One row for each treatment that has a knee.
-    fn knees(&self, treatments: &[&TreatmentSummary]) -> Vec<Value> {
-        let rows = treatments.iter().filter_map(|summary| {
+    fn knees(&self) -> Vec<Value> {
+        let rows = self.context.treatments.iter().filter_map(|summary| {
             let knee = summary.metric(metric::KNEE.name).filter(|knee| knee.unit == self.unit)?;
             let shown = scaled(
                 knee.description.mean,
@@ -282,14 +274,15 @@ impl<'a> LevelAxis<'a> {
     }
 
     /// The legend of the knee rules by treatment; with `fully`, also the reason for the failure of the objective.
-    fn knees_in_words(&self, treatments: &[&TreatmentSummary], fully: bool) -> String {
+    fn knees_in_words(&self, fully: bool) -> String {
+        let treatments = self.context.treatments;
         let lines: Vec<String> = if fully {
             let lines = treatments
                 .iter()
                 .filter_map(|summary| knee_in_words(summary));
             lines.collect()
         } else {
-            let knees = self.knees(treatments);
+            let knees = self.knees();
             let text = |row: &Value, field: &str| {
                 row.get(field).and_then(Value::as_str).map(str::to_owned)
             };
@@ -319,15 +312,12 @@ impl<'a> LevelAxis<'a> {
         )
     }
 
-    fn against_achieved(
-        &self,
-        workload: &str,
-        treatments: &[&TreatmentSummary],
-        metric: &str,
-        id: &str,
-        title: &str,
-        log: bool,
-    ) -> Option<Figure> {
+    fn against_achieved(&self, metric: &str, id: &str, title: &str, log: bool) -> Option<Figure> {
+        let Context {
+            workload,
+            treatments,
+            ..
+        } = self.context;
         let name = achieved(treatments).name;
         let mut points: Vec<(
             &TreatmentSummary,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Figures of one metric: each trial and the mean, by treatment or against a factor.
 
-use super::{Figure, Platforms, color, encoding, extended, flags, numbers, shape, titled};
+use super::{Context, Figure, color, encoding, extended, flags, numbers, shape, titled};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{Analysis, MetricSummary, TreatmentSummary, distinct};
 use crate::numbers::{Shown, common_scale, scaled};
@@ -10,25 +10,24 @@ use crate::stats::Interval;
 use serde_json::{Value, json};
 
 /// Figures of one metric of one workload: against each factor with an axis, or without one.
-pub(super) fn of_metric(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-    metric: &MetricSummary,
-) -> Vec<Figure> {
-    let mut figures: Vec<Figure> = swept(analysis, treatments)
+pub(super) fn of_metric(context: &Context, metric: &MetricSummary) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = swept(context)
         .into_iter()
-        .filter_map(|factor| sweep(analysis, all, workload, treatments, metric, factor))
+        .filter_map(|factor| sweep(context, metric, factor))
         .collect();
     if figures.is_empty() {
-        figures.extend(dots(all, workload, treatments, metric));
+        figures.extend(dots(context, metric));
     }
     figures
 }
 
 /// The factors with an axis: numeric ones if there are any, since textual levels then distinguish curves.
-fn swept<'a>(analysis: &'a Analysis, treatments: &[&TreatmentSummary]) -> Vec<&'a String> {
+fn swept<'a>(context: &Context<'a>) -> Vec<&'a String> {
+    let Context {
+        analysis,
+        treatments,
+        ..
+    } = *context;
     let varied = |factor: &String| {
         let mut levels = treatments
             .iter()
@@ -132,12 +131,13 @@ fn caption_of_trials(metric: &MetricSummary, kinds: Kinds) -> String {
 }
 
 /// One metric of one workload: every trial, the mean and its interval.
-fn dots(
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-    metric: &MetricSummary,
-) -> Option<Figure> {
+fn dots(context: &Context, metric: &MetricSummary) -> Option<Figure> {
+    let Context {
+        platforms: all,
+        workload,
+        treatments,
+        ..
+    } = *context;
     let values = Values::of(treatments, metric);
     let Values { own, unit, .. } = &values;
     let (mut means, trials) =
@@ -190,28 +190,35 @@ fn dots(
 }
 
 /// The curves of a sweep: treatments that differ only in the swept factor share one.
-pub(super) struct Curves {
+pub(super) struct Curves<'a> {
+    analysis: &'a Analysis,
+    /// The swept factor; empty for curves of another variable.
+    factor: &'a str,
     names: Vec<String>,
     marks: Vec<Mark>,
     one_platform: bool,
 }
 
-impl Curves {
-    pub(super) fn of<'a>(
-        analysis: &Analysis,
-        all: &Platforms,
-        factor: &str,
-        treatments: impl Iterator<Item = &'a TreatmentSummary> + Clone,
+impl<'a> Curves<'a> {
+    pub(super) fn of<'b>(
+        context: &Context<'a>,
+        factor: &'a str,
+        treatments: impl Iterator<Item = &'b TreatmentSummary> + Clone,
     ) -> Self {
         let shown = distinct(treatments.clone().map(|of| &of.treatment.platform));
         let mut curves = Self {
+            analysis: context.analysis,
+            factor,
             names: Vec::new(),
             marks: Vec::new(),
             one_platform: shown.len() == 1,
         };
-        curves.names = distinct(treatments.map(|of| curves.name(analysis, factor, of)));
+        curves.names = distinct(treatments.map(|of| curves.name(of)));
         curves.marks = if curves.names.len() == shown.len() {
-            shown.iter().map(|name| all.mark(name)).collect()
+            shown
+                .iter()
+                .map(|name| context.platforms.mark(name))
+                .collect()
         } else {
             (0..curves.names.len()).map(mark_of_curve).collect()
         };
@@ -219,17 +226,12 @@ impl Curves {
     }
 
     /// The name of a treatment's curve: its platform, and the levels of the other factors.
-    pub(super) fn name(
-        &self,
-        analysis: &Analysis,
-        factor: &str,
-        summary: &TreatmentSummary,
-    ) -> String {
+    pub(super) fn name(&self, summary: &TreatmentSummary) -> String {
         let treatment = &summary.treatment;
         let others = treatment
             .factors
             .iter()
-            .filter(|(name, _)| *name != factor && analysis.factors.contains_key(*name))
+            .filter(|(name, _)| *name != self.factor && self.analysis.factors.contains_key(*name))
             .map(|(name, level)| format!("{name} = {level}"));
         let platform = Some(treatment.platform.clone());
         let mut parts: Vec<String> = others.collect();
@@ -251,14 +253,13 @@ impl Curves {
 }
 
 /// One metric against the levels of one factor.
-fn sweep(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-    metric: &MetricSummary,
-    factor: &str,
-) -> Option<Figure> {
+fn sweep(context: &Context, metric: &MetricSummary, factor: &str) -> Option<Figure> {
+    let Context {
+        analysis,
+        workload,
+        treatments,
+        ..
+    } = *context;
     let levels = analysis.factors.get(factor)?;
     let numeric = numbers(analysis, factor);
     let swept = |summary: &&&TreatmentSummary| summary.treatment.factors.contains_key(factor);
@@ -270,14 +271,14 @@ fn sweep(
         return None;
     }
     let shown = own.iter().map(|(summary, _)| *summary);
-    let curves = Curves::of(analysis, all, factor, shown);
+    let curves = Curves::of(context, factor, shown);
     let (means, trials) = values.rows(|summary| {
         let level = level(summary).unwrap_or_default();
         let level = match &numeric {
             Some(_) => json!(level.parse::<f64>().ok()),
             None => json!(level),
         };
-        json!({"level": level, "curve": curves.name(analysis, factor, summary)})
+        json!({"level": level, "curve": curves.name(summary)})
     });
     let title = format!("{workload}: {} against {factor}", metric.title);
     let x = if numeric.is_some() {

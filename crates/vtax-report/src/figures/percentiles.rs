@@ -3,39 +3,37 @@
 
 use super::metrics::Curves;
 use super::taxes::ratio_ticks;
-use super::{Figure, Platforms};
-use crate::analysis::{Analysis, TreatmentSummary, common_level, distinct};
+use super::{Context, Figure};
+use crate::analysis::{common_level, distinct};
 use crate::numbers::{common_scale, scaled};
 use serde_json::json;
 use vtax_core::Unit;
 
 /// Latency by percentile: the distributions of every treatment at one common load.
-pub(super) fn percentiles(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-) -> Vec<Figure> {
-    let mut treatments = treatments.to_vec();
+pub(super) fn percentiles(context: &Context) -> Vec<Figure> {
+    let mut treatments = context.treatments.to_vec();
     treatments.retain(|summary| !summary.distributions.is_empty());
     let distributions = treatments.iter().flat_map(|summary| &summary.distributions);
+    let context = Context {
+        treatments: &treatments,
+        ..*context
+    };
     // The figure is about the target: the latencies of neighbours are left out.
     let names = distributions.map(|one| one.name.as_str());
     distinct(names.filter(|name| name.starts_with("client.")))
         .into_iter()
-        .filter_map(|name| percentile_curves(analysis, all, workload, &treatments, name))
+        .filter_map(|name| percentile_curves(&context, name))
         .collect()
 }
 
-fn percentile_curves(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-    name: &str,
-) -> Option<Figure> {
+fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
+    let Context {
+        workload,
+        treatments,
+        ..
+    } = *context;
     let level = common_level(treatments, name);
-    let curves = Curves::of(analysis, all, "", treatments.iter().copied());
+    let curves = Curves::of(context, "", treatments.iter().copied());
     let mut rows = Vec::new();
     let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
     let mut points = Vec::new();
@@ -70,7 +68,7 @@ fn percentile_curves(
     let unit = Unit::of(vtax_core::Base::Second);
     let (scale, unit) = common_scale(points.iter().map(|(_, _, at)| *at), unit);
     for (summary, beyond, at) in &points {
-        rows.push(json!({"beyond": beyond, "value": at / scale, "curve": curves.name(analysis, "", summary), "treatment": summary.short,
+        rows.push(json!({"beyond": beyond, "value": at / scale, "curve": curves.name(summary), "treatment": summary.short,
                          "percentile": format!("{:.4} %", 100.0 * (1.0 - 1.0 / beyond)), "shown": scaled(*at, None, scale, unit.clone()).line()}));
     }
     if rows.is_empty() {

@@ -3,43 +3,34 @@
 
 use super::metrics::Curves;
 use super::taxes::ratio_ticks;
-use super::{Figure, Platforms};
-use crate::analysis::{Analysis, Shift, TreatmentSummary, distinct};
+use super::{Context, Figure};
+use crate::analysis::{Shift, TreatmentSummary, distinct};
 use crate::numbers::{ratio, scaled};
 use crate::stats::percentile;
 use serde_json::json;
 use vtax_core::{Base, Unit, counted};
 
 /// The shift functions of a workload, one figure for each distribution.
-pub(super) fn shifts(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-) -> Vec<Figure> {
-    let own = || analysis.shifts.iter().filter(|of| of.workload == workload);
+pub(super) fn shifts(context: &Context) -> Vec<Figure> {
+    let all = context.analysis.shifts.iter();
+    let own = || all.clone().filter(|of| of.workload == context.workload);
     distinct(own().map(|of| of.distribution.as_str()))
         .into_iter()
         .filter_map(|distribution| {
             let shifts = own().filter(|of| of.distribution == distribution);
-            figure(analysis, all, &shifts.collect::<Vec<_>>(), treatments)
+            figure(context, &shifts.collect::<Vec<_>>())
         })
         .collect()
 }
 
-fn figure(
-    analysis: &Analysis,
-    all: &Platforms,
-    shifts: &[&Shift],
-    treatments: &[&TreatmentSummary],
-) -> Option<Figure> {
+fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     let first = shifts.first()?;
     let shown = shifts.iter().filter_map(|shift| {
-        let mut all = treatments.iter().copied();
+        let mut all = context.treatments.iter().copied();
         all.find(|of| of.treatment.label == shift.treatment)
     });
     let shown: Vec<&TreatmentSummary> = shown.collect();
-    let curves = Curves::of(analysis, all, "", shown.iter().copied());
+    let curves = Curves::of(context, "", shown.iter().copied());
     let seconds = |value: f64| {
         let (scale, unit) =
             crate::numbers::common_scale(std::iter::once(value), Unit::of(Base::Second));
@@ -52,7 +43,7 @@ fn figure(
             ends.extend([interval.low, interval.high]);
             quantiles.push(point.quantile);
             rows.push(json!({
-                "percentile": percentile(point.quantile), "curve": curves.name(analysis, "", summary), "treatment": summary.short,
+                "percentile": percentile(point.quantile), "curve": curves.name(summary), "treatment": summary.short,
                 "ratio": point.ratio, "low": interval.low, "high": interval.high,
                 "shown": ratio(point.ratio, Some(interval)).line(), "own": seconds(point.treatment_seconds),
                 "baseline": seconds(point.baseline_seconds), "verdict": point.verdict.words()

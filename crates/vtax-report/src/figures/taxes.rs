@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The figure of all taxes: ratios to the baseline with their intervals.
 
 use super::{Figure, Platforms, color, flags, numbers, shape, titled};
@@ -98,9 +99,9 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
                 Some(tax) => format!("n = {}, p = {:.3}", comparison.repetitions()?, tax.p),
                 None => format!("n = {}", comparison.repetitions()?),
             },
-            "verdict": comparison.verdict.words(),
+            "verdict": comparison.judgement.verdict.words(),
             "source": comparison.source.words(comparison.modelled),
-            "claimed": comparison.verdict == Verdict::Different,
+            "claimed": comparison.judgement.verdict == Verdict::Different,
         }));
     }
     if rows.is_empty() {

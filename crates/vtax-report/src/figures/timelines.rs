@@ -2,8 +2,8 @@
 //! Figures over time: CPU and power of one trial, and the rates of all.
 
 use super::metrics::Curves;
-use super::{Figure, Platforms, encoding, unmeasured};
-use crate::analysis::{Analysis, Timeline, TreatmentSummary, TrialRow};
+use super::{Context, Figure, encoding, unmeasured};
+use crate::analysis::{Timeline, TreatmentSummary, TrialRow};
 use crate::numbers::common_scale;
 use crate::results::Stage;
 use serde_json::{Value, json};
@@ -13,22 +13,17 @@ use std::collections::{HashMap, HashSet};
 const MOST_POINTS: usize = 400;
 
 /// CPU and power over time, from one trial of each treatment.
-pub(super) fn timelines(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-) -> Vec<Figure> {
-    let treatments: Vec<(&TreatmentSummary, &Timeline)> = treatments
+pub(super) fn timelines(context: &Context) -> Vec<Figure> {
+    let treatments: Vec<(&TreatmentSummary, &Timeline)> = context
+        .treatments
         .iter()
         .copied()
         .filter_map(|summary| Some((summary, summary.timeline.as_ref()?)))
         .collect();
     let cpu = treatments
         .iter()
-        .filter_map(|(summary, timeline)| cpu_over_time(workload, summary, timeline));
-    cpu.chain(watts_over_time(analysis, all, workload, &treatments))
-        .collect()
+        .filter_map(|(summary, timeline)| cpu_over_time(context.workload, summary, timeline));
+    cpu.chain(watts_over_time(context, &treatments)).collect()
 }
 
 /// Thins a series by averaging. Returns pairs of second and value.
@@ -168,9 +163,7 @@ fn cpu_over_time(
 }
 
 fn watts_over_time(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
+    context: &Context,
     treatments: &[(&TreatmentSummary, &Timeline)],
 ) -> Option<Figure> {
     let own: Vec<_> = treatments
@@ -178,14 +171,14 @@ fn watts_over_time(
         .filter_map(|(summary, timeline)| Some((*summary, *timeline, timeline.watts.as_ref()?)))
         .collect();
     let (_, first, _) = own.first()?;
-    let curves = Curves::of(analysis, all, "", own.iter().map(|(summary, ..)| *summary));
+    let curves = Curves::of(context, "", own.iter().map(|(summary, ..)| *summary));
     let mut rows = Vec::new();
     let mut highest = 0.0_f64;
     for (summary, timeline, (watts, _)) in &own {
         for (second, watts) in thinned(watts) {
             highest = highest.max(watts);
             rows.push(json!({"second": second, "watts": (watts * 1e3).round() / 1e3, "treatment": summary.short,
-                             "curve": curves.name(analysis, "", summary), "trial": format!("{:04}", timeline.trial)}));
+                             "curve": curves.name(summary), "trial": format!("{:04}", timeline.trial)}));
         }
     }
     if rows.is_empty() {
@@ -207,6 +200,7 @@ fn watts_over_time(
             }
         }),
     );
+    let workload = context.workload;
     let title = format!("{workload}: power of the host over time");
     Some(Figure::new(
         format!("{workload} watts over time"),
@@ -230,14 +224,13 @@ fn zoom() -> Value {
 }
 
 /// The rates within the measured window, one line per trial.
-pub(super) fn over_time(
-    analysis: &Analysis,
-    all: &Platforms,
-    workload: &str,
-    treatments: &[&TreatmentSummary],
-    trials: &HashMap<&str, Vec<&TrialRow>>,
-) -> Vec<Figure> {
+pub(super) fn over_time(context: &Context, trials: &HashMap<&str, Vec<&TrialRow>>) -> Vec<Figure> {
     const MOST_POINTS: usize = 6000;
+    let Context {
+        workload,
+        treatments,
+        ..
+    } = *context;
     let mut own: Vec<(&TreatmentSummary, &TrialRow)> = Vec::new();
     for summary in treatments {
         let trials = trials.get(summary.treatment.label.as_str());
@@ -276,12 +269,14 @@ pub(super) fn over_time(
             .iter()
             .copied()
             .filter(|one| shorts.contains(one.short.as_str()));
-        let curves = Curves::of(analysis, all, "", drawn);
+        let curves = Curves::of(context, "", drawn);
         let mut values = Vec::new();
         for (summary, index, series) in &lines {
             for (second, rate) in series.rates.iter().enumerate().step_by(every) {
-                values.push(json!({"second": second, "rate": rate / scale, "trial": format!("{index:04}"),
-                                   "curve": curves.name(analysis, "", summary), "treatment": summary.short}));
+                values.push(
+                    json!({"second": second, "rate": rate / scale, "trial": format!("{index:04}"),
+                                   "curve": curves.name(summary), "treatment": summary.short}),
+                );
             }
         }
         let what = if name == "CPU" {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tables of a report: metrics, levels, actors, comparisons, treatments and trials.
 
 use super::frame::{DASH, TABLES, badge, fold, prose, section, table};
@@ -237,9 +238,9 @@ fn comparison_rows(comparisons: &[&Comparison]) -> Markup {
                 td.number { (comparison.repetitions().as_deref().unwrap_or(DASH)) }
                 td { (comparison.tax.map_or(DASH.into(), |tax| format!("{:.2}", tax.effect))) }
                 td { (probability(comparison.tax.map(|tax| tax.p))) }
-                td { (probability(comparison.adjusted_p)) }
+                td { (probability(comparison.judgement.adjusted_p)) }
                 td {
-                    (comparison.verdict.words())
+                    (comparison.judgement.verdict.words())
                     @if let Some(needed) = comparison.needed_in_words() { "; " (needed) }
                     @if let Some(note) = &comparison.note { span.detail { (prose(note)) } }
                 }

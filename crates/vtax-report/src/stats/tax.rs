@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! The tax: the ratio of a treatment's cost to its baseline's, with an interval and a verdict.
 
 use super::between::Groups;
@@ -74,7 +75,7 @@ impl fmt::Display for NoTax {
 }
 
 /// Verdict on a difference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// The interval excludes 1, p is below 0.05, and the effect reaches the plan's minimum; for an exact ratio, only
@@ -91,6 +92,7 @@ pub enum Verdict {
     /// The trials are suspect, so nothing is claimed about them.
     Suspect,
     /// There is no ratio.
+    #[default]
     NoRatio,
 }
 

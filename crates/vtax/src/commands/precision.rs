@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 //! `vtax plan check --results`: the blocks that a plan needs for intervals of a wanted width, from earlier results.
 
 use super::report;
@@ -184,14 +185,18 @@ fn row(of: &Comparison, width: f64, block_seconds: f64) -> Row {
         .is_exact()
         .then_some(1)
         .filter(|_| of.ratio.is_some()));
-    let repetition = if of.over_machines { "machine" } else { "block" };
+    let repetition = if of.judgement.over_machines {
+        "machine"
+    } else {
+        "block"
+    };
     let repetitions = of.tax.map_or(1, |tax| tax.n);
     let unknown = || {
         let reason = if of.ratio.is_none() {
             of.note
                 .clone()
                 .unwrap_or_else(|| "there is no ratio".to_owned())
-        } else if of.knee.is_some() {
+        } else if of.judgement.knee.is_some() {
             "the steps between load levels limit the interval of a knee: try levels that are closer"
                 .to_owned()
         } else if repetitions < 2 {
@@ -216,7 +221,7 @@ fn row(of: &Comparison, width: f64, block_seconds: f64) -> Row {
         width: of.half_width(),
         repetition,
         seconds: needed
-            .filter(|_| !of.over_machines)
+            .filter(|_| !of.judgement.over_machines)
             .map(|n| n as f64 * block_seconds),
         unknown: needed.is_none().then(unknown),
         needed,
