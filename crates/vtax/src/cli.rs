@@ -24,6 +24,9 @@ use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
 
+/// The version, and the git revision of a release build: `build.rs`.
+pub const VERSION: &str = env!("VTAX_VERSION");
+
 /// The part of the help that all commands share.
 const AFTER_HELP: &str = "\
 Exit status:
@@ -47,7 +50,7 @@ Environment:
 
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
 #[derive(Debug, Parser)]
-#[command(name = "vtax", version, disable_help_subcommand = true, after_help = AFTER_HELP)]
+#[command(name = "vtax", version = VERSION, disable_help_subcommand = true, after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
