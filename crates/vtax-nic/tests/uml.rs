@@ -23,6 +23,7 @@ const INIT: &str = "#!/bin/busybox sh
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
 mount -t hostfs -o / host /host
 for module in failover net_failover virtio_net; do insmod /$module.ko; done
 ip addr add $address dev eth0
@@ -79,8 +80,11 @@ fn image(directory: &Path) -> Result<PathBuf, String> {
         Ok::<_, String>(())
     };
     copy(find_program("busybox"), "bin/busybox", "busybox")?;
+    let program = find_program("linux.uml").ok_or("there is no linux.uml")?;
+    // Debian's package puts them beside the program: `usr/bin/linux.uml` and `usr/lib/uml/modules`.
+    let modules = program.ancestors().nth(2).unwrap().join("lib/uml/modules");
     for name in ["failover.ko", "net_failover.ko", "virtio_net.ko"] {
-        copy(module(Path::new("/usr/lib/uml/modules"), name), name, name)?;
+        copy(module(&modules, name), name, name)?;
     }
     std::fs::write(root.join("init"), INIT).unwrap();
     std::fs::set_permissions(root.join("init"), PermissionsExt::from_mode(0o755)).unwrap();
@@ -300,4 +304,47 @@ fn ethtool_coalesces_each_direction_of_a_port_of_linuxs_own_front_end() {
         assert_eq!(found, in_force);
         bench.guest.ask("ping -c 3 -W 20 10.9.0.2");
     }
+}
+
+/// The first kernel whose virtio_net driver moderates each receive queue by itself.
+const FIRST_WITH_MODERATION: (u32, u32) = (6, 8);
+
+/// The version of the guests' kernel.
+fn kernel(guest: &mut Guest) -> (u32, u32) {
+    let release = guest.ask("uname -r");
+    let mut parts = release.split(['.', '-']).map(|part| part.parse().unwrap());
+    (parts.next().unwrap(), parts.next().unwrap())
+}
+
+#[test(needs = [brought_by_test_all("linux.uml"), program("ethtool")])]
+fn a_guest_that_moderates_its_interrupts_itself_gets_each_time_that_it_asks_for() {
+    let mut bench = Bench::new();
+    let kernel = kernel(&mut bench.guest);
+    if kernel < FIRST_WITH_MODERATION {
+        skip!("Linux {kernel:?} of linux.uml has no adaptive moderation in virtio_net");
+    }
+    bench.guest.host_program("ethtool -C eth0 adaptive-rx on");
+    bench
+        .guest
+        .ask("(while true; do nc -l -p 5000 >/dev/null; done) >/dev/null 2>&1 &");
+    bench.other.ask(
+        "(while true; do dd if=/dev/zero bs=1k count=20000 | nc 10.9.0.1 5000; sleep 0.2; done) >/dev/null 2>&1 &",
+    );
+    // The driver commands another time for a receive queue when its packet rate changes.
+    let mut seen = std::collections::BTreeSet::new();
+    let start = Instant::now();
+    while seen.len() < 3 {
+        let queue = bench.info().queues[0];
+        if queue.asked_by == AskedBy::Coalescing {
+            assert_eq!(queue.in_force_us, queue.asked_us.min(1_000), "{queue:?}");
+            seen.insert(queue.asked_us);
+        }
+        assert!(start.elapsed() < PATIENCE, "the guest asked for {seen:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let shown = bench.guest.host_program("ethtool -c eth0");
+    assert!(shown.contains("Adaptive RX: on"), "{shown}");
+    let log = bench.guest.ask("dmesg");
+    assert!(!log.contains("Failed to set"), "{log}");
+    bench.guest.host_program("ethtool -C eth0 adaptive-rx off");
 }
