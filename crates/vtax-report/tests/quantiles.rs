@@ -3,10 +3,10 @@
 
 use hdrhistogram::Histogram;
 use std::path::Path;
-use vtax_report::analysis::{Analysis, Comparison, Shift, analyse};
+use vtax_report::analysis::{Analysis, Comparison, Shift, analyse, knee_in_words};
 use vtax_report::figures::figures;
 use vtax_report::html::{Provenance, render};
-use vtax_report::results::{HistogramRecord, ResultsDir};
+use vtax_report::results::{HistogramRecord, ObjectiveOutcome, ResultsDir};
 use vtax_report::stats::{
     Random, SHIFT_QUANTILES, Verdict, confidence_of_each, quantile_interval, seed_of, shift_ratio,
 };

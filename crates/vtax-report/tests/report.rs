@@ -825,7 +825,7 @@ fn two_trials_never_give_a_negative_time_and_nothing_that_counts_gives_advice() 
             text.contains("Most often (18 times): foreign load"),
             "{text}"
         );
-        assert!(text.contains("--at testbed:kvm") && text.contains("wait until"));
+        assert!(text.contains("--place testbed:kvm") && text.contains("wait until"));
     }
     let table = terminal::table(&nothing, 80, false);
     assert!(!table.contains("s/GB"), "{table}");
@@ -924,7 +924,9 @@ fn a_knee_that_is_a_bound_says_so() {
         knees[0]
     );
     assert!(knees[0].contains("in 4 of 4 trials the highest load kept it"));
-    assert!(knees[2].contains("no load kept latency.p99") && knees[2].contains("lowest load"));
+    assert!(
+        knees[2].contains("no load kept latency.p99") && knees[2].contains("lowest judged load")
+    );
     let compared = |neighbours: &str| {
         let mut all = analysis.comparisons.iter();
         all.find(|one| one.metric == "knee" && one.treatment.ends_with(neighbours))
@@ -983,8 +985,6 @@ fn a_knee_that_a_late_generator_hides_is_at_least_the_load_that_was_judged() {
     assert!(note.contains("the load generator was late"), "{note}");
 }
 
-#[test]
-fn the_interval_of_a_knee_is_of_offered_loads() {
 #[test]
 fn a_knee_below_levels_with_too_few_requests_for_its_quantile_is_at_least_the_load_that_was_judged()
 {
@@ -1058,6 +1058,8 @@ fn figures_of_one_level_are_of_the_highest_that_was_judged_in_all_treatments() {
     assert!(!levels.is_empty());
 }
 
+#[test]
+fn the_interval_of_a_knee_is_of_offered_loads() {
     let (_folder, results, _) = ramp_run();
     let capacity = 333.0;
     let mut expected = Vec::new();

@@ -132,10 +132,12 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
     let objective = summary.objective.as_ref()?;
     let text = &objective.text;
     let short = &summary.short;
+    let of = |times: usize| format!("{times} of {}", counted(objective.trials, "trial"));
+    let is_steady = summary.levels.is_empty();
     let mut line = match summary.metric(metric::KNEE.name) {
         Some(knee) => {
             let low = over_trials(objective).and_then(|ends| ends.low);
-            let is_bound = objective.held_to_last + objective.late > 0;
+            let is_bound = objective.held_to_last + objective.late + objective.unsupported > 0;
             let value = match is_bound {
                 true => low.unwrap_or(knee.description.mean),
                 false => knee.description.mean,
@@ -145,10 +147,20 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
             let bound = if is_bound { "at least " } else { "" };
             format!("{short}: {bound}{shown} kept {text} (n = {n})")
         }
+        None if is_steady => {
+            let limited = text.split_whitespace().next().unwrap_or_default();
+            let limited = summary.metric(limited);
+            if let Some(why) = limited.and_then(MetricSummary::unsupported) {
+                return Some(format!("{short}: nothing is claimed of {text}: {why}"));
+            }
+            format!("{short}: {text} held in {}", of(objective.held_to_last))
+        }
+        None if objective.late + objective.unsupported > 0 => {
+            format!("{short}: no load is shown to keep {text}")
+        }
         None => format!("{short}: no load kept {text}"),
     };
-    let of = |times: usize| format!("{times} of {}", counted(objective.trials, "trial"));
-    if objective.held_to_last > 0 {
+    if objective.held_to_last > 0 && !is_steady {
         line.push_str(&format!(
             "; in {} the highest load kept it",
             of(objective.held_to_last)
@@ -160,9 +172,15 @@ pub fn knee_in_words(summary: &TreatmentSummary) -> Option<String> {
             of(objective.late)
         ));
     }
-    if objective.broken_at_first > 0 {
+    if let Some(from) = objective.unsupported_from {
         line.push_str(&format!(
-            "; in {} the lowest load broke it",
+            "; in {} requests are too few for its quantile from {from} on",
+            of(objective.unsupported)
+        ));
+    }
+    if objective.broken_at_first > 0 && !is_steady {
+        line.push_str(&format!(
+            "; in {} the lowest judged load broke it",
             of(objective.broken_at_first)
         ));
     }
@@ -189,8 +207,12 @@ pub(crate) fn bounds(summary: &TreatmentSummary, baseline: &TreatmentSummary) ->
                 "is a lower bound: the load generator was late",
             ),
             (
+                objective.unsupported,
+                "is a lower bound: requests are too few for its quantile",
+            ),
+            (
                 objective.broken_at_first,
-                "is missing: the lowest load broke it",
+                "is missing: the lowest judged load broke it",
             ),
         ] {
             if times > 0 {

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::results::{Actor, HistogramRecord, Metric, Phase, Role, Treatment, Trial};
 use std::collections::{BTreeMap, HashMap};
+use vtax_core::Quantity;
 
 /// The parts of trials by name, in the order of first occurrence; of several parts with one name in a trial, the first.
 fn by_name<'a, T>(
@@ -68,15 +69,20 @@ pub(super) fn objective(counted: &[&Trial]) -> Option<ObjectiveSummary> {
         .filter_map(|trial| trial.objective.as_ref())
         .collect();
     let all = outcomes.iter();
-    let judged = all.clone().filter(|one| one.late_from.is_none());
+    let judged = all.clone();
+    let judged = judged.filter(|one| one.late_from.or(one.unsupported_from).is_none());
     let late = all.clone().filter_map(|one| one.late_from);
+    let unsupported = all.clone().filter_map(|one| one.unsupported_from);
+    let lowest = |one: &Quantity, other: &Quantity| one.value.total_cmp(&other.value);
     Some(ObjectiveSummary {
         text: outcomes.first()?.text.clone(),
         trials: outcomes.len(),
         held_to_last: judged.clone().filter(|one| one.broke.is_none()).count(),
         broken_at_first: judged.filter(|one| one.knee.is_none()).count(),
         late: late.clone().count(),
-        late_from: late.min_by(|one, other| one.value.total_cmp(&other.value)),
+        late_from: late.min_by(lowest),
+        unsupported: unsupported.clone().count(),
+        unsupported_from: unsupported.min_by(lowest),
         broke: distinct(all.filter_map(|one| one.broke.clone())),
         knees: counted
             .iter()

@@ -157,12 +157,16 @@ pub struct ObjectiveSummary {
     pub trials: usize,
     /// Number of trials in which it held to the last level: their knee is a lower bound.
     pub held_to_last: usize,
-    /// Number of trials in which it failed at the lowest level: they have no knee.
+    /// Number of trials in which it failed at the lowest judged level: they have no knee.
     pub broken_at_first: usize,
     /// Number of trials in which the load generator was late above the knee: their knee is a lower bound.
     pub late: usize,
     /// The lowest of the loads from which it was late.
     pub late_from: Option<Quantity>,
+    /// Number of trials with too few requests above the knee for the quantile of the objective: their knee is a lower bound.
+    pub unsupported: usize,
+    /// The lowest of the loads from which requests were too few.
+    pub unsupported_from: Option<Quantity>,
     /// The distinct reasons for its failure, in words.
     pub broke: Vec<String>,
     /// The knee of each trial, by its index; empty where the load was steady.
@@ -205,16 +209,17 @@ pub(super) fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &Treatme
     found
 }
 
-/// The highest level that every treatment reached, with the objective kept wherever it was evaluated; otherwise the
-/// lowest level that all reached. `None` for a steady load.
+/// The highest level that every treatment reached and at which each that judged any level kept the objective; otherwise
+/// the lowest level that all reached. `None` for a steady load.
 pub(crate) fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
     let reached = |summary: &TreatmentSummary, level: &str| {
         let mut own = summary.distributions.iter();
         own.any(|one| one.name == name && one.level.as_deref() == Some(level))
     };
     let kept = |summary: &TreatmentSummary, name: &str| {
+        let judges = summary.levels.iter().any(|level| level.judged > 0);
         let mut levels = summary.levels.iter().filter(|level| level.name == name);
-        levels.all(|level| level.kept == level.judged)
+        levels.all(|level| level.kept == level.judged && (level.judged > 0 || !judges))
     };
     let mut common: Vec<&LevelSummary> = treatments
         .first()?

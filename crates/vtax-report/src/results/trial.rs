@@ -280,6 +280,10 @@ pub struct ObjectiveOutcome {
     /// the knee is a lower bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_from: Option<Quantity>,
+    /// The lowest level above the knee with too few requests for the quantile of the objective, where no judged level broke
+    /// the objective: the knee is a lower bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsupported_from: Option<Quantity>,
 }
 
 /// The load of a level: the offered one where its unit is that of the level, else the one that was asked for.

@@ -257,6 +257,7 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
             broke,
             next: None,
             late_from: None,
+            unsupported_from: None,
         }),
     }
 }

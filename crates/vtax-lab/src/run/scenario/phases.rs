@@ -8,7 +8,7 @@ use super::live::LiveSampler;
 use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
 use crate::LabError;
-use crate::plan::{ObjectiveError, Profile, settling};
+use crate::plan::{Objective, ObjectiveError, Profile, settling};
 use crate::run::{Event, Log};
 use crate::suspect::{HostReading, HostWatch};
 use course::Course;
@@ -123,8 +123,56 @@ struct Verdict {
     found: String,
     /// The load that was offered, in the unit of the level.
     load: f64,
-    /// Whether the load generator was late, so that the verdict does not count.
-    is_late: bool,
+    /// The reason why the verdict does not count.
+    discounted: Option<Discounted>,
+}
+
+/// A reason why a verdict does not count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Discounted {
+    /// The load generator was late.
+    Late,
+    /// The requests are too few for the quantile of the objective.
+    Unsupported,
+}
+
+impl Verdict {
+    /// The verdict on a window by its metrics and the result of its load.
+    fn of(
+        objective: &Objective,
+        metrics: &BTreeMap<String, Metric>,
+        result: Option<&WorkloadResult>,
+    ) -> Result<Self, ObjectiveError> {
+        let (kept, found) = objective.judge(metrics)?;
+        let errors = objective.too_many_errors(metrics);
+        let errors = errors.map(|errors| format!("{} were {errors}", metric::ERRORS.name));
+        // Failed requests, and a level that the generator did not reach, break the objective however many were answered.
+        let unreached = || result.and_then(|result| result.unreached.clone());
+        let failed = errors.or_else(unreached);
+        let unsupported = result.and_then(|result| unsupported(&objective.metric, result));
+        let quantile = format!("{} was {found}", objective.metric);
+        let discounted = unsupported.filter(|_| failed.is_none());
+        Ok(Self {
+            kept: kept && failed.is_none(),
+            found: match (failed, unsupported) {
+                (Some(failed), _) if kept => failed,
+                (_, Some(unsupported)) => format!("{quantile} ({unsupported})"),
+                _ => quantile,
+            },
+            load: 0.0,
+            discounted: discounted.map(|_| Discounted::Unsupported),
+        })
+    }
+
+    /// Whether the level kept the objective; `None` where the verdict does not count.
+    fn counted(&self) -> Option<bool> {
+        self.discounted.is_none().then_some(self.kept)
+    }
+
+    /// Whether higher levels are beyond the objective as well. Too few requests show nothing of these, which have more.
+    fn ends_ramp(&self) -> bool {
+        !self.kept && self.discounted != Some(Discounted::Unsupported)
+    }
 }
 
 impl PhaseRunner<'_, '_, '_> {
@@ -448,7 +496,7 @@ impl PhaseRunner<'_, '_, '_> {
         while let Some(level) = course.next(knee.broke_at.map(|at| at.elapsed())) {
             let mut verdicts = Vec::from_iter(self.judged_level(level, &course)?);
             // A stall is no limit, so a level must break the objective twice.
-            let is_broken = verdicts.first().is_some_and(|first| !first.kept);
+            let is_broken = verdicts.first().is_some_and(Verdict::ends_ramp);
             if is_broken && repeats && knee.broke_at.is_none() {
                 self.guests.stop();
                 self.log
@@ -456,7 +504,7 @@ impl PhaseRunner<'_, '_, '_> {
                 verdicts.extend(self.judged_level(level, &course)?);
             }
             if let Some(last) = verdicts.last() {
-                course.judged(level, last.kept);
+                course.judged(level, !last.ends_ramp());
                 knee.judged(level, verdicts);
             }
         }
@@ -474,7 +522,8 @@ impl PhaseRunner<'_, '_, '_> {
                     None => found.to_owned(),
                 }),
                 next: broke.and_then(|(next, ..)| load(next)),
-                late_from: knee.late_from().and_then(load),
+                late_from: knee.hidden_from(Discounted::Late).and_then(load),
+                unsupported_from: knee.hidden_from(Discounted::Unsupported).and_then(load),
             });
         }
         Ok(())
@@ -487,7 +536,7 @@ impl PhaseRunner<'_, '_, '_> {
             kept: false,
             found,
             load: load.unwrap_or(level),
-            is_late: false,
+            discounted: None,
         }
     }
 
@@ -526,7 +575,7 @@ impl PhaseRunner<'_, '_, '_> {
             Ok(mut window) => {
                 let verdict = self.judge(&window);
                 if let Ok(Some(verdict)) = &verdict {
-                    window.kept = (!verdict.is_late).then_some(verdict.kept);
+                    window.kept = verdict.counted();
                     self.log
                         .line(&format!("{}: {}", window.name, verdict.found));
                 }
@@ -562,13 +611,14 @@ impl PhaseRunner<'_, '_, '_> {
         };
         let verdict = self.judge(window);
         let verdict = verdict.map_err(|cause| LabError::Plan(cause.to_string()))?;
-        let kept = verdict.as_ref().map(|verdict| verdict.kept);
+        let kept = verdict.as_ref().and_then(Verdict::counted);
         self.measured.objective = Some(ObjectiveOutcome {
             text: objective.to_string(),
             knee: None,
             next: None,
             late_from: None,
-            broke: verdict.filter(|one| !one.kept).map(|one| one.found),
+            unsupported_from: None,
+            broke: verdict.filter(|_| kept == Some(false)).map(|one| one.found),
         });
         for window in &mut self.measured.windows {
             window.kept = kept;
@@ -582,31 +632,15 @@ impl PhaseRunner<'_, '_, '_> {
             return Ok(None);
         };
         let metrics = self.metrics(window);
-        let (kept, found) = objective.judge(&metrics)?;
         let result = window.of_target();
-        let errors = objective.too_many_errors(&metrics);
-        let errors = errors.map(|errors| format!("{} were {errors}", metric::ERRORS.name));
-        // A level that the generator did not reach breaks the objective.
-        let unreached = || result.and_then(|result| result.unreached.clone());
-        let (kept, found) = match errors.or_else(unreached).filter(|_| kept) {
-            Some(found) => (false, found),
-            None => (kept, format!("{} was {found}", objective.metric)),
-        };
-        let unsupported = result.and_then(|result| unsupported(&objective.metric, result));
-        let found = match unsupported {
-            Some(unsupported) => format!("{found} ({unsupported})"),
-            None => found,
-        };
+        let mut verdict = Verdict::of(objective, &metrics, result)?;
+        let level = window.level;
+        verdict.load = level.map_or(0.0, |level| offered_load(level, &metrics));
         let late = result.and_then(|result| result.late.as_ref());
-        let metering = self.instruments.metering;
-        Ok(Some(Verdict {
-            kept,
-            found,
-            load: window
-                .level
-                .map_or(0.0, |level| offered_load(level, &metrics)),
-            is_late: late.is_some_and(|late| metering.is_late(late)),
-        }))
+        if late.is_some_and(|late| self.instruments.metering.is_late(late)) {
+            verdict.discounted = Some(Discounted::Late);
+        }
+        Ok(Some(verdict))
     }
 
     /// Returns the target's metrics in a window.
@@ -651,20 +685,20 @@ struct Knee {
     runs: Vec<(f64, bool)>,
     /// The values that broke the objective, each with its load and its level.
     broken: Vec<(f64, f64, String)>,
-    /// The loads at which the load generator was late.
-    late: Vec<f64>,
+    /// The loads whose verdicts do not count, each with the reason.
+    discounted: Vec<(f64, Discounted)>,
     /// The time of the first level whose last run broke the objective.
     broke_at: Option<Instant>,
 }
 
 impl Knee {
     fn judged(&mut self, level: f64, verdicts: Vec<Verdict>) {
-        if verdicts.last().is_some_and(|last| !last.kept) {
+        if verdicts.last().is_some_and(Verdict::ends_ramp) {
             self.broke_at = self.broke_at.or_else(|| Some(Instant::now()));
         }
         for verdict in verdicts {
-            if verdict.is_late {
-                self.late.push(verdict.load);
+            if let Some(reason) = verdict.discounted {
+                self.discounted.push((verdict.load, reason));
                 continue;
             }
             self.runs.push((verdict.load, verdict.kept));
@@ -687,15 +721,17 @@ impl Knee {
         Some((high, lowest.1, &lowest.2))
     }
 
-    /// Returns the lowest load at which a late generator hides the end of the knee.
-    fn late_from(&self) -> Option<f64> {
+    /// Returns the lowest load above the knee that is not judged for this reason; `None` where a judged load ends the knee,
+    /// or the lowest is not judged for another reason.
+    fn hidden_from(&self, reason: Discounted) -> Option<f64> {
         let knee = stats::knee(&self.runs);
         if knee.is_some_and(|knee| knee.high.is_some()) {
             return None;
         }
         let low = knee.map_or(0.0, |knee| knee.low);
-        let above = self.late.iter().copied().filter(|load| *load > low);
-        above.min_by(f64::total_cmp)
+        let above = self.discounted.iter().filter(|(load, _)| *load > low);
+        let lowest = above.min_by(|one, other| one.0.total_cmp(&other.0))?;
+        (lowest.1 == reason).then_some(lowest.0)
     }
 }
 

@@ -561,3 +561,78 @@ fn where_nobody_sees_its_lines_it_is_started_for_each_level() {
     let (_, processes) = drive(&BY_ITSELF, false);
     assert_eq!(processes, 6);
 }
+
+/// The knee, the load above it and the load from which requests are too few, of levels judged one after the other: the load,
+/// its number of requests, their p99 in milliseconds, and the share of failed requests in percent.
+fn knee_of(levels: &[(f64, u64, u64, f64)]) -> (Option<f64>, Option<f64>, Option<f64>) {
+    let objective = Objective {
+        metric: "latency.p99".to_owned(),
+        at_least: false,
+        limit: Quantity::new(0.02, Unit::of(Base::Second)),
+        has_unit: true,
+    };
+    let mut knee = Knee::default();
+    for (load, requests, milliseconds, errors) in levels {
+        let mut histogram = hdrhistogram::Histogram::new(3).unwrap();
+        histogram
+            .record_n(milliseconds * 1_000_000, *requests)
+            .unwrap();
+        let result = WorkloadResult {
+            histograms: vec![("latency".to_owned(), histogram)],
+            ..WorkloadResult::default()
+        };
+        let value = *milliseconds as f64 / 1e3;
+        let seconds = Unit::of(Base::Second);
+        let p99 = Metric::of(metric::LATENCY_P99, "", seconds, value, Source::Measured);
+        let percent = Unit::of(Base::Percent);
+        let failed = Metric::of(metric::ERRORS, "", percent, *errors, Source::Measured);
+        let metrics = [(metric::LATENCY_P99, p99), (metric::ERRORS, failed)];
+        let metrics = metrics.map(|(of, metric)| (of.name.to_owned(), metric));
+        let mut verdict = Verdict::of(&objective, &metrics.into(), Some(&result)).unwrap();
+        verdict.load = *load;
+        knee.judged(*load, vec![verdict]);
+    }
+    let few_from = knee.hidden_from(Discounted::Unsupported);
+    assert_eq!(knee.hidden_from(Discounted::Late), None);
+    (knee.best(), knee.broke().map(|(next, ..)| next), few_from)
+}
+
+#[test]
+fn a_level_with_too_few_requests_for_its_quantile_neither_keeps_nor_breaks_an_objective() {
+    let few_below = [
+        (50.0, 200, 300, 0.0),
+        (100.0, 400, 5, 0.0),
+        (200.0, 800, 300, 0.0),
+    ];
+    assert_eq!(knee_of(&few_below), (Some(100.0), Some(200.0), None));
+    let few_above = [(100.0, 400, 5, 0.0), (110.0, 300, 300, 0.0)];
+    assert_eq!(knee_of(&few_above), (Some(100.0), None, Some(110.0)));
+    let only_few = [(10.0, 40, 5, 0.0), (20.0, 80, 300, 0.0)];
+    assert_eq!(knee_of(&only_few), (None, None, Some(10.0)));
+    let few_between = [
+        (100.0, 400, 5, 0.0),
+        (110.0, 300, 5, 0.0),
+        (120.0, 480, 300, 0.0),
+    ];
+    assert_eq!(knee_of(&few_between), (Some(100.0), Some(120.0), None));
+}
+
+#[test]
+fn failed_requests_break_an_objective_however_few_were_answered() {
+    let failing = [(100.0, 400, 5, 0.0), (200.0, 40, 5, 90.0)];
+    assert_eq!(knee_of(&failing), (Some(100.0), Some(200.0), None));
+    let also_slow = [(100.0, 400, 5, 0.0), (200.0, 40, 300, 90.0)];
+    assert_eq!(knee_of(&also_slow), (Some(100.0), Some(200.0), None));
+}
+
+#[test]
+fn too_few_requests_do_not_end_a_ramp_and_a_late_generator_does() {
+    let broken = |discounted| Verdict {
+        kept: false,
+        found: String::new(),
+        load: 1.0,
+        discounted,
+    };
+    assert!(broken(None).ends_ramp() && broken(Some(Discounted::Late)).ends_ramp());
+    assert!(!broken(Some(Discounted::Unsupported)).ends_ramp());
+}
