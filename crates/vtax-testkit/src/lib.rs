@@ -32,6 +32,7 @@ pub mod containers;
 mod harness;
 pub mod markup;
 pub mod needs;
+pub mod pages;
 #[cfg(feature = "results")]
 pub mod results;
 mod skipping;

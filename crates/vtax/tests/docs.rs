@@ -1,59 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every TOML block of the documentation is valid for the reader of its format.
+//! Every TOML block of the documentation is valid for the reader of its format, and every shell block that needs nothing
+//! runs.
 //!
 //! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for a part of a plan,
 //! `density`, `testbed`, `nic`, `power-model`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use vtax_density::plan as density;
 use vtax_lab::plan::{Catalogue, Plan};
 use vtax_nic::config::Config;
 use vtax_observe::meter::Model;
 use vtax_testbed::Settings;
-
-/// A block: its position, the second word of its fence, and its text.
-struct Block {
-    place: String,
-    reader: String,
-    text: String,
-}
-
-fn pages() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut pages = vec![root.join("README.md")];
-    for folder in [root.join("docs"), root.join("docs/papers")] {
-        let entries = fs::read_dir(folder).unwrap();
-        pages.extend(entries.map(|entry| entry.unwrap().path()));
-    }
-    pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
-    pages
-}
-
-fn blocks(page: &Path) -> Vec<Block> {
-    let text = fs::read_to_string(page).unwrap();
-    let mut found = Vec::new();
-    let mut open: Option<Block> = None;
-    for (number, line) in text.lines().enumerate() {
-        if let Some(mut block) = open.take() {
-            if line == "```" {
-                found.push(block);
-            } else {
-                block.text.push_str(line);
-                block.text.push('\n');
-                open = Some(block);
-            }
-        } else if let Some(info) = line.strip_prefix("```toml") {
-            open = Some(Block {
-                place: format!("{}:{}", page.display(), number + 1),
-                reader: info.trim().to_owned(),
-                text: String::new(),
-            });
-        }
-    }
-    assert!(open.is_none(), "a block of {} does not end", page.display());
-    found
-}
+use vtax_testkit::pages::{self, Block};
+use vtax_testkit::results::Fake;
 
 /// A part of a plan, completed with the other required parts.
 fn completed(part: &str) -> String {
@@ -80,7 +40,7 @@ fn read(block: &Block, file: &Path) -> Result<(), String> {
             .map_err(|wrong| wrong.to_string())
     };
     fs::write(file, &block.text).unwrap();
-    match block.reader.as_str() {
+    match block.marks.join(" ").as_str() {
         "" => plan(&block.text),
         "plan-part" => plan(&completed(&block.text)),
         "density" => density::Plan::read("block", &block.text, false)
@@ -102,7 +62,11 @@ fn read(block: &Block, file: &Path) -> Result<(), String> {
 #[test]
 fn every_toml_block_of_the_documentation_passes_its_reader() {
     let folder = tempfile::tempdir().unwrap();
-    let all: Vec<Block> = pages().iter().flat_map(|page| blocks(page)).collect();
+    let mut all: Vec<Block> = pages::all()
+        .iter()
+        .flat_map(|page| pages::blocks(page))
+        .collect();
+    all.retain(|block| block.language == "toml");
     assert!(all.len() > 10, "only {} blocks were found", all.len());
     let refused: Vec<String> = all
         .iter()
@@ -113,4 +77,151 @@ fn every_toml_block_of_the_documentation_passes_its_reader() {
         })
         .collect();
     assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
+
+/// Makes what the commands of the pages read: the repository's plans, runs of one plan, and the results of others.
+fn prepare(work: &Path) {
+    for part in ["plans", "papers"] {
+        std::os::unix::fs::symlink(pages::root().join(part), work.join(part)).unwrap();
+    }
+    for (name, vm_cost) in [("base", 3.0), ("new", 4.5), ("results/redis", 3.0)] {
+        let fake = Fake {
+            blocks: 6,
+            vm_cost,
+            trouble: false,
+            platforms: vec!["native", "qemu"],
+            ..Fake::default()
+        };
+        fs::create_dir_all(work.join(name).parent().unwrap()).unwrap();
+        fake.write(&work.join(name));
+    }
+}
+
+#[test]
+fn every_shell_block_of_the_documentation_that_needs_nothing_runs() {
+    let program = Path::new(env!("CARGO_BIN_EXE_vtax")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let mut run = 0;
+    let mut failed = Vec::new();
+    for page in pages::all() {
+        let work = tempfile::tempdir().unwrap();
+        prepare(work.path());
+        let blocks = pages::blocks(&page);
+        let blocks = blocks.iter().filter(|block| block.marks.is_empty());
+        for block in blocks.filter(|block| ["sh", "console"].contains(&block.language.as_str())) {
+            for line in pages::shell_lines(block) {
+                run += 1;
+                let output = std::process::Command::new("sh")
+                    .args(["-c", &line])
+                    .env("PATH", &path)
+                    .env("VTAX_STATE_DIR", work.path().join("state"))
+                    .env("VTAX_CACHE_DIR", work.path().join("cache"))
+                    .env("GITHUB_STEP_SUMMARY", work.path().join("summary.md"))
+                    .current_dir(work.path())
+                    .output()
+                    .unwrap();
+                // A comparison may be inconclusive (3), and a gate may be missed (4): the pages show both.
+                if !matches!(output.status.code(), Some(0 | 3 | 4)) {
+                    let cause = String::from_utf8_lossy(&output.stderr).into_owned();
+                    failed.push(format!(
+                        "{}: {line}: {}: {cause}",
+                        block.place, output.status
+                    ));
+                }
+            }
+        }
+    }
+    assert!(run >= 8, "{run} commands");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// The fragment of a heading, as forges and mdBook make it.
+fn fragment(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim();
+    let letters = heading.to_lowercase().chars().collect::<Vec<_>>();
+    let letters = letters.into_iter().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter.is_alphanumeric().then_some(letter),
+    });
+    letters.collect()
+}
+
+/// The fragments of a page's headings.
+fn fragments(text: &str) -> Vec<String> {
+    let mut is_fenced = false;
+    let mut found: Vec<String> = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_fenced = !is_fenced;
+        } else if !is_fenced && line.starts_with('#') {
+            found.push(fragment(line));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_link_of_the_documentation_leads_to_a_file_and_a_heading() {
+    let mut seen = 0;
+    let mut wrong = Vec::new();
+    for page in pages::all() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1) {
+            let link = link.split(')').next().unwrap();
+            if link.contains("://") || link.contains(char::is_whitespace) {
+                continue;
+            }
+            seen += 1;
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap().join(path),
+            };
+            let is_found = to.exists()
+                && (heading.is_empty()
+                    || fs::read_to_string(&to)
+                        .is_ok_and(|text| fragments(&text).iter().any(|one| one == heading)));
+            if !is_found {
+                wrong.push(format!("{}: {link}", pages::name(&page)));
+            }
+        }
+    }
+    assert!(seen > 100, "{seen}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_page_that_a_file_of_the_repository_names_exists() {
+    let mut files = Vec::new();
+    let mut folders = vec![pages::root()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.file_type().unwrap().is_dir() {
+                true if [".git", "target", "results"].contains(&name.as_str()) => {}
+                true => folders.push(entry.path()),
+                false => files.push(entry.path()),
+            }
+        }
+    }
+    let mut wrong = Vec::new();
+    for file in &files {
+        let Ok(text) = fs::read_to_string(file) else {
+            continue;
+        };
+        for (at, _) in text.match_indices("docs/") {
+            let is_path_of_another = text[..at]
+                .ends_with(|before: char| before.is_alphanumeric() || "/.-_".contains(before));
+            let name = text[at..]
+                .split(|letter: char| !(letter.is_ascii_alphanumeric() || "/.-_".contains(letter)))
+                .next()
+                .unwrap();
+            let name = name.trim_end_matches('.');
+            if !is_path_of_another && name.ends_with(".md") && !pages::root().join(name).exists() {
+                wrong.push(format!("{}: {name}", pages::name(file)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
