@@ -4,7 +4,7 @@
 //!
 //! The flow: [`counters`] and [`meter`]s are *instruments*; an [`Observer`] reads every instrument once per period on a
 //! thread of its own and passes each reading to a [`Sink`]. [`Observer::mark`] takes an extra reading immediately, and
-//! the difference of two marks is the cost of a trial. See `docs/observe.md`.
+//! the difference of two marks is the cost of a trial. See `docs/reference/observe.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -250,7 +250,7 @@ pub fn parquet(results: &ResultsDir, path: &Path) -> Result<Vec<ResultsError>, R
     Ok(unreadable)
 }
 
-/// A Parquet file of one row per trial and metric, of any number of runs; `docs/fleet.md` describes its columns.
+/// A Parquet file of one row per trial and metric, of any number of runs; `docs/howto/many-machines.md` describes its columns.
 pub struct Dataset {
     path: PathBuf,
     output: Output,

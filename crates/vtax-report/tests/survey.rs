@@ -232,7 +232,7 @@ fn the_data_set_holds_every_trial_and_metric_once() {
     assert!(rows > 1000);
 }
 
-/// The query of a data set in docs/fleet.md, with the number of rows.
+/// The query of a data set in docs/howto/many-machines.md, with the number of rows.
 const QUERY: &str = "
 import duckdb, sys
 file = sys.argv[1]

@@ -2,7 +2,7 @@
 //! The commands of charge-back: `vtax top`, a table; `vtax exporter`, metrics for Prometheus; `vtax charge`, records for
 //! billing; `vtax cap`, quotas of guests that include the host's work for them.
 //!
-//! All four read [`Snapshot`]s of one ledger, which a [`Watch`] takes once an interval. See `docs/charge-tools.md`.
+//! All four read [`Snapshot`]s of one ledger, which a [`Watch`] takes once an interval. See `docs/howto/charge-guests.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

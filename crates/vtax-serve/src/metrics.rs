@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metric families of a snapshot, for scrapes and pushes. `docs/charge-tools.md` has the table of names.
+//! The metric families of a snapshot, for scrapes and pushes. `docs/howto/charge-guests.md` has the table of names.
 //!
 //! All families are written from one immutable snapshot: the series of one scrape are of one interval, and a guest
 //! that has ended has no series.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax web`: a page that shows the results of the command line from the same structures, and starts runs as the
-//! command line does. See `docs/web.md`.
+//! command line does. See `docs/howto/web.md`.
 //!
 //! One thread reads the host once a second ([`Watch::run`]) into [`Live`]; another serves it ([`Server`]); a third
 //! starts runs and sends requests to end to them ([`RunManager`]). Results and runs are read from their directories on

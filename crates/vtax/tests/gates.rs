@@ -310,7 +310,7 @@ fn a_run_in_which_no_trial_counts_makes_a_comparison_inconclusive() {
 #[test]
 fn the_commands_of_the_gates_page_run_and_its_formats_hold_ratio_interval_and_gates() {
     let work = runs(6);
-    let page = include_str!("../../../docs/gates.md");
+    let page = include_str!("../../../docs/howto/gates.md");
     let mut run = 0;
     for line in page.lines() {
         let Some(line) = line.strip_prefix("$ vtax ") else {
@@ -383,7 +383,7 @@ fn comparisons(pipeline: &str) -> Vec<&str> {
 
 #[test]
 fn the_pipelines_of_github_and_gitlab_fail_for_a_missed_gate_and_leave_a_summary() {
-    let page = include_str!("../../../docs/gates.md");
+    let page = include_str!("../../../docs/howto/gates.md");
     let page = page.split("## A workflow").nth(1).unwrap();
     let workflow = include_str!("../../../.github/workflows/cost.yml");
     let plan_gates = include_str!("../../../plans/cost.toml");

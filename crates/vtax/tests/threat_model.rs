@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every test that `docs/threat-model.md` names exists.
+//! Every test that `docs/why/threat-model.md` names exists.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn sources(directory: &Path, into: &mut String) {
 #[test]
 fn every_test_that_the_threat_model_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
+    let page = fs::read_to_string(root.join("docs/why/threat-model.md")).unwrap();
     let mut code = String::new();
     sources(&root.join("crates"), &mut code);
     let quoted = page.split('`').skip(1).step_by(2);

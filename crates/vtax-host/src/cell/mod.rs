@@ -13,7 +13,7 @@
 //! Where the target's client is on another machine, the target's seat has a bridge of its own that connects to an
 //! [`OuterNetwork`]. The plan selects the [`Switch`].
 //!
-//! Only control group directories outlive the holder; these are in the journal. See `docs/cell.md`.
+//! Only control group directories outlive the holder; these are in the journal. See `docs/why/cell.md`.
 
 pub mod cgroup;
 mod client;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Platforms of external guests. A trial measures an existing guest as it is: it boots and changes nothing, and its
-//! programs end with it. See `docs/targets.md`.
+//! programs end with it. See `docs/howto/measure-your-vm.md`.
 
 pub(crate) mod libvirt;
 pub mod look;

@@ -89,7 +89,7 @@ impl Profile {
         read().map_err(|problem: ProfileError| Error::Image {
             image: name.to_owned(),
             problem: problem.to_string(),
-            remedy: "see docs/mvm.md, CPU profiles".to_owned(),
+            remedy: "see docs/components/mvm.md, CPU profiles".to_owned(),
         })
     }
 

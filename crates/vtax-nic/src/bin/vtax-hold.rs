@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax-hold`: asks the NIC's back end, from inside a guest, to hold notifications, and renews the lease. It needs
-//! nothing but a kernel; `docs/nic-hold.md` describes how to build it statically.
+//! nothing but a kernel; `docs/components/nic-hold.md` describes how to build it statically.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

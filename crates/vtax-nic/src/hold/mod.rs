@@ -4,7 +4,7 @@
 //! A [`Controller`] is pure arithmetic on time, packets and a budget. A [`PairHold`] runs one for a queue pair and
 //! enforces two limits whatever the controller answers: nothing waits longer than the budget, and a full ring is never
 //! held. Neither reads a clock nor does I/O: the worker passes them events with their times and carries out their
-//! answers. `docs/nic-hold.md` explains the controllers and how to try another one in the simulator.
+//! answers. `docs/components/nic-hold.md` explains the controllers and how to try another one in the simulator.
 
 mod adaptive;
 mod fixed;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `paper` controller: the adaptive buffering of Shea, Wang and Liu (INFOCOM 2014), to the letter.
 //!
-//! It is a reference for measurements. `docs/nic-hold.md` lists its weaknesses.
+//! It is a reference for measurements. `docs/components/nic-hold.md` lists its weaknesses.
 
 use super::{Controller, Nanos};
 

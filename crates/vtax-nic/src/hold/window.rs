@@ -18,7 +18,7 @@ const TRIAL_WAKEUPS: u32 = 8;
 const HOPELESS_WAKEUPS: u32 = 6;
 const HOPELESS_MERGE: f64 = 1.1;
 
-/// The approximate costs of notifications for guest and host, in thousands of cycles (`docs/nic-hold.md`, modelled): a
+/// The approximate costs of notifications for guest and host, in thousands of cycles (`docs/components/nic-hold.md`, modelled): a
 /// call is an interrupt of the guest; a drain is an exit of the guest, a wake-up of the thread that serves the ring,
 /// and a call when the frames were sent; and a wake-up of the worker.
 const CALL_CYCLES: f64 = 12.0;

@@ -3,7 +3,7 @@
 //! caused it or to the host, or is reported as unattributed.
 //!
 //! [`Charger`] runs one pass per interval: it finds the guests, reads their own use ([`Usage`]), asks a [`Method`]
-//! which guests the soft interrupts worked for ([`IoCharge`]), and closes the [`Ledger`]. `docs/charge.md` defines each
+//! which guests the soft interrupts worked for ([`IoCharge`]), and closes the [`Ledger`]. `docs/why/charge.md` defines each
 //! number and its accuracy.
 
 mod charger;

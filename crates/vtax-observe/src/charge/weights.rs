@@ -12,7 +12,7 @@ const RECEIVED: f64 = 3300.0;
 ///
 /// The defaults were fitted to traced soft interrupts of containers that serve files of 10, 30 and 50 KB (Linux 6.1,
 /// emulated, by an earlier state of the tracing programs; `make accuracy` prints the current fit); the weights of the
-/// block request and of the other soft interrupt are estimates. `docs/charge.md` describes their error.
+/// block request and of the other soft interrupt are estimates. `docs/why/charge.md` describes their error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
     /// A packet that the guest received.

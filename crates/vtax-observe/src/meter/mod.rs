@@ -4,7 +4,7 @@
 //! Every meter records, for the owner `host`, one counter `energy.<meter>.<domain>_joules`, which never decreases, for
 //! each of its domains, and one gauge `power.<meter>.<domain>_watts` where the device itself shows watts. [`discover`]
 //! opens every meter of the host and gives the reason for each absent one; [`host_energy`] names the series whose sum
-//! is the energy of the host, so that nothing is counted twice. `docs/energy.md` explains the coverage of each meter.
+//! is the energy of the host, so that nothing is counted twice. `docs/howto/energy.md` explains the coverage of each meter.
 
 mod battery;
 mod calibrate;

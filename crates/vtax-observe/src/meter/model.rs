@@ -197,7 +197,7 @@ impl ModelMeter {
             let file = file.map_or("the default model".to_owned(), |path| {
                 path.display().to_string()
             });
-            absent(format!("{file}: {problem}")).remedy("docs/energy.md describes the format")
+            absent(format!("{file}: {problem}")).remedy("docs/howto/energy.md describes the format")
         })?;
         let mut utilization = Utilization::new(proc);
         let seen = utilization.read(Nanoseconds(0));

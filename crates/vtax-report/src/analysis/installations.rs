@@ -100,7 +100,7 @@ fn sentence(treatment: &Installed<'_>, baseline: &Installed<'_>, host: &Value) -
     }
     format!(
         "{compared} {caution} For a fair pair give {} the root directory of {guest}: image = \"dir:ROOT\", \
-         and its service as a command (docs/targets.md).",
+         and its service as a command (docs/howto/measure-your-vm.md).",
         made.treatment.platform
     )
 }
