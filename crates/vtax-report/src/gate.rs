@@ -144,34 +144,45 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
     let last = history.runs.len().saturating_sub(1);
     let run = history.runs.last();
     let run = run.map_or_else(String::new, |run| run.directory.clone());
-    let own = |gate: &Gate| -> Vec<&Series> {
-        let all = history.series.iter();
-        all.filter(|one| {
-            one.metric == gate.metric && gate.applies_to(&one.treatment, &one.platform)
-        })
-        .collect()
-    };
-    let family: usize = gates.iter().map(|gate| own(gate).len()).sum();
+    let family = gates.iter().flat_map(|gate| followed(gate, history));
+    let family = family.count();
     let confidence = confidence_of_each(family);
     let mut judged = Vec::new();
     for gate in gates {
-        let series = own(gate);
-        if series.is_empty() {
+        let unsupported = history.unsupported.iter().filter(|one| {
+            one.metric == gate.metric
+                && gate.applies_to(&one.treatment, &one.platform)
+                && one.runs.contains(&last)
+        });
+        let few = unsupported.map(|one| {
+            let reason = format!("of the last run, {}", one.reason);
+            (&one.treatment, (GateOutcome::Undecided, reason))
+        });
+        let mut own: Vec<(&String, (GateOutcome, String))> = few.collect();
+        for one in followed(gate, history) {
+            if own
+                .iter()
+                .all(|(treatment, _)| **treatment != one.treatment)
+            {
+                own.push((&one.treatment, gate.judge_window(one, last, confidence)));
+            }
+        }
+        if own.is_empty() {
             return Err(GateError::NotFollowed {
                 gate: gate.text.clone(),
             });
         }
-        for one in series {
-            let (outcome, reason) = gate.judge_window(one, last, confidence);
-            judged.push(JudgedGate {
+        let own = own
+            .into_iter()
+            .map(|(treatment, (outcome, reason))| JudgedGate {
                 gate: gate.text.clone(),
                 run: run.clone(),
                 letter: None,
-                treatment: one.treatment.clone(),
+                treatment: treatment.clone(),
                 outcome,
                 reason,
             });
-        }
+        judged.extend(own);
     }
     Ok(judged)
 }
@@ -205,6 +216,12 @@ fn judge_each<'a>(
         }
     }
     Ok(judged)
+}
+
+/// The series of a history that a gate is on.
+fn followed<'a>(gate: &'a Gate, history: &'a History) -> impl Iterator<Item = &'a Series> {
+    let all = history.series.iter();
+    all.filter(|one| one.metric == gate.metric && gate.applies_to(&one.treatment, &one.platform))
 }
 
 /// The worst outcome: missed, then undecided. Gates that judged nothing are undecided.

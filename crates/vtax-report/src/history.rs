@@ -9,8 +9,8 @@ pub use crate::limit::Of;
 use crate::numbers::{percent, plain, ratio};
 use crate::results::Better;
 use crate::stats::{
-    Interval, LONGEST_SERIES, Verdict, benjamini_hochberg, changepoints, exact_verdict, seed_of,
-    unpaired_tax,
+    Interval, LONGEST_SERIES, Unsupported, Verdict, benjamini_hochberg, changepoints,
+    exact_verdict, seed_of, unpaired_tax,
 };
 use crate::text::{clean, cut, pad};
 use serde::Serialize;
@@ -22,6 +22,8 @@ use vtax_core::{Source, Unit, counted};
 const ALPHA: f64 = 0.05;
 /// Facts that are printed of a change.
 const FACTS: usize = 4;
+/// Series with values that are left out, each in a caution of its own.
+const CAUTIONS: usize = 4;
 /// Characters of a fact's value, such as a digest.
 const FACT: usize = 24;
 
@@ -38,6 +40,8 @@ pub struct History {
     pub minimum_effect: f64,
     /// Series with the changes of each; those that were asked for, else the headlines.
     pub series: Vec<Series>,
+    /// Values that are left out of series because the requests of a trial are too few for the quantile.
+    pub unsupported: Vec<UnsupportedValues>,
     /// What a reader must know before believing a change.
     pub cautions: Vec<String>,
 }
@@ -51,6 +55,21 @@ pub struct HistoryRun {
     pub started: String,
     /// Why its values are left out; `None` where they count.
     pub left_out: Option<String>,
+}
+
+/// The values of a quantile that the requests of the runs do not support.
+#[derive(Debug, Clone, Serialize)]
+pub struct UnsupportedValues {
+    /// Label of the treatment.
+    pub treatment: String,
+    /// Name of its platform.
+    pub platform: String,
+    /// The metric's stable name.
+    pub metric: String,
+    /// The indexes of the runs.
+    pub runs: Vec<usize>,
+    /// The reason of the run with the fewest requests.
+    pub reason: Unsupported,
 }
 
 /// One number over the runs.
@@ -126,7 +145,7 @@ pub fn history<'a>(
         .iter()
         .map(|run| run.minimum_effect)
         .fold(0.0, f64::max);
-    let mut series = gathered(&runs, of, metrics);
+    let (mut series, unsupported) = gathered(&runs, of, metrics);
     for one in &mut series {
         one.find_changes(minimum_effect);
     }
@@ -137,10 +156,11 @@ pub fn history<'a>(
     History {
         name: runs.last().map_or_else(String::new, |run| run.name.clone()),
         of,
-        cautions: cautions(&runs, &series),
+        cautions: cautions(&runs, &series, &unsupported),
         runs: runs.iter().map(|run| HistoryRun::of(run)).collect(),
         minimum_effect,
         series,
+        unsupported,
     }
 }
 
@@ -155,30 +175,41 @@ impl HistoryRun {
     }
 }
 
-/// The series, in the order in which the runs first have them.
-fn gathered(runs: &[&Analysis], of: Of, metrics: &[String]) -> Vec<Series> {
+/// The series, in the order in which the runs first have them, and the values that are left out of them.
+fn gathered(
+    runs: &[&Analysis],
+    of: Of,
+    metrics: &[String],
+) -> (Vec<Series>, Vec<UnsupportedValues>) {
     let wanted = |name: &str, headline: bool| match metrics {
         [] => headline,
         some => some.iter().any(|metric| metric == name),
     };
     let mut series: Vec<Series> = Vec::new();
     let mut places: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut unsupported: Vec<UnsupportedValues> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
         if HistoryRun::of(run).left_out.is_some() {
             continue;
         }
-        let own: Vec<Series> = match of {
+        let own: Vec<(Series, Option<Unsupported>)> = match of {
             Of::Tax => (run.comparisons.iter())
                 .filter(|row| wanted(&row.metric, row.headline))
-                .filter_map(|row| Series::of_tax(row, index))
+                .filter_map(|row| Some((Series::of_tax(row, index)?, row.judgement.unsupported)))
                 .collect(),
             Of::Cost => (run.treatments.iter())
                 .flat_map(|of| of.metrics.iter().map(move |metric| (of, metric)))
                 .filter(|(_, metric)| wanted(&metric.name, metric.headline))
-                .filter_map(|(of, metric)| Series::of_cost(of, metric, index))
+                .filter_map(|(of, metric)| {
+                    Some((Series::of_cost(of, metric, index)?, metric.unsupported()))
+                })
                 .collect(),
         };
-        for one in own {
+        for (one, reason) in own {
+            if let Some(reason) = reason {
+                leave_out(&mut unsupported, one, index, reason);
+                continue;
+            }
             let key = (one.treatment.clone(), one.metric.clone());
             let place = *places.entry(key).or_insert(series.len());
             match series.get_mut(place) {
@@ -187,7 +218,27 @@ fn gathered(runs: &[&Analysis], of: Of, metrics: &[String]) -> Vec<Series> {
             }
         }
     }
-    series
+    (series, unsupported)
+}
+
+fn leave_out(all: &mut Vec<UnsupportedValues>, of: Series, run: usize, reason: Unsupported) {
+    let mut known = all.iter_mut();
+    let known = known.find(|one| one.treatment == of.treatment && one.metric == of.metric);
+    match known {
+        Some(known) => {
+            known.runs.push(run);
+            if reason.values < known.reason.values {
+                known.reason = reason;
+            }
+        }
+        None => all.push(UnsupportedValues {
+            treatment: of.treatment,
+            platform: of.platform,
+            metric: of.metric,
+            runs: vec![run],
+            reason,
+        }),
+    }
 }
 
 impl Series {
@@ -398,8 +449,27 @@ fn differences(
     changed.collect()
 }
 
-fn cautions(runs: &[&Analysis], series: &[Series]) -> Vec<String> {
+fn cautions(
+    runs: &[&Analysis],
+    series: &[Series],
+    unsupported: &[UnsupportedValues],
+) -> Vec<String> {
     let mut cautions = Vec::new();
+    for one in unsupported.iter().take(CAUTIONS) {
+        cautions.push(format!(
+            "{}: {} of {} of {} is left out: {}.",
+            one.treatment,
+            one.metric,
+            one.runs.len(),
+            counted(runs.len(), "run"),
+            one.reason
+        ));
+    }
+    if let Some(more @ 1..) = unsupported.len().checked_sub(CAUTIONS) {
+        cautions.push(format!(
+            "{more} more series have too few requests for a quantile."
+        ));
+    }
     let counted = |one: &Series| one.points.len();
     if series.iter().all(|one| counted(one) < 4 && !one.exact) {
         cautions.push("A change needs at least two runs before it and two after it.".to_owned());

@@ -320,6 +320,17 @@ fn damage_is_found_in_each_file_and_ends_when_the_trial_is_set_aside() {
 }
 
 #[test]
+fn a_trial_without_distributions_has_no_file_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = small().create(&folder.path().join("run"));
+    let writer = results.trial_writer(0).unwrap();
+    writer.write_histograms(&[]).unwrap();
+    writer.finish(small().trial(results.run(), 0)).unwrap();
+    assert!(!results.trial_path(0).join("latencies.hlog").exists());
+    assert!(results.histograms(0).unwrap().is_empty());
+}
+
+#[test]
 fn histograms_are_part_of_the_trial() {
     let folder = tempfile::tempdir().unwrap();
     let fake = small();

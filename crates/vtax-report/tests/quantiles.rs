@@ -10,7 +10,7 @@ use vtax_report::results::{HistogramRecord, ObjectiveOutcome, ResultsDir};
 use vtax_report::stats::{
     Random, SHIFT_QUANTILES, Verdict, confidence_of_each, quantile_interval, seed_of, shift_ratio,
 };
-use vtax_report::{compare, export, gate, survey, terminal};
+use vtax_report::{compare, export, gate, history, survey, terminal};
 use vtax_testkit::results::{Fake, normal};
 
 const WHY: &str = "300 requests do not support p99: at least 368 are needed";
@@ -177,6 +177,46 @@ fn an_objective_of_a_steady_load_holds_in_so_many_trials_and_in_none_that_is_sho
     assert!(words(2000).ends_with(held), "{}", words(2000));
     let nothing = format!("nothing is claimed of latency.p99 <= 20ms: {WHY}");
     assert!(words(300).ends_with(&nothing), "{}", words(300));
+}
+
+#[test]
+fn a_history_neither_follows_nor_judges_a_quantile_with_too_few_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = |requests: &[u64]| -> Vec<Analysis> {
+        let runs = (0..).zip(requests).map(|(day, requests)| {
+            let path = folder.path().join(format!("{requests}-{day}"));
+            analyse(&write(&path, *requests)).unwrap()
+        });
+        runs.collect()
+    };
+    let many = [2000, 2000, 2000, 2000];
+    let mut runs = [runs(&many), runs(&[300])].concat();
+    let gates = ["latency.p99 of qemu > +10%".parse().unwrap()];
+    for of in [history::Of::Tax, history::Of::Cost] {
+        let followed = history::history(&runs, of, &["latency.p99".to_owned()]);
+        assert!(!followed.series.is_empty());
+        for series in &followed.series {
+            // By path, the run with too few requests is the last.
+            let of_runs: Vec<usize> = series.points.iter().map(|point| point.run).collect();
+            assert_eq!(of_runs, [0, 1, 2, 3], "{series:?}");
+        }
+        let table = history::table(&followed, 110);
+        assert!(
+            table.contains("latency.p99 of 1 of 5 runs is left out"),
+            "{table}"
+        );
+        assert!(table.contains(WHY), "{table}");
+        let judged = gate::judge_history(&gates, &followed).unwrap();
+        assert_eq!(judged[0].outcome, gate::GateOutcome::Undecided);
+        assert!(judged[0].reason.contains(WHY), "{}", judged[0].reason);
+    }
+    // Without a run that supports it there is no series, and the gate has the reason.
+    runs.drain(..4);
+    let none = history::history(&runs, history::Of::Tax, &[]);
+    assert!(none.series.iter().all(|one| one.metric != "latency.p99"));
+    let judged = gate::judge_history(&gates, &none).unwrap();
+    assert_eq!(judged[0].outcome, gate::GateOutcome::Undecided);
+    assert!(judged[0].reason.contains(WHY), "{}", judged[0].reason);
 }
 
 /// A run whose latencies are `latency` of the treatment's platform and a standard normal number, in seconds.

@@ -67,6 +67,9 @@ impl HistogramRecord {
 /// # Errors
 /// When an actor's or metric's name is no valid tag, or the file cannot be written.
 pub(super) fn write(trial: &Dir, records: &[HistogramRecord]) -> Result<(), ResultsError> {
+    if records.is_empty() {
+        return Ok(());
+    }
     let path = &trial.path().join(FILE);
     let refused = |why: String| ResultsError::io("write", path)(io::Error::other(why));
     let mut ordered: Vec<&HistogramRecord> = records.iter().collect();
