@@ -94,6 +94,9 @@ pub const PARAMETERS: &[Parameter] = &[
         .help("MTU of every device between client and target, in bytes"),
     Parameter::unset("link.rate_mbit", Domain::Number(0.1, 400_000.0))
         .help("rate limit in each direction, in Mbit/s"),
+    Parameter::new("link.burst_us", Domain::Integer(0, 1_000_000), "5000").help(
+        "how long the link may exceed its rate after a pause, in µs at the rate; 0: frames are spaced as on a wire",
+    ),
     Parameter::new("link.delay_us", Domain::Integer(0, 10_000_000), "0")
         .help("added one-way delay, in µs"),
     Parameter::new("link.offloads", Domain::Bool, "true")
@@ -114,6 +117,8 @@ pub struct LinkConfig {
     pub mtu: u32,
     /// Rate limit in Mbit/s in each direction.
     pub rate_mbit: Option<f64>,
+    /// The data that passes at once after a pause, in µs at the rate; at least two frames.
+    pub burst_us: u32,
     /// Added one-way delay in µs.
     pub delay_us: u32,
     /// Checksum and segmentation offloads on veths and taps.
@@ -129,6 +134,7 @@ impl Default for LinkConfig {
         Self {
             mtu: 1500,
             rate_mbit: None,
+            burst_us: 5000,
             delay_us: 0,
             offloads: true,
             idle_ports: 0,
@@ -156,14 +162,17 @@ impl LinkConfig {
             .ok()
             .filter(|mtu| (1280..=65_000).contains(mtu))
             .ok_or_else(|| out_of_bounds("link.mtu"))?;
-        let delay_us = u32::try_from(settings.integer("link.delay_us", default.delay_us.into()))
-            .ok()
-            .filter(|delay| *delay <= 10_000_000)
-            .ok_or_else(|| out_of_bounds("link.delay_us"))?;
+        let microseconds = |key: &str, default: u32, most: u32| {
+            u32::try_from(settings.integer(key, default.into()))
+                .ok()
+                .filter(|given| *given <= most)
+                .ok_or_else(|| out_of_bounds(key))
+        };
         let link = Self {
             mtu,
             rate_mbit,
-            delay_us,
+            burst_us: microseconds("link.burst_us", default.burst_us, 1_000_000)?,
+            delay_us: microseconds("link.delay_us", default.delay_us, 10_000_000)?,
             offloads: settings.bool("link.offloads", default.offloads),
             idle_ports: u32::try_from(settings.integer("link.idle_ports", 0))
                 .ok()
@@ -395,7 +404,7 @@ fn shaping(link: &LinkConfig) -> Vec<String> {
         let bytes_per_second = rate_mbit * 1e6 / 8.0;
         // tbf cannot send a frame larger than the burst; the veth passes it frames of MTU + 14 bytes.
         let two_frames = f64::from(2 * (link.mtu + 14));
-        let burst = (bytes_per_second * 0.005).max(two_frames);
+        let burst = (bytes_per_second * f64::from(link.burst_us) / 1e6).max(two_frames);
         let limit = (bytes_per_second * 0.050).max(8.0 * two_frames);
         lines.push(format!(
             "{place} tbf rate {:.0}bit burst {burst:.0} limit {limit:.0}",
@@ -432,6 +441,7 @@ mod tests {
         let set = settings(&[
             ("link.mtu", Level::Integer(9000)),
             ("link.rate_mbit", Level::Integer(100)),
+            ("link.burst_us", Level::Integer(0)),
             ("link.delay_us", Level::Integer(250)),
             ("link.offloads", Level::Bool(false)),
             ("link.idle_ports", Level::Integer(200)),
@@ -440,6 +450,7 @@ mod tests {
         let expected = LinkConfig {
             mtu: 9000,
             rate_mbit: Some(100.0),
+            burst_us: 0,
             delay_us: 250,
             offloads: false,
             idle_ports: 200,
@@ -455,6 +466,7 @@ mod tests {
             ("link.mtu", Level::Integer(70_000)),
             ("link.rate_mbit", Level::Number(f64::NAN)),
             ("link.rate_mbit", Level::Number(0.0)),
+            ("link.burst_us", Level::Integer(1_000_001)),
             ("link.delay_us", Level::Integer(i64::MAX)),
             ("link.idle_ports", Level::Integer(1024)),
         ] {
@@ -495,6 +507,17 @@ mod tests {
             "{:?}",
             shaping(&link)
         );
+    }
+
+    #[test]
+    fn a_link_without_bursts_spaces_frames_as_a_wire_does() {
+        let link = LinkConfig {
+            rate_mbit: Some(1000.0),
+            burst_us: 0,
+            ..LinkConfig::default()
+        };
+        let expected = "root tbf rate 1000000000bit burst 3028 limit 6250000";
+        assert_eq!(shaping(&link), [expected]);
     }
 
     #[test]
