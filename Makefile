@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
+.PHONY: help setup build package package-test demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -11,6 +11,7 @@ help:
 	@echo "make testbed        the published tables on an emulated host"
 	@echo "make test           run the tests that need what make demo installs"
 	@echo "make test-all       run every test, and install what they need"
+	@echo "make package        Debian packages, into target/package; make package-test tries them in clean roots"
 	@echo "make lint           formatting, lints, imports, licences and advisories of dependencies"
 	@echo "make bench          measure vtax itself"
 	@echo "make bench-busy     what intervals and claims are worth beside busy loops: RUNS=40, on a quiet host"
@@ -26,7 +27,14 @@ setup:
 	@./scripts/setup
 
 build: setup
-	@$(CARGO) build --release --locked --bin vtax --bin vtax-nic --bin vtax-mvm
+	@CARGO=$(CARGO) ./scripts/build --release --locked --bin vtax --bin vtax-nic --bin vtax-mvm
+
+# Debian packages, into target/package.
+package: build
+	@./scripts/package $(VTAX) $(dir $(VTAX))../package
+
+package-test: package
+	@./scripts/package-test $(dir $(VTAX))../package/vtax_*.deb
 
 demo: build
 	@./scripts/demo $(VTAX)

@@ -16,7 +16,9 @@ fn main() {
         Err(_) => None,
     };
     let revision = revision.filter(|revision| !revision.is_empty());
-    let version = revision.map_or(version.to_owned(), |revision| format!("{version} ({revision})"));
+    let version = revision.map_or(version.to_owned(), |revision| {
+        format!("{version} ({revision})")
+    });
     println!("cargo::rustc-env=VTAX_VERSION={version}");
     println!("cargo::rerun-if-changed=build.rs");
 }
@@ -39,7 +41,12 @@ fn revision() -> Option<String> {
 }
 
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(root)
+        .args(arguments)
+        .output()
+        .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim_end().to_owned())
 }

@@ -1,9 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make test-all` installs files only: no service runs for it, now or after the next boot.
+//! `make test-all` installs files only: no service runs for it, now or after the next boot. `sudo make` builds as the
+//! user who called sudo.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
+
+/// Writes programs of these names that run shell scripts, and returns a PATH on which they are first.
+fn fake_programs(folder: &Path, programs: &[(&str, &str)]) -> String {
+    for (name, script) in programs {
+        let file = folder.join(name);
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
+}
+
+/// A script of this repository.
+fn script(name: &str) -> Command {
+    Command::new(
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../scripts")
+            .join(name),
+    )
+}
+
+#[test]
+fn a_build_under_sudo_runs_as_the_user_who_called_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let programs = [
+        ("id", "echo 0"),
+        // It permits the check of the target directory, and prints the command of the build.
+        (
+            "sudo",
+            "case \"$*\" in *mkdir*) ;; *) echo \"sudo $*\" ;; esac",
+        ),
+        ("cargo", "echo \"cargo $*\""),
+    ];
+    let path = fake_programs(folder.path(), &programs);
+    let built_by = |user: Option<&str>| {
+        let mut build = script("build");
+        build
+            .args(["--release", "--bin", "vtax"])
+            .env("PATH", &path);
+        build.env("CARGO", "cargo").env_remove("CARGO_TARGET_DIR");
+        match user {
+            Some(user) => build.env("SUDO_USER", user),
+            None => build.env_remove("SUDO_USER"),
+        };
+        let output = build.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let of_user = built_by(Some("ada"));
+    assert!(of_user.starts_with("sudo -u ada -H "), "{of_user}");
+    assert!(
+        of_user.ends_with("cargo build --release --bin vtax\n"),
+        "{of_user}"
+    );
+    for user in [None, Some("root")] {
+        assert_eq!(built_by(user), "cargo build --release --bin vtax\n");
+    }
+}
 
 #[test(needs = [root()])]
 fn services_that_packages_for_tests_bring_are_disabled_and_others_are_left_as_they_are() {
@@ -23,24 +82,13 @@ fn services_that_packages_for_tests_bring_are_disabled_and_others_are_left_as_th
              esac",
         ),
     ];
-    for (name, script) in fakes {
-        fs::write(at(name), format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let path = format!(
-        "{}:{}",
-        folder.path().display(),
-        std::env::var("PATH").unwrap()
-    );
-    let output = Command::new(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../scripts/apt-install"
-    ))
-    .arg("apache2-bin")
-    .env("PATH", path)
-    .env("FAKES", folder.path())
-    .output()
-    .unwrap();
+    let path = fake_programs(folder.path(), &fakes);
+    let output = script("apt-install")
+        .arg("apache2-bin")
+        .env("PATH", path)
+        .env("FAKES", folder.path())
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     let called = fs::read_to_string(at("called")).unwrap();
     assert_eq!(called, "--quiet disable apache2.service\n");
