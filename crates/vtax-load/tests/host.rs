@@ -14,7 +14,8 @@ use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::{
-    Load, LoadClient, Running, Timing, WorkDone, Workload, WorkloadResult, by_kind,
+    Load, LoadClient, Running, ServeContext, Service, Timing, WorkDone, Workload, WorkloadResult,
+    by_kind,
 };
 use vtax_observe::Subject;
 use vtax_testkit::skip;
@@ -203,6 +204,20 @@ pub const TIMING: Timing = Timing {
     duration: Duration::from_millis(1000),
 };
 
+/// Starts the service of a workload.
+pub fn serve(
+    target: &mut Host,
+    workload: &dyn Workload,
+    settings: &Settings,
+) -> Result<Service, HostError> {
+    let client = &target.client();
+    workload.serve(&mut ServeContext {
+        target,
+        client,
+        settings,
+    })
+}
+
 /// Drives a workload as the lab does, and returns the driver's output.
 pub fn drive(
     host: &mut Host,
@@ -210,7 +225,7 @@ pub fn drive(
     settings: &Settings,
 ) -> Result<Vec<u8>, HostError> {
     let client = host.client();
-    let service = workload.serve(host, &client, settings)?;
+    let service = serve(host, workload, settings)?;
     let mut load = workload.drive(host, &client, service, settings, TIMING)?;
     wait(host, load.as_mut())
 }

@@ -141,7 +141,7 @@ fn http_rate_goes_through_a_ramp_in_one_process() {
             ("load.arrival", text("constant")),
         ])
     });
-    let service = workload.serve(&mut host, &client, &levels[0]).unwrap();
+    let service = serve(&mut host, workload, &levels[0]).unwrap();
     let settle = Duration::from_millis(200);
     let load = workload.drive_ramp(&mut host, &client, service, &levels, TIMING, settle);
     let mut load = load.unwrap().unwrap();
@@ -394,7 +394,7 @@ fn a_service_that_dies_in_mid_trial_is_named_as_the_cause() {
     let workload = by_kind("iperf3-receive").unwrap();
     let settings = Settings::default();
     let client = host.client();
-    let service = workload.serve(&mut host, &client, &settings).unwrap();
+    let service = serve(&mut host, workload, &settings).unwrap();
     // Longer than the kill may take.
     let timing = Timing {
         duration: Duration::from_secs(60),
@@ -433,10 +433,8 @@ fn a_service_that_cannot_start_is_an_error_with_its_output() {
     // A file in place of the directory of Apache's content.
     let block = ["touch", "/tmp/vtax-http"].map(str::to_owned).to_vec();
     assert_eq!(host.run(&block, Duration::from_secs(10)).unwrap().code, 0);
-    let client = host.client();
     let workload = by_kind("http-rate").unwrap();
-    let message = workload
-        .serve(&mut host, &client, &Settings::default())
+    let message = serve(&mut host, workload, &Settings::default())
         .unwrap_err()
         .to_string();
     assert!(

@@ -6,7 +6,7 @@ use super::oci::Bundle;
 use super::podman::Podman;
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
-use super::{CommandLine, GuestFiles, Means, Platform, Target};
+use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
 use crate::image::oci::{DIRECTORY, PARAMETER as IMAGE};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,17 +204,12 @@ impl Platform for Container {
         Duration::from_millis(500)
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {
         boot(seat, &guest.root, runtime(settings)?)
     }
 }
 
-fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Result<Box<dyn Target>, HostError> {
+fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Booted {
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
     if root.has_image && runtime == Runtime::Podman {

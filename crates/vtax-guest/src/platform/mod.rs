@@ -136,12 +136,7 @@ pub trait Platform: Sync {
     ///
     /// # Errors
     /// When it does not come up; the cell removes all that remains of it.
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError>;
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted;
 }
 
 /// The properties of a booted target.
@@ -160,6 +155,9 @@ pub struct About {
     /// Whether users outside of vtax may run servers of their own in it.
     pub is_shared: bool,
 }
+
+/// A booted target.
+pub type Booted = Result<Box<dyn Target>, HostError>;
 
 impl About {
     /// The properties of a VM of the shared image, whose scratch disk is `device`.

@@ -4,7 +4,7 @@
 
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
-use super::{GuestFiles, Platform, Target};
+use super::{Booted, GuestFiles, GuestKernel, Platform};
 use crate::image::oci::PARAMETER as IMAGE;
 use std::time::Duration;
 use vtax_host::HostError;
@@ -38,12 +38,7 @@ impl Platform for Native {
         Duration::from_millis(200)
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        _settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, _settings: &Settings) -> Booted {
         let device = seat.attach_veth()?;
         let root = Root::mount(seat, &guest.root)?;
         // In the target's network namespace, so that /sys/class/net shows its devices.

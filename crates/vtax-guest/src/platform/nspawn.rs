@@ -3,7 +3,7 @@
 
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
-use super::{CommandLine, GuestFiles, Means, Platform, Target};
+use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
 use crate::image::oci::PARAMETER as IMAGE;
 use std::fs;
 use std::path::Path;
@@ -60,12 +60,7 @@ impl Platform for Nspawn {
         Duration::from_millis(700)
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        _settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, _settings: &Settings) -> Booted {
         boot(seat, &guest.root)
     }
 }
@@ -104,7 +99,7 @@ fn probe() -> Result<(), HostError> {
     cell.destroy()
 }
 
-fn boot(seat: &Seat<'_>, lower: &Path) -> Result<Box<dyn Target>, HostError> {
+fn boot(seat: &Seat<'_>, lower: &Path) -> Booted {
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
     // On v2 nspawn creates groups below its own, which then can have no processes: commands need another group.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use vtax_core::owner::Owner;
 use vtax_guest::platform::qemu::libvirt;
-use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_guest::platform::{Booted, GuestFiles, Platform};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
@@ -238,12 +238,7 @@ impl Platform for Libvirt {
         }
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {
         let Some(name) = settings.text(DOMAIN.key) else {
             return libvirt::boot(seat, guest, settings);
         };

@@ -14,7 +14,9 @@ use std::time::Duration;
 use vtax_core::Source;
 use vtax_core::owner::Owner;
 use vtax_guest::platform::vm::inner;
-use vtax_guest::platform::{About, CommandLine, Finished, GuestFiles, Job, Platform, Target};
+use vtax_guest::platform::{
+    About, Booted, CommandLine, Finished, GuestFiles, GuestKernel, Job, Platform, Target,
+};
 use vtax_host::HostError;
 use vtax_host::cell::{self, LinkConfig, Seat};
 use vtax_host::settings::{Domain, Parameter, Settings};
@@ -101,12 +103,7 @@ impl Platform for Ssh {
         lacks(settings, programs)
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        _guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, _guest: &GuestFiles, settings: &Settings) -> Booted {
         let on_host = on_this_host(settings, &seat.owner())?;
         Ok(Box::new(machine(settings, on_host)?))
     }

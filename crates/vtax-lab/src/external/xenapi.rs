@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use vtax_core::counter;
 use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Series, SeriesKind, Source, Unit};
-use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_guest::platform::{Booted, GuestFiles, GuestKernel, Platform};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
@@ -302,12 +302,7 @@ impl Platform for XenApi {
         }
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        _guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, _guest: &GuestFiles, settings: &Settings) -> Booted {
         let access = access(settings)?;
         let pool = Pool::log_in(&access)?;
         let machine = match which(settings)? {

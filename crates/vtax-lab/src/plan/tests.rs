@@ -3,12 +3,12 @@
 
 use super::*;
 use proptest::prelude::*;
-use vtax_guest::platform::{GuestFiles, Platform, Target};
+use vtax_guest::platform::{Booted, GuestFiles, Platform};
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{
-    About, LoadCommand, LoadLevel, Scratch, Timing, Workload, WorkloadResult,
+    About, LoadCommand, LoadLevel, LoadSpec, Timing, Workload, WorkloadResult,
 };
 
 struct FakePlatform(&'static str, &'static [Parameter]);
@@ -32,12 +32,7 @@ impl Platform for FakePlatform {
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(1)
     }
-    fn boot(
-        &self,
-        _: &Seat<'_>,
-        _: &GuestFiles,
-        _: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, _: &Seat, _: &GuestFiles, _: &Settings) -> Booted {
         Err(HostError::Interrupted)
     }
 }
@@ -46,13 +41,7 @@ impl Workload for FakeWorkload {
     fn about(&self) -> &'static About {
         self.0
     }
-    fn load(
-        &self,
-        _: std::net::IpAddr,
-        _: &Scratch,
-        _: &Settings,
-        _: Timing,
-    ) -> Result<LoadCommand, HostError> {
+    fn load(&self, _: LoadSpec) -> Result<LoadCommand, HostError> {
         Err(HostError::Interrupted)
     }
     fn parse(&self, _: &[u8], _: &Settings, _: Timing) -> Result<WorkloadResult, HostError> {

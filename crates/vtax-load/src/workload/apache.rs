@@ -4,7 +4,7 @@
 //! Apache gets its whole configuration on the command line, so that it is the same on every
 //! platform whatever a distribution configures.
 
-use super::driver::{command, prepare, script, start_service};
+use super::driver::{command, prepare, script};
 use super::*;
 use std::net::SocketAddr;
 
@@ -21,17 +21,16 @@ const THREADS: i64 = 64;
 
 /// Makes a file of `bytes` bytes, starts Apache and waits until it answers. Every connection
 /// can have a thread of its own.
-pub fn serve(
-    target: &mut dyn Target,
-    client: &dyn LoadClient,
-    bytes: i64,
-    connections: i64,
-) -> Outcome<Service> {
+pub fn serve(context: &mut ServeContext, bytes: i64, connections: i64) -> Outcome<Service> {
     let bytes = bytes.to_string();
     let content = r#"umask 022 && mkdir -p "$1" && head -c "$2" /dev/zero > "$1/file""#;
-    prepare(target, &script("sh", content, &[DIRECTORY, &bytes]), &[])?;
+    prepare(
+        context.target,
+        &script("sh", content, &[DIRECTORY, &bytes]),
+        &[],
+    )?;
     let line = server(connections, &[], &[]);
-    start_service(target, client, "apache2", &line, PORT, PROGRAMS)
+    context.start("apache2", &line, PORT, PROGRAMS)
 }
 
 /// Returns Apache's command line for a number of connections, with additional modules and directives.

@@ -6,7 +6,7 @@
 //! are not available.
 
 use super::check::Claim;
-use super::driver::{script, start_service};
+use super::driver::script;
 use super::http_closed::DRIVER;
 use super::output::*;
 use super::*;
@@ -112,13 +112,8 @@ impl Workload for Board {
         256 + STORIES.integer(settings).unsigned_abs() / 500
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let scratch = Scratch::of(target).directory;
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let scratch = Scratch::of(context.target).directory;
         let scratch = scratch.to_string_lossy();
         let forward = format!(
             r#"ProxyPass "{}" "unix:{scratch}/vtax-board/php|fcgi://localhost{scratch}/vtax-board/board.php""#,
@@ -127,33 +122,31 @@ impl Workload for Board {
         // Without it, Apache 2.4.59 and later drops the length that PHP reports.
         let trust = "SetEnv ap_trust_cgilike_cl yes".to_owned();
         let modules = ["env", "proxy", "proxy_fcgi"];
-        let apache = apache::server(CLIENTS.integer(settings), &modules, &[forward, trust]);
+        let apache = apache::server(
+            CLIENTS.integer(context.settings),
+            &modules,
+            &[forward, trust],
+        );
         let (stories, children) = (
-            STORIES.integer(settings).to_string(),
-            CHILDREN.integer(settings).to_string(),
+            STORIES.integer(context.settings).to_string(),
+            CHILDREN.integer(context.settings).to_string(),
         );
         let words = [&*scratch, &stories, &children].into_iter();
         let words: Vec<&str> = words.chain(apache.iter().map(String::as_str)).collect();
         let line = script("sh", SERVICE, &words);
-        start_service(target, client, "apache2", &line, apache::PORT, PROGRAMS)
+        context.start("apache2", &line, apache::PORT, PROGRAMS)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
         let arguments = Arguments {
             common: generator::Arguments {
-                connections: u32::try_from(CLIENTS.integer(settings)).unwrap_or(1),
+                connections: u32::try_from(CLIENTS.integer(spec.settings)).unwrap_or(1),
                 timeout: 60.0,
-                ..generator::Arguments::new(apache::socket(address))
+                ..generator::Arguments::new(apache::socket(spec.address))
             },
             path: apache::PATH.to_owned(),
             closed: true,
-            downloads: Some(REQUESTS.integer(settings).unsigned_abs()),
+            downloads: Some(REQUESTS.integer(spec.settings).unsigned_abs()),
         };
         open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
     }
@@ -196,23 +189,27 @@ impl Workload for Board {
 }
 
 #[cfg(test)]
-#[test]
-fn pages_are_counted_and_empty_ones_are_no_pages() {
-    let raw = include_str!("../../tests/data/board.json");
-    let parse = |raw: &str| Board.parse(raw.as_bytes(), &Settings::default(), TIMING);
-    let result = parse(raw).unwrap();
-    let value = |name: &str| result.metrics[name].quantity.value;
-    assert!(
-        (value("rate") * value("elapsed") - 500.0).abs() < 1e-6,
-        "{result:?}"
-    );
-    let bytes = raw.split("\"bytes\":").nth(1).unwrap();
-    let bytes = bytes.split(',').next().unwrap();
-    let empty = raw.replace(&format!("\"bytes\":{bytes}"), "\"bytes\":500");
-    assert!(
-        parse(&empty)
-            .unwrap_err()
-            .to_string()
-            .contains("no stories")
-    );
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_counted_and_empty_ones_are_no_pages() {
+        let raw = include_str!("../../tests/data/board.json");
+        let parse = |raw: &str| Board.parse(raw.as_bytes(), &Settings::default(), TIMING);
+        let result = parse(raw).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert!(
+            (value("rate") * value("elapsed") - 500.0).abs() < 1e-6,
+            "{result:?}"
+        );
+        let bytes = raw.split("\"bytes\":").nth(1).unwrap();
+        let bytes = bytes.split(',').next().unwrap();
+        let empty = raw.replace(&format!("\"bytes\":{bytes}"), "\"bytes\":500");
+        assert!(
+            parse(&empty)
+                .unwrap_err()
+                .to_string()
+                .contains("no stories")
+        );
+    }
 }

@@ -87,22 +87,16 @@ impl Workload for Cpu {
         Extent::chosen(&EXTENT, settings)
     }
 
-    fn load(
-        &self,
-        _address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let operations = match self.extent(settings) {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let operations = match self.extent(spec.settings) {
             Extent::FixedDuration => 0,
-            Extent::ToCompletion => OPERATIONS.integer(settings),
+            Extent::ToCompletion => OPERATIONS.integer(spec.settings),
         };
         let arguments = [
-            timing.warmup.as_micros().to_string(),
-            timing.duration.as_micros().to_string(),
+            spec.timing.warmup.as_micros().to_string(),
+            spec.timing.duration.as_micros().to_string(),
             operations.to_string(),
-            THREADS.integer(settings).to_string(),
+            THREADS.integer(spec.settings).to_string(),
         ];
         let arguments = arguments.each_ref().map(String::as_str);
         Ok(LoadCommand::target(script("bash", SCRIPT, &arguments)))

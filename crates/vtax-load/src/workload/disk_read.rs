@@ -116,14 +116,12 @@ impl Workload for DiskRead {
 
     /// Fills the disk with a file of real data: reads of holes never reach a disk. For raw access the same bytes are on
     /// the device.
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        _client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let name = format!("--filename={}", file(&Scratch::of(target)).display());
-        let size = format!("--size={}M", SIZE_MIB.integer(settings));
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let name = format!(
+            "--filename={}",
+            file(&Scratch::of(context.target)).display()
+        );
+        let size = format!("--size={}M", SIZE_MIB.integer(context.settings));
         let line = command([
             "fio",
             "--name=layout",
@@ -136,21 +134,16 @@ impl Workload for DiskRead {
             "--end_fsync=1",
             "--output-format=json",
         ]);
-        prepare(target, &line, PROGRAMS)?;
+        prepare(context.target, &line, PROGRAMS)?;
         Ok(Service::default())
     }
 
     /// One fio with two jobs, the second of which begins when the first, the warm-up, is over.
-    fn load(
-        &self,
-        _address: IpAddr,
-        scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let (settings, timing) = (spec.settings, spec.timing);
         let path = match ACCESS.text(settings) {
-            "raw" => scratch.device.clone(),
-            _ => file(scratch),
+            "raw" => spec.scratch.device.clone(),
+            _ => file(spec.scratch),
         };
         let pattern = match PATTERN.text(settings) {
             "sequential" => "read",

@@ -3,7 +3,8 @@
 //! measured.
 
 use super::{
-    Extent, Load, LoadClient, LoadCommand, Outcome, Program, Running, Runs, Service, Timing,
+    Extent, Load, LoadClient, LoadCommand, Outcome, Program, Running, Runs, ServeContext, Service,
+    Timing,
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ pub fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Says why a command failed: by a missing program, or as it printed.
+/// The error of a failed command: a missing program, or its output.
 fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Program]) -> HostError {
     let program = programs
         .iter()
@@ -144,38 +145,88 @@ pub fn prepare_client(
     }
 }
 
-/// Starts a service and waits until `port` answers the client.
-pub fn start_service(
-    target: &mut dyn Target,
-    client: &dyn LoadClient,
-    name: &'static str,
-    line: &CommandLine,
-    port: u16,
-    programs: &[Program],
-) -> Outcome<Service> {
-    let answers = |target: &mut dyn Target| client.can_connect(target.about().address, port);
-    let (port, limit) = (Some(port), SERVICE_LIMIT);
-    start_until(target, client, name, line, port, limit, programs, answers)
-}
+impl ServeContext<'_> {
+    /// Starts a service and waits until `port` answers the client.
+    pub fn start(
+        &mut self,
+        name: &'static str,
+        line: &CommandLine,
+        port: u16,
+        programs: &[Program],
+    ) -> Outcome<Service> {
+        let client = self.client;
+        let answers = |target: &mut dyn Target| client.can_connect(target.about().address, port);
+        self.start_until(name, line, Some(port), SERVICE_LIMIT, programs, answers)
+    }
 
-/// The same for a server of one client at a time. An attempt to connect would be that client, and while the server leaves
-/// it and listens anew, the next one is reset: so the target is asked whether anything listens.
-pub fn start_service_of_one(
-    target: &mut dyn Target,
-    client: &dyn LoadClient,
-    name: &'static str,
-    line: &CommandLine,
-    port: u16,
-    programs: &[Program],
-) -> Outcome<Service> {
-    let tables = command(["cat", "/proc/net/tcp", "/proc/net/tcp6"]);
-    let listens = |target: &mut dyn Target| {
-        // Where there is no IPv6, one of them is missing.
-        let Finished { stdout, .. } = target.run(&tables, SERVICE_LIMIT)?;
-        Ok(is_listened_on(&String::from_utf8_lossy(&stdout), port))
-    };
-    let (port, limit) = (Some(port), SERVICE_LIMIT);
-    start_until(target, client, name, line, port, limit, programs, listens)
+    /// The same for a server of one client at a time. An attempt to connect would be that client, and while the server
+    /// leaves it and listens anew, the next one is reset: so the target is asked whether anything listens.
+    pub fn start_for_one(
+        &mut self,
+        name: &'static str,
+        line: &CommandLine,
+        port: u16,
+        programs: &[Program],
+    ) -> Outcome<Service> {
+        let tables = command(["cat", "/proc/net/tcp", "/proc/net/tcp6"]);
+        let listens = |target: &mut dyn Target| {
+            // Where there is no IPv6, one of them is missing.
+            let Finished { stdout, .. } = target.run(&tables, SERVICE_LIMIT)?;
+            Ok(is_listened_on(&String::from_utf8_lossy(&stdout), port))
+        };
+        self.start_until(name, line, Some(port), SERVICE_LIMIT, programs, listens)
+    }
+
+    /// Starts a service and waits until `is_up`, for `limit`. Nothing else may answer at its `port`.
+    pub(super) fn start_until(
+        &mut self,
+        name: &'static str,
+        line: &CommandLine,
+        port: Option<u16>,
+        limit: Duration,
+        programs: &[Program],
+        mut is_up: impl FnMut(&mut dyn Target) -> Outcome<bool>,
+    ) -> Outcome<Service> {
+        let (client, target) = (self.client, &mut *self.target);
+        let address = target.about().address;
+        // A server that answers there already is not the workload's: it must be neither loaded nor measured.
+        if let Some(port) = port
+            && target.about().is_shared
+            && client.can_connect(address, port)?
+        {
+            return Err(HostError::Busy {
+                what: format!("port {port} of {address} has a server already, which is not vtax's"),
+                remedy: format!(
+                    "stop it for the time of the run, or take a workload other than {name}"
+                ),
+            });
+        }
+        let job = target.start(line)?;
+        let deadline = Instant::now() + limit;
+        loop {
+            if is_up(target)? {
+                return Ok(Service {
+                    job: Some((job, name)),
+                });
+            }
+            if let Some(finished) = target.poll(job)? {
+                return Err(failure(line, &finished, "target", programs));
+            }
+            if Instant::now() >= deadline {
+                return Err(HostError::Timeout {
+                    what: match port {
+                        Some(port) => {
+                            format!("an answer of {name} in the target at {address} port {port}")
+                        }
+                        None => format!("a sign that {name} in the target is ready"),
+                    },
+                    seconds: limit.as_secs(),
+                    evidence: target.console_tail(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// Whether a socket listens on `port`, by `/proc/net/tcp` and `tcp6` (`Documentation/networking/proc_net_tcp.rst` of Linux).

@@ -58,27 +58,16 @@ impl Workload for Hping3 {
         Extent::ToCompletion
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Outcome<Service> {
-        apache::serve(target, client, 1, 1)
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        apache::serve(context, 1, 1)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
         let (interval, count) = (
-            interval(RATE.number(settings)),
-            REQUESTS.integer(settings).to_string(),
+            interval(RATE.number(spec.settings)),
+            REQUESTS.integer(spec.settings).to_string(),
         );
-        let address = address.to_string();
+        let address = spec.address.to_string();
         let line = syn(&[
             "--quiet",
             "--interval",
@@ -158,57 +147,64 @@ impl Workload for Hping3 {
 }
 
 #[cfg(test)]
-#[test]
-fn answers_are_counted_and_missing_ones_are_suspect() {
-    use vtax_host::settings::Level;
-    let parse = |raw: &str, asked| {
-        let asked = ("load.requests".to_owned(), Level::Integer(asked));
-        Hping3.parse(raw.as_bytes(), &Settings([asked].into()), TIMING)
-    };
-    let raw = include_str!("../../tests/data/hping3.txt");
-    let result = parse(raw, 300).unwrap();
-    let value = |name: &str| result.metrics[name].quantity.value;
-    assert_eq!(value("answered"), 100.0);
-    assert!((value("rate") * value("elapsed") - 300.0).abs() < 1e-6);
-    assert!(result.suspect.is_empty(), "{result:?}");
-    assert!(parse(raw, 400).unwrap().suspect[0].contains("300"));
-    let none = raw.replace("300 packets received", "0 packets received");
-    let cause = parse(&none, 300).unwrap_err().to_string();
-    assert!(cause.contains("not one answer"), "{cause}");
-}
+mod tests {
+    use super::*;
 
-#[cfg(test)]
-#[test]
-fn more_answers_than_requests_are_suspect_and_count_once() {
-    use vtax_host::settings::Level;
-    let settings = Settings([("load.requests".to_owned(), Level::Integer(300))].into());
-    let raw =
-        "200 packets transmitted, 300 packets received, -50% packet loss\nmicroseconds 404264\n";
-    let result = Hping3.parse(raw.as_bytes(), &settings, TIMING).unwrap();
-    assert_eq!(result.metrics["answered"].quantity.value, 100.0);
-    assert!(matches!(&result.work, Some(WorkDone::Total(work)) if work.amount == 200.0));
-    let reasons = result.suspect.join("; ");
-    assert!(
-        reasons.contains("300") && reasons.contains("200"),
-        "{reasons}"
-    );
-    assert!(reasons.contains("more answers"), "{reasons}");
-}
+    #[test]
+    fn answers_are_counted_and_missing_ones_are_suspect() {
+        use vtax_host::settings::Level;
+        let parse = |raw: &str, asked| {
+            let asked = ("load.requests".to_owned(), Level::Integer(asked));
+            Hping3.parse(raw.as_bytes(), &Settings([asked].into()), TIMING)
+        };
+        let raw = include_str!("../../tests/data/hping3.txt");
+        let result = parse(raw, 300).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert_eq!(value("answered"), 100.0);
+        assert!((value("rate") * value("elapsed") - 300.0).abs() < 1e-6);
+        assert!(result.suspect.is_empty(), "{result:?}");
+        assert!(parse(raw, 400).unwrap().suspect[0].contains("300"));
+        let none = raw.replace("300 packets received", "0 packets received");
+        let cause = parse(&none, 300).unwrap_err().to_string();
+        assert!(cause.contains("not one answer"), "{cause}");
+    }
 
-#[cfg(test)]
-#[test]
-fn nothing_but_the_target_is_addressed_and_from_nothing_but_the_clients_own_address() {
-    let scratch = Scratch {
-        device: "/dev/vdb".into(),
-        directory: "/scratch".into(),
-    };
-    for workload in [&Hping3 as &dyn Workload, &http_batch::HttpBatch::Flooded] {
-        let address = IpAddr::from([10, 91, 0, 2]);
-        let line = workload.load(address, &scratch, &Settings::default(), TIMING);
-        let line = line.unwrap().line.join(" ");
-        for forged in ["--rand", "--spoof", " -a "] {
-            assert!(!line.contains(forged), "{line}");
+    #[test]
+    fn more_answers_than_requests_are_suspect_and_count_once() {
+        use vtax_host::settings::Level;
+        let settings = Settings([("load.requests".to_owned(), Level::Integer(300))].into());
+        let raw = "200 packets transmitted, 300 packets received, -50% packet loss\nmicroseconds 404264\n";
+        let result = Hping3.parse(raw.as_bytes(), &settings, TIMING).unwrap();
+        assert_eq!(result.metrics["answered"].quantity.value, 100.0);
+        assert!(matches!(&result.work, Some(WorkDone::Total(work)) if work.amount == 200.0));
+        let reasons = result.suspect.join("; ");
+        assert!(
+            reasons.contains("300") && reasons.contains("200"),
+            "{reasons}"
+        );
+        assert!(reasons.contains("more answers"), "{reasons}");
+    }
+
+    #[test]
+    fn nothing_but_the_target_is_addressed_and_from_nothing_but_the_clients_own_address() {
+        let scratch = Scratch {
+            device: "/dev/vdb".into(),
+            directory: "/scratch".into(),
+        };
+        for workload in [&Hping3 as &dyn Workload, &http_batch::HttpBatch::Flooded] {
+            let address = IpAddr::from([10, 91, 0, 2]);
+            let (scratch, settings) = (&scratch, &Settings::default());
+            let line = workload.load(LoadSpec {
+                address,
+                scratch,
+                settings,
+                timing: TIMING,
+            });
+            let line = line.unwrap().line.join(" ");
+            for forged in ["--rand", "--spoof", " -a "] {
+                assert!(!line.contains(forged), "{line}");
+            }
+            assert!(line.contains(" 10.91.0.2"), "{line}");
         }
-        assert!(line.contains(" 10.91.0.2"), "{line}");
     }
 }

@@ -72,23 +72,13 @@ impl Workload for HttpBatch {
         Extent::ToCompletion
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let connections = CONNECTIONS.integer(settings);
-        apache::serve(target, client, FILE_BYTES.integer(settings), connections)
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let connections = CONNECTIONS.integer(context.settings);
+        apache::serve(context, FILE_BYTES.integer(context.settings), connections)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        _timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let (address, settings) = (spec.address, spec.settings);
         let (rate, timeout) = (RATE.number(settings), TIMEOUT.number(settings));
         let arguments = Arguments {
             common: generator::Arguments {
@@ -163,53 +153,56 @@ impl Workload for HttpBatch {
 }
 
 #[cfg(test)]
-#[test]
-fn a_batch_lasts_until_its_last_answer_and_lost_requests_are_suspect() {
-    let parse = |raw: &str| HttpBatch::Calm.parse(raw.as_bytes(), &Settings::default(), TIMING);
-    let raw = include_str!("../../tests/data/http-batch.json");
-    let result = parse(raw).unwrap();
-    let value = |name: &str| result.metrics[name].quantity.value;
-    assert!(
-        value("elapsed") > 0.9 && value("answered") == 100.0,
-        "{result:?}"
-    );
-    assert!((value("rate") * value("elapsed") - 1000.0).abs() < 1e-6);
-    assert!(result.suspect.is_empty());
-    let lost = parse(&raw.replace("\"timeout\":0", "\"timeout\":100")).unwrap();
-    assert!(lost.suspect[0].contains("900"), "{lost:?}");
-    let none = raw.replace("\"timeout\":0", "\"timeout\":1000");
-    assert!(parse(&none).unwrap_err().to_string().contains("not one"));
-}
+mod tests {
+    use super::*;
 
-#[cfg(test)]
-#[test]
-fn a_flood_that_is_missing_or_ends_early_is_an_error_that_says_so() {
-    use std::os::unix::fs::symlink;
-    let directory = tempfile::tempdir().unwrap();
-    let run = || {
-        let path = format!("{}:/usr/bin:/bin", directory.path().display());
-        let mut sh = std::process::Command::new("/bin/sh");
-        let words = [
-            "-c",
-            SCRIPT,
-            "vtax-workload",
-            "hping3 --flood",
-            "sleep",
-            "0.3",
-        ];
-        let run = sh.args(words).env("PATH", path).output().unwrap();
-        (run.status.code(), String::from_utf8(run.stderr).unwrap())
-    };
-    let hping3 = directory.path().join("hping3");
-    assert_eq!(run(), (Some(127), "hping3: not found\n".to_owned()));
-    symlink("/bin/false", &hping3).unwrap();
-    assert_eq!(
-        run(),
-        (Some(1), "hping3 ended before the requests did\n".to_owned())
-    );
-    std::fs::remove_file(&hping3).unwrap();
-    std::fs::write(&hping3, "#!/bin/sh\nexec sleep 60\n").unwrap();
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&hping3, executable).unwrap();
-    assert_eq!(run(), (Some(0), String::new()));
+    #[test]
+    fn a_batch_lasts_until_its_last_answer_and_lost_requests_are_suspect() {
+        let parse = |raw: &str| HttpBatch::Calm.parse(raw.as_bytes(), &Settings::default(), TIMING);
+        let raw = include_str!("../../tests/data/http-batch.json");
+        let result = parse(raw).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert!(
+            value("elapsed") > 0.9 && value("answered") == 100.0,
+            "{result:?}"
+        );
+        assert!((value("rate") * value("elapsed") - 1000.0).abs() < 1e-6);
+        assert!(result.suspect.is_empty());
+        let lost = parse(&raw.replace("\"timeout\":0", "\"timeout\":100")).unwrap();
+        assert!(lost.suspect[0].contains("900"), "{lost:?}");
+        let none = raw.replace("\"timeout\":0", "\"timeout\":1000");
+        assert!(parse(&none).unwrap_err().to_string().contains("not one"));
+    }
+
+    #[test]
+    fn a_flood_that_is_missing_or_ends_early_is_an_error_that_says_so() {
+        use std::os::unix::fs::symlink;
+        let directory = tempfile::tempdir().unwrap();
+        let run = || {
+            let path = format!("{}:/usr/bin:/bin", directory.path().display());
+            let mut sh = std::process::Command::new("/bin/sh");
+            let words = [
+                "-c",
+                SCRIPT,
+                "vtax-workload",
+                "hping3 --flood",
+                "sleep",
+                "0.3",
+            ];
+            let run = sh.args(words).env("PATH", path).output().unwrap();
+            (run.status.code(), String::from_utf8(run.stderr).unwrap())
+        };
+        let hping3 = directory.path().join("hping3");
+        assert_eq!(run(), (Some(127), "hping3: not found\n".to_owned()));
+        symlink("/bin/false", &hping3).unwrap();
+        assert_eq!(
+            run(),
+            (Some(1), "hping3 ended before the requests did\n".to_owned())
+        );
+        std::fs::remove_file(&hping3).unwrap();
+        std::fs::write(&hping3, "#!/bin/sh\nexec sleep 60\n").unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&hping3, executable).unwrap();
+        assert_eq!(run(), (Some(0), String::new()));
+    }
 }

@@ -60,24 +60,18 @@ impl Workload for HttpClosed {
         &ABOUT
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let connections = CONNECTIONS.integer(settings);
-        apache::serve(target, client, FILE_BYTES.integer(settings), connections)
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let connections = CONNECTIONS.integer(context.settings);
+        apache::serve(context, FILE_BYTES.integer(context.settings), connections)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        ask_again(address, CONNECTIONS.integer(settings), timing, None)
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        ask_again(
+            spec.address,
+            CONNECTIONS.integer(spec.settings),
+            spec.timing,
+            None,
+        )
     }
 
     fn parse(&self, raw: &[u8], _settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
@@ -104,14 +98,18 @@ impl Workload for HttpClosed {
 }
 
 #[cfg(test)]
-#[test]
-fn the_rate_is_of_whole_answers_and_none_at_all_is_an_error() {
-    let raw = include_str!("../../tests/data/http-download.json");
-    let parse = |raw: &str| HttpClosed.parse(raw.as_bytes(), &Settings::default(), TIMING);
-    let result = parse(raw).unwrap();
-    let rate = result.metrics["rate"].quantity.value;
-    assert!((rate - 5.0 / 0.006_094_438).abs() < 1e-6, "{result:?}");
-    assert!(result.metrics["rate"].headline);
-    let none = raw.replace("\"requests\":5", "\"requests\":0");
-    assert!(parse(&none).unwrap_err().to_string().contains("not one"));
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_of_whole_answers_and_none_at_all_is_an_error() {
+        let raw = include_str!("../../tests/data/http-download.json");
+        let parse = |raw: &str| HttpClosed.parse(raw.as_bytes(), &Settings::default(), TIMING);
+        let result = parse(raw).unwrap();
+        let rate = result.metrics["rate"].quantity.value;
+        assert!((rate - 5.0 / 0.006_094_438).abs() < 1e-6, "{result:?}");
+        assert!(result.metrics["rate"].headline);
+        let none = raw.replace("\"requests\":5", "\"requests\":0");
+        assert!(parse(&none).unwrap_err().to_string().contains("not one"));
+    }
 }

@@ -39,29 +39,18 @@ impl Workload for HttpDownload {
         Extent::chosen(&EXTENT, settings)
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let bytes = FILE_MB.integer(settings).saturating_mul(1_000_000);
-        apache::serve(target, client, bytes, CONNECTIONS.integer(settings))
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let bytes = FILE_MB.integer(context.settings).saturating_mul(1_000_000);
+        apache::serve(context, bytes, CONNECTIONS.integer(context.settings))
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let connections = CONNECTIONS.integer(settings);
-        let answers = match self.extent(settings) {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let connections = CONNECTIONS.integer(spec.settings);
+        let answers = match self.extent(spec.settings) {
             Extent::FixedDuration => None,
             Extent::ToCompletion => u64::try_from(connections).ok(),
         };
-        http_closed::ask_again(address, connections, timing, answers)
+        http_closed::ask_again(spec.address, connections, spec.timing, answers)
     }
 
     fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {

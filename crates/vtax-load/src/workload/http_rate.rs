@@ -51,27 +51,16 @@ impl Workload for HttpRate {
         &ABOUT
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let connections = open_loop::CONNECTIONS.integer(settings);
-        apache::serve(target, client, FILE_BYTES.integer(settings), connections)
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let connections = open_loop::CONNECTIONS.integer(context.settings);
+        apache::serve(context, FILE_BYTES.integer(context.settings), connections)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
         command(open_loop::arguments(
-            apache::socket(address),
-            settings,
-            timing,
+            apache::socket(spec.address),
+            spec.settings,
+            spec.timing,
         ))
     }
 

@@ -20,13 +20,7 @@ impl Workload for Idle {
         &ABOUT
     }
 
-    fn load(
-        &self,
-        _address: IpAddr,
-        _scratch: &Scratch,
-        _settings: &Settings,
-        _timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, _: LoadSpec) -> Outcome<LoadCommand> {
         Ok(LoadCommand::client(Vec::new()))
     }
 

@@ -4,7 +4,7 @@
 //! The target always runs the server, so that one address and port suffice on every platform;
 //! `--reverse` makes it send.
 
-use super::driver::{command, start_service_of_one, whole_seconds};
+use super::driver::{command, whole_seconds};
 use super::output::{garbage, json};
 use super::*;
 use serde::Deserialize;
@@ -16,10 +16,10 @@ pub const PORT: u16 = 5201;
 pub const PROGRAMS: &[Program] = &[Program::of("iperf3", "iperf3")];
 
 /// Starts the server, for as many tests as a trial has, one after the other.
-pub fn serve(target: &mut dyn Target, client: &dyn LoadClient) -> Outcome<Service> {
+pub fn serve(context: &mut ServeContext) -> Outcome<Service> {
     let port = PORT.to_string();
     let line = command(["iperf3", "--server", "--json", "--port", &port]);
-    start_service_of_one(target, client, "iperf3", &line, PORT, PROGRAMS)
+    context.start_for_one("iperf3", &line, PORT, PROGRAMS)
 }
 
 /// The client's command line up to the options of the protocol.

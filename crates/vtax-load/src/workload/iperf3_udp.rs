@@ -46,24 +46,14 @@ impl Workload for Iperf3Udp {
         &ABOUT
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Outcome<Service> {
-        iperf3::serve(target, client)
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        iperf3::serve(context)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let settings = spec.settings;
         let streams = STREAMS.integer(settings);
-        let mut line = iperf3::client(address, timing, streams);
+        let mut line = iperf3::client(spec.address, spec.timing, streams);
         line.push("--udp".to_owned());
         let each = iperf3::bitrate_per_stream(RATE_MBIT.number(settings), streams);
         iperf3::option(&mut line, "--bitrate", each);

@@ -2,7 +2,7 @@
 //! `memcached`: GETs and SETs at a fixed rate, and how long they take, counted from when each was
 //! due.
 
-use super::driver::{command, prepare_client, start_service};
+use super::driver::{command, prepare_client};
 use super::open_loop::{self, OpenLoop};
 use super::*;
 use crate::generator;
@@ -64,12 +64,8 @@ impl Workload for Memcached {
     }
 
     /// Starts memcached with room for every value and sets them all.
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let settings = context.settings;
         let item = KEY_BYTES.integer(settings) + VALUE_BYTES.integer(settings) + 100;
         // Twice the size: items of one length share pages with nothing else.
         let mib = 64 + (2 * item).saturating_mul(KEYS.integer(settings)) / (1 << 20);
@@ -80,24 +76,18 @@ impl Workload for Memcached {
              --conn-limit={connections}"
         );
         let line = command(line.split_whitespace());
-        let service = start_service(target, client, "memcached", &line, PORT, PROGRAMS)?;
-        let common = generator::Arguments::new((target.about().address, PORT).into());
+        let service = context.start("memcached", &line, PORT, PROGRAMS)?;
+        let common = generator::Arguments::new((context.target.about().address, PORT).into());
         let flags = arguments(settings, common, true).to_flags();
         let fill = open_loop::generator("memcached", flags)?;
-        prepare_client(client, &fill, &[])?;
+        prepare_client(context.client, &fill, &[])?;
         Ok(service)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let common = open_loop::arguments((address, PORT).into(), settings, timing);
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let common = open_loop::arguments((spec.address, PORT).into(), spec.settings, spec.timing);
         let timeout = common.timeout;
-        LOOP.command(arguments(settings, common, false).to_flags(), timeout)
+        LOOP.command(arguments(spec.settings, common, false).to_flags(), timeout)
     }
 
     fn parse(&self, raw: &[u8], _: &Settings, _: Timing) -> Outcome<WorkloadResult> {
@@ -121,11 +111,15 @@ impl Workload for Memcached {
 }
 
 #[cfg(test)]
-#[test]
-fn a_miss_is_a_failed_request() {
-    let raw = include_str!("../../tests/data/memcached.json");
-    let parse = |raw: &str| Memcached.parse(raw.as_bytes(), &Settings::default(), TIMING);
-    assert_eq!(parse(raw).unwrap().metrics["errors"].quantity.value, 0.0);
-    let missed = raw.replacen("\"status\":0", "\"status\":500", 1);
-    assert!(parse(&missed).unwrap().suspect[0].contains("500 answers"));
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_is_a_failed_request() {
+        let raw = include_str!("../../tests/data/memcached.json");
+        let parse = |raw: &str| Memcached.parse(raw.as_bytes(), &Settings::default(), TIMING);
+        assert_eq!(parse(raw).unwrap().metrics["errors"].quantity.value, 0.0);
+        let missed = raw.replacen("\"status\":0", "\"status\":500", 1);
+        assert!(parse(&missed).unwrap().suspect[0].contains("500 answers"));
+    }
 }

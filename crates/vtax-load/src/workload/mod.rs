@@ -302,6 +302,29 @@ impl LoadCommand {
     }
 }
 
+/// The inputs of [`Workload::serve`].
+pub struct ServeContext<'a> {
+    /// The guest in which the service runs.
+    pub target: &'a mut dyn Target,
+    /// The client that will load it.
+    pub client: &'a dyn LoadClient,
+    /// The settings of the treatment.
+    pub settings: &'a Settings,
+}
+
+/// The inputs of [`Workload::load`].
+#[derive(Clone, Copy)]
+pub struct LoadSpec<'a> {
+    /// The target's address.
+    pub address: IpAddr,
+    /// The target's scratch disk.
+    pub scratch: &'a Scratch,
+    /// The settings of the treatment.
+    pub settings: &'a Settings,
+    /// The times of the load.
+    pub timing: Timing,
+}
+
 /// The constants of a workload.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
@@ -394,26 +417,15 @@ pub trait Workload: Sync {
     ///
     /// # Errors
     /// When the service does not come up.
-    fn serve(
-        &self,
-        _target: &mut dyn Target,
-        _client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Outcome<Service> {
+    fn serve(&self, _: &mut ServeContext) -> Outcome<Service> {
         Ok(Service::default())
     }
 
-    /// The load's command for a target at `address`: warm-up first, then the measured part.
+    /// The load's command: warm-up first, then the measured part.
     ///
     /// # Errors
     /// When the settings are invalid.
-    fn load(
-        &self,
-        address: IpAddr,
-        scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand>;
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand>;
 
     /// Starts the load on the service that [`Workload::serve`] returned, and returns at once.
     ///
@@ -427,12 +439,12 @@ pub trait Workload: Sync {
         settings: &Settings,
         timing: Timing,
     ) -> Outcome<Box<dyn Load>> {
-        let command = self.load(
-            target.about().address,
-            &Scratch::of(target),
+        let command = self.load(LoadSpec {
+            address: target.about().address,
+            scratch: &Scratch::of(target),
             settings,
             timing,
-        )?;
+        })?;
         let programs = command
             .runs
             .pick(self.about().client_programs, self.about().target_programs);

@@ -3,7 +3,7 @@
 //! allows: nuttcp's own rate limit waits in a loop that keeps the sender's processor busy.
 
 use super::check::Claim;
-use super::driver::{command, script, start_service_of_one, whole_seconds};
+use super::driver::{command, script, whole_seconds};
 use super::output::{BIT_RATE, Metrics, figure, garbage, gigabytes, number, positive, text};
 use super::*;
 use vtax_core::Quantity;
@@ -44,31 +44,20 @@ impl Workload for Nuttcp {
         &ABOUT
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Outcome<Service> {
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
         let line = command(["nuttcp", "-S", "--nofork"]);
-        start_service_of_one(target, client, "nuttcp", &line, PORT, PROGRAMS)
+        context.start_for_one("nuttcp", &line, PORT, PROGRAMS)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
         let whole = |time| whole_seconds(time).to_string();
-        let mut arguments = vec![whole(timing.warmup), whole(timing.duration)];
+        let mut arguments = vec![whole(spec.timing.warmup), whole(spec.timing.duration)];
         arguments.extend(["nuttcp", "-fparse"].map(str::to_owned));
-        arguments.push(format!("-l{}", LENGTH.integer(settings)));
-        if DIRECTION.text(settings) == "send" {
+        arguments.push(format!("-l{}", LENGTH.integer(spec.settings)));
+        if DIRECTION.text(spec.settings) == "send" {
             arguments.push("-r".to_owned());
         }
-        arguments.push(address.to_string());
+        arguments.push(spec.address.to_string());
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         Ok(LoadCommand::client(script("bash", SCRIPT, &arguments)))
     }
@@ -126,25 +115,29 @@ impl Workload for Nuttcp {
 }
 
 #[cfg(test)]
-#[test]
-fn the_rate_and_what_was_sent_again_are_read() {
-    let raw = include_bytes!("../../tests/data/nuttcp-8.2.2.txt");
-    let second = Duration::from_secs(1);
-    let timing = Timing {
-        warmup: second,
-        duration: 2 * second,
-    };
-    let parse = |raw: &[u8]| Nuttcp.parse(raw, &Settings::default(), timing);
-    let result = parse(raw).unwrap();
-    let value = |name: &str| result.metrics[name].quantity.value;
-    assert!(
-        (value("throughput") - 98_918_800.0).abs() < 1.0,
-        "{result:?}"
-    );
-    assert!(
-        (value("retransmits") - 3.0 / 2.02).abs() < 1e-9,
-        "{result:?}"
-    );
-    // A rate in nuttcp's default format, which is not the requested output.
-    assert!(parse(b"  23.8 MB /   2.00 sec =   99.8 Mbps\n").is_err());
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_and_what_was_sent_again_are_read() {
+        let raw = include_bytes!("../../tests/data/nuttcp-8.2.2.txt");
+        let second = Duration::from_secs(1);
+        let timing = Timing {
+            warmup: second,
+            duration: 2 * second,
+        };
+        let parse = |raw: &[u8]| Nuttcp.parse(raw, &Settings::default(), timing);
+        let result = parse(raw).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert!(
+            (value("throughput") - 98_918_800.0).abs() < 1.0,
+            "{result:?}"
+        );
+        assert!(
+            (value("retransmits") - 3.0 / 2.02).abs() < 1e-9,
+            "{result:?}"
+        );
+        // A rate in nuttcp's default format, which is not the requested output.
+        assert!(parse(b"  23.8 MB /   2.00 sec =   99.8 Mbps\n").is_err());
+    }
 }

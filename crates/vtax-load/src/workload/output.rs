@@ -205,15 +205,19 @@ pub fn random_shortfall(reached: f64, asked: f64, timing: Timing) -> Option<Stri
 }
 
 #[cfg(test)]
-#[test]
-fn fewer_arrivals_than_asked_are_suspect_only_beyond_chance() {
-    let timing = Timing {
-        warmup: std::time::Duration::ZERO,
-        duration: std::time::Duration::from_secs(4),
-    };
-    // A standard deviation of 100 in 4 s is 5 each second, and of 10 000 it is 50.
-    assert_eq!(random_shortfall(86.0, 100.0, timing), None);
-    assert!(random_shortfall(84.0, 100.0, timing).is_some());
-    assert!(random_shortfall(9_400.0, 10_000.0, timing).is_some());
-    assert_eq!(random_shortfall(9_600.0, 10_000.0, timing), None);
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_arrivals_than_asked_are_suspect_only_beyond_chance() {
+        let timing = Timing {
+            warmup: std::time::Duration::ZERO,
+            duration: std::time::Duration::from_secs(4),
+        };
+        // A standard deviation of 100 in 4 s is 5 each second, and of 10 000 it is 50.
+        assert_eq!(random_shortfall(86.0, 100.0, timing), None);
+        assert!(random_shortfall(84.0, 100.0, timing).is_some());
+        assert!(random_shortfall(9_400.0, 10_000.0, timing).is_some());
+        assert_eq!(random_shortfall(9_600.0, 10_000.0, timing), None);
+    }
 }

@@ -7,7 +7,7 @@
 //! had Asterisk for it. Without Record-Route the caller sends all of a call to the proxy.
 
 use super::check::{Account, Amount, Claim};
-use super::driver::{script, start_service, whole_seconds};
+use super::driver::{script, whole_seconds};
 use super::output::*;
 use super::*;
 use crate::generator::report::Times;
@@ -176,29 +176,22 @@ impl Workload for Sip {
         &ABOUT
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Outcome<Service> {
-        let line = script("sh", SERVICE, &[&target.about().address.to_string()]);
-        start_service(target, client, "kamailio", &line, PORT, SERVER)
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let line = script(
+            "sh",
+            SERVICE,
+            &[&context.target.about().address.to_string()],
+        );
+        context.start("kamailio", &line, PORT, SERVER)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
         let words = [
-            address.to_string(),
-            RATE.number(settings).to_string(),
-            HOLD.integer(settings).to_string(),
-            whole_seconds(timing.warmup + timing.duration).to_string(),
-            (LAST_CALLS + HOLD.integer(settings).unsigned_abs().div_ceil(1000)).to_string(),
+            spec.address.to_string(),
+            RATE.number(spec.settings).to_string(),
+            HOLD.integer(spec.settings).to_string(),
+            whole_seconds(spec.timing.warmup + spec.timing.duration).to_string(),
+            (LAST_CALLS + HOLD.integer(spec.settings).unsigned_abs().div_ceil(1000)).to_string(),
             MOST_CALLS.to_string(),
         ];
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

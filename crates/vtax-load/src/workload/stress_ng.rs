@@ -47,19 +47,13 @@ impl Workload for StressNg {
     }
 
     /// stress-ng counts whole seconds.
-    fn load(
-        &self,
-        _address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let before = timing.warmup.as_secs_f64().to_string();
-        let measured = whole_seconds(timing.duration).max(1).to_string();
-        let stressor = STRESSOR.text(settings);
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let before = spec.timing.warmup.as_secs_f64().to_string();
+        let measured = whole_seconds(spec.timing.duration).max(1).to_string();
+        let stressor = STRESSOR.text(spec.settings);
         let (option, workers) = (
             format!("--{stressor}"),
-            WORKERS.integer(settings).to_string(),
+            WORKERS.integer(spec.settings).to_string(),
         );
         let mut arguments = vec![before.as_str(), &measured, "stress-ng", &option, &workers];
         arguments.extend::<&[&str]>(match stressor {
@@ -110,17 +104,21 @@ impl Workload for StressNg {
 }
 
 #[cfg(test)]
-#[test]
-fn the_rate_in_real_time_and_the_processor_time_of_an_operation_are_read() {
-    let raw = include_str!("../../tests/data/stress-ng.yaml");
-    let parse = |raw: &str| StressNg.parse(raw.as_bytes(), &Settings::default(), TIMING);
-    let result = parse(raw).unwrap();
-    let value = |name: &str| result.metrics[name].quantity.value;
-    assert_eq!(value("rate"), 1_484.995_22);
-    assert!(
-        (value("cpu.inside_per_work") - 1.982_076 / 1_485.0).abs() < 1e-9,
-        "{result:?}"
-    );
-    let none = raw.replace("bogo-ops: 1485", "bogo-ops: 0");
-    assert!(parse(&none).is_err());
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_in_real_time_and_the_processor_time_of_an_operation_are_read() {
+        let raw = include_str!("../../tests/data/stress-ng.yaml");
+        let parse = |raw: &str| StressNg.parse(raw.as_bytes(), &Settings::default(), TIMING);
+        let result = parse(raw).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert_eq!(value("rate"), 1_484.995_22);
+        assert!(
+            (value("cpu.inside_per_work") - 1.982_076 / 1_485.0).abs() < 1e-9,
+            "{result:?}"
+        );
+        let none = raw.replace("bogo-ops: 1485", "bogo-ops: 0");
+        assert!(parse(&none).is_err());
+    }
 }

@@ -2,7 +2,7 @@
 //! `sysbench-oltp`: transactions on MariaDB in the target, on its scratch disk (sysbench).
 
 use super::check::{Amount, Claim};
-use super::driver::{command, prepare_client, script, start_service, whole_seconds};
+use super::driver::{command, prepare_client, script, whole_seconds};
 use super::open_loop::SEED;
 use super::output::*;
 use super::*;
@@ -59,40 +59,30 @@ impl Workload for SysbenchOltp {
         256 + ROWS.integer(settings).unsigned_abs() / 1000
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let directory = Scratch::of(target).directory;
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let directory = Scratch::of(context.target).directory;
         let line = script("sh", SERVICE, &[&directory.to_string_lossy()]);
-        let service = start_service(target, client, "mariadbd", &line, PORT, SERVER)?;
-        let line = sysbench(target.about().address, settings, "prepare");
-        prepare_client(client, &line, CLIENT)?;
+        let service = context.start("mariadbd", &line, PORT, SERVER)?;
+        let line = sysbench(context.target.about().address, context.settings, "prepare");
+        prepare_client(context.client, &line, CLIENT)?;
         Ok(service)
     }
 
     /// A checkpoint at the end of the warm-up sets every count to 0.
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let settings = spec.settings;
         let (threads, rate) = (THREADS.integer(settings), RATE.integer(settings));
         // Of 0 it would take the clock.
         let seed = SEED.integer(settings).max(1);
-        let warmup = whole_seconds(timing.warmup);
-        let time = warmup + whole_seconds(timing.duration).max(1);
+        let warmup = whole_seconds(spec.timing.warmup);
+        let time = warmup + whole_seconds(spec.timing.duration).max(1);
         let mut rest =
             format!("--threads={threads} --rate={rate} --time={time} --rand-seed={seed}");
         if warmup > 0 {
             rest += &format!(" --report-checkpoints={warmup}");
         }
         rest += " --percentile=99 --histogram=on run";
-        Ok(LoadCommand::client(sysbench(address, settings, &rest)))
+        Ok(LoadCommand::client(sysbench(spec.address, settings, &rest)))
     }
 
     fn parse(&self, raw: &[u8], settings: &Settings, timing: Timing) -> Outcome<WorkloadResult> {
@@ -149,12 +139,16 @@ impl Workload for SysbenchOltp {
 }
 
 #[cfg(test)]
-#[test]
-fn the_report_after_the_checkpoint_and_its_histogram_are_read() {
-    let raw = include_bytes!("../../tests/data/sysbench-oltp.txt");
-    let parsed = SysbenchOltp.parse(raw, &Settings::default(), TIMING);
-    let result = parsed.unwrap();
-    assert_eq!(result.metrics["rate"].quantity.value, 58.05);
-    assert!((result.metrics["latency.max"].quantity.value - 0.097_85).abs() < 1e-9);
-    assert_eq!(result.histograms[0].1.len(), 176);
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_after_the_checkpoint_and_its_histogram_are_read() {
+        let raw = include_bytes!("../../tests/data/sysbench-oltp.txt");
+        let parsed = SysbenchOltp.parse(raw, &Settings::default(), TIMING);
+        let result = parsed.unwrap();
+        assert_eq!(result.metrics["rate"].quantity.value, 58.05);
+        assert!((result.metrics["latency.max"].quantity.value - 0.097_85).abs() < 1e-9);
+        assert_eq!(result.histograms[0].1.len(), 176);
+    }
 }

@@ -2,7 +2,7 @@
 //! `tbench`: the network part of a file server's load, as recorded by dbench, over TCP.
 
 use super::check::{Account, Amount, Claim};
-use super::driver::{command, start_service, whole_seconds};
+use super::driver::{command, whole_seconds};
 use super::output::{BYTE_RATE, Metrics, OP_RATE};
 use super::output::{figure, garbage, gigabytes, number, positive, text};
 use super::*;
@@ -47,28 +47,18 @@ impl Workload for Tbench {
         &ABOUT
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        _settings: &Settings,
-    ) -> Outcome<Service> {
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
         let line = command(["tbench_srv"]);
-        start_service(target, client, "tbench_srv", &line, PORT, SERVER)
+        context.start("tbench_srv", &line, PORT, SERVER)
     }
 
     /// tbench waits until all its clients are connected, which takes a second where one of many is refused at first, and
     /// warms up for a fifth of what it measures. So it goes on until the window has closed, however late it began.
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let (clients, time) = (CLIENTS.integer(settings), measured(timing));
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let address = spec.address;
+        let (clients, time) = (CLIENTS.integer(spec.settings), measured(spec.timing));
         let line = format!("tbench -c /usr/share/dbench/client.txt -t {time} {clients} {address}");
-        let more = Duration::from_secs(time / 5) + timing.warmup;
+        let more = Duration::from_secs(time / 5) + spec.timing.warmup;
         Ok(LoadCommand::client(command(line.split_whitespace())).patient(more))
     }
 
@@ -116,33 +106,36 @@ impl Workload for Tbench {
 }
 
 #[cfg(test)]
-#[test]
-fn a_short_load_outlasts_its_window_too() {
-    let lasts = |seconds: u64| {
-        let timing = Timing {
-            warmup: Duration::from_secs(1),
-            duration: Duration::from_secs(seconds),
-        };
-        // As tbench does by itself.
-        measured(timing) + measured(timing) / 5
-    };
-    for seconds in 1..20 {
-        assert!(lasts(seconds) > 1 + seconds, "{seconds}");
-    }
-}
+mod tests {
+    use super::*;
 
-#[cfg(test)]
-#[test]
-fn throughput_and_latency_over_all_operations_are_read() {
-    let raw = include_bytes!("../../tests/data/tbench.txt");
-    let second = Duration::from_secs(1);
-    let (warmup, duration) = (second, 5 * second);
-    let timing = Timing { warmup, duration };
-    let result = Tbench.parse(raw, &Settings::default(), timing).unwrap();
-    let value = |name: &str| result.metrics[name].quantity.value;
-    assert_eq!(value("throughput"), 423_205_000.0);
-    assert!((value("rate") - 372_713.0 / 6.0).abs() < 1e-6, "{result:?}");
-    assert_eq!(value("latency.max"), 0.016_632);
-    let failed = b"FAILED TO START 2 CLIENTS (started -1)\nThroughput 0 MB/sec  2 clients\n";
-    assert!(Tbench.parse(failed, &Settings::default(), timing).is_err());
+    #[test]
+    fn a_short_load_outlasts_its_window_too() {
+        let lasts = |seconds: u64| {
+            let timing = Timing {
+                warmup: Duration::from_secs(1),
+                duration: Duration::from_secs(seconds),
+            };
+            // As tbench does by itself.
+            measured(timing) + measured(timing) / 5
+        };
+        for seconds in 1..20 {
+            assert!(lasts(seconds) > 1 + seconds, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn throughput_and_latency_over_all_operations_are_read() {
+        let raw = include_bytes!("../../tests/data/tbench.txt");
+        let second = Duration::from_secs(1);
+        let (warmup, duration) = (second, 5 * second);
+        let timing = Timing { warmup, duration };
+        let result = Tbench.parse(raw, &Settings::default(), timing).unwrap();
+        let value = |name: &str| result.metrics[name].quantity.value;
+        assert_eq!(value("throughput"), 423_205_000.0);
+        assert!((value("rate") - 372_713.0 / 6.0).abs() < 1e-6, "{result:?}");
+        assert_eq!(value("latency.max"), 0.016_632);
+        let failed = b"FAILED TO START 2 CLIENTS (started -1)\nThroughput 0 MB/sec  2 clients\n";
+        assert!(Tbench.parse(failed, &Settings::default(), timing).is_err());
+    }
 }

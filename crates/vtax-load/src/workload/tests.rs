@@ -204,7 +204,14 @@ fn made_of(
         settings.0.insert("load.load".to_owned(), load);
     }
     let settings = &settings;
-    let load = workload.load(address, &scratch, settings, TIMING).unwrap();
+    let load = workload
+        .load(LoadSpec {
+            address,
+            scratch,
+            settings,
+            timing: TIMING,
+        })
+        .unwrap();
     (
         load,
         workload.extent(settings),

@@ -19,7 +19,7 @@ pub use qmp::Qmp;
 use super::vm::host::backend;
 use super::vm::size::MEMORY_MIB;
 use super::vm::surroundings::Surroundings;
-use super::{GuestFiles, Means, Platform, Target};
+use super::{Booted, GuestFiles, Means, Platform};
 use machine::{Accel, Machine};
 use std::time::Duration;
 use vm::Vm;
@@ -62,12 +62,7 @@ impl Platform for Qemu {
         Duration::from_secs(5)
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {
         let machine = Machine::from_settings(settings)?;
         Ok(Box::new(boot(machine, guest, seat)?))
     }

@@ -12,7 +12,7 @@ pub use machine::{Disk, Machine, Nic};
 pub use start::{Place, Started};
 
 use super::vm::size::{MEMORY_MIB, PIN, VCPUS};
-use super::{GuestFiles, Means, Platform, Target};
+use super::{Booted, GuestFiles, Means, Platform};
 use crate::image::oci::PARAMETER as IMAGE;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -184,12 +184,7 @@ impl Platform for Vmm {
         u64::try_from(MEMORY_MIB.integer(settings)).unwrap_or(u64::MAX)
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {
         Ok(Box::new(guest::Guest::boot(*self, seat, guest, settings)?))
     }
 }

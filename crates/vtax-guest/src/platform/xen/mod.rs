@@ -6,7 +6,7 @@ mod backends;
 mod domain;
 mod guest;
 
-use super::{GuestFiles, Means, Platform, Target};
+use super::{Booted, GuestFiles, Means, Platform};
 use domain::Domain;
 use std::path::Path;
 use std::time::Duration;
@@ -89,12 +89,7 @@ impl Platform for Xen {
         }]
     }
 
-    fn boot(
-        &self,
-        seat: &Seat<'_>,
-        guest: &GuestFiles,
-        settings: &Settings,
-    ) -> Result<Box<dyn Target>, HostError> {
+    fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {
         let domain = Domain::from_settings(settings)?;
         Ok(Box::new(guest::Guest::boot(&domain, guest, seat)?))
     }

@@ -11,7 +11,8 @@ use vtax_host::HostError;
 use vtax_host::cell::{Seat, Share, TARGET};
 use vtax_host::journal::Journal;
 use vtax_host::settings::Settings;
-use vtax_load::workload::{LoadClient, Service, Workload};
+use vtax_host::{HostError, Roots};
+use vtax_load::workload::{LoadClient, ServeContext, Service, Workload};
 use vtax_observe::Subject;
 
 /// The place of an actor on this host.
@@ -97,6 +98,10 @@ impl<'a> GuestSpec<'a> {
         let booted = self.platform.boot(seat, files, self.settings);
         Ok(booted.map_err(|cause| Share::from_settings(self.settings).explain(cause))?)
     }
+        if HUGE_PAGES.parameter.bool(self.settings) {
+            let mib = self.platform.memory_mib(self.settings);
+            pages::reserve(mib, &Roots::host(), journal)?;
+        }
 }
 
 /// A booted guest.
@@ -123,7 +128,9 @@ impl Guest<'_> {
         let GuestSpec {
             workload, settings, ..
         } = self.spec;
-        let served = workload.serve(self.target.as_mut(), self.client.as_ref(), settings);
+        let (target, client) = (self.target.as_mut(), self.client.as_ref());
+        let context = &mut ServeContext { target, client, settings };
+        let served = workload.serve(context);
         self.service = served.map_err(|cause| self.blame(cause))?;
         Ok(())
     }

@@ -7,9 +7,7 @@ pub mod figure;
 pub mod words;
 
 use super::check::Claim;
-use super::driver::{
-    DIRECTORY, MARK, command, prepare, prepare_client, script, start_until, whole_seconds,
-};
+use super::driver::{DIRECTORY, MARK, command, prepare, prepare_client, script, whole_seconds};
 use super::output::{Metrics, garbage, positive, quote, text};
 use super::*;
 use figure::{COMMAND, Figure, FigureError};
@@ -291,18 +289,15 @@ impl Workload for Command {
         words::split(first).ok()?.into_iter().next()
     }
 
-    fn serve(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-    ) -> Outcome<Service> {
-        let address = target.about().address;
+    fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
+        let settings = context.settings;
+        let address = context.target.about().address;
         if oci::PARAMETER.given(settings).is_some() {
-            prepare(target, &command([oci::MOUNTS.to_owned()]), &[])?;
+            prepare(context.target, &command([oci::MOUNTS.to_owned()]), &[])?;
         }
         if let Some(words) = line(&PREPARE, address, settings, NO_TIMES)? {
-            prepare(target, &command(in_target(words, settings)), &[])?;
+            let line = command(in_target(words, settings));
+            prepare(context.target, &beside_files(line, settings), &[])?;
         }
         let service = match has_service(settings) {
             true => {
@@ -319,24 +314,24 @@ impl Workload for Command {
             false => Service::default(),
         };
         for _ in 0..WARMUP_RUNS.integer(settings) {
-            let scratch = Scratch::of(target);
-            let load = self.load(address, &scratch, settings, NO_TIMES)?;
+            let scratch = &Scratch::of(context.target);
+            let load = self.load(LoadSpec {
+                address,
+                scratch,
+                settings,
+                timing: NO_TIMES,
+            })?;
             match load.runs {
-                Runs::Client => prepare_client(client, &load.line, &[])?,
-                Runs::Target => prepare(target, &load.line, &[])?,
+                Runs::Client => prepare_client(context.client, &load.line, &[])?,
+                Runs::Target => prepare(context.target, &load.line, &[])?,
             }
         }
         Ok(service)
     }
 
-    fn load(
-        &self,
-        address: IpAddr,
-        _scratch: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let words = line(&LOAD, address, settings, timing)?
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let settings = spec.settings;
+        let words = line(&LOAD, spec.address, settings, spec.timing)?
             .ok_or_else(|| HostError::Setting(format!("{} is not set", LOAD.key)))?;
         let limit = match self.extent(settings) {
             Extent::FixedDuration => (timing.warmup + timing.duration + PATIENCE).as_secs_f64(),
@@ -445,19 +440,15 @@ fn once() -> Work {
 
 impl Command {
     /// Starts the service and waits until it is ready.
-    fn start(
-        &self,
-        target: &mut dyn Target,
-        client: &dyn LoadClient,
-        settings: &Settings,
-        words: &[String],
-    ) -> Outcome<Service> {
+    fn start(&self, context: &mut ServeContext, words: &[String]) -> Outcome<Service> {
+        let (client, settings) = (context.client, context.settings);
         let ready = READY
             .text(settings)
             .parse::<Ready>()
             .map_err(|cause| HostError::Setting(cause.to_string()))?;
         if ready == Ready::Exit {
-            prepare(target, &command(words.iter().cloned()), &[])?;
+            let line = command(words.iter().cloned());
+            prepare(context.target, &beside_files(line, settings), &[])?;
             return Ok(Service::default());
         }
         let mut arguments = vec![DIRECTORY];
@@ -471,13 +462,13 @@ impl Command {
         let started = match ready {
             Ready::Tcp(port) => {
                 let up = |target: &mut dyn Target| client.can_connect(target.about().address, port);
-                start_until(target, client, name, &line, Some(port), limit, &[], up)
+                context.start_until(name, &line, Some(port), limit, &[], up)
             }
             Ready::Log(pattern) => {
                 let regex = figure::regex(&pattern)
                     .map_err(|cause| HostError::Setting(cause.to_string()))?;
                 let up = |target: &mut dyn Target| Ok(regex.is_match(&*service_log(target)?));
-                start_until(target, client, name, &line, None, limit, &[], up)
+                context.start_until(name, &line, None, limit, &[], up)
             }
             Ready::Exit => return Ok(Service::default()),
         };
@@ -485,7 +476,7 @@ impl Command {
             Err(HostError::Timeout { what, seconds, .. }) => Err(HostError::Timeout {
                 what,
                 seconds,
-                evidence: figure::last_lines(&service_log(target)?),
+                evidence: figure::last_lines(&service_log(context.target)?),
             }),
             other => other,
         }

@@ -35,7 +35,14 @@ fn load(settings: &Settings) -> LoadCommand {
         directory: "/scratch".into(),
     };
     let address = IpAddr::from([10, 0, 0, 2]);
-    Command.load(address, &scratch, settings, TIMING).unwrap()
+    Command
+        .load(LoadSpec {
+            address,
+            scratch,
+            settings,
+            timing: TIMING,
+        })
+        .unwrap()
 }
 
 #[test]

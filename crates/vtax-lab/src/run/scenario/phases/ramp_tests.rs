@@ -25,7 +25,7 @@ use vtax_host::HostError;
 use vtax_host::cell::ClientProcess;
 use vtax_host::settings::{Level, Settings};
 use vtax_load::workload::{
-    About, LOAD_SEED, Lateness, LoadClient, LoadCommand, Outcome, Running as Process, Scratch,
+    About, LOAD_SEED, Lateness, LoadClient, LoadCommand, LoadSpec, Outcome, Running as Process,
     Service, Workload,
 };
 use vtax_observe::clock::{Clock, SystemClock};
@@ -162,15 +162,9 @@ impl Workload for Fake {
     fn about(&self) -> &'static About {
         &ABOUT
     }
-    fn load(
-        &self,
-        _: IpAddr,
-        _: &Scratch,
-        settings: &Settings,
-        timing: Timing,
-    ) -> Outcome<LoadCommand> {
-        let only = std::slice::from_ref(settings);
-        Ok(self.command(only, timing, Duration::ZERO))
+    fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
+        let only = std::slice::from_ref(spec.settings);
+        Ok(self.command(only, spec.timing, Duration::ZERO))
     }
     fn ramp(
         &self,
