@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Comparisons in the formats that pipelines and statistics programs read: Markdown, CSV, Bencher Metric Format.
 
-use crate::analysis::Comparison;
+use crate::analysis::{Comparison, Shift, ShiftPoint};
 use crate::compare::RunComparison;
 use crate::gate::JudgedGate;
 use crate::stats::Verdict;
@@ -112,16 +112,6 @@ pub fn csv<'a>(rows: impl Iterator<Item = (&'a str, &'a Comparison)>) -> String 
     let mut text = "run,treatment,baseline,workload,platform,metric,better,source,modelled,headline,ratio,low,high,confidence,\
                     n,paired,p,adjusted_p,certainty,verdict,note\n"
         .to_owned();
-    let number = |value: Option<f64>| {
-        let finite = value.filter(|value| value.is_finite());
-        finite.map_or_else(String::new, |value| value.to_string())
-    };
-    let word = |value: Option<Value>| match value {
-        Some(Value::String(word)) => word,
-        // The only variant with a field is an object of one key, the variant's name.
-        Some(Value::Object(of)) => of.keys().next().cloned().unwrap_or_default(),
-        _ => String::new(),
-    };
     for (run, row) in rows {
         let interval = row.interval();
         let columns = [
@@ -152,6 +142,63 @@ pub fn csv<'a>(rows: impl Iterator<Item = (&'a str, &'a Comparison)>) -> String 
         text.push('\n');
     }
     text
+}
+
+/// One row for each quantile of each shift function (RFC 4180), after the name of the run. A quantile that some trial does not
+/// support has the reason in `unsupported` and no numbers.
+pub fn shifts_csv(run: &str, shifts: &[Shift]) -> String {
+    let mut text = "run,treatment,baseline,workload,distribution,level,source,quantile,treatment_seconds,baseline_seconds,\
+                    ratio,low,high,confidence,n,over_machines,certainty,verdict,unsupported\n"
+        .to_owned();
+    for shift in shifts {
+        let supported = shift.points.iter();
+        let supported = supported.map(|point| (point.quantile, Some(point), String::new()));
+        let others = shift.unsupported.iter();
+        let others = others.map(|reason| (reason.quantile, None, reason.to_string()));
+        for (quantile, point, reason) in supported.chain(others) {
+            let of = |value: fn(&ShiftPoint) -> f64| number(point.map(value));
+            let columns = [
+                run,
+                &shift.treatment,
+                &shift.baseline,
+                &shift.workload,
+                &shift.distribution,
+                shift.level.as_deref().unwrap_or_default(),
+                &shift.source.to_string(),
+                &number(Some(quantile)),
+                &of(|point| point.treatment_seconds),
+                &of(|point| point.baseline_seconds),
+                &of(|point| point.ratio),
+                &of(|point| point.interval.low),
+                &of(|point| point.interval.high),
+                &number(point.map(|_| shift.confidence)),
+                &shift.n.to_string(),
+                &shift.over_machines.to_string(),
+                &word(serde_json::to_value(shift.certainty).ok()),
+                &word(point.and_then(|point| serde_json::to_value(point.verdict).ok())),
+                &reason,
+            ];
+            text.push_str(&columns.map(field).join(","));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// A number of a CSV field; empty where it does not exist.
+fn number(value: Option<f64>) -> String {
+    let finite = value.filter(|value| value.is_finite());
+    finite.map_or_else(String::new, |value| value.to_string())
+}
+
+/// The name of a variant.
+fn word(value: Option<Value>) -> String {
+    match value {
+        Some(Value::String(word)) => word,
+        // The only variant with a field is an object of one key, the variant's name.
+        Some(Value::Object(of)) => of.keys().next().cloned().unwrap_or_default(),
+        _ => String::new(),
+    }
 }
 
 fn push_row(text: &mut String, cells: &[&str]) {

@@ -10,7 +10,7 @@ use vtax_report::results::{HistogramRecord, ObjectiveOutcome, ResultsDir};
 use vtax_report::stats::{
     Random, SHIFT_QUANTILES, Verdict, confidence_of_each, quantile_interval, seed_of, shift_ratio,
 };
-use vtax_report::{compare, export, gate, history, survey, terminal};
+use vtax_report::{compare, export, gate, history, pipeline, survey, terminal};
 use vtax_testkit::results::{Fake, normal};
 
 const WHY: &str = "300 requests do not support p99: at least 368 are needed";
@@ -321,6 +321,59 @@ fn quantiles_that_a_trial_does_not_support_are_not_in_the_shift_function() {
     // Without a supported quantile there is nothing to say.
     assert!(shifted(5, latency).shifts.is_empty());
     assert!(shifted(0, latency).shifts.is_empty());
+}
+
+#[test]
+fn shift_functions_are_exported_one_row_a_quantile_with_the_reason_for_those_that_are_not_supported()
+ {
+    let analysis = shifted(200, |_, z| 0.001 * (0.3 * z).exp());
+    let csv = pipeline::shifts_csv("results/a, b", &analysis.shifts);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 1 + 2 * SHIFT_QUANTILES.len());
+    let names: Vec<&str> = lines[0].split(',').collect();
+    let of = |line: &str, name: &str| -> String {
+        let fields: Vec<&str> = line
+            .strip_prefix("\"results/a, b\",")
+            .unwrap()
+            .split(',')
+            .collect();
+        let place = names.iter().position(|one| *one == name).unwrap();
+        fields[place - 1].to_owned()
+    };
+    let vm: Vec<&&str> = lines[1..]
+        .iter()
+        .filter(|line| line.contains("qemu"))
+        .collect();
+    let point = &self::of(&analysis, "qemu").points[4];
+    let median = vm
+        .iter()
+        .find(|line| of(line, "quantile") == "0.5")
+        .unwrap();
+    for (name, expected) in [
+        ("ratio", point.ratio),
+        ("low", point.interval.low),
+        ("high", point.interval.high),
+        ("treatment_seconds", point.treatment_seconds),
+        ("baseline_seconds", point.baseline_seconds),
+        ("n", 6.0),
+    ] {
+        assert_eq!(of(median, name).parse::<f64>().unwrap(), expected, "{name}");
+    }
+    assert_eq!(of(median, "certainty"), "trials");
+    assert!(["same", "no-difference-shown"].contains(&of(median, "verdict").as_str()));
+    assert_eq!(of(median, "unsupported"), "");
+    let p99 = vm
+        .iter()
+        .find(|line| of(line, "quantile") == "0.99")
+        .unwrap();
+    assert_eq!(
+        [of(p99, "ratio"), of(p99, "low"), of(p99, "verdict")],
+        ["", "", ""]
+    );
+    assert_eq!(
+        of(p99, "unsupported"),
+        "200 requests do not support p99: at least 368 are needed"
+    );
 }
 
 /// Draws a latency.

@@ -449,16 +449,18 @@ pub enum ExportOf {
     Trials,
     Samples,
     Comparisons,
+    Shifts,
 }
 
 #[derive(Debug, Args)]
 pub struct ExportArgs {
     /// The results directory.
     pub results: PathBuf,
-    /// One row for each trial and metric, for each sample, or for each comparison with a baseline.
+    /// One row for each trial and metric, for each sample, for each comparison with a baseline, or for each quantile of latencies
+    /// against the baseline.
     #[arg(value_enum, default_value = "trials", value_name = "WHAT")]
     pub of: ExportOf,
-    /// The format; samples and comparisons are CSV only.
+    /// The format; only trials can be Parquet.
     #[arg(long, value_enum, default_value = "csv")]
     pub format: ExportFormat,
     /// Export every sample; the same as `samples`.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The data of a report: a run, its treatments, their metrics, and its trials.
 
-use super::{Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label};
+use super::{
+    Certainty, Comparison, Counts, Fleet, TreatmentSummary, TrialQuantile, by_key, by_label,
+};
 use crate::numbers::percent;
 use crate::results::RunPlan;
 use crate::stats::{Interval, SteadyState, Unsupported, Verdict};
@@ -294,6 +296,8 @@ pub struct Shift {
     pub n: usize,
     /// Whether the units are machines, not pairs.
     pub over_machines: bool,
+    /// What varies between the pairs.
+    pub certainty: Certainty,
     /// Level of each interval; all of the workload's hold together at 95 %.
     pub confidence: f64,
     /// The quantiles that every trial supports, in rising order.

@@ -53,6 +53,7 @@ struct Paired<'a> {
     pairs: Vec<Pair<'a>>,
     quantiles: Vec<f64>,
     unsupported: Vec<Unsupported>,
+    certainty: Certainty,
 }
 
 /// The shift functions of all workloads with latencies. Exact distributions are no sample and have none.
@@ -96,18 +97,19 @@ pub(super) fn shifts(
     found
 }
 
-/// The histogram of each block of a treatment's trials that count; `None` where the trials are exact.
+/// The histogram of each block of a treatment's trials that count, and their certainty; `None` where they are exact.
 fn by_block<'a>(
     summary: &TreatmentSummary,
     trials: &'a [Read],
     of: Of<'_>,
-) -> Option<BTreeMap<u32, &'a Histogram<u64>>> {
+) -> Option<(BTreeMap<u32, &'a Histogram<u64>>, Certainty)> {
     let own = trials.iter().filter(|read| {
         counts(&read.trial) && read.trial.treatment.label == summary.treatment.label
     });
     let own: Vec<&Read> = own.collect();
     let all: Vec<&Trial> = own.iter().map(|read| &read.trial).collect();
-    if Certainty::of(&all).is_exact() {
+    let certainty = Certainty::of(&all);
+    if certainty.is_exact() {
         return None;
     }
     let histograms = own.iter().filter_map(|read| {
@@ -119,7 +121,7 @@ fn by_block<'a>(
         })?;
         Some((read.trial.block, &record.histogram))
     });
-    Some(histograms.collect())
+    Some((histograms.collect(), certainty))
 }
 
 impl<'a> Paired<'a> {
@@ -130,9 +132,11 @@ impl<'a> Paired<'a> {
         trials: &'a [Read],
         of: Of<'_>,
     ) -> Option<Self> {
-        let others = by_block(baseline, trials, of)?;
-        let own = by_block(summary, trials, of)?.into_iter();
-        let pairs = own.filter_map(|(block, own)| Some((block, own, *others.get(&block)?)));
+        let (others, of_others) = by_block(baseline, trials, of)?;
+        let (own, certainty) = by_block(summary, trials, of)?;
+        let pairs = own
+            .into_iter()
+            .filter_map(|(block, own)| Some((block, own, *others.get(&block)?)));
         let pairs: Vec<Pair<'a>> = pairs.collect();
         if pairs.len() < FEWEST_PAIRS {
             return None;
@@ -154,6 +158,7 @@ impl<'a> Paired<'a> {
             pairs,
             quantiles,
             unsupported,
+            certainty: certainty.with(of_others),
         })
     }
 
@@ -198,6 +203,7 @@ impl<'a> Paired<'a> {
                 false => self.pairs.len(),
             },
             over_machines,
+            certainty: self.certainty,
             confidence,
             source: sources.max().unwrap_or(Source::Measured),
             points,
@@ -281,10 +287,9 @@ impl<'a> Paired<'a> {
         }
         let level = shift.level.as_ref();
         let level = level.map_or_else(String::new, |level| format!(" at {level}"));
-        let unit = if shift.over_machines {
-            "machine"
-        } else {
-            "pair"
+        let unit = match shift.over_machines {
+            true => "machine",
+            false => shift.certainty.repetition(true),
         };
         let (own, other) = match self.summary.noun == self.baseline.noun {
             true => (

@@ -238,6 +238,9 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
         (ExportFormat::Parquet, _) if of == ExportOf::Comparisons => {
             return Err("comparisons are exported as CSV".into());
         }
+        (ExportFormat::Parquet, _) if of == ExportOf::Shifts => {
+            return Err("shift functions are exported as CSV".into());
+        }
         (ExportFormat::Parquet, _) if of == ExportOf::Samples => {
             return Err("samples are Parquet already: each trial's samples.parquet".into());
         }
@@ -274,6 +277,12 @@ fn csv(results: &ResultsDir, of: ExportOf, into: &mut impl Write) -> io::Result<
             let run = results.path().to_string_lossy();
             let rows = analysis.comparisons.iter().map(|row| (&*run, row));
             into.write_all(pipeline::csv(rows).as_bytes())?;
+            Vec::new()
+        }
+        ExportOf::Shifts => {
+            let analysis = analyse(results).map_err(io::Error::other)?;
+            let run = results.path().to_string_lossy();
+            into.write_all(pipeline::shifts_csv(&run, &analysis.shifts).as_bytes())?;
             Vec::new()
         }
     };
