@@ -139,6 +139,9 @@ pub trait Platform: Sync {
     fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted;
 }
 
+/// A booted target.
+pub type Booted = Result<Box<dyn Target>, HostError>;
+
 /// The properties of a booted target.
 #[derive(Debug, Clone)]
 pub struct About {
@@ -155,9 +158,6 @@ pub struct About {
     /// Whether users outside of vtax may run servers of their own in it.
     pub is_shared: bool,
 }
-
-/// A booted target.
-pub type Booted = Result<Box<dyn Target>, HostError>;
 
 impl About {
     /// The properties of a VM of the shared image, whose scratch disk is `device`.
