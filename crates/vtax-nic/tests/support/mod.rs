@@ -220,16 +220,18 @@ pub struct Guest {
     name: &'static str,
 }
 
-/// QEMU before 10 crashes when an emulated guest starts a vhost-user NIC with MSI-X.
-fn has_working_msix() -> bool {
+/// The first QEMU in which an emulated guest starts a vhost-user NIC with MSI-X without a crash.
+const FIRST_WITH_MSIX: u32 = 10;
+
+/// The first major version that counts the wait before a reconnection in milliseconds alone.
+const FIRST_WITHOUT_SECONDS: u32 = 11;
+
+fn major_version() -> u32 {
     let output = Command::new("qemu-system-x86_64").arg("--version").output();
     let text = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
     let version = text.split("version ").nth(1).unwrap_or("0");
-    version
-        .split('.')
-        .next()
-        .and_then(|major| major.parse::<u32>().ok())
-        .is_some_and(|major| major >= 10)
+    let major = version.split('.').next();
+    major.and_then(|major| major.parse().ok()).unwrap_or(0)
 }
 
 impl Guest {
@@ -249,7 +251,8 @@ impl Guest {
         if machine.packed {
             device += ",packed=on";
         }
-        if !has_working_msix() {
+        let version = major_version();
+        if version < FIRST_WITH_MSIX {
             device += ",vectors=0";
         } else if machine.pairs > 1 {
             device += &format!(",vectors={}", 2 * u32::from(machine.pairs) + 2);
@@ -271,6 +274,8 @@ impl Guest {
         };
         let side = if machine.listens {
             "server=on"
+        } else if version >= FIRST_WITHOUT_SECONDS {
+            "reconnect-ms=1000"
         } else {
             "reconnect=1"
         };
