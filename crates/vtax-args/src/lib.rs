@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The parts of a command line that all vtax programs share: times with units, `--format` and `--json`, and old
+//! spellings of options.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        reason = "in a test, a failure is a panic"
+    )
+)]
+
+mod format;
+pub mod old;
+pub mod time;
+
+pub use format::{FormatArgs, HasJson, TextOrJson};
