@@ -19,6 +19,7 @@ pub mod html;
 mod limit;
 pub mod numbers;
 pub mod over_time;
+mod pdf;
 pub mod pipeline;
 pub mod platforms;
 pub mod results;

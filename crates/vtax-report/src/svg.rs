@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Figures as SVG files that need nothing else: Vega, the renderer of the report's page, in an interpreter of JavaScript
-//! without access to files or the network.
+//! Figures as files of SVG or PDF that need nothing else: Vega, the renderer of the report's page, in an interpreter of
+//! JavaScript without access to files or the network.
 
 use crate::figures::Figure;
 use crate::html::frame::{VEGA, VEGA_LITE};
+use crate::pdf;
 use rquickjs::context::EvalOptions;
 use rquickjs::{CatchResultExt, Context, Ctx, Runtime};
 use std::collections::BTreeSet;
@@ -15,8 +16,8 @@ use vtax_files::FileError;
 /// The width of a figure, in pixels: two columns of a paper at 96 pixels an inch.
 const WIDTH: u32 = 672;
 /// The most time for one figure, and the most memory of the interpreter.
-const TIME: Duration = Duration::from_secs(60);
-const MEMORY: usize = 1 << 30;
+const DRAWING_TIMEOUT: Duration = Duration::from_secs(60);
+const MOST_MEMORY: usize = 1 << 30;
 /// The interpreter's stack. Threads of Rust's tests have 2 MiB.
 const STACK: usize = 1 << 20;
 
@@ -27,13 +28,33 @@ globalThis.clearTimeout = function () {};
 globalThis.console = { log() {}, warn() {}, error() {}, debug() {}, info() {} };
 if (!globalThis.structuredClone) { globalThis.structuredClone = (x) => JSON.parse(JSON.stringify(x)); }";
 
-/// Draws the specification in `text`, and leaves the SVG in `drawn` or the error in `problem`.
+/// Draws the specification in `text`, and leaves the SVG or the page of PDF in `drawn`, or the error in `problem`.
 const DRAW: &str = "globalThis.drawn = ''; globalThis.problem = '';
 (function () {
   const compiled = vegaLite.compile(JSON.parse(text)).spec;
-  new vega.View(vega.parse(compiled), { renderer: 'none' }).toSVG()
-    .then((svg) => { drawn = svg; }, (error) => { problem = String(error); });
+  const view = new vega.View(vega.parse(compiled), { renderer: 'none' });
+  const canvas = isPdf && PdfCanvas();
+  const done = isPdf ? view.toCanvas(1, { externalContext: canvas }).then(() => canvas.page()) : view.toSVG();
+  done.then((file) => { drawn = file; }, (error) => { problem = String(error); });
 })();";
+
+/// A format of figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FigureFormat {
+    /// SVG.
+    Svg,
+    /// PDF of one page.
+    Pdf,
+}
+
+impl FigureFormat {
+    fn extension(self) -> &'static str {
+        match self {
+            Self::Svg => "svg",
+            Self::Pdf => "pdf",
+        }
+    }
+}
 
 /// The reason why a figure cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +92,9 @@ pub enum ScriptError {
     /// It exceeded a limit.
     #[error("the drawing took too long or too much memory")]
     Limit,
+    /// Its drawing is no page.
+    #[error("the drawing is no page of PDF: {0}")]
+    Page(serde_json::Error),
     /// It ended without a drawing.
     #[error("Vega drew nothing")]
     Nothing,
@@ -82,12 +106,16 @@ impl From<rquickjs::Error> for ScriptError {
     }
 }
 
-/// Writes each figure as `NAME.svg` into a directory, which is created. A name has the workload, the metric and the kind
+/// Writes each figure as `NAME.svg` or `NAME.pdf` into a directory, which is created. A name has the workload, the metric and the kind
 /// of the figure, and depends neither on the figures before it nor on their number. Returns the paths.
 ///
 /// # Errors
 /// When a figure cannot be drawn or written.
-pub fn write(figures: &[Figure], directory: &Path) -> Result<Vec<PathBuf>, SvgError> {
+pub fn write(
+    figures: &[Figure],
+    formats: &[FigureFormat],
+    directory: &Path,
+) -> Result<Vec<PathBuf>, SvgError> {
     fs::create_dir_all(directory).map_err(|cause| SvgError::Directory {
         path: directory.to_owned(),
         cause,
@@ -97,13 +125,16 @@ pub fn write(figures: &[Figure], directory: &Path) -> Result<Vec<PathBuf>, SvgEr
     let mut taken = BTreeSet::new();
     for figure in figures {
         let name = free(stable(&figure.id), &mut taken);
-        let svg = renderer.draw(figure).map_err(|cause| SvgError::Drawing {
-            figure: name.clone(),
-            cause,
-        })?;
-        let path = directory.join(format!("{name}.svg"));
-        vtax_files::write(&path, svg.as_bytes())?;
-        paths.push(path);
+        for format in formats {
+            let drawn = renderer.draw(figure, *format);
+            let drawn = drawn.map_err(|cause| SvgError::Drawing {
+                figure: name.clone(),
+                cause,
+            })?;
+            let path = directory.join(format!("{name}.{}", format.extension()));
+            vtax_files::write(&path, drawn.as_bytes())?;
+            paths.push(path);
+        }
     }
     Ok(paths)
 }
@@ -134,10 +165,10 @@ impl Renderer {
     fn start() -> Result<Self, SvgError> {
         let wrong = |cause: rquickjs::Error| SvgError::Interpreter(cause.into());
         let runtime = Runtime::new().map_err(wrong)?;
-        runtime.set_memory_limit(MEMORY);
+        runtime.set_memory_limit(MOST_MEMORY);
         runtime.set_max_stack_size(STACK);
         let context = Context::full(&runtime).map_err(wrong)?;
-        for code in [BROWSER, VEGA, VEGA_LITE] {
+        for code in [BROWSER, VEGA, VEGA_LITE, pdf::CANVAS] {
             context
                 .with(|scope| run(&scope, code))
                 .map_err(SvgError::Interpreter)?;
@@ -146,8 +177,8 @@ impl Renderer {
     }
 
     /// Draws a figure, or returns Vega's error.
-    fn draw(&self, figure: &Figure) -> Result<String, ScriptError> {
-        let deadline = Instant::now() + TIME;
+    fn draw(&self, figure: &Figure, format: FigureFormat) -> Result<String, ScriptError> {
+        let deadline = Instant::now() + DRAWING_TIMEOUT;
         self.runtime
             .set_interrupt_handler(Some(Box::new(move || Instant::now() > deadline)));
         let mut spec = figure.spec.clone();
@@ -159,6 +190,7 @@ impl Renderer {
         self.context.with(|scope| {
             let globals = scope.globals();
             globals.set("text", spec.to_string())?;
+            globals.set("isPdf", format == FigureFormat::Pdf)?;
             run(&scope, DRAW)
         })?;
         // Vega draws in promises.
@@ -166,7 +198,7 @@ impl Renderer {
             let ran = self.runtime.execute_pending_job();
             ran.map_err(|_| ScriptError::Limit)?;
         }
-        self.context.with(|scope| {
+        let drawn = self.context.with(|scope| {
             let global = |name: &str| scope.globals().get::<_, String>(name);
             let (drawn, problem) = (global("drawn")?, global("problem")?);
             match drawn.is_empty() {
@@ -174,7 +206,14 @@ impl Renderer {
                 true if problem.is_empty() => Err(ScriptError::Nothing),
                 true => Err(ScriptError::Thrown(problem)),
             }
-        })
+        })?;
+        match format {
+            FigureFormat::Svg => Ok(drawn),
+            FigureFormat::Pdf => {
+                let page: pdf::Page = serde_json::from_str(&drawn).map_err(ScriptError::Page)?;
+                Ok(page.file())
+            }
+        }
     }
 }
 
@@ -218,7 +257,12 @@ mod tests {
             figure("02-redis-cpu-per-work", hostile),
             figure("03-redis-cpu-per-work", "third"),
         ];
-        let paths = write(&figures, &folder.path().join("new/folder")).unwrap();
+        let paths = write(
+            &figures,
+            &[FigureFormat::Svg],
+            &folder.path().join("new/folder"),
+        )
+        .unwrap();
         let names: Vec<_> = paths.iter().map(|path| path.file_name().unwrap()).collect();
         assert_eq!(
             names,
@@ -252,11 +296,59 @@ mod tests {
     }
 
     #[test]
+    fn a_figure_as_pdf_has_the_shapes_and_texts_of_its_svg() {
+        let folder = tempfile::tempdir().unwrap();
+        let figures = [figure("01-tax", "3.2× µs → (a)")];
+        let formats = [FigureFormat::Svg, FigureFormat::Pdf];
+        let paths = write(&figures, &formats, folder.path()).unwrap();
+        let names: Vec<_> = paths.iter().map(|path| path.file_name().unwrap()).collect();
+        assert_eq!(names, ["tax.svg", "tax.pdf"]);
+        let [svg, pdf] = [0, 1].map(|place| fs::read_to_string(&paths[place]).unwrap());
+        assert!(
+            pdf.starts_with("%PDF-1.4\n") && pdf.ends_with("%%EOF\n"),
+            "{pdf}"
+        );
+        let texts = svg.matches("</text>").count();
+        assert!(texts > 5, "{svg}");
+        assert_eq!(pdf.matches(" Tj ET").count(), texts, "{pdf}");
+        let bytes = |text: &[u8]| {
+            text.iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+        };
+        for text in [&b"A & B <title>"[..], b"3.2\xd7 \xb5s ? (a)"] {
+            assert!(pdf.contains(&format!("<{}>", bytes(text))), "{pdf}");
+        }
+        let saved = pdf.lines().filter(|line| *line == "q").count();
+        assert_eq!(
+            pdf.lines().filter(|line| *line == "Q").count(),
+            saved,
+            "{pdf}"
+        );
+        // Two bars, of the first colour of Vega.
+        assert_eq!(pdf.matches("0.298 0.471 0.659 rg").count(), 2, "{pdf}");
+        let width = svg
+            .split_once("width=\"")
+            .unwrap()
+            .1
+            .split_once('"')
+            .unwrap()
+            .0;
+        let width: f64 = width.parse().unwrap();
+        assert!(
+            pdf.contains(&format!("/MediaBox[0 0 {:.2} ", width * 0.75)),
+            "{pdf}"
+        );
+    }
+
+    #[test]
     fn what_vega_cannot_draw_is_an_error_that_names_the_figure() {
         let folder = tempfile::tempdir().unwrap();
         let mut broken = figure("01-broken", "first");
         broken.spec["mark"] = json!("no such mark");
-        let error = write(&[broken], folder.path()).unwrap_err().to_string();
+        let error = write(&[broken], &[FigureFormat::Pdf], folder.path())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("the figure broken"), "{error}");
     }
 }
