@@ -509,10 +509,16 @@ mod tests {
     fn found(change: impl FnOnce(&mut HostReading, &mut OwnWork)) -> (Vec<String>, Vec<String>) {
         let (before, mut after, mut own) = quiet_window();
         change(&mut after, &mut own);
-        (
-            reasons(&before, &after, &own),
-            disturbances(&before, &after, &own),
-        )
+        let suspect = reasons(&before, &after, &own);
+        let disturbed = disturbances(&before, &after, &own);
+        for (texts, is_suspect) in [(&suspect, true), (&disturbed, false)] {
+            for text in texts {
+                let known = crate::reasons::find(text);
+                let is_known = known.iter().any(|reason| reason.is_suspect == is_suspect);
+                assert!(is_known, "the catalogue of reasons lacks: {text}");
+            }
+        }
+        (suspect, disturbed)
     }
 
     #[test]

@@ -2,9 +2,11 @@
 //! The metrics of a trial: one declaration for each, by which all other code refers to it.
 
 mod catalogue;
+mod origin;
 
 use crate::{Base, Pattern, Unit};
 pub use catalogue::*;
+pub use origin::origin;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 
