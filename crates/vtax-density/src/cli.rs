@@ -8,11 +8,12 @@ use clap::Args;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use vtax_args::FormatArgs;
 use vtax_core::{Source, counted};
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
-use vtax_lab::plan::Diagnostics;
+use vtax_lab::plan::{Diagnostics, shipped};
 use vtax_lab::run::{Event, RunOptions, default_state_dir};
 
 /// How many guests this host holds, platform by platform.
@@ -21,9 +22,9 @@ pub struct DensityArguments {
     /// A density plan, a TOML file, such as plans/density.toml
     #[arg(conflicts_with = "platform", required_unless_present_any = ["platform", "supervise"])]
     pub plan: Option<PathBuf>,
-    /// Climb this platform as it is, without a plan; may be given several times: mvm-parked,
-    /// mvm-live, qemu, firecracker, cloud-hypervisor, container, process, thread
-    #[arg(long, value_name = "NAME")]
+    /// Climb these platforms as they are, without a plan: mvm-parked, mvm-live, qemu, firecracker, cloud-hypervisor,
+    /// container, process, thread
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',')]
     pub platform: Vec<String>,
     /// The expected maximum of every platform, in place of the plan's
     #[arg(long, value_name = "GUESTS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -34,10 +35,9 @@ pub struct DensityArguments {
     /// The results directory [default: results/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     pub results: Option<PathBuf>,
-    /// Print events as JSON lines, one object each, instead of progress for people; the last one,
-    /// `report`, has the path of the report
-    #[arg(long)]
-    pub json: bool,
+    /// The format of the events
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// Make and hold the guests of a climb; `vtax density` starts this itself
     #[arg(long, hide = true, value_name = "JSON")]
     pub supervise: Option<String>,
@@ -53,7 +53,14 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         return Ok(supervisor::serve(spec)?);
     }
     let mut text = match &arguments.plan {
-        Some(path) => std::fs::read_to_string(path).map_err(HostError::file("read", path))?,
+        Some(path) => {
+            let plan = shipped::read(path)?;
+            if let Some(words) = plan.note() {
+                // Without a reader of standard error the climb goes on.
+                let _ = writeln!(io::stderr(), "{words}");
+            }
+            plan.text
+        }
         None => Plan::of_platforms(&arguments.platform),
     };
     let file = arguments.plan.as_ref().map_or_else(
@@ -91,7 +98,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     let signals = Signals::install()
         .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
     // A closed output requests an orderly stop of the run.
-    let mut report_event: Box<dyn FnMut(Event)> = if arguments.json {
+    let mut report_event: Box<dyn FnMut(Event)> = if arguments.format.is_json() {
         let asked = signals.flag();
         Box::new(move |event| {
             if let Ok(line) = serde_json::to_string(&event)
@@ -117,7 +124,7 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
     }
     let (results, _) = run::run(&plan, &text, &words, &options, &signals, &mut report_event)?;
     let (path, summary) = report::write(&results)?;
-    let written = if arguments.json {
+    let written = if arguments.format.is_json() {
         print_line(&serde_json::json!({"event": "report", "path": path}).to_string())
     } else {
         print_line(&format!("{summary}\nreport: {}", path.display()))

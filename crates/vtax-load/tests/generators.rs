@@ -224,12 +224,12 @@ fn a_load_generator_without_one_answer_exits_with_1_and_one_line() {
         socket.write_all(head).is_ok()
     });
     let answering = answering.to_string();
-    let short = "--rate 100 --duration 0.2 --timeout 1";
-    let ramp = "--ramp 100,200 --duration 0.2 --timeout 1";
+    let short = "--rate 100 --duration 200ms --timeout 1s";
+    let ramp = "--ramp 100,200 --duration 200ms --timeout 1s";
     for (flags, address, code) in [
         (format!("http {short}"), &address, 1),
         (format!("http {ramp}"), &address, 1),
-        ("http --closed --duration 0.2".to_owned(), &address, 1),
+        ("http --closed --duration 200ms".to_owned(), &address, 1),
         ("http --closed --downloads 3".to_owned(), &address, 1),
         (format!("memcached {short}"), &address, 1),
         (format!("memcached {ramp}"), &address, 1),

@@ -20,7 +20,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use vtax_args::old::Old;
 use vtax_log::Verbosity;
+
+/// Old spellings of options.
+pub const OLD: &[Old] = &[
+    Old::renamed(&["run"], "--http", "--listen"),
+    Old::renamed(&["run"], "--count", "--guests"),
+];
 
 /// The commands of micro VMs.
 #[derive(Debug, Subcommand)]
@@ -39,11 +46,11 @@ pub enum MvmCommand {
 pub struct BuildArguments {
     /// An .asm file, a .toml CPU profile, or a shipped image: echo, idle, idle-pit, spin, web
     image: String,
-    /// Where to write it; default: IMAGE with the format's extension, in the current directory
-    #[arg(short, long)]
+    /// The file to write [default: IMAGE with the format's extension, in the current directory]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The file's format
-    #[arg(long, value_enum, default_value = "sector")]
+    /// The format of the output
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "sector")]
     format: DiskFormat,
 }
 
@@ -60,31 +67,35 @@ pub enum Accel {
 #[derive(Debug, Args)]
 pub struct RunArguments {
     /// A shipped image, an .asm or .toml file, or a boot sector
-    #[arg(long, default_value = "web")]
+    #[arg(long, value_name = "IMAGE", default_value = "web")]
     image: String,
-    /// How many guests
-    #[arg(long, default_value_t = 1)]
+    /// The number of guests
+    #[arg(long = "guests", value_name = "N", default_value_t = 1)]
     count: u32,
     /// Keep every guest's KVM objects, instead of parking halted guests
     #[arg(long)]
     live: bool,
     /// What runs the guests: KVM, or an emulating QEMU for each
-    #[arg(long, value_enum, default_value = "kvm")]
+    #[arg(long, value_enum, value_name = "ACCELERATOR", default_value = "kvm")]
     accel: Accel,
-    /// Serve HTTP here; other than loopback is your decision: guests answer anybody
-    #[arg(long, default_value = "127.0.0.1:8080")]
+    /// The address to listen on for HTTP. Guests answer anybody who reaches an address other than loopback
+    #[arg(
+        long = "listen",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
     http: SocketAddr,
     /// Serve the multiplexed UNIX socket here: `CONNECT N`, then the guest's serial port
-    #[arg(long)]
+    #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Worker threads; default: one a core
-    #[arg(long)]
+    /// Worker threads [default: one for each core]
+    #[arg(long, value_name = "N")]
     workers: Option<usize>,
     /// Load this population instead of booting one
-    #[arg(long, conflicts_with_all = ["live", "image", "count"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["live", "image", "count"])]
     load: Option<PathBuf>,
     /// Save the population here when it ends
-    #[arg(long, conflicts_with = "live")]
+    #[arg(long, value_name = "FILE", conflicts_with = "live")]
     save: Option<PathBuf>,
     #[command(flatten)]
     verbosity: Verbosity,

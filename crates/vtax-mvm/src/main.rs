@@ -5,7 +5,8 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use vtax_mvm::cli::{MvmCommand, execute};
+use vtax_args::old;
+use vtax_mvm::cli::{MvmCommand, OLD, execute};
 
 /// 512-byte guests, up to a million of them.
 #[derive(Parser)]
@@ -16,7 +17,12 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match execute(Cli::parse().command, &[]) {
+    let cli = Cli::parse_from(old::replaced(
+        std::env::args_os(),
+        &[(&[], OLD)],
+        "vtax-mvm",
+    ));
+    match execute(cli.command, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             eprintln!("vtax-mvm: {cause}");

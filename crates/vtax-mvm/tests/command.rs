@@ -28,7 +28,7 @@ fn without_kvm_it_says_why_and_what_to_do() {
         skip!("hiding /dev/kvm needs root and a /dev/kvm");
     }
     let (success, _, error) = shell(
-        "unshare -m sh -c 'mount --bind /dev/null /dev/kvm && exec $MVM run --http 127.0.0.1:0'",
+        "unshare -m sh -c 'mount --bind /dev/null /dev/kvm && exec $MVM run --listen 127.0.0.1:0'",
     );
     assert!(
         !success && error.contains("/dev/kvm") && error.contains("--accel tcg"),
@@ -126,7 +126,7 @@ impl Drop for Running {
 #[test(needs = [micro_vms()])]
 fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_the_first() {
     // 562 descriptors leave room for 50 guests a process.
-    let script = "ulimit -n 562; exec $MVM run --image web --live --count 120 --http 127.0.0.1:0";
+    let script = "ulimit -n 562; exec $MVM run --image web --live --guests 120 --listen 127.0.0.1:0";
     let mut running = Running::start(script);
     let first = &running.lines[0];
     assert!(
@@ -183,7 +183,7 @@ fn malformed_images_are_refused_with_what_is_wrong() {
         let path = folder.path().join(name);
         std::fs::write(&path, bytes).unwrap();
         let error = refused(&format!(
-            "$MVM run --image '{}' --http 127.0.0.1:0",
+            "$MVM run --image '{}' --listen 127.0.0.1:0",
             path.display()
         ));
         assert!(error.contains(problem), "{name}: {error}");
@@ -192,10 +192,10 @@ fn malformed_images_are_refused_with_what_is_wrong() {
 
 #[test(needs = [micro_vms()])]
 fn exhausted_descriptors_are_named() {
-    let few = "ulimit -n 9; $MVM run --count 5 --workers 4 --http 127.0.0.1:0";
+    let few = "ulimit -n 9; $MVM run --guests 5 --workers 4 --listen 127.0.0.1:0";
     let error = refused(few);
     assert!(error.contains("file descriptor limit"), "{error}");
-    let live = "ulimit -n 100; $MVM run --live --count 5 --http 127.0.0.1:0";
+    let live = "ulimit -n 100; $MVM run --live --guests 5 --listen 127.0.0.1:0";
     let error = refused(live);
     assert!(
         error.contains("100 file descriptors") && error.contains("none"),
@@ -207,10 +207,10 @@ fn exhausted_descriptors_are_named() {
 fn exhausted_memory_is_named() {
     for script in [
         // Too little address space for the table of guests.
-        "ulimit -v 300000; $MVM run --count 40000000 --http 127.0.0.1:0",
+        "ulimit -v 300000; $MVM run --guests 40000000 --listen 127.0.0.1:0",
         // More guests than fit into the memory of any host.
-        "$MVM run --count 4294967295 --http 127.0.0.1:0",
-        "$MVM run --live --count 4000000000 --http 127.0.0.1:0",
+        "$MVM run --guests 4294967295 --listen 127.0.0.1:0",
+        "$MVM run --live --guests 4000000000 --listen 127.0.0.1:0",
     ] {
         let error = refused(script);
         assert!(error.contains("memory is exhausted"), "{script}: {error}");
@@ -233,7 +233,7 @@ fn exhausted_process_ids_are_named_and_nothing_keeps_running() {
     }
     // Every shard has two tasks, and many more where the kernel starts a thread for each VM.
     let script = limited(
-        "$MVM run --live --count 30000 --http 127.0.0.1:0; code=$?; sleep 1; \
+        "$MVM run --live --guests 30000 --listen 127.0.0.1:0; code=$?; sleep 1; \
          for p in /proc/[0-9]*; do cat $p/comm; done | grep vtax-mvm >&2; exit $code",
     );
     let error = refused(&script);
@@ -259,7 +259,7 @@ fn no_branch_of_one_population_is_predicted_by_what_another_did() {
         let how = of(&own);
         skip!("this kernel leaves branch prediction to no process: {how:?}");
     }
-    let running = Running::start("exec $MVM run --count 2 --http 127.0.0.1:0");
+    let running = Running::start("exec $MVM run --guests 2 --listen 127.0.0.1:0");
     assert!(answer(running.address, "/vm/1/hi").contains("hello"));
     let tasks = std::fs::read_dir(format!("/proc/{}/task", running.child.id())).unwrap();
     let mut threads = 0;
@@ -280,7 +280,7 @@ fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let mut running = Running::start(&format!(
-        "exec $MVM run --count 50 --save '{}' --socket '{}' --http 127.0.0.1:0",
+        "exec $MVM run --guests 50 --save '{}' --socket '{}' --listen 127.0.0.1:0",
         at("saved").display(),
         at("socket").display()
     ));
@@ -307,7 +307,7 @@ fn every_thread_of_a_monitor_is_shut_in_and_its_snapshot_is_still_written() {
     assert!(running.child.wait().unwrap().success());
     assert!(at("saved").exists() && !at("socket").exists());
     let loaded = Running::start(&format!(
-        "exec $MVM run --load '{}' --http 127.0.0.1:0",
+        "exec $MVM run --load '{}' --listen 127.0.0.1:0",
         at("saved").display()
     ));
     assert!(answer(loaded.address, "/vm/49/hi").contains("hello"));
@@ -332,7 +332,7 @@ fn more_clients_than_descriptors_keep_neither_clients_nor_guests_from_theirs() {
     let image = folder.path().join("faulting.img");
     std::fs::write(&image, faulting().bytes()).unwrap();
     let running = Running::start(&format!(
-        "ulimit -n 60; exec $MVM run --image '{}' --count 9 --http 127.0.0.1:0",
+        "ulimit -n 60; exec $MVM run --image '{}' --guests 9 --listen 127.0.0.1:0",
         image.display()
     ));
     let silent = || -> Vec<TcpStream> {
@@ -362,7 +362,7 @@ fn a_guest_that_is_alone_in_its_process_gets_no_more_than_each_of_many_in_anothe
     }
     // 64 guests in the first process, one in the second.
     let running = Running::start(&format!(
-        "exec $MVM run --image '{source}' --live --count 65 --http 127.0.0.1:0"
+        "exec $MVM run --image '{source}' --live --guests 65 --listen 127.0.0.1:0"
     ));
     let get = |path: String| {
         let answer = answer(running.address, &path);

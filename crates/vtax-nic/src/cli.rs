@@ -12,6 +12,8 @@ use crate::telemetry::top::Top;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
+use vtax_args::old::Old;
+use vtax_args::time::whole_microseconds;
 use vtax_log::Verbosity;
 
 /// A vhost-user network back end that merges notifications within a latency budget
@@ -29,10 +31,10 @@ pub struct Cli {
     /// A port's socket that is open already; once for each port
     #[arg(long, value_name = "FDNUM")]
     pub fd: Vec<i32>,
-    /// Prints what this back end can do, as JSON, and ends
+    /// Print what this back end can do, as JSON, and end
     #[arg(long)]
     pub print_capabilities: bool,
-    /// Connects to the sockets instead of listening on them
+    /// Connect to the sockets instead of listening on them
     #[arg(long)]
     pub client: bool,
     /// A tap to join to the ports; it is made if it does not exist
@@ -44,7 +46,7 @@ pub struct Cli {
     /// Queues of each tap, 1 to 8
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub tap_queues: u8,
-    /// Offers guests no checksum and segmentation offloads
+    /// Offer guests no checksum and segmentation offloads
     #[arg(long)]
     pub no_offloads: bool,
     /// Who moves the frames of a port on a tap of its own: the kernel (vhost-net), or this process
@@ -53,11 +55,11 @@ pub struct Cli {
     /// How notifications are held: off, fixed, paper or adaptive
     #[arg(long, value_name = "MODE", default_value_t)]
     pub mode: Mode,
-    /// The longest hold while the guest has not asked for another, in µs
-    #[arg(long, value_name = "US")]
+    /// The longest hold while the guest has not asked for another, such as 50us
+    #[arg(long = "hold", value_name = "TIME", value_parser = whole_microseconds)]
     pub hold_us: Option<u32>,
-    /// The longest hold that a guest may ask for, in µs
-    #[arg(long, value_name = "US")]
+    /// The longest hold that a guest may ask for
+    #[arg(long = "cap", value_name = "TIME", value_parser = whole_microseconds)]
     pub cap_us: Option<u32>,
     /// A TOML file with ports and taps, instead of flags
     #[arg(long, value_name = "FILE", conflicts_with_all = ["socket_path", "fd", "tap"])]
@@ -65,19 +67,19 @@ pub struct Cli {
     /// Worker threads; each network belongs to one
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// The socket of the operator's API, for `vtax-nic ctl` and `vtax-nic top`
+    /// The socket of the operator's API, which `vtax-nic ctl` and `vtax-nic top` connect to
     #[arg(long, value_name = "PATH")]
     pub api: Option<PathBuf>,
-    /// The address for Prometheus: unix:PATH or ADDRESS:PORT
-    #[arg(long, value_name = "ADDRESS")]
+    /// The address to listen on for Prometheus: unix:PATH or ADDRESS:PORT
+    #[arg(long = "listen", value_name = "ADDRESS")]
     pub metrics: Option<String>,
-    /// A file with the bearer token that Prometheus must send, except on a UNIX socket
-    #[arg(long, value_name = "FILE")]
+    /// The file with the bearer token that clients must send, except on a UNIX socket
+    #[arg(long = "token-file", value_name = "FILE")]
     pub metrics_token: Option<PathBuf>,
     /// The user to become once everything is open
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Runs without seccomp and Landlock, for debugging
+    /// Run without seccomp and Landlock, for debugging
     #[arg(long)]
     pub no_sandbox: bool,
     /// How much is logged
@@ -85,12 +87,33 @@ pub struct Cli {
     pub verbosity: Verbosity,
 }
 
+/// Old spellings of options.
+pub const OLD: &[Old] = &[
+    Old::with_unit(&[], "--hold-us", "--hold", "us"),
+    Old::with_unit(&[], "--cap-us", "--cap", "us"),
+    Old::renamed(&[], "--metrics", "--listen"),
+    Old::renamed(&[], "--metrics-token", "--token-file"),
+    Old::renamed(&["ctl"], "--socket", "--api"),
+    Old::with_unit(&["ctl", "watch"], "--interval-ms", "--interval", "ms"),
+    Old::with_unit(&["ctl", "set"], "--cap-us", "--cap", "us"),
+    Old::with_unit(&["ctl", "set"], "--cap-rx-us", "--cap-rx", "us"),
+    Old::with_unit(&["ctl", "set"], "--cap-tx-us", "--cap-tx", "us"),
+    Old::with_unit(&["ctl", "set"], "--default-us", "--default", "us"),
+    Old::with_unit(&["ctl", "set"], "--override-us", "--override", "us"),
+    Old::with_unit(&["ctl", "set"], "--lease-cap-s", "--lease-cap", "s"),
+    Old::with_unit(&["ctl", "set"], "--fixed-rx-us", "--fixed-rx", "us"),
+    Old::with_unit(&["ctl", "set"], "--fixed-tx-us", "--fixed-tx", "us"),
+    Old::renamed(&["top"], "--socket", "--api"),
+    Old::with_unit(&["top"], "--interval-ms", "--interval", "ms"),
+    Old::renamed(&["top"], "--pictures", "--count"),
+];
+
 /// Commands other than serving ports.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Verb {
-    /// Asks a running vtax-nic
+    /// Query or change a running vtax-nic
     Ctl(Ctl),
-    /// Shows a running vtax-nic's ports, live
+    /// Show a running vtax-nic's ports, live
     Top(Top),
 }
 

@@ -5,10 +5,16 @@
 
 use clap::Parser;
 use std::process::ExitCode;
-use vtax_nic::cli::Cli;
+use vtax_args::old;
+use vtax_nic::cli::{Cli, OLD};
 
 fn main() -> ExitCode {
-    match Cli::parse().execute(&mut std::io::stdout()) {
+    let cli = Cli::parse_from(old::replaced(
+        std::env::args_os(),
+        &[(&[], OLD)],
+        "vtax-nic",
+    ));
+    match cli.execute(&mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vtax-nic: {error}");

@@ -4,11 +4,11 @@
 
 use crate::support;
 use crate::support::{
-    Guest, Image, Machine, Namespace, Process, back_end, guests, image, receive, wait_for,
-    wait_for_socket,
+    Guest, Image, Machine, Namespace, Process, back_end, generic_device, guests, image, receive,
+    wait_for, wait_for_socket,
 };
 use std::path::Path;
-use vtax_nic::control::api::{PortInfo, Request};
+use vtax_nic::control::api::{Change, Link, PortInfo, Request};
 use vtax_nic::control::client::Client;
 use vtax_testkit::needs::{Need, test_all};
 
@@ -263,7 +263,7 @@ fn a_guest_asks_for_holds_by_frame_is_answered_and_renews_its_lease() {
         "--api",
         paths[1],
     ];
-    arguments.extend(["--hold-us", "100", "--cap-us", "300"]);
+    arguments.extend(["--hold", "100us", "--cap", "300us"]);
     let mut back_end = back_end(&namespace, &arguments);
     wait_for_socket(&socket);
     let guest = Guest::boot(&image, directory.path(), &Machine::new(socket));
@@ -301,6 +301,65 @@ fn a_guest_asks_for_holds_by_frame_is_answered_and_renews_its_lease() {
     guest.run(&format!("kill {running}"));
     wait_for("the lease's end", || port(&api).in_force_us == 100);
     assert!(back_end.is_running());
+}
+
+#[test(needs = [guests(), generic_device(), variant()])]
+fn a_generic_front_end_brings_address_mtu_link_and_coalescing_to_an_unmodified_guest() {
+    let image = image();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (socket, api) = (at("nic.sock"), at("api.sock"));
+    let namespace = Namespace::new(1400, 1);
+    let config = format!(
+        "api = '{}'
+        [[port]]
+        name = 'vm1'
+        socket-path = '{}'
+        tap = 'tap0'
+        generic = true
+        mac = '52:54:00:12:34:56'
+        mtu = 1400
+        policy = {{ cap_us = 1000, default_us = 0 }}\n",
+        api.display(),
+        socket.display(),
+    );
+    std::fs::write(at("config"), config).unwrap();
+    let _back_end = back_end(&namespace, &["--config", at("config").to_str().unwrap()]);
+    wait_for_socket(&socket);
+    let machine = Machine {
+        generic: true,
+        mtu: 1400,
+        ..Machine::new(socket)
+    };
+    let guest = Guest::boot(&image, directory.path(), &machine);
+    let shown = guest.run("cd /sys/class/net/eth0; cat address mtu carrier");
+    assert_eq!(shown, "52:54:00:12:34:56\n1400\n1");
+    exchange(&guest, &namespace, "10.91.0.1", "10.91.0.2");
+    guest.run("ethtool -C eth0 rx-usecs 700 rx-frames 64 tx-usecs 5000 tx-frames 32");
+    let queues: Vec<_> = port(&api).queues;
+    let in_force = queues.iter().map(|queue| queue.in_force_us);
+    assert_eq!(in_force.collect::<Vec<_>>(), [700, 1_000]);
+    exchange(&guest, &namespace, "10.91.0.1", "10.91.0.2");
+    let link = |link| {
+        let change = Change {
+            link: Some(link),
+            ..Change::default()
+        };
+        let port = Some("vm1".into());
+        Client::connect(&api)
+            .unwrap()
+            .ask(&Request::Set { port, change })
+            .unwrap();
+    };
+    link(Link::Down);
+    wait_for("the guest to lose its carrier", || {
+        guest.run("cat /sys/class/net/eth0/carrier") == "0"
+    });
+    link(Link::Up);
+    wait_for("the guest to have a carrier", || {
+        guest.run("cat /sys/class/net/eth0/carrier") == "1"
+    });
+    exchange(&guest, &namespace, "10.91.0.1", "10.91.0.2");
 }
 
 fn shared_disk(image: &Image, directory: &Path) -> std::path::PathBuf {

@@ -23,7 +23,7 @@ impl Drop for Nic {
 
 fn start(directory: &Path, metrics: SocketAddr) -> Nic {
     start_with(directory, |command| {
-        command.args(["--metrics", &metrics.to_string()])
+        command.args(["--listen", &metrics.to_string()])
     })
 }
 
@@ -49,7 +49,7 @@ fn start_with(directory: &Path, set: impl FnOnce(&mut Command) -> &mut Command) 
 
 fn lists(directory: &Path) -> bool {
     let list = Command::new(PROGRAM)
-        .args(["ctl", "--socket"])
+        .args(["ctl", "--api"])
         .arg(directory.join("api"))
         .arg("list")
         .stderr(Stdio::null())
@@ -105,7 +105,7 @@ fn files_in_the_places_of_sockets_survive_and_are_named() {
     for arguments in [
         &["--socket-path", &file][..],
         &["--socket-path", &two, "--api", &file],
-        &["--socket-path", &two, "--metrics", &metrics],
+        &["--socket-path", &two, "--listen", &metrics],
     ] {
         let mut child = Command::new(PROGRAM)
             .args(["--socket-path", &one])

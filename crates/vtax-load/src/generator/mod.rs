@@ -23,6 +23,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::time::Duration;
+use vtax_args::time::seconds as seconds_of;
 use vtax_host::HostError;
 
 /// The requests of a protocol and the heads of its answers. A connection carries one request at a time.
@@ -60,11 +61,11 @@ pub struct Arguments {
     /// Most connections at once
     #[arg(long, default_value_t = 100)]
     pub connections: u32,
-    /// Seconds of load before the measured part
-    #[arg(long, default_value_t = 0.0)]
+    /// The time of load before the measured part
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = seconds_of)]
     pub warmup: f64,
-    /// Seconds of the measured part
-    #[arg(long, default_value_t = 10.0)]
+    /// The time of the measured part
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = seconds_of)]
     pub duration: f64,
     /// Open loop: requests per second
     #[arg(long, default_value_t = 1000.0)]
@@ -72,9 +73,8 @@ pub struct Arguments {
     /// Open loop: several rates, one after the other, each with its warm-up and measured part
     #[arg(long, value_delimiter = ',', conflicts_with = "rate")]
     pub ramp: Vec<f64>,
-    /// Seconds of load before the measured part of every rate of a ramp but the first [default: as
-    /// --warmup]
-    #[arg(long, requires = "ramp")]
+    /// The time of load before the measured part of every rate of a ramp but the first [default: as --warmup]
+    #[arg(long, value_name = "TIME", requires = "ramp", value_parser = seconds_of)]
     pub settle: Option<f64>,
     /// Open loop: how the requests are spaced
     #[arg(long, value_enum, default_value_t = Arrival::Poisson)]
@@ -82,8 +82,8 @@ pub struct Arguments {
     /// Open loop: seed of all that is random, the same for every rate
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Seconds after which a request (open loop) or a silent server (closed loop) is given up
-    #[arg(long, default_value_t = 10.0)]
+    /// The time after which a request (open loop) or a silent server (closed loop) is given up
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = seconds_of)]
     pub timeout: f64,
 }
 
@@ -109,9 +109,9 @@ impl Arguments {
         let mut flags = Vec::new();
         flag(&mut flags, "address", self.address);
         flag(&mut flags, "connections", self.connections);
-        flag(&mut flags, "warmup", self.warmup);
-        flag(&mut flags, "duration", self.duration);
-        flag(&mut flags, "timeout", self.timeout);
+        flag(&mut flags, "warmup", format!("{}s", self.warmup));
+        flag(&mut flags, "duration", format!("{}s", self.duration));
+        flag(&mut flags, "timeout", format!("{}s", self.timeout));
         flags
     }
 
@@ -124,7 +124,7 @@ impl Arguments {
             let rates: Vec<String> = self.ramp.iter().map(f64::to_string).collect();
             flag(&mut flags, "ramp", rates.join(","));
             if let Some(settle) = self.settle {
-                flag(&mut flags, "settle", settle);
+                flag(&mut flags, "settle", format!("{settle}s"));
             }
         }
         flag(&mut flags, "arrival", self.arrival);

@@ -193,7 +193,7 @@ fn made_of(
     workload: &dyn Workload,
     settings: &Settings,
 ) -> impl PartialEq + std::fmt::Debug + use<> {
-    let scratch = Scratch {
+    let scratch = &Scratch {
         device: "/dev/vdb".into(),
         directory: "/scratch".into(),
     };
@@ -295,9 +295,9 @@ fn the_open_loops_ramp_by_themselves_as_their_levels_are_set() {
             .unwrap()
             .ramp(address, &levels, TIMING, settle);
         let line = ramp.unwrap().unwrap().line.join(" ");
-        assert!(line.contains("--ramp 50,75.5 --settle 0.25"), "{line}");
+        assert!(line.contains("--ramp 50,75.5 --settle 0.25s"), "{line}");
         assert!(
-            line.contains("--warmup 1 --duration 2 --timeout 2 "),
+            line.contains("--warmup 1s --duration 2s --timeout 2s "),
             "{line}"
         );
     }

@@ -4,7 +4,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -40,6 +40,8 @@ enum HoldError {
     Option(String),
     #[error("which interface?\n\n{USAGE}")]
     NoInterface,
+    #[error("cannot print: {0}")]
+    Print(io::Error),
     #[error("'{0}' is no interface's name")]
     Name(String),
     #[error("cannot find the interface {0}: {1}; see which there are with 'ip link'")]
@@ -77,16 +79,23 @@ fn main() -> ExitCode {
         .iter()
         .any(|argument| argument == "-h" || argument == "--help")
     {
-        println!("{USAGE}");
-        return ExitCode::SUCCESS;
+        return ended(print(USAGE));
     }
-    match parse(&arguments).and_then(|arguments| run(&arguments)) {
+    ended(parse(&arguments).and_then(|arguments| run(&arguments)))
+}
+
+fn ended(outcome: Result<(), HoldError>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("vtax-hold: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn print(line: &str) -> Result<(), HoldError> {
+    writeln!(std::io::stdout(), "{line}").map_err(HoldError::Print)
 }
 
 fn parse(arguments: &[String]) -> Result<Arguments, HoldError> {
@@ -140,10 +149,11 @@ fn run(arguments: &Arguments) -> Result<(), HoldError> {
             nonce,
         };
         let reply = ask(&socket, &interface, &request)?;
-        println!("{}", sentence(&interface.name, arguments, &reply));
+        let printed = print(&sentence(&interface.name, arguments, &reply));
         if arguments.once {
-            return Ok(());
+            return printed;
         }
+        // The lease is renewed also where nobody reads the answers.
         // A renewal after half of the granted lease: one lost answer does not end the lease.
         std::thread::sleep(Duration::from_secs((reply.lease_s / 2).max(1).into()));
     }

@@ -10,73 +10,74 @@ use clap::{Args, Subcommand};
 use super::api::{Change, Link, PortInfo, QueueInfo, Request, Response};
 use super::lease::AskedBy;
 use crate::hold::Mode;
+use vtax_args::FormatArgs;
+use vtax_args::time::{whole_microseconds, whole_milliseconds, whole_seconds};
 
 /// Arguments of `vtax-nic ctl`.
 #[derive(Clone, Debug, Args)]
 pub struct Ctl {
     /// The API socket of the running vtax-nic
-    #[arg(long, value_name = "PATH")]
+    #[arg(long = "api", value_name = "PATH")]
     pub socket: PathBuf,
-    /// Print answers as they come: one JSON object a line
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// The ports, and the hold in force on each
+    /// List the ports, and the hold in force on each
     List {
         /// Only this port
         port: Option<String>,
     },
-    /// The ports' telemetry, as JSON
+    /// Print the ports' telemetry, as JSON
     Stats {
         /// Only this port
         port: Option<String>,
     },
-    /// The ports' telemetry again and again, as JSON
+    /// Print the ports' telemetry again and again, as JSON
     Watch {
         /// Only this port
         port: Option<String>,
-        /// Milliseconds between two answers
-        #[arg(long, default_value_t = 1_000)]
+        /// The time between two readings
+        #[arg(long = "interval", value_name = "TIME", default_value = "1s", value_parser = whole_milliseconds)]
         interval_ms: u32,
     },
     /// Change a port's policy or controller
     Set {
         /// The port, or 'all'
         port: String,
-        /// The longest hold that a guest may ask for, in µs
-        #[arg(long)]
+        /// The longest hold that a guest may ask for
+        #[arg(long = "cap", value_name = "TIME", value_parser = whole_microseconds)]
         cap_us: Option<u32>,
-        /// The same for signals of received frames, in place of --cap-us
-        #[arg(long)]
+        /// The same for signals of received frames, in place of --cap
+        #[arg(long = "cap-rx", value_name = "TIME", value_parser = whole_microseconds)]
         cap_rx_us: Option<u32>,
-        /// The same for drains of frames to send, in place of --cap-us
-        #[arg(long)]
+        /// The same for drains of frames to send, in place of --cap
+        #[arg(long = "cap-tx", value_name = "TIME", value_parser = whole_microseconds)]
         cap_tx_us: Option<u32>,
-        /// The longest hold while the guest has not asked for another, in µs
-        #[arg(long)]
+        /// The longest hold while the guest has not asked for another
+        #[arg(long = "default", value_name = "TIME", value_parser = whole_microseconds)]
         default_us: Option<u32>,
-        /// The hold whatever the guest asks for, in µs
-        #[arg(long)]
+        /// The hold whatever the guest asks for
+        #[arg(long = "override", value_name = "TIME", value_parser = whole_microseconds)]
         override_us: Option<u32>,
-        /// The longest lease, in seconds
-        #[arg(long)]
+        /// The longest lease
+        #[arg(long = "lease-cap", value_name = "TIME", value_parser = whole_seconds)]
         lease_cap_s: Option<u32>,
-        /// off, fixed, paper or adaptive
-        #[arg(long)]
+        /// The controller: off, fixed, paper or adaptive
+        #[arg(long, value_name = "MODE")]
         mode: Option<Mode>,
-        /// RX hold of mode fixed, in µs
-        #[arg(long)]
+        /// RX hold of mode fixed
+        #[arg(long = "fixed-rx", value_name = "TIME", value_parser = whole_microseconds)]
         fixed_rx_us: Option<u32>,
-        /// TX hold of mode fixed, in µs
-        #[arg(long)]
+        /// TX hold of mode fixed
+        #[arg(long = "fixed-tx", value_name = "TIME", value_parser = whole_microseconds)]
         fixed_tx_us: Option<u32>,
-        /// Connects the port's link or disconnects it: up or down
-        #[arg(long)]
+        /// Connect the port's link or disconnect it: up or down
+        #[arg(long, value_name = "STATE")]
         link: Option<Link>,
     },
     /// Remove the override
@@ -188,7 +189,7 @@ impl Ctl {
     }
 
     fn print(&self, out: &mut impl Write, response: &Response) -> io::Result<()> {
-        if self.json || response.ports.is_empty() {
+        if self.format.is_json() || response.ports.is_empty() {
             return out.write_all(&response.to_line());
         }
         writeln!(out, "{}", table(&response.ports))

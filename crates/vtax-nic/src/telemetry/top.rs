@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use vtax_args::time::whole_milliseconds;
 
 use super::PortSnapshot;
 use crate::control::api::{Request, Response};
@@ -14,20 +15,20 @@ use crate::control::client::{Client, ClientError, printable};
 #[derive(Clone, Debug, Args)]
 pub struct Top {
     /// The API socket of the running vtax-nic
-    #[arg(long, value_name = "PATH")]
+    #[arg(long = "api", value_name = "PATH")]
     pub socket: PathBuf,
-    /// Milliseconds between two pictures
-    #[arg(long, default_value_t = 1_000)]
+    /// The time between two readings
+    #[arg(long = "interval", value_name = "TIME", default_value = "1s", value_parser = whole_milliseconds)]
     pub interval_ms: u32,
-    /// Print this many pictures below each other and end, instead of one live picture
+    /// The number of intervals, whose tables are printed below each other [default: until stopped, one live table]
     #[arg(long, value_name = "N")]
-    pub pictures: Option<u32>,
+    pub count: Option<u32>,
 }
 
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 impl Top {
-    /// Shows until vtax-nic ends, or the number of pictures is reached.
+    /// Shows until vtax-nic ends, or the number of intervals is reached.
     ///
     /// # Errors
     /// When the connection breaks or the picture cannot be printed.
@@ -39,10 +40,10 @@ impl Top {
         };
         let mut before = client.ask(&request)?;
         let mut shown = 0;
-        while self.pictures.is_none_or(|pictures| shown < pictures) {
+        while self.count.is_none_or(|count| shown < count) {
             let now = client.next_answer()?;
             let picture = picture(&before, &now);
-            let start = if self.pictures.is_none() { CLEAR } else { "" };
+            let start = if self.count.is_none() { CLEAR } else { "" };
             write!(out, "{start}{picture}")
                 .and_then(|()| out.flush())
                 .map_err(ClientError::Print)?;

@@ -16,7 +16,7 @@ use vtax_core::counter;
 use vtax_host::HostError;
 
 /// The time limit for the NIC to listen, and to reply.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NIC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running NIC. Dropping this value ends it.
 pub(super) struct Nic {
@@ -83,7 +83,7 @@ impl Nic {
     }
 
     fn ask(&mut self, request: &Value) -> Result<Value, HostError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + NIC_TIMEOUT;
         self.control.send(b"", request, deadline)?;
         match self.control.receive(deadline)? {
             Received::Line(line) => serde_json::from_slice(&line).map_err(|_| {
@@ -92,7 +92,7 @@ impl Nic {
             }),
             Received::Nothing => Err(HostError::Timeout {
                 what: "the NIC's answer".into(),
-                seconds: PATIENCE.as_secs(),
+                seconds: NIC_TIMEOUT.as_secs(),
                 evidence: String::new(),
             }),
         }
@@ -126,13 +126,13 @@ fn command_line(
         format!("--api={}", text(control)),
         format!("--datapath={}", options.datapath),
         format!("--mode={}", options.mode),
-        format!("--hold-us={}", options.budget_us),
+        format!("--hold={}us", options.budget_us),
     ]
 }
 
 /// Connects to the API's socket as soon as it exists.
 fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire, HostError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + NIC_TIMEOUT;
     loop {
         let cause = match Wire::connect("vtax nic", control) {
             Ok(wire) => return Ok(wire),
@@ -149,7 +149,7 @@ fn connect(child: &mut Child, control: &Path, messages: &PathBuf) -> Result<Wire
         if Instant::now() >= deadline {
             return Err(HostError::Timeout {
                 what: format!("the NIC's control socket ({cause})"),
-                seconds: PATIENCE.as_secs(),
+                seconds: NIC_TIMEOUT.as_secs(),
                 evidence: printed(),
             });
         }
