@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The command line as clap sees it.
 
+#[cfg(test)]
+mod grammar;
+pub mod help;
+pub mod old;
 mod values;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -9,7 +13,9 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
-use values::{ValueError, interval, label, length, percent, processors, share, socket, watts};
+use values::{ValueError, label, percent, processors, share, socket, watts};
+use vtax_args::time::between;
+use vtax_args::{FormatArgs, HasJson};
 use vtax_density::cli::DensityArguments;
 use vtax_fleet::Engine;
 use vtax_lab::place::{Hypervisor, Place};
@@ -19,7 +25,7 @@ use vtax_log::Verbosity;
 use vtax_mvm::cli::MvmCommand;
 use vtax_observe::charge::{IdleRule, MethodChoice, Weights};
 use vtax_report::gate::Gate;
-use vtax_report::history;
+use vtax_report::{history, svg};
 use vtax_serve::Address;
 use vtax_serve::push::Destination;
 use vtax_serve::top::Key;
@@ -27,110 +33,126 @@ use vtax_serve::top::Key;
 /// The version, and the git revision of a release build: `build.rs`.
 pub const VERSION: &str = env!("VTAX_VERSION");
 
-/// The part of the help that all commands share.
-const AFTER_HELP: &str = "\
-Exit status:
-  0    the command did what was asked
-  1    it failed; standard error gives the reason
-  2    the command line is wrong
-  3    inconclusive: no trial counts, or the trials are too few to decide a gate
-  4    a gate of `vtax compare --fail-on` was missed
-  5    this host cannot do it: a program, device or kernel feature is missing
-  130  it was interrupted, and left the host as it was
-  A second signal N ends at once a command that is ending in order: 128 + N. Where nobody reads its
-  output any more, a command ends quietly, as by SIGPIPE.
-
-Environment:
-  VTAX_STATE_DIR    the journal of changes to this host, and the lock
-                    [/var/lib/vtax; for users other than root ~/.local/state/vtax]
-  VTAX_CACHE_DIR    images of guests and testbeds [/var/cache/vtax; else ~/.cache/vtax]
-  VTAX_WALL_METER   the wall meter, as sigrok names it: DRIVER:conn=PORT
-  VTAX_WALL_VOLTS   the volts that go with a wall meter of amperes
-  VTAX_POWER_MODEL  the power model, a file of `vtax meter calibrate`";
-
 /// Measures what virtualization costs: the same workload on bare metal, in containers and in VMs.
 #[derive(Debug, Parser)]
-#[command(name = "vtax", version = VERSION, disable_help_subcommand = true, after_help = AFTER_HELP)]
+#[command(name = "vtax", version = VERSION, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what this host can run and measure, with evidence and remedies.
+    /// Show what this host can run and measure, with remedies.
     Doctor(DoctorArgs),
-    /// Check a plan, or list the keys of plans.
+    /// Write and check plans, and list their keys.
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Run a plan, or resume an unfinished run of it; or measure a command: vtax run --platform native,qemu -- COMMAND.
+    /// Run a plan, or measure a command without one.
+    ///
+    /// An unfinished run in the results directory is resumed.
     #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present_any(["platform", "image"])))]
     Run(RunArgs),
     /// Merge shards of one run into one results directory.
     Merge(MergeArgs),
-    /// Make report.html, the figures and analysis.json from results, and print the table; or that of a recording.
+    /// Write report.html of a run or recording, and print its table.
+    ///
+    /// The figures and analysis.json are written beside it.
     Report(ReportArgs),
-    /// Compare results directories with the first of them, treatment by treatment; or two recordings, guest by guest.
+    /// Compare runs, or two recordings, and judge gates.
+    ///
+    /// The first results directory is the base. Runs are compared treatment by treatment, recordings guest by guest.
     Compare(CompareArgs),
     /// Show since which run of a plan a number is another.
     History(HistoryArgs),
-    /// Summarize thousands of results directories, and write all of their trials as one Parquet file.
+    /// Summarize many results directories.
     Survey(SurveyArgs),
-    /// Write the trials, samples or comparisons of a run as CSV or Parquet, or a recording as CSV.
+    /// Write a run or a recording as CSV or Parquet.
     Export(ExportArgs),
-    /// Show the papers' figures, published beside ours: run what is missing, write one page.
+    /// Show figures of papers, as published and as measured here.
+    ///
+    /// Runs that are missing are made, and one page is written.
     Atlas(AtlasArgs),
-    /// Show the guests of this host by what they truly cost it, as it happens.
+    /// Show guests by their full cost to this host, live.
     Top(TopArgs),
-    /// Charge time and energy to guests: one record for each guest and stage of each interval.
+    /// Print time and energy of each guest and stage as records.
     Charge(ChargeArgs),
-    /// Record what guests cost, second by second, without load on anything: `report`, `compare` and `export` read it.
+    /// Record what guests cost, second by second.
+    ///
+    /// No load is put on anything. `vtax report`, `vtax compare` and `vtax export` read the recording.
     Record(RecordArgs),
-    /// Hold guests to their shares, the host's work for them included.
+    /// Limit guests to shares, the host's work for them included.
     Cap(CapArgs),
-    /// Export what guests cost to Prometheus.
+    /// Serve what guests cost to Prometheus, or push it.
     Exporter(ExporterArgs),
-    /// Show, in a guest, what it costs its host: the host's exporter sends it over a virtio-serial port.
+    /// Show, in a guest, what it costs its host.
+    ///
+    /// The host's exporter sends it over a virtio-serial port.
     Share(ShareArgs),
-    /// Serve a page: this host live, runs in progress, results, comparisons.
+    /// Serve a page: this host live, runs, results, comparisons.
     Web(WebArgs),
-    /// Energy meters of this host.
+    /// List energy meters, and fit the power model.
     #[command(subcommand)]
     Meter(MeterCommand),
-    /// The root file system that every platform runs.
+    /// Build the root file system that every platform runs.
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Emulated hosts with real hypervisors, the same numbers on every machine.
+    /// Emulated hosts, whose numbers repeat on every machine.
     #[command(subcommand)]
     Testbed(TestbedCommand),
     /// Micro VMs: guests that are one 512-byte boot sector.
     #[command(subcommand)]
     Mvm(MvmCommand),
-    /// A virtual NIC for VMs that merges notifications within a latency budget.
+    /// A virtual NIC for VMs that merges notifications.
     Nic(Box<vtax_nic::cli::Cli>),
-    /// Measure how many guests this host holds: the standardized scalability test, for any platform.
+    /// Measure how many guests this host holds.
     Density(DensityArguments),
-    /// Measure the error of charge-back: two guests together against each of them alone.
+    /// Measure the error of charge-back.
+    ///
+    /// Two guests run together, and each of them alone.
     #[command(subcommand)]
     Accuracy(AccuracyCommand),
     /// Undo the changes to this host that a killed run left.
     Restore(RestoreArgs),
+    /// Explain a metric, a setting of plans, or a reason to suspect a trial.
+    Explain(ExplainArgs),
+    /// Show the help of a command, or of a topic.
+    #[command(hide = true)]
+    Help(HelpArgs),
     /// A load generator, as workloads start it in the client.
     #[command(subcommand, hide = true)]
     Load(LoadCommand),
     /// One shard of a run on many machines, as an engine starts it.
     #[command(hide = true)]
     Shard(ShardArgs),
+    /// Write the man pages and completions of a package.
+    #[command(subcommand, hide = true)]
+    Generate(GenerateCommand),
     /// An actor of trials of another host, which starts it through ssh and sends it JSON lines.
     #[command(hide = true)]
     Actor,
 }
 
 #[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The name of a metric or setting, or words of a reason.
+    #[arg(required = true, value_name = "NAME")]
+    pub words: Vec<String>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct HelpArgs {
+    /// The command, or exit-status or environment.
+    #[arg(value_name = "COMMAND")]
+    pub words: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Print one JSON document: the findings and their summary.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// Scan serial ports for wall meters too (sends bytes to whatever is attached).
     #[arg(long)]
     pub scan_wall_meters: bool,
@@ -143,12 +165,23 @@ pub enum PlanCommand {
     /// Write a complete plan with comments, for a guest that exists or for a command. It reads facts about the guest and
     /// changes nothing.
     New(PlanNewArgs),
-    /// Print everything that a plan can set or vary.
-    Keys {
-        /// Print one JSON document: the parameters of every trial, platform and workload.
-        #[arg(long)]
-        json: bool,
+    /// List the plans that are part of vtax; each runs by its name, from any directory.
+    List(FormatArgs),
+    /// Print a plan that is part of vtax.
+    Show {
+        /// Its name in `vtax plan list`.
+        name: String,
     },
+    /// Print everything that a plan can set or vary.
+    Keys(PlanKeysArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PlanKeysArgs {
+    /// Print only keys, platforms and workloads with this text in their name or description.
+    pub filter: Option<String>,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -168,16 +201,15 @@ pub struct PlanCheckArgs {
     /// Use the quick profile.
     #[arg(long)]
     pub quick: bool,
-    /// Results of the same plan: print how many blocks each comparison needs for an interval of the wanted width. Several
-    /// shards of one run are read together.
+    /// The results directory of a run of this plan: print how many blocks each comparison needs for an interval of the
+    /// wanted width. Several shards of one run are read together.
     #[arg(long, value_name = "DIR")]
     pub results: Vec<PathBuf>,
     /// The wanted half width of each ratio's interval, in percent.
     #[arg(long, value_name = "PCT", default_value = "5", value_parser = percent, requires = "results")]
     pub width: f64,
-    /// Print one JSON document: the treatments, trials and expected seconds, and with --results the blocks needed.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Args)]
@@ -191,10 +223,10 @@ pub struct RunArgs {
     #[arg(long, hide = true)]
     pub part: bool,
     /// Check the plan, log into its guests and look, print what a run would do in order and when, and change nothing.
-    #[arg(long, conflicts_with_all = ["on", "part"])]
+    #[arg(long, conflicts_with_all = ["fleet", "part"])]
     pub dry_run: bool,
     #[command(flatten)]
-    pub on: OnArgs,
+    pub fleet: FleetArgs,
     #[command(flatten)]
     pub command: CommandArgs,
 }
@@ -205,11 +237,11 @@ pub struct RunArgs {
 pub struct CommandArgs {
     /// Measure the command after `--` on these platforms, without a plan file; the plan that is made is written beside
     /// the results.
-    #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "on", "quick"])]
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "fleet", "quick"])]
     pub platform: Vec<String>,
     /// Measure an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME. Its entry point is the service, unless --serve
     /// gives another. Without --platform it runs natively, in a container and in a VM (qemu).
-    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "on", "quick"])]
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "fleet", "quick"])]
     pub image: Option<String>,
     /// The service in the target that the command drives as its client.
     #[arg(long, value_name = "COMMAND", requires = "guests", requires = "ready")]
@@ -237,26 +269,29 @@ pub struct CommandArgs {
         requires = "guests"
     )]
     pub packages: Vec<String>,
+    /// A file or directory that the image gets; the commands in the target run beside it. It can be given several times.
+    #[arg(long, value_name = "PATH", requires = "guests")]
+    pub files: Vec<PathBuf>,
     /// The measured command.
-    #[arg(last = true, value_name = "COMMAND", requires = "guests")]
+    #[arg(last = true, index = 2, value_name = "COMMAND", requires = "guests")]
     pub words: Vec<String>,
 }
 
 /// Many machines.
 #[derive(Debug, Args)]
-pub struct OnArgs {
+pub struct FleetArgs {
     /// Run on many machines, by an engine: `slurm`, `slurm:PARTITION`, `ssh:HOSTS.txt` (a host a line) or
     /// `kubernetes`.
     #[arg(long, value_name = "ENGINE", conflicts_with = "shard")]
-    pub on: Option<Engine>,
+    pub fleet: Option<Engine>,
     /// The number of shards, each of whole blocks [default: one for each block].
-    #[arg(long, value_name = "N", requires = "on")]
+    #[arg(long, value_name = "N", requires = "fleet")]
     pub shards: Option<NonZeroU32>,
-    /// An image that has this vtax and what the plan's platforms need (with `--on kubernetes`).
-    #[arg(long, value_name = "IMAGE", requires = "on")]
+    /// An image that has this vtax and what the plan's platforms need (with `--fleet kubernetes`).
+    #[arg(long, value_name = "IMAGE", requires = "fleet")]
     pub pod_image: Option<String>,
-    /// The PersistentVolumeClaim that takes the results (with `--on kubernetes`).
-    #[arg(long, value_name = "NAME", requires = "on", default_value = "vtax")]
+    /// The PersistentVolumeClaim that takes the results (with `--fleet kubernetes`).
+    #[arg(long, value_name = "NAME", requires = "fleet", default_value = "vtax")]
     pub claim: String,
 }
 
@@ -282,7 +317,7 @@ pub struct ShardArgs {
 #[derive(Debug, Args)]
 pub struct PlanRunArgs {
     /// The plan, a TOML file.
-    #[arg(required = true)]
+    #[arg(required = true, index = 1)]
     pub plan: Option<PathBuf>,
     /// The results directory [default: results/PLAN-NAME].
     #[arg(long, value_name = "DIR")]
@@ -292,18 +327,16 @@ pub struct PlanRunArgs {
     pub quick: bool,
     /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
     #[arg(long, value_name = "PLACE", default_value = "local")]
-    pub at: Place,
-    /// Settings of the testbed, a TOML file (with `--at testbed:…`).
+    pub place: Place,
+    /// Settings of the testbed, a TOML file (with `--place testbed:…`).
     #[arg(long, value_name = "FILE")]
     pub testbed: Option<PathBuf>,
-    /// Emulated hosts at the same time (with `--at testbed:…`) [default: as many as there are
+    /// Emulated hosts at the same time (with `--place testbed:…`) [default: as many as there are
     /// processors, and memory for them].
     #[arg(long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
-    /// Print events as JSON lines, one object each, tagged `event`, instead of progress and tables
-    /// for people; the numbers are in the results directory's analysis.json (a study: study.json).
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// The name of the place in the results, when another vtax starts this one.
     #[arg(long, hide = true)]
     pub place_name: Option<String>,
@@ -336,21 +369,31 @@ pub struct ReportArgs {
     /// Print the variance of headline metrics by level, and the recommended repetitions, too.
     #[arg(long)]
     pub variance: bool,
-    /// Write each figure as a file of this format, for a paper, instead of the report.
-    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with_all = ["variance", "json"])]
-    pub figures: Option<FigureFormat>,
-    /// The directory of these files; RESULTS/figures where it is left out.
+    /// Write each figure as a file of these formats, for a paper, instead of the report.
+    #[arg(long, value_enum, value_name = "FORMAT,…", value_delimiter = ',', conflicts_with_all = ["variance", "json", "format"])]
+    pub figures: Vec<FigureFormat>,
+    /// The directory to write these files to [default: RESULTS/figures].
     #[arg(short, long, value_name = "DIR", requires = "figures")]
     pub output: Option<PathBuf>,
-    /// Print one JSON document, the analysis, instead of the table.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FigureFormat {
     /// SVG that needs no other file.
     Svg,
+    /// PDF, with texts in Helvetica.
+    Pdf,
+}
+
+impl From<FigureFormat> for svg::FigureFormat {
+    fn from(format: FigureFormat) -> Self {
+        match format {
+            FigureFormat::Svg => Self::Svg,
+            FigureFormat::Pdf => Self::Pdf,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -359,18 +402,14 @@ pub struct CompareArgs {
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// The numbers to compare: each treatment's own values, or its tax, in which the host's drift between runs cancels.
-    #[arg(long, value_enum, default_value = "cost")]
+    #[arg(long, value_enum, value_name = "NUMBERS", default_value = "cost")]
     pub of: HistoryOf,
     /// A limit for a change, such as 'cpu.per_work > +5%' or 'cpu.per_work of http-rate vm > +5%': exit status 4 where the
-    /// interval is beyond it, 3 where the interval contains it; may be repeated.
+    /// interval is beyond it, 3 where the interval contains it. It can be given several times.
     #[arg(long = "fail-on", value_name = "GATE")]
     pub gates: Vec<Gate>,
-    /// The format.
-    #[arg(long, value_enum, default_value = "text", conflicts_with = "json")]
-    pub format: CompareFormat,
-    /// Print one JSON document, the comparison and its gates; the same as --format json.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs<CompareFormat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -387,27 +426,31 @@ pub enum CompareFormat {
     Bencher,
 }
 
+impl HasJson for CompareFormat {
+    const DEFAULT: &'static str = "text";
+    const JSON: Self = Self::Json;
+}
+
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// Results directories of one plan, in any order.
     #[arg(required = true, num_args = 2.., value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
     /// The numbers to follow: the tax, in which the host's drift between runs cancels, or the treatment's own values.
-    #[arg(long, value_enum, default_value = "tax")]
+    #[arg(long, value_enum, value_name = "NUMBERS", default_value = "tax")]
     pub of: HistoryOf,
-    /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines; may be repeated.
+    /// A metric by its name in `analysis.json`, such as cpu.per_work, instead of the headlines. It can be given several times.
     #[arg(long = "metric", value_name = "NAME")]
     pub metrics: Vec<String>,
     /// A limit for the last run against the runs before it since their last change, such as 'cpu.per_work > +5%': exit
-    /// status 4 where the interval is beyond it, 3 where the interval contains it; may be repeated.
+    /// status 4 where the interval is beyond it, 3 where the interval contains it. It can be given several times.
     #[arg(long = "fail-on", value_name = "GATE")]
     pub gates: Vec<Gate>,
-    /// Write a page with a plot of each series there, too.
+    /// The file to write a page to, with a plot of each series.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Print one JSON document: the history.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -430,12 +473,11 @@ pub struct SurveyArgs {
     /// Results directories, or directories above them.
     #[arg(required = true, value_name = "RESULTS")]
     pub results: Vec<PathBuf>,
-    /// Write every trial and metric there too, as one Parquet file.
-    #[arg(long, value_name = "FILE")]
-    pub dataset: Option<PathBuf>,
-    /// Print one JSON document: the survey.
-    #[arg(long)]
-    pub json: bool,
+    /// The file to write every trial and metric to, as Parquet.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -460,11 +502,11 @@ pub struct ExportArgs {
     /// against the baseline.
     #[arg(value_enum, default_value = "trials", value_name = "WHAT")]
     pub of: ExportOf,
-    /// The format; only trials can be Parquet.
-    #[arg(long, value_enum, default_value = "csv")]
+    /// The format of the output; only trials can be Parquet.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "csv")]
     pub format: ExportFormat,
-    /// Export every sample; the same as `samples`.
-    #[arg(long, conflicts_with = "of")]
+    /// Export every sample: an old spelling of `samples`.
+    #[arg(long, conflicts_with = "of", hide = true)]
     pub samples: bool,
     /// The file to write; CSV goes to standard output without it.
     #[arg(long, short, value_name = "FILE", required_if_eq("format", "parquet"))]
@@ -479,12 +521,12 @@ pub struct AtlasArgs {
     /// Run the plans' quick profiles.
     #[arg(long)]
     pub quick: bool,
-    /// Run every plan at this place, instead of the atlas's own places.
+    /// Where to run every plan, in place of the atlas's own places.
     #[arg(long, value_name = "PLACE")]
-    pub at: Option<Place>,
-    /// The directory of the runs, each in a directory of its plan's name; complete ones are not run again.
+    pub place: Option<Place>,
+    /// The directory above results directories, which have their plans' names; complete runs are not run again.
     #[arg(long, value_name = "DIR", default_value = "atlas-results")]
-    pub results: PathBuf,
+    pub results_root: PathBuf,
     /// The directory of the plans.
     #[arg(long, value_name = "DIR", default_value = "plans")]
     pub plans: PathBuf,
@@ -494,9 +536,9 @@ pub struct AtlasArgs {
     /// Write the numbers as CSV with their provenance into this directory; those in vtax are papers/ours.
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "papers/ours")]
     pub keep: Option<PathBuf>,
-    /// The page.
-    #[arg(long, value_name = "FILE", default_value = "atlas.html")]
-    pub out: PathBuf,
+    /// The file to write the page to.
+    #[arg(long, short, value_name = "FILE", default_value = "atlas.html")]
+    pub output: PathBuf,
 }
 
 /// How time and energy are charged.
@@ -523,15 +565,14 @@ pub struct LedgerArgs {
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
-    /// Between two readings.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    /// The time between two readings.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = between("100ms", "24h"))]
     pub interval: Duration,
-    /// One interval, then end.
-    #[arg(long)]
-    pub once: bool,
-    /// Print JSON lines: one object an interval.
-    #[arg(long)]
-    pub json: bool,
+    /// The number of intervals [default: until stopped].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// What to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden,
     /// watts, packets, exits or name.
     #[arg(long, value_name = "KEY", default_value = "cpu")]
@@ -547,40 +588,49 @@ pub enum By {
     Pod,
 }
 
+/// The formats of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ChargeFormat {
+    /// Comma-separated values.
+    Csv,
+    /// JSON lines: one object a record.
+    Json,
+}
+
+impl HasJson for ChargeFormat {
+    const DEFAULT: &'static str = "csv";
+    const JSON: Self = Self::Json;
+}
+
 #[derive(Debug, Args)]
-#[command(group = clap::ArgGroup::new("format").required(true))]
 pub struct ChargeArgs {
-    /// Of one set of records.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = interval)]
+    /// The time between two readings, which one set of records covers.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = between("100ms", "24h"))]
     pub interval: Duration,
-    /// How many sets; until stopped without it.
+    /// The number of intervals [default: until stopped].
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
     /// Whom to charge: each guest, or the guests of a Kubernetes pod as one. By pod, what a sandboxed
     /// pod costs beyond its containers is printed too, as a RuntimeClass takes it (podFixed).
     #[arg(long, value_name = "WHOM", default_value = "guest")]
     pub by: By,
-    /// JSON lines: one object a record.
-    #[arg(long, group = "format")]
-    pub json: bool,
-    /// Comma-separated values.
-    #[arg(long, group = "format")]
-    pub csv: bool,
+    #[command(flatten)]
+    pub format: FormatArgs<ChargeFormat>,
     #[command(flatten)]
     pub ledger: LedgerArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// The directory of the recording: a new or empty one, or that of a recording, which goes on. Only this user may
-    /// read it.
+    /// The directory to write the recording to: a new or empty one, or that of a recording, which goes on. Only this
+    /// user may read it.
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
     /// How long to record, such as 1h or 7d [default: until stopped].
-    #[arg(long = "for", value_name = "TIME", value_parser = length)]
+    #[arg(long = "for", value_name = "TIME", value_parser = between("1s", "366d"))]
     pub length: Option<Duration>,
-    /// Between two readings.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    /// The time between two readings.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = between("100ms", "24h"))]
     pub interval: Duration,
     /// A text for the report, such as the change that is about to be measured.
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -592,40 +642,38 @@ pub struct RecordArgs {
 #[derive(Debug, Args)]
 pub struct CapArgs {
     /// What a guest may cost in all, in processors: its own time and what the host does for it. Of several guests of
-    /// that name each may cost so much. May be given several times. Guests of no other mention are held to the limit that their control group has.
+    /// that name each may cost so much. It can be given several times. Guests of no other mention are held to the limit that their control group has.
     #[arg(long, value_name = "NAME=PROCESSORS", value_parser = share)]
     pub guest: Vec<(String, f64)>,
     /// The share of every guest that has none of its own.
     #[arg(long, value_name = "PROCESSORS", value_parser = processors)]
     pub each: Option<f64>,
-    /// Between two looks at the ledger.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    /// The time between two readings of the ledger.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = between("100ms", "24h"))]
     pub interval: Duration,
     /// The number of intervals [default: until stopped].
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// Set nothing: say what would be set.
+    /// Set nothing: print what would be set.
     #[arg(long)]
     pub dry_run: bool,
-    /// JSON lines: one object for each guest and interval.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
     #[command(flatten)]
     pub ledger: LedgerArgs,
 }
 
 #[derive(Debug, Args)]
 pub struct ExporterArgs {
-    /// An address to listen on: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH. May be given several
-    /// times.
-    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19190")]
+    /// The address to listen on: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH. It can be given several times.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:19190")]
     pub listen: Vec<Address>,
-    /// A file with the bearer token that clients must send, except on UNIX sockets. Needed to listen on addresses that other
-    /// hosts can reach.
+    /// The file with the bearer token that clients must send, except on UNIX sockets. It is needed to listen on addresses
+    /// that other hosts can reach.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// The time between two readings. Scrapes in between return the last one.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = between("100ms", "24h"))]
     pub interval: Duration,
     /// Send each guest its own share over its virtio-serial port, whose socket is NAME.sock in this directory.
     #[arg(long, value_name = "DIR")]
@@ -646,7 +694,7 @@ pub struct ExporterArgs {
 #[command(next_help_heading = "Pushing")]
 pub struct PushArgs {
     /// Push every reading to a server too: remote-write:URL (Prometheus' remote write) or otlp:URL (OTLP
-    /// over HTTP). May be given several times.
+    /// over HTTP). It can be given several times.
     #[arg(long, value_name = "WHERE")]
     pub push: Vec<Destination>,
     /// A file with a secret to send as a bearer token.
@@ -658,7 +706,7 @@ pub struct PushArgs {
     /// A file with the certificates of authorities in PEM, in place of the well-known ones.
     #[arg(long, value_name = "FILE", requires = "push")]
     pub push_ca: Option<PathBuf>,
-    /// A label on every series that is pushed. May be given several times; `job` is vtax and `instance`
+    /// A label on every series that is pushed. It can be given several times; `job` is vtax and `instance`
     /// this host's name unless given.
     #[arg(long, value_name = "NAME=VALUE", requires = "push", value_parser = label)]
     pub push_label: Vec<(String, String)>,
@@ -676,9 +724,8 @@ pub struct ShareArgs {
     /// The virtio-serial port [default: the one named vtax.share.0].
     #[arg(long, value_name = "PATH")]
     pub port: Option<PathBuf>,
-    /// JSON lines: one object an interval.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
     /// The number of intervals [default: until stopped].
     #[arg(long, value_name = "N")]
     pub count: Option<usize>,
@@ -686,14 +733,14 @@ pub struct ShareArgs {
 
 #[derive(Debug, Args)]
 pub struct WebArgs {
-    /// Where to listen: ADDRESS:PORT, or a port of 127.0.0.1. Off loopback it needs a certificate and
-    /// a token.
-    #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:19191", value_parser = socket)]
+    /// The address to listen on: ADDRESS:PORT, or a port of 127.0.0.1. Other than loopback needs a certificate and a
+    /// token.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:19191", value_parser = socket)]
     pub listen: SocketAddr,
-    /// Show the results directories below this one, and write those of new runs there.
+    /// The directory above results directories: they are shown, and those of new runs are written there.
     #[arg(long, value_name = "DIR", default_value = "results")]
-    pub results: PathBuf,
-    /// Offer the plans below this directory.
+    pub results_root: PathBuf,
+    /// The directory of the plans that are offered.
     #[arg(long, value_name = "DIR", default_value = "plans")]
     pub plans: PathBuf,
     /// Encrypt with this certificate, a PEM file.
@@ -705,19 +752,17 @@ pub struct WebArgs {
     /// The file with the operator's token, which permits to start and stop runs. Without it one is made: it is printed where
     /// standard error is a terminal, and written to a file in the directory of vtax's state otherwise.
     #[arg(long, value_name = "FILE", conflicts_with = "watch_only")]
-    pub token: Option<PathBuf>,
+    pub token_file: Option<PathBuf>,
     /// The file with the watchers' token, which permits to read.
     #[arg(long, value_name = "FILE")]
-    pub watch_token: Option<PathBuf>,
+    pub watch_token_file: Option<PathBuf>,
     /// Serve for reading only: nobody can start a run, write a note or set a budget.
     #[arg(long)]
     pub watch_only: bool,
-    /// The operator's socket of a `vtax nic` (its --api), to show and set its ports; may be given
-    /// several times.
+    /// The operator's socket of a `vtax nic` (its --api), to show and set its ports. It can be given several times.
     #[arg(long, value_name = "PATH")]
     pub nic: Vec<PathBuf>,
-    /// The address of a `vtax mvm run` (its --http), to show its population; may be given several
-    /// times.
+    /// The address of a `vtax mvm run` (its --listen), to show its population. It can be given several times.
     #[arg(long, value_name = "ADDRESS")]
     pub mvm: Vec<SocketAddr>,
     #[command(flatten)]
@@ -729,19 +774,15 @@ pub struct WebArgs {
 #[derive(Debug, Subcommand)]
 pub enum MeterCommand {
     /// List the meters of this host, and why others are absent.
-    List {
-        /// Print one JSON document: an array of meters, those that are absent with the reason.
-        #[arg(long)]
-        json: bool,
-    },
+    List(FormatArgs),
     /// Fit the power model from a real meter, stepping the load from idle to full.
     Calibrate {
         /// The file to write.
-        #[arg(long, short, default_value = "power-model.toml")]
+        #[arg(long, short, value_name = "FILE", default_value = "power-model.toml")]
         output: PathBuf,
-        /// Seconds for each step of load.
-        #[arg(long, default_value_t = 10)]
-        seconds: u64,
+        /// The time of each step of load.
+        #[arg(long, value_name = "TIME", default_value = "10s", value_parser = between("1s", "1h"))]
+        step: Duration,
     },
 }
 
@@ -771,11 +812,7 @@ pub enum TestbedCommand {
         testbed: Option<PathBuf>,
     },
     /// List what is built, in the cache.
-    List {
-        /// Print one JSON document: an array of what is built.
-        #[arg(long)]
-        json: bool,
-    },
+    List(FormatArgs),
     /// Remove a host's images, or the QEMU that was built, from the cache.
     Rm {
         /// `kvm` or `xen`: what runs on the host; or `qemu`.
@@ -795,11 +832,11 @@ pub enum TestbedCommand {
     },
     /// Run a small plan at testbed:kvm and compare its counts with the committed ones.
     Guard {
-        /// The plan.
-        #[arg(long, default_value = "plans/guard.toml")]
+        /// The plan, a TOML file.
+        #[arg(default_value = "plans/guard.toml")]
         plan: PathBuf,
         /// The committed counts.
-        #[arg(long, default_value = "plans/guard.counts.toml")]
+        #[arg(long, value_name = "FILE", default_value = "plans/guard.counts.toml")]
         counts: PathBuf,
         /// Take the new counts as the right ones.
         #[arg(long)]
@@ -837,9 +874,8 @@ pub enum AccuracyCommand {
         /// Their results directories.
         #[arg(required = true)]
         results: Vec<PathBuf>,
-        /// Print one JSON document: an array of the studies, with every measurement.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: FormatArgs,
     },
 }
 
@@ -848,10 +884,22 @@ pub struct RestoreArgs {
     /// Give up on what cannot be undone.
     #[arg(long)]
     pub forget: bool,
-    /// Print one JSON document: an array of the changes, newest first; `forgotten` says why one was
-    /// given up.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum GenerateCommand {
+    /// Write a man page for each command.
+    Man {
+        /// The directory, which must exist.
+        directory: PathBuf,
+    },
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(Debug, Subcommand)]

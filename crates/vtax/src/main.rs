@@ -9,11 +9,16 @@
 
 mod cli;
 mod commands;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod output;
 mod progress;
+#[cfg(test)]
+mod reference;
 
-use clap::Parser;
+use clap::FromArgMatches;
+use cli::{help, old};
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
 use exit::{Exit, is_interrupt};
 use progress::{is_unread, note};
@@ -27,10 +32,18 @@ use vtax_mvm::cli::MvmCommand;
 type Outcome = Result<(), Box<dyn Error>>;
 
 fn main() -> ExitCode {
-    let command = match Cli::try_parse() {
+    let parsed = help::parser().try_get_matches_from(old::words());
+    let cli = parsed.and_then(|found| Cli::from_arg_matches(&found));
+    let command = match cli {
         Ok(cli) => cli.command,
         Err(answer) => return print_parsed(&answer),
     };
+    let Some(command) = command else {
+        return ended(commands::next::run());
+    };
+    if let Command::Help(arguments) = &command {
+        return print_help(&arguments.words);
+    }
     if only_prints(&command)
         && let Err(cause) = end_with_reader()
     {
@@ -41,8 +54,12 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Plan(PlanCommand::Check(arguments)) => commands::plan::check(&arguments),
         Command::Plan(PlanCommand::New(arguments)) => commands::plan::new(&arguments),
-        Command::Plan(PlanCommand::Keys { json }) => commands::plan::keys(json),
-        Command::Run(arguments) if arguments.on.on.is_some() => commands::fleet::run(&arguments),
+        Command::Plan(PlanCommand::List(format)) => commands::plan::list(format.is_json()),
+        Command::Plan(PlanCommand::Show { name }) => commands::plan::show(&name),
+        Command::Plan(PlanCommand::Keys(arguments)) => commands::plan::keys(&arguments),
+        Command::Run(arguments) if arguments.fleet.fleet.is_some() => {
+            commands::fleet::run(&arguments)
+        }
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Merge(arguments) => commands::fleet::merge(&arguments),
         Command::Shard(arguments) => commands::fleet::shard(&arguments),
@@ -59,9 +76,9 @@ fn main() -> ExitCode {
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Share(arguments) => commands::charge::share(&arguments),
         Command::Web(arguments) => commands::charge::web(&arguments),
-        Command::Meter(MeterCommand::List { json }) => commands::meter::list(json),
-        Command::Meter(MeterCommand::Calibrate { output, seconds }) => {
-            commands::meter::calibrate(&output, seconds)
+        Command::Meter(MeterCommand::List(format)) => commands::meter::list(format.is_json()),
+        Command::Meter(MeterCommand::Calibrate { output, step }) => {
+            commands::meter::calibrate(&output, step)
         }
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Testbed(command) => commands::testbed::execute(command),
@@ -71,13 +88,21 @@ fn main() -> ExitCode {
             vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
         }
         Command::Accuracy(AccuracyCommand::Run(arguments)) => commands::accuracy::run(arguments),
-        Command::Accuracy(AccuracyCommand::Table { results, json }) => {
-            commands::accuracy::table(&results, json)
+        Command::Accuracy(AccuracyCommand::Table { results, format }) => {
+            commands::accuracy::table(&results, format.is_json())
         }
         Command::Restore(arguments) => commands::run::restore(&arguments),
         Command::Load(command) => commands::load::execute(&command),
+        Command::Explain(arguments) => commands::explain::run(&arguments),
+        Command::Help(_) => Ok(()),
+        Command::Generate(command) => commands::generate::execute(&command),
         Command::Actor => commands::actor::serve(),
     };
+    ended(outcome)
+}
+
+/// Prints the error of a command, and returns its exit status.
+fn ended(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => Exit::Done.into(),
         // The command was interrupted because its output has no reader: a message would have none either.
@@ -89,6 +114,20 @@ fn main() -> ExitCode {
             note(&format!("vtax: {cause}"));
             Exit::of(cause.as_ref()).into()
         }
+    }
+}
+
+/// Prints the help of the command or topic of these words.
+fn print_help(words: &[String]) -> ExitCode {
+    if let [word] = words
+        && let Some((_, text)) = help::TOPICS.iter().find(|(topic, _)| topic == word)
+    {
+        return ended(output::write(format_args!("{text}\n")).map_err(Into::into));
+    }
+    let whole = std::iter::once("vtax").chain(words.iter().map(String::as_str));
+    match help::parser().try_get_matches_from(whole.chain(["--help"])) {
+        Ok(_) => Exit::Done.into(),
+        Err(answer) => print_parsed(&answer),
     }
 }
 
@@ -115,6 +154,7 @@ fn only_prints(command: &Command) -> bool {
     matches!(
         command,
         Command::Plan(_)
+            | Command::Explain(_)
             | Command::Report(_)
             | Command::Compare(_)
             | Command::History(_)

@@ -39,7 +39,7 @@ fn number(value: &Value) -> f64 {
 fn top_shows_a_guest_and_rows_that_add_up() {
     let name = unique("shown");
     let _guest = Guest::start(&name);
-    let text = output(&["top", "--once", "--json", "--interval", "1s"]);
+    let text = output(&["top", "--count", "1", "--json", "--interval", "1s"]);
     let rates: Value = serde_json::from_str(&text).unwrap();
     let rows = rates["rows"].as_array().unwrap();
     let row = rows
@@ -75,7 +75,7 @@ fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .args(["--bounding-set=-all", "--"])
         .arg(&program)
-        .args(["top", "--once", "--interval", "1s", "--sort", "name"])
+        .args(["top", "--count", "1", "--interval", "1s", "--sort", "name"])
         .output()
         .unwrap();
     let (text, printed) = (
@@ -96,7 +96,7 @@ fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
 fn a_hostile_name_cannot_draw_on_the_terminal_or_widen_the_table() {
     let name = format!("{}\n\x1b[2J\u{202e}\"{}", unique("evil"), "x".repeat(4096));
     let _guest = Guest::start(&name);
-    let text = output(&["top", "--once", "--interval", "500ms", "--sort", "name"]);
+    let text = output(&["top", "--count", "1", "--interval", "500ms", "--sort", "name"]);
     assert!(text.contains("evil-"), "{text}");
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
@@ -153,7 +153,7 @@ fn records_add_up_to_what_was_measured() {
 
 #[test]
 fn a_bill_that_is_stopped_has_the_interval_so_far() {
-    let mut child = vtax(&["charge", "--interval", "1h", "--csv"])
+    let mut child = vtax(&["charge", "--interval", "1h", "--format", "csv"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -211,7 +211,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 #[test]
 fn wrong_arguments_are_answered_with_what_is_right() {
     for (arguments, expected) in [
-        (&["charge"][..], "--json|--csv"),
+        (&["charge", "--format", "xml"][..], "csv, json"),
         (&["charge", "--json", "--interval", "10"], "unit"),
         (&["top", "--sort", "load"], "softirq"),
         (&["exporter", "--listen", "here"], "unix:PATH"),
@@ -337,7 +337,7 @@ fn the_page_shows_a_guest_live_stays_on_this_host_and_ends_when_asked() {
     let reported = line.split("http://").nth(1).unwrap();
     let (address, file) = reported
         .split_once("; the operator's token is in ")
-        .expect("no terminal, so there is no token in what is said");
+        .expect("no terminal, so there is no token in the output");
     let token = fs::read_to_string(file).unwrap();
     assert!(
         token.trim().len() > 32 && !line.contains(token.trim()),

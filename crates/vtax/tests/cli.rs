@@ -40,6 +40,8 @@ fn work() -> tempfile::TempDir {
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), PLAN).unwrap();
     fs::write(work.path().join("climbs.toml"), CLIMBS).unwrap();
+    let sector = [&[0xF4_u8; 510][..], &[0x55, 0xAA]].concat();
+    fs::write(work.path().join("sector.img"), sector).unwrap();
     work
 }
 
@@ -76,23 +78,239 @@ fn ended_quietly(output: &Output, what: &str) {
     );
 }
 
+/// How a command is tried with an output that takes nothing.
+enum Trial {
+    /// Command lines that print; RESULTS is a directory of results.
+    Lines(&'static [&'static str]),
+    /// The reason why the test does not run it.
+    NotRun(&'static str),
+}
+use Trial::{Lines, NotRun};
+
+/// Every visible command of the parser, with its cheapest arguments that print.
+const COMMANDS: &[(&str, Trial)] = &[
+    (
+        "",
+        Lines(&[
+            "",
+            "--help",
+            "--version",
+            "help exit-status",
+            "help plan check",
+        ]),
+    ),
+    ("doctor", Lines(&["doctor", "doctor --json"])),
+    (
+        "explain",
+        Lines(&["explain cpu.per_work", "explain link.mtu --json"]),
+    ),
+    (
+        "plan check",
+        Lines(&[
+            "plan check plan.toml",
+            "plan check plan.toml --json",
+            "plan check climbs.toml",
+        ]),
+    ),
+    ("plan new", Lines(&["plan new --for command"])),
+    ("plan list", Lines(&["plan list", "plan list --json"])),
+    ("plan show", Lines(&["plan show network-tax"])),
+    (
+        "plan keys",
+        Lines(&["plan keys", "plan keys mtu", "plan keys --json"]),
+    ),
+    (
+        "run",
+        Lines(&["run plan.toml --dry-run", "run plan.toml --dry-run --json"]),
+    ),
+    ("merge", Lines(&["merge RESULTS --results merged"])),
+    (
+        "image build",
+        NotRun("it prints once the image is built, which takes minutes"),
+    ),
+    (
+        "report",
+        Lines(&[
+            "report RESULTS",
+            "report --json RESULTS",
+            "report --figures svg RESULTS",
+        ]),
+    ),
+    (
+        "compare",
+        Lines(&[
+            "compare RESULTS RESULTS",
+            "compare --json RESULTS RESULTS",
+            "compare --format md RESULTS RESULTS",
+        ]),
+    ),
+    (
+        "history",
+        Lines(&["history RESULTS RESULTS", "history --json RESULTS RESULTS"]),
+    ),
+    (
+        "survey",
+        Lines(&["survey RESULTS", "survey --json RESULTS"]),
+    ),
+    (
+        "export",
+        Lines(&[
+            "export RESULTS",
+            "export RESULTS samples",
+            "export RESULTS comparisons",
+        ]),
+    ),
+    ("atlas", Lines(&["atlas --page-only"])),
+    (
+        "top",
+        Lines(&[
+            "top --count 1 --method counted --interval 100ms",
+            "top --count 1 --json --method counted --interval 100ms",
+        ]),
+    ),
+    (
+        "charge",
+        Lines(&[
+            "charge --json --method counted --interval 100ms --count 2",
+            "charge --method counted --interval 100ms --count 2",
+        ]),
+    ),
+    ("record", NotRun("it prints nothing")),
+    (
+        "cap",
+        NotRun("it prints a line for each guest, and this host may have none"),
+    ),
+    ("exporter", NotRun("it serves, and prints nothing")),
+    ("share", NotRun("it prints in a guest")),
+    ("web", NotRun("it serves; its address is on standard error")),
+    ("meter list", Lines(&["meter list", "meter list --json"])),
+    (
+        "meter calibrate",
+        NotRun("it prints once the model is fitted, which takes minutes"),
+    ),
+    (
+        "testbed build",
+        NotRun("it prints once the image is built, which takes minutes"),
+    ),
+    (
+        "testbed shell",
+        NotRun("its output is the console of a host"),
+    ),
+    (
+        "testbed list",
+        Lines(&["testbed list", "testbed list --json"]),
+    ),
+    ("testbed rm", Lines(&["testbed rm kvm"])),
+    ("testbed cost", Lines(&["testbed cost --list"])),
+    ("testbed guard", NotRun("it prints once its plan has run")),
+    (
+        "mvm build",
+        Lines(&["mvm build sector.img --output out.img"]),
+    ),
+    (
+        "mvm run",
+        NotRun("it serves; its lines are lost where nobody reads them"),
+    ),
+    ("nic", Lines(&["nic --print-capabilities"])),
+    ("nic ctl list", NotRun("it needs a running vtax nic")),
+    ("nic ctl stats", NotRun("it needs a running vtax nic")),
+    ("nic ctl watch", NotRun("it needs a running vtax nic")),
+    ("nic ctl set", NotRun("it needs a running vtax nic")),
+    (
+        "nic ctl clear-override",
+        NotRun("it needs a running vtax nic"),
+    ),
+    ("nic top", NotRun("it needs a running vtax nic")),
+    ("density", NotRun("it prints once its climbs have ended")),
+    ("accuracy run", NotRun("it prints once its study has ended")),
+    ("accuracy table", NotRun("it prints the results of a study")),
+    ("restore", Lines(&["restore", "restore --json"])),
+];
+
+/// The lines of a help below a heading, up to the next empty line.
+fn names_below(help: &str, heading: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_below = false;
+    for line in help.lines() {
+        is_below = heading(line) || (is_below && !line.is_empty());
+        let name = line
+            .strip_prefix("  ")
+            .filter(|rest| is_below && !rest.starts_with(' '));
+        names.extend(
+            name.and_then(|rest| rest.split_whitespace().next())
+                .map(str::to_owned),
+        );
+    }
+    names
+}
+
+/// Every visible command of the parser, by its help.
+fn commands(work: &Path) -> BTreeSet<String> {
+    fn add(work: &Path, path: &str, found: &mut BTreeSet<String>) {
+        let words: Vec<&str> = path.split_whitespace().chain(["--help"]).collect();
+        let output = finish(&mut command(work, &words), true);
+        let help = String::from_utf8(output.stdout).unwrap();
+        let below = match path {
+            "" => names_below(&help, |line| {
+                !line.is_empty()
+                    && !line.starts_with(' ')
+                    && !line.contains("  ")
+                    && !line.starts_with("vtax ")
+                    && !line.ends_with('.')
+                    && !line.starts_with("Usage")
+            }),
+            _ => names_below(&help, |line| line == "Commands:"),
+        };
+        let is_group = help.contains(" <COMMAND>\n");
+        if !is_group {
+            found.insert(path.to_owned());
+        }
+        for name in below {
+            add(work, format!("{path} {name}").trim_start(), found);
+        }
+    }
+    let mut found = BTreeSet::new();
+    add(work, "", &mut found);
+    found
+}
+
+#[test]
+fn every_command_of_the_parser_is_tried_with_outputs_that_take_nothing() {
+    let work = work();
+    let listed: BTreeSet<String> = COMMANDS
+        .iter()
+        .map(|(path, _)| (*path).to_owned())
+        .collect();
+    assert_eq!(commands(work.path()), listed);
+    let reasons = COMMANDS.iter().filter_map(|(_, trial)| match trial {
+        Lines(_) => None,
+        NotRun(reason) => Some(*reason),
+    });
+    assert!(reasons.into_iter().all(|reason| !reason.is_empty()));
+}
+
+/// The command lines of [`COMMANDS`], and the help of each command.
+fn lines() -> Vec<String> {
+    let mut all = Vec::new();
+    for (path, trial) in COMMANDS {
+        all.push(format!("{path} --help").trim_start().to_owned());
+        if let Lines(lines) = trial {
+            all.extend(lines.iter().map(|line| (*line).to_owned()));
+        }
+    }
+    all
+}
+
 #[test]
 fn commands_end_quietly_when_their_reader_goes() {
     let work = work();
-    for line in [
-        "plan keys",
-        "plan keys --json",
-        "plan check plan.toml",
-        "meter list",
-        "testbed list",
-        "testbed rm kvm",
-        "restore",
-        "charge --json --interval 100ms --count 3",
-        "top --once --json --interval 100ms",
-        "--help",
-    ] {
-        let words: Vec<&str> = line.split(' ').collect();
-        ended_quietly(&unread(command(work.path(), &words), false), line);
+    let results = finished_results(work.path());
+    for line in lines() {
+        let words: Vec<&str> = line
+            .split_whitespace()
+            .map(|word| if word == "RESULTS" { &results } else { word })
+            .collect();
+        ended_quietly(&unread(command(work.path(), &words), false), &line);
     }
 }
 
@@ -144,46 +362,9 @@ fn a_full_output_device_is_an_error_of_every_command_that_prints() {
     let work = work();
     let results = finished_results(work.path());
     let mut wrong = Vec::new();
-    let image = work.path().join("sector.img");
-    fs::write(&image, [&[0xF4_u8; 510][..], &[0x55, 0xAA]].concat()).unwrap();
-    for line in [
-        "--help",
-        "--version",
-        "run --help",
-        "doctor",
-        "doctor --json",
-        "plan keys",
-        "plan keys --json",
-        "plan check plan.toml",
-        "plan check plan.toml --json",
-        "plan check climbs.toml",
-        "meter list",
-        "meter list --json",
-        "testbed list",
-        "testbed list --json",
-        "testbed rm kvm",
-        "testbed cost --list",
-        "restore",
-        "restore --json",
-        "charge --json --method counted --interval 100ms --count 2",
-        "charge --csv --method counted --interval 100ms --count 2",
-        "top --once --method counted --interval 100ms",
-        "top --once --json --method counted --interval 100ms",
-        "report RESULTS",
-        "report --json RESULTS",
-        "compare RESULTS RESULTS",
-        "compare --json RESULTS RESULTS",
-        "survey RESULTS",
-        "survey --json RESULTS",
-        "export RESULTS",
-        "export --samples RESULTS",
-        "merge RESULTS --results merged",
-        "atlas --page-only",
-        "mvm build sector.img --output out.img",
-        "nic --print-capabilities",
-    ] {
+    for line in lines() {
         let words: Vec<&str> = line
-            .split(' ')
+            .split_whitespace()
             .map(|word| if word == "RESULTS" { &results } else { word })
             .collect();
         if let Some(how) = unrefused(&full(command(work.path(), &words))) {
@@ -228,7 +409,7 @@ fn a_run_ends_in_order_when_its_reader_goes() {
         vec!["report", "--json", results],
         vec!["compare", results, results],
         vec!["export", results],
-        vec!["export", "--samples", results],
+        vec!["export", results, "samples"],
     ] {
         ended_quietly(&unread(command(work.path(), &line), false), &line.join(" "));
     }
@@ -409,9 +590,13 @@ fn exit_codes_are_those_of_the_help() {
     }
     assert_eq!(merge("suspect"), Some(3));
 
-    let help = finish(&mut command(work.path(), &["--help"]), true);
-    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let topic = |name: &str| {
+        let output = finish(&mut command(work.path(), &["help", name]), true);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let help = topic("exit-status");
     assert!(help.contains("Exit status:\n  0 "), "{help}");
+    let help = topic("environment");
     for variable in [
         "VTAX_STATE_DIR",
         "VTAX_CACHE_DIR",
@@ -421,6 +606,60 @@ fn exit_codes_are_those_of_the_help() {
     ] {
         assert!(help.contains(variable), "{variable} is not in the help");
     }
+}
+
+#[test]
+fn an_old_spelling_does_what_the_new_one_does_with_one_line_on_standard_error() {
+    let work = work();
+    let output = finish(
+        &mut command(
+            work.path(),
+            &[
+                "atlas",
+                "cherkasova/fig-3",
+                "--page-only",
+                "--out",
+                "a.html",
+            ],
+        ),
+        true,
+    );
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        printed,
+        "vtax: --out is an old spelling: use --output=a.html\n"
+    );
+    assert!(work.path().join("a.html").exists());
+    let output = finish(
+        &mut command(work.path(), &["top", "--once", "--json"]),
+        true,
+    );
+    let rows = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(rows.lines().count(), 1, "{rows}");
+}
+
+#[test]
+fn without_a_command_the_next_steps_on_this_host_are_printed() {
+    let work = work();
+    let output = finish(&mut command(work.path(), &[]), true);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("\n  vtax top\n"), "{printed}");
+}
+
+#[test]
+fn keys_are_filtered_by_a_text() {
+    let work = work();
+    let output = finish(&mut command(work.path(), &["plan", "keys", "mtu"]), true);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        printed.contains("link.mtu") && printed.lines().count() < 30,
+        "{printed}"
+    );
+    let output = finish(
+        &mut command(work.path(), &["plan", "keys", "no-such-key"]),
+        false,
+    );
+    assert!(String::from_utf8_lossy(&output.stderr).contains("`no-such-key`"));
 }
 
 #[test]
@@ -447,7 +686,7 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     let page = fs::read_to_string(work.path().join("atlas.html")).unwrap();
     assert!(page.contains("id=\"cherkasova-fig-3\"") && !page.contains("id=\"shea-fig-1\""));
 
-    let made = atlas(&["--page-only", "--out", "all.html"]);
+    let made = atlas(&["--page-only", "--output", "all.html"]);
     assert!(made.status.success());
     let printed = String::from_utf8(made.stdout).unwrap();
     assert!(

@@ -63,7 +63,7 @@ fn run_on(work: &Path, engine: &str) -> Command {
         &work.join("plan.toml"),
         &work.join("results"),
     );
-    command.arg("--on").arg(engine);
+    command.arg("--fleet").arg(engine);
     command
 }
 
@@ -265,16 +265,16 @@ fn submission(cluster: &Cluster, work: &Path) -> Command {
         .arg(work.join("plan.toml"))
         .arg("--results")
         .arg(work.join("results"))
-        .args(["--on", "slurm:main", "--shards", "8"]);
+        .args(["--fleet", "slurm:main", "--shards", "8"]);
     command
 }
 
 /// Runs the plan to its end; the node n2 dies in the middle of a trial.
 fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
-    let said = work.join("said");
+    let printed = work.join("printed");
     let mut follower = submission(cluster, work)
         .stdout(Stdio::null())
-        .stderr(fs::File::create(&said).unwrap())
+        .stderr(fs::File::create(&printed).unwrap())
         .spawn()
         .unwrap();
     let workdir = work.join("results.fleet");
@@ -290,7 +290,7 @@ fn run_and_lose_a_node(cluster: &Cluster, work: &Path, most: Duration) {
             .filter(|path| path.exists())
             .collect()
     };
-    let story = || fs::read_to_string(&said).unwrap_or_default();
+    let story = || fs::read_to_string(&printed).unwrap_or_default();
     wait_for("a trial on n2", most.as_secs(), || {
         assert!(follower.try_wait().unwrap().is_none(), "{}", story());
         let trials = on_it("trials")
@@ -382,7 +382,7 @@ fn what_four_nodes_say_of_which_one_dies_one_machine_says_too() {
     run_and_lose_a_node(&cluster, work.path(), Duration::from_secs(3000));
     half("2/2");
     let fleet = is_whole(work.path(), 160);
-    println!("{}", text(&fs::read(at("said")).unwrap()));
+    println!("{}", text(&fs::read(at("printed")).unwrap()));
     println!("blocks of each machine: {}", fleet["fleet"]["blocks"]);
     let mut compare = vtax(&at("state"));
     compare.arg("compare").args([at("single"), at("results")]);
@@ -441,8 +441,8 @@ fn machines_behind_ssh_share_the_shards_and_those_that_are_lost_are_left_out() {
     fs::write(&hosts, "refuses\ndies # soon\nstays\n").unwrap();
     let engine = format!("ssh:{}", hosts.display());
     let out = finish(run_on(work.path(), &engine).env("PATH", &path), true);
-    let said = text(&out.stderr);
-    assert!(said.contains("Permission denied"), "{said}");
+    let printed = text(&out.stderr);
+    assert!(printed.contains("Permission denied"), "{printed}");
     is_whole(work.path(), 8);
     what_is_merged_by_hand(work.path());
     // Without any machine the run reports the reason, and existing results stay.
@@ -511,17 +511,17 @@ fn what_is_merged_by_hand(work: &Path) {
 #[test]
 fn what_no_machine_could_run_is_refused_before_it_is_tried() {
     let work = prepared(PLAN);
-    let refused = |engine: &str, arguments: &[&str], path: &str, says: &str| {
+    let refused = |engine: &str, arguments: &[&str], path: &str, expected: &str| {
         let mut command = run_on(work.path(), engine);
         let out = finish(command.args(arguments).env("PATH", path), false);
-        let said = text(&out.stderr);
-        assert!(said.contains(says), "{engine}: {said}");
+        let printed = text(&out.stderr);
+        assert!(printed.contains(expected), "{engine}: {printed}");
     };
     let path = std::env::var("PATH").unwrap();
     refused("nomad", &[], &path, "no engine");
     refused("slurm", &["--shards", "9"], &path, "9 shards of 8 blocks");
     refused("slurm", &["--shards", "0"], &path, "invalid value");
-    refused("slurm", &["--at", "ssh:x"], &path, "leave --at out");
+    refused("slurm", &["--place", "ssh:x"], &path, "leave --place out");
     refused("kubernetes", &[], &path, "--pod-image");
     let hosts = work.path().join("hosts.txt");
     fs::write(&hosts, "good\n-oProxyCommand=reboot\ngood\n").unwrap();
@@ -557,14 +557,14 @@ fn slurm_that_is_missing_or_rejects_the_job_is_reported_with_its_words() {
     fs::create_dir(&nothing).unwrap();
     let mut command = run_on(work.path(), "slurm");
     let out = finish(command.env("PATH", &nothing), false);
-    let said = text(&out.stderr);
-    assert!(said.contains("squeue, Slurm's is missing"), "{said}");
+    let printed = text(&out.stderr);
+    assert!(printed.contains("squeue, Slurm's is missing"), "{printed}");
     let words = "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1";
     let path = path_with(work.path(), &[("squeue", "exit 0"), ("sbatch", words)]);
     let mut command = run_on(work.path(), "slurm:gpu");
     let out = finish(command.env("PATH", path), false);
-    let said = text(&out.stderr);
-    assert!(said.contains("invalid partition specified: gpu"), "{said}");
+    let printed = text(&out.stderr);
+    assert!(printed.contains("invalid partition specified: gpu"), "{printed}");
 }
 
 #[test]

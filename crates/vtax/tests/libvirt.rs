@@ -589,7 +589,7 @@ fn what_is_wrong_with_a_domain_is_reported_before_anything_starts() {
     );
     let text = plan("qemu+ssh://hv/system");
     assert!(
-        text.contains("another host's") && text.contains("--at ssh:HOST"),
+        text.contains("another host's") && text.contains("--place ssh:HOST"),
         "{text}"
     );
 }

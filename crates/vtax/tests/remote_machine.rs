@@ -113,7 +113,7 @@ impl Machine {
         self.path("results")
     }
 
-    /// Executes `vtax run --at ssh:` of the plan on the machine, and asserts that only the results were touched.
+    /// Executes `vtax run --place ssh:` of the plan on the machine, and asserts that only the results were touched.
     fn run(&self) -> Output {
         let paths = format!(
             "{}:{}",
@@ -125,7 +125,7 @@ impl Machine {
             &self.path("plan.toml"),
             &self.results(),
         )
-        .args(["--at", "ssh:evil"])
+        .args(["--place", "ssh:evil"])
         .env("PATH", paths)
         .output()
         .unwrap();

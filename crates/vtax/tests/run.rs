@@ -128,7 +128,7 @@ fn the_same_plan_runs_on_another_host_through_ssh() {
     let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
     let mut command = run(&state, &plan, &results);
     finish(
-        command.env("PATH", path).args(["--at", "ssh:elsewhere"]),
+        command.env("PATH", path).args(["--place", "ssh:elsewhere"]),
         true,
     );
     assert_eq!(trials(&results), 4);

@@ -52,10 +52,10 @@ fn is_exact() -> bool {
     *EXACT
 }
 
-/// `vtax COMMAND PLAN --at PLACE`, with the results in a directory.
+/// `vtax COMMAND PLAN --place PLACE`, with the results in a directory.
 fn run_at(place: &str, command: &[&str], plan: &Path, into: &Path) -> Output {
     let [plan, into] = [plan, into].map(|path| path.to_str().unwrap());
-    vtax(&[command, &[plan, "--at", place, "--results", into]].concat())
+    vtax(&[command, &[plan, "--place", place, "--results", into]].concat())
 }
 
 fn succeeded(output: &Output) {
@@ -279,7 +279,7 @@ fn a_processor_is_as_fast_as_its_governors_frequency_and_takes_fewer_modelled_wa
     }
 }
 
-/// The study of `docs/charge.md` at its smallest: containers, a few seconds.
+/// The study of `docs/why/charge.md` at its smallest: containers, a few seconds.
 #[test(needs = [test_all("builds and emulates testbeds")])]
 fn two_guests_together_are_charged_what_each_is_charged_alone() {
     need("kvm");
@@ -426,7 +426,7 @@ ip address add 10.91.0.1/24 dev tap0
 ip link set tap0 up
 nic() {
     vtax nic --socket-path /run/n.sock --tap tap0 --datapath kernel --api /run/api \
-        --mode "$1" --hold-us 1000 2>>/run/nic.log &
+        --mode "$1" --hold 1ms 2>>/run/nic.log &
     nic=$!
 }
 nic off
@@ -446,17 +446,17 @@ qemu-system-x86_64 -nodefaults -no-user-config -display none \
 reach() {
     for n in $(seq 60); do busybox ping -c 1 -W 1 10.91.0.2 >/dev/null && break; done
     echo "$1 PING $(busybox ping -c 20 -i 0.05 -W 1 10.91.0.2 | tail -n 2 | tr '\n' ' ')"
-    echo "$1 STATS $(vtax nic ctl --socket /run/api stats)"
+    echo "$1 STATS $(vtax nic ctl --api /run/api stats)"
 }
 reach off
-vtax nic ctl --socket /run/api set all --mode fixed >/dev/null
+vtax nic ctl --api /run/api set all --mode fixed >/dev/null
 reach held
 kill -9 $nic
 wait $nic
 nic fixed
 sleep 2
 reach again
-vtax nic ctl --socket /run/api set all --mode off >/dev/null
+vtax nic ctl --api /run/api set all --mode off >/dev/null
 reach through
 cat /run/nic.log /run/qemu.log
 poweroff -f"#;

@@ -23,8 +23,8 @@ use vtax_observe::ObserveError;
 pub struct TopOptions {
     /// Time between passes.
     pub interval: Duration,
-    /// Ends after one interval.
-    pub once: bool,
+    /// The number of intervals; `None`: until stopped.
+    pub count: Option<u64>,
     /// Writes one JSON object per interval instead of tables.
     pub json: bool,
     /// The order at the start.
@@ -48,7 +48,7 @@ pub enum TopError {
 /// # Errors
 /// When the host cannot be read, or the output fails. A closed pipe is not an error.
 pub fn run(mut watch: Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
-    let outcome = if options.once || options.json || !terminal::is_interactive() {
+    let outcome = if options.count.is_some() || options.json || !terminal::is_interactive() {
         print(&mut watch, options, stop)
     } else {
         Interactive::start(&mut watch, options)?.run(&mut watch, stop)
@@ -63,7 +63,9 @@ fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(
     watch.pass()?;
     let mut pace = Pace::new(options.interval);
     let mut out = io::stdout().lock();
-    while pace.wait(stop) {
+    let mut left = options.count;
+    while left != Some(0) && pace.wait(stop) {
+        left = left.map(|left| left - 1);
         let mut snapshot = watch.pass()?;
         add_notes(&mut snapshot, watch);
         let rates = Rates::of(&snapshot, options.sort);
@@ -79,14 +81,11 @@ fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(
             for line in table::lines(&rates, &view) {
                 writeln!(out, "{}", line.text)?;
             }
-            if !options.once {
+            if left != Some(0) {
                 writeln!(out)?;
             }
         }
         out.flush()?;
-        if options.once {
-            break;
-        }
     }
     Ok(())
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values of options: numbers, times, shares, labels and addresses, with an error for each that is refused.
+//! Values of options: numbers, shares, labels and addresses, with an error for each that is refused.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 use vtax_serve::Address;
 
 /// A text that is no value of its option.
@@ -11,18 +10,6 @@ pub enum ValueError {
     /// No TCP address.
     #[error("give ADDRESS:PORT or PORT")]
     Socket,
-    /// A time without a unit.
-    #[error("give a time with its unit, such as 500ms, 10s, 5m or 1h")]
-    Unit,
-    /// A time out of range.
-    #[error("give a time from 100ms to 24h")]
-    Interval,
-    /// A length out of range.
-    #[error("give a time from 1s to 366d")]
-    Length,
-    /// No number.
-    #[error("`{0}` is no number")]
-    Number(String),
     /// No share.
     #[error("`{0}` is no share: give NAME=PROCESSORS, such as web-1=0.5")]
     Share(String),
@@ -59,37 +46,6 @@ pub(super) fn socket(text: &str) -> Result<SocketAddr, ValueError> {
         Ok(Address::Tcp(address)) => Ok(address),
         _ => Err(ValueError::Socket),
     }
-}
-
-/// A time such as `500ms`, `10s`, `5m`, `1h`, from 100 ms to a day.
-pub(super) fn interval(text: &str) -> Result<Duration, ValueError> {
-    time(text)?
-        .filter(|time| (0.1..=86_400.0).contains(&time.as_secs_f64()))
-        .ok_or(ValueError::Interval)
-}
-
-/// A time such as `1h` or `7d`, from a second to a year.
-pub(super) fn length(text: &str) -> Result<Duration, ValueError> {
-    time(text)?
-        .filter(|time| (1.0..=366.0 * 86_400.0).contains(&time.as_secs_f64()))
-        .ok_or(ValueError::Length)
-}
-
-/// A number with a unit of time. `None` if it is out of the range of any time.
-fn time(text: &str) -> Result<Option<Duration>, ValueError> {
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
-    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
-    let scale = match unit {
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return Err(ValueError::Unit),
-    };
-    let seconds = number.parse::<f64>();
-    let seconds = seconds.map_err(|_| ValueError::Number(number.to_owned()))?;
-    Ok(Duration::try_from_secs_f64(seconds * scale).ok())
 }
 
 /// The names of the exporter's own labels.
@@ -181,18 +137,6 @@ mod tests {
             "a=1\n",
         ] {
             assert!(label(wrong).is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn intervals_need_a_unit_and_sense() {
-        assert_eq!(interval("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(interval("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(interval("1h"), Ok(Duration::from_secs(3600)));
-        for wrong in [
-            "", "10", "s", "-1s", "0s", "1ms", "25h", "1e9s", "1.2.3s", "NaNs",
-        ] {
-            assert!(interval(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -17,10 +17,11 @@ use vtax_report::analysis::charge::{self, Study};
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &catalogue)?;
+    plan.check_place(&arguments.place)?;
     let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
-    let mut progress = progress::choose(arguments.json, &signals);
-    let untraced = match &arguments.at {
+    let mut progress = progress::choose(arguments.format.is_json(), &signals);
+    let untraced = match &arguments.place {
         Place::Local => why_not_traced(),
         // Emulated hosts have all prerequisites of tracing.
         Place::Testbed(_) => None,
@@ -40,6 +41,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     let planned = Planned {
         plan: &plan,
         text: &text,
+        folder: &plan::folder_of(arguments.plan()),
         treatments: &treatments,
         catalogue: &catalogue,
     };
@@ -54,7 +56,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     );
     drop(progress);
     let failed = ended?.failed;
-    if !arguments.json {
+    if !arguments.format.is_json() {
         table(&[results], false)?;
     }
     if failed > 0 {

@@ -22,7 +22,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     let catalogue = Catalogue::read()?;
     let figures = catalogue.select(arguments.figures.as_deref())?;
     let folders = Folders {
-        results: &arguments.results,
+        results: &arguments.results_root,
         plans: &arguments.plans,
     };
     let failed = if arguments.page_only {
@@ -39,16 +39,16 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
         note(&format!("kept in {}", folder.display()));
     }
     let entries = compare(&catalogue, &figures, &ours)?;
-    vtax_files::write(&arguments.out, page(&catalogue, &entries).as_bytes())?;
+    vtax_files::write(&arguments.output, page(&catalogue, &entries).as_bytes())?;
     end_with_reader()?;
     for paper in &catalogue.papers {
         if figures.iter().any(|figure| figure.paper == paper.key) {
             outln!("{}\n", paper.authors)?;
-            outln!("{}", markdown(&entries, &paper.key, "docs/atlas.html"))?;
+            outln!("{}", markdown(&entries, &paper.key, "docs/notes/atlas.html"))?;
         }
     }
     outln!("{}", summary(&entries))?;
-    outln!("page: {}", arguments.out.display())?;
+    outln!("page: {}", arguments.output.display())?;
     if !failed.is_empty() {
         return Err(format!(
             "{} did not run to the end: {}; the same command goes on with them",
@@ -106,12 +106,12 @@ fn run_missing<'a>(
 }
 
 fn words(arguments: &AtlasArgs, folders: &Folders<'_>, name: &str, plan: &Plan) -> Vec<String> {
-    let at = arguments.at.as_ref().map(ToString::to_string);
+    let place = arguments.place.as_ref().map(ToString::to_string);
     plan.arguments(
         &arguments.plans.display().to_string(),
         &folders.of(name).display().to_string(),
         arguments.quick,
-        at.as_deref(),
+        place.as_deref(),
     )
 }
 

@@ -4,7 +4,7 @@
 
 use crate::Outcome;
 use crate::cli::{
-    By, CapArgs, ChargeArgs, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs,
+    By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs,
 };
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -30,8 +30,8 @@ pub fn top(arguments: &TopArgs) -> Outcome {
     let stop = Signals::install()?.flag();
     let options = TopOptions {
         interval: arguments.interval,
-        once: arguments.once,
-        json: arguments.json,
+        count: arguments.count,
+        json: arguments.format.is_json(),
         sort: Sort {
             key: arguments.sort,
             reversed: false,
@@ -45,11 +45,9 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
     let options = RecordOptions {
         interval: arguments.interval,
         count: arguments.count,
-        // One of the two is required.
-        format: if arguments.csv {
-            RecordFormat::Csv
-        } else {
-            RecordFormat::Json
+        format: match arguments.format.format() {
+            ChargeFormat::Csv => RecordFormat::Csv,
+            ChargeFormat::Json => RecordFormat::Json,
         },
         by: match arguments.by {
             By::Guest => records::By::Guest,
@@ -78,7 +76,7 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
         guests: arguments.guest.iter().cloned().collect(),
         each: arguments.each,
         is_rehearsal: arguments.dry_run,
-        json: arguments.json,
+        json: arguments.format.is_json(),
     };
     let state = default_state_dir().join(CAP);
     let _lock = Lock::acquire(&state, "vtax cap")?;
@@ -159,7 +157,7 @@ pub fn share(arguments: &ShareArgs) -> Outcome {
     let shares = share::read(&port)?;
     for share in shares.take(arguments.count.unwrap_or(usize::MAX)) {
         let share = share?;
-        if arguments.json {
+        if arguments.format.is_json() {
             serde_json::to_writer(&mut out, &share)?;
             writeln!(out)?;
         } else {
@@ -175,16 +173,16 @@ pub fn web(arguments: &WebArgs) -> Outcome {
     let stop = Signals::install()?.flag();
     let options = WebOptions {
         listen: arguments.listen,
-        results: arguments.results.clone(),
+        results: arguments.results_root.clone(),
         plans: arguments.plans.clone(),
         certificate: arguments
             .certificate
             .clone()
             .zip(arguments.key.clone())
             .map(|(chain, key)| Certificate { chain, key }),
-        token: arguments.token.clone(),
+        token: arguments.token_file.clone(),
         is_private: io::stderr().is_terminal(),
-        watch_token: arguments.watch_token.clone(),
+        watch_token: arguments.watch_token_file.clone(),
         watch_only: arguments.watch_only,
         machines: Machines {
             nics: arguments.nic.clone(),

@@ -27,7 +27,7 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     let findings = doctor::examine(&Roots::host(), &options);
     signals.check()?;
     end_with_reader()?;
-    if arguments.json {
+    if arguments.format.is_json() {
         outln!("{}", doctor::json(&findings)?)?;
     } else {
         out!("{}", doctor::render(&findings, Style::for_stdout()))?;
@@ -39,7 +39,7 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     }
 }
 
-/// Describes the emulator and the image of the testbed with this `--at` name. An error where there is no image: root
+/// Describes the emulator and the image of the testbed with this `--place` name. An error where there is no image: root
 /// builds it once.
 fn testbed(name: &str) -> Result<String, HostError> {
     let Ok(Place::Testbed(hypervisor)) = name.parse() else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `vtax run --on`, `vtax merge`, and the shard that an engine starts.
+//! `vtax run --fleet`, `vtax merge`, and the shard that an engine starts.
 
 use super::{plan, report, testbed};
 use crate::Outcome;
@@ -18,40 +18,44 @@ use vtax_lab::plan::{Catalogue, StopRule};
 
 pub fn run(arguments: &RunArgs) -> Outcome {
     let RunArgs {
-        run: arguments, on, ..
+        run: arguments, fleet, ..
     } = arguments;
-    let engine = on.on.clone().ok_or("--on names no engine")?;
+    let engine = fleet.fleet.clone().ok_or("--fleet names no engine")?;
     let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &Catalogue::standard())?;
+    match &arguments.place {
+        place @ Place::Testbed(_) => plan.check_place(place)?,
+        _ => plan.check_elsewhere(&format!("--fleet {engine}"))?,
+    }
     if plan.stop != StopRule::Fixed {
         return Err("a plan that stops by precision cannot be cut into shards: none of them sees the others' trials; take [stop] out and give repetitions".into());
     }
     let mut forwarded = super::run::forwarded(arguments, None);
-    match &arguments.at {
+    match &arguments.place {
         Place::Local => {}
-        Place::Ssh(_) => return Err("--on says which machines run the plan: leave --at out".into()),
+        Place::Ssh(_) => return Err("--fleet names the machines that run the plan: leave --place out".into()),
         Place::Testbed(_) if arguments.testbed.is_some() => {
             return Err(
-                "the machines of --on do not have the file of --testbed: leave it out".into(),
+                "the machines of --fleet do not have the file of --testbed: leave it out".into(),
             );
         }
-        at @ Place::Testbed(_) => {
-            forwarded.push(format!("--at={at}"));
+        place @ Place::Testbed(_) => {
+            forwarded.push(format!("--place={place}"));
             forwarded.extend(arguments.jobs.map(|jobs| format!("--jobs={jobs}")));
         }
     }
     let signals = Signals::install()?;
-    let mut progress = progress::choose(arguments.json, &signals);
+    let mut progress = progress::choose(arguments.format.is_json(), &signals);
     testbed::leave_out_repetitions(&mut plan, arguments, progress.as_mut())?;
     drop(progress);
     let blocks = plan.repetitions;
-    let shards = on.shards.map_or(blocks, u32::from);
+    let shards = fleet.shards.map_or(blocks, u32::from);
     if shards > blocks {
         return Err(format!(
             "{shards} shards of {blocks} blocks: a block is never cut, so give at most {blocks}"
         )
         .into());
     }
-    let image = match (&engine, &on.pod_image) {
+    let image = match (&engine, &fleet.pod_image) {
         (Engine::Kubernetes, None) => {
             return Err(
                 "Kubernetes starts images: give one that has this vtax with --pod-image".into(),
@@ -71,7 +75,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
         arguments: forwarded,
         pod: Pod {
             image,
-            claim: on.claim.clone(),
+            claim: fleet.claim.clone(),
         },
     };
     let ended = vtax_fleet::run(&run, &signals, &mut |line| note(&line))?;
@@ -81,7 +85,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
             outln!("{text}")?;
             Ok(())
         }
-        FleetOutcome::Collected(collected) => tell(&collected, arguments.json),
+        FleetOutcome::Collected(collected) => tell(&collected, arguments.format.is_json()),
     }
 }
 
@@ -139,7 +143,7 @@ pub fn shard(arguments: &ShardArgs) -> Outcome {
     ];
     words.extend(workdir.arguments().iter().cloned());
     match Cli::try_parse_from(words)?.command {
-        Command::Run(run) => super::run::run(run),
+        Some(Command::Run(run)) => super::run::run(run),
         _ => Err("a shard is a run".into()),
     }
 }

@@ -14,7 +14,7 @@ use vtax_host::meters;
 use vtax_host::signals::end_with_reader;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::meter::{
-    Bench, BusyLoad, CalibrationSettings, Found, calibrate as fit, host_domains,
+    Bench, BusyLoad, CalibrationSettings, Discovery, calibrate as fit, host_domains,
 };
 
 pub fn list(as_json: bool) -> Outcome {
@@ -25,7 +25,7 @@ pub fn list(as_json: bool) -> Outcome {
     }
     for found in all {
         match found {
-            Found::Meter(meter) => {
+            Discovery::Meter(meter) => {
                 let domains: Vec<&str> = meter
                     .domains()
                     .iter()
@@ -41,7 +41,7 @@ pub fn list(as_json: bool) -> Outcome {
                     outln!("{:<11} {caveat}", "")?;
                 }
             }
-            Found::Absent(absent) => {
+            Discovery::Absent(absent) => {
                 outln!("{:<11} absent: {}", absent.meter, absent.reason)?;
                 if let Some(remedy) = absent.remedy {
                     outln!("{:<11} {remedy}", "")?;
@@ -52,9 +52,9 @@ pub fn list(as_json: bool) -> Outcome {
     Ok(())
 }
 
-fn document(found: &Found) -> Value {
+fn document(found: &Discovery) -> Value {
     match found {
-        Found::Meter(meter) => {
+        Discovery::Meter(meter) => {
             let domains = meter.domains().iter().map(|domain| domain.name.as_str());
             json!({
                 "name": meter.name(),
@@ -63,7 +63,7 @@ fn document(found: &Found) -> Value {
                 "caveats": meter.caveats(),
             })
         }
-        Found::Absent(absent) => json!({
+        Discovery::Absent(absent) => json!({
             "name": absent.meter,
             "absent": absent.reason,
             "remedy": absent.remedy,
@@ -71,9 +71,9 @@ fn document(found: &Found) -> Value {
     }
 }
 
-pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
-    let covers_host = |found: Found| match found {
-        Found::Meter(meter)
+pub fn calibrate(output: &Path, step: Duration) -> Outcome {
+    let covers_host = |found: Discovery| match found {
+        Discovery::Meter(meter)
             if meter.source() == Source::Measured
                 && !host_domains(meter.domains()).0.is_empty() =>
         {
@@ -87,7 +87,7 @@ pub fn calibrate(output: &Path, seconds: u64) -> Outcome {
         .find_map(covers_host)
         .ok_or("no meter of this host measures it, so there is nothing to fit a model to; `vtax meter list` says why")?;
     let settings = CalibrationSettings {
-        observations: u32::try_from(seconds.div_ceil(2))
+        observations: u32::try_from(step.as_secs().div_ceil(2))
             .unwrap_or(u32::MAX)
             .max(1),
         ..CalibrationSettings::default()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One file a command.
+//! The commands, one module for each.
 
 pub mod accuracy;
 pub mod actor;
@@ -7,10 +7,13 @@ pub mod atlas;
 pub mod charge;
 pub mod doctor;
 pub mod dry_run;
+pub mod explain;
 pub mod fleet;
+pub mod generate;
 pub mod image;
 pub mod load;
 pub mod meter;
+pub mod next;
 pub mod one_liner;
 pub mod plan;
 pub mod precision;
@@ -21,23 +24,22 @@ pub mod testbed;
 
 use crate::Outcome;
 use crate::output::outln;
-use std::error::Error;
-use std::fmt;
 use vtax_core::counted;
 use vtax_report::analysis::Analysis;
 use vtax_report::gate::{self, GateOutcome, JudgedGate};
 
 /// A run whose every trial is suspect, failed or damaged: it ended in order, and measured nothing that counts.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("none of {} counts; the report gives the reason of each", counted(self.planned, "trial"))]
 pub struct NothingCounts {
     planned: usize,
 }
 
 impl NothingCounts {
-    /// Whether any trial of a run counts.
+    /// Checks that a trial of a run counts.
     ///
     /// # Errors
-    /// When none does.
+    /// When no trial does.
     pub fn check(analysis: &Analysis) -> Result<(), Self> {
         let counts = analysis.counts;
         if counts.counted > 0 || counts.planned == 0 {
@@ -48,18 +50,6 @@ impl NothingCounts {
         })
     }
 }
-
-impl fmt::Display for NothingCounts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "none of {} counts; the report gives the reason of each",
-            counted(self.planned, "trial")
-        )
-    }
-}
-
-impl Error for NothingCounts {}
 
 /// Gates that are missed or undecided.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +62,7 @@ pub struct GatesNotPassed {
 }
 
 impl GatesNotPassed {
-    /// Whether every gate is passed.
+    /// Checks that every gate is passed.
     ///
     /// # Errors
     /// When one is missed or undecided.

@@ -18,6 +18,9 @@ pub enum LoadError {
     /// Two commands.
     #[error("--load and the words after `--` are both the measured command: give one")]
     Two,
+    /// A path that a plan cannot contain.
+    #[error("the path {0:?} is empty or not UTF-8, so that no plan can contain it")]
+    Path(PathBuf),
 }
 
 /// Returns the plan as TOML; `None` where the arguments name no command.
@@ -54,7 +57,7 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
         .value("repetitions", arguments.runs)
         .text("warmup", "0s");
     if let Some(image) = &arguments.image {
-        plan.text("image", image);
+        plan.text("image", &absolute_image(image)?);
     }
     let platforms: Vec<&str> = match arguments.platform.as_slice() {
         [] => IMAGE_PLATFORMS.to_vec(),
@@ -83,7 +86,29 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
     if !arguments.packages.is_empty() {
         plan.texts("packages", &arguments.packages);
     }
+    if !arguments.files.is_empty() {
+        let files = arguments.files.iter().map(|path| absolute(path));
+        plan.texts("files", &files.collect::<Result<Vec<String>, _>>()?);
+    }
     Ok(Some(plan.finish()))
+}
+
+/// Returns an absolute path, with which the plan can be run from anywhere.
+fn absolute(path: &Path) -> Result<String, LoadError> {
+    let wrong = || LoadError::Path(path.to_owned());
+    let absolute = std::path::absolute(path).map_err(|_| wrong())?;
+    absolute.to_str().map(str::to_owned).ok_or_else(wrong)
+}
+
+/// Returns the text of an image with an absolute path.
+fn absolute_image(text: &str) -> Result<String, LoadError> {
+    match text.split_once(':') {
+        Some((kind @ ("oci" | "dir"), path)) if !path.is_empty() => {
+            Ok(format!("{kind}:{}", absolute(Path::new(path))?))
+        }
+        // A name of podman, or a text that the reader of plans refuses.
+        _ => Ok(text.to_owned()),
+    }
 }
 
 /// Returns a name for a command: that of its program.
@@ -121,6 +146,7 @@ pub fn free(name: &str) -> PathBuf {
 mod tests {
     use super::*;
     use vtax_lab::plan::{Catalogue, Plan};
+    use vtax_load::workload::command::files_of;
 
     fn arguments(words: &[&str]) -> CommandArgs {
         CommandArgs {
@@ -162,6 +188,18 @@ mod tests {
     }
 
     #[test]
+    fn the_words_after_two_dashes_are_the_measured_command() {
+        use clap::Parser;
+        let line = ["vtax", "run", "--platform", "native,qemu", "--", "sysbench", "cpu", "run"];
+        let cli = crate::cli::Cli::try_parse_from(line).unwrap();
+        let Some(crate::cli::Command::Run(run)) = cli.command else {
+            panic!("{cli:?}");
+        };
+        assert_eq!(run.command.words, ["sysbench", "cpu", "run"]);
+        assert_eq!(run.run.plan, None);
+    }
+
+    #[test]
     fn an_image_is_measured_on_three_platforms_and_its_entry_point_is_the_service() {
         for (image, name) in [
             ("oci:/a/app.tar", "app"),
@@ -188,7 +226,7 @@ mod tests {
         let text = plan(&packages).unwrap().unwrap();
         let wrong = Plan::read("plan.toml", &text, &Catalogue::standard()).unwrap_err();
         assert!(
-            wrong.to_string().contains("not installed in an `image`"),
+            wrong.to_string().contains("not added to an `image`"),
             "{wrong}"
         );
     }
@@ -201,6 +239,7 @@ mod tests {
             load: Some("redis-benchmark -h {target}".to_owned()),
             prepare: Some("true".to_owned()),
             packages: vec!["redis-server".to_owned()],
+            files: vec!["app".into(), "/opt/data".into()],
             warmup: 2,
             ..arguments(&[])
         };
@@ -211,6 +250,9 @@ mod tests {
         assert_eq!(settings.integer("load.warmup_runs", 0), 2);
         assert_eq!(settings.text("load.packages"), Some("redis-server"));
         assert_eq!(settings.text("load.prepare"), Some("true"));
+        let here = std::env::current_dir().unwrap().join("app");
+        let files = [here.to_str().unwrap(), "/opt/data"];
+        assert_eq!(files_of(settings), files);
     }
 
     #[test]

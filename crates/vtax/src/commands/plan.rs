@@ -3,24 +3,24 @@
 
 use super::{json, precision};
 use crate::Outcome;
-use crate::cli::{PlanCheckArgs, PlanNewArgs};
+use crate::cli::{PlanCheckArgs, PlanKeysArgs, PlanNewArgs};
 use crate::output::{out, outln};
 use crate::progress::{in_words, note};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use vtax_core::counted;
 use vtax_density::plan as density;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
+use vtax_lab::LabError;
 use vtax_lab::plan::{
-    Catalogue, Plan, PlannedTreatment, StopRule, new, treatments, unsupported_objectives,
+    Catalogue, Plan, PlannedTreatment, StopRule, new, shipped, treatments, unsupported_objectives,
 };
 use vtax_testbed::guard::Counts;
 
-/// Reads a plan file; errors name the path as the user wrote it.
+/// Reads a plan file, and checks that the files beside it exist that it names. Errors name the path as the user wrote it.
 pub fn read(
     path: &Path,
     quick: bool,
@@ -32,11 +32,61 @@ pub fn read(
         Some(what) => format!("{} {what}", path.display()).into(),
         None => Box::<dyn Error>::from(wrong),
     })?;
+    plan.check_folder(&folder_of(path))
+        .map_err(LabError::from)?;
     Ok((if quick { plan.quick() } else { plan }, text))
 }
 
+/// Returns the directory of a plan's file, at which the relative paths in it start.
+pub fn folder_of(plan: &Path) -> PathBuf {
+    let folder = plan.parent().unwrap_or(plan);
+    // `absolute` fails only without a working directory.
+    std::path::absolute(Path::new(".").join(folder)).unwrap_or_else(|_| folder.to_owned())
+}
+
+/// The text of a plan's file, or of the plan that is part of vtax.
 fn text_of(path: &Path) -> Result<String, HostError> {
-    fs::read_to_string(path).map_err(HostError::file("read", path))
+    let plan = shipped::read(path)?;
+    if let Some(words) = plan.note() {
+        note(&words);
+    }
+    Ok(plan.text)
+}
+
+/// Lists the plans that are part of vtax.
+pub fn list(as_json: bool) -> Outcome {
+    let catalogue = Catalogue::standard();
+    let entries = shipped::ALL.iter().map(|(name, text)| {
+        let described = match Plan::read(name, text, &catalogue) {
+            Ok(plan) => plan.description,
+            Err(_) => other_kind(Path::new(name), text)
+                .unwrap_or_default()
+                .to_owned(),
+        };
+        (*name, described)
+    });
+    let entries: Vec<(&str, String)> = entries.collect();
+    if as_json {
+        let entries = entries.iter();
+        return json(&Value::Array(
+            entries
+                .map(|(name, described)| json!({"name": name, "description": described}))
+                .collect(),
+        ));
+    }
+    let width = entries.iter().map(|(name, _)| name.len()).max();
+    for (name, described) in &entries {
+        outln!("{name:0$}  {described}", width.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// Prints a plan that is part of vtax.
+pub fn show(name: &str) -> Outcome {
+    let (_, text) = shipped::named(name)
+        .ok_or_else(|| format!("vtax has no plan {name}: `vtax plan list` lists its plans"))?;
+    out!("{text}")?;
+    Ok(())
 }
 
 /// The purpose of a TOML file that is not a plan of `vtax run`, with the command that reads it; `None` for a plan or an
@@ -51,7 +101,7 @@ fn other_kind(path: &Path, text: &str) -> Option<&'static str> {
     } else if is_of_testbed() {
         Some(
             "is no plan, it has the settings of a testbed: \
-             `vtax run PLAN --at testbed:kvm --testbed FILE` takes them",
+             `vtax run PLAN --place testbed:kvm --testbed FILE` takes them",
         )
     } else if Counts::read(path).is_ok() {
         Some("is no plan, it has the counts that `vtax testbed guard` compares with")
@@ -82,7 +132,7 @@ pub fn new(arguments: &PlanNewArgs) -> Outcome {
 }
 
 pub fn check(arguments: &PlanCheckArgs) -> Outcome {
-    let (path, quick, as_json) = (&arguments.plan, arguments.quick, arguments.json);
+    let (path, quick, as_json) = (&arguments.plan, arguments.quick, arguments.format.is_json());
     let text = text_of(path)?;
     if density::Plan::is_meant(&text) {
         let plan = density::Plan::read(&path.display().to_string(), &text, quick)?;
@@ -204,38 +254,96 @@ fn show_density(plan: &density::Plan, as_json: bool) -> Outcome {
     Ok(())
 }
 
-pub fn keys(as_json: bool) -> Outcome {
-    let catalogue = Catalogue::standard();
-    if as_json {
-        let platforms = catalogue.platforms.iter().map(|platform| {
-            let parameters = documents(platform.parameters());
-            json!({"kind": platform.kind(), "parameters": parameters})
-        });
+/// The parameters of a platform or workload, or of every trial.
+struct Keys {
+    /// The key of the list in JSON.
+    list: &'static str,
+    kind: &'static str,
+    summary: &'static str,
+    /// What a workload's own table takes.
+    definition: Vec<Parameter>,
+    parameters: Vec<Parameter>,
+}
+
+impl Keys {
+    fn all(catalogue: &Catalogue) -> Vec<Self> {
+        let of = |list, kind, summary, definition: &[Parameter], parameters: &[Parameter]| Self {
+            list,
+            kind,
+            summary,
+            definition: definition.to_vec(),
+            parameters: parameters.to_vec(),
+        };
+        let platforms = catalogue
+            .platforms
+            .iter()
+            .map(|platform| of("platforms", platform.kind(), "", &[], platform.parameters()));
         let workloads = catalogue.workloads.iter().map(|workload| {
             let about = workload.about();
-            let parameters = documents(about.parameters);
-            let definition = documents(about.definition);
-            json!({"kind": about.kind, "summary": about.summary, "parameters": parameters, "definition": definition})
+            let (definition, parameters) = (about.definition, about.parameters);
+            of("workloads", about.kind, about.summary, definition, parameters)
         });
-        return json(&json!({
-            "settings": documents(&catalogue.shared),
-            "platforms": platforms.collect::<Vec<_>>(),
-            "workloads": workloads.collect::<Vec<_>>(),
-        }));
+        let shared = of("settings", "", "", &[], &catalogue.shared);
+        std::iter::once(shared).chain(platforms).chain(workloads).collect()
     }
-    outln!("settings of every trial")?;
-    print(&catalogue.shared)?;
-    for platform in catalogue.platforms {
-        outln!("platform `{}`", platform.kind())?;
-        print(platform.parameters())?;
+
+    /// Leaves only parameters with `text` in their key or description, unless the name or summary has it. Returns whether
+    /// anything is left.
+    fn filter(&mut self, text: &str) -> bool {
+        let has = |of: &str| of.to_lowercase().contains(text);
+        if has(self.kind) || has(self.summary) {
+            return true;
+        }
+        let has_text = |one: &Parameter| {
+            has(one.key) || has(one.help) || one.alias.is_some_and(has)
+        };
+        self.definition.retain(has_text);
+        self.parameters.retain(has_text);
+        !self.definition.is_empty() || !self.parameters.is_empty()
     }
-    for workload in catalogue.workloads {
-        outln!(
-            "workload `{}`: {}",
-            workload.kind(),
-            workload.about().summary
-        )?;
-        print(&[workload.about().definition, workload.about().parameters].concat())?;
+
+    fn document(&self) -> Value {
+        let parameters = documents(&self.parameters);
+        match self.list {
+            "platforms" => json!({"kind": self.kind, "parameters": parameters}),
+            _ => json!({
+                "kind": self.kind,
+                "summary": self.summary,
+                "parameters": parameters,
+                "definition": documents(&self.definition),
+            }),
+        }
+    }
+}
+
+pub fn keys(arguments: &PlanKeysArgs) -> Outcome {
+    let mut all = Keys::all(&Catalogue::standard());
+    if let Some(filter) = &arguments.filter {
+        let text = filter.to_lowercase();
+        all.retain_mut(|keys| keys.filter(&text));
+        if all.is_empty() {
+            return Err(format!("no key, platform or workload has `{filter}` in it").into());
+        }
+    }
+    if arguments.format.is_json() {
+        let mut lists = json!({"settings": [], "platforms": [], "workloads": []});
+        for keys in &all {
+            if let Some(list) = lists.get_mut(keys.list).and_then(Value::as_array_mut) {
+                match keys.list {
+                    "settings" => list.extend(documents(&keys.parameters)),
+                    _ => list.push(keys.document()),
+                }
+            }
+        }
+        return json(&lists);
+    }
+    for keys in &all {
+        match keys.list {
+            "settings" => outln!("settings of every trial")?,
+            "platforms" => outln!("platform `{}`", keys.kind)?,
+            _ => outln!("workload `{}`: {}", keys.kind, keys.summary)?,
+        }
+        print(&[&keys.definition[..], &keys.parameters].concat())?;
     }
     Ok(())
 }
@@ -254,7 +362,7 @@ fn documents(parameters: &[Parameter]) -> Vec<Value> {
 }
 
 /// The values that a parameter accepts, in words.
-fn values(domain: Domain) -> String {
+pub fn values(domain: Domain) -> String {
     match domain {
         Domain::Bool => "true | false".to_owned(),
         Domain::Integer(low, high) => format!("{low} to {high}"),

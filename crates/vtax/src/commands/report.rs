@@ -5,10 +5,11 @@
 use super::{GatesNotPassed, NothingCounts, json, record};
 use crate::Outcome;
 use crate::cli::{
-    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, FigureFormat, HistoryArgs,
+    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs,
     ReportArgs, SurveyArgs,
 };
 use crate::output::{cannot_write, out, outln};
+use crate::progress::note;
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -22,27 +23,25 @@ use vtax_report::results::{ResultsDir, ResultsError};
 use vtax_report::{compare, export, figures, gate, history, html, survey, svg, terminal};
 
 pub fn report(arguments: &ReportArgs) -> Outcome {
-    if let Some(FigureFormat::Svg) = arguments.figures {
-        return draw(&arguments.results, arguments.output.as_deref());
+    if !arguments.figures.is_empty() {
+        let formats: Vec<_> = arguments.figures.iter().map(|one| (*one).into()).collect();
+        return draw(&arguments.results, &formats, arguments.output.as_deref());
     }
     if let [only] = arguments.results.as_slice() {
         if store::is_recording(only) {
-            if arguments.figures.is_some() {
-                return Err("the figures of a recording are in its report.html only".into());
-            }
-            return record::report(only, arguments.json, width());
+            return record::report(only, arguments.format.is_json(), width());
         }
         let results = ResultsDir::open(only)?;
         if vtax_density::run::is_density(&results) {
             let (path, summary) = vtax_density::report::write(&results)?;
-            if arguments.json {
+            if arguments.format.is_json() {
                 return json(&summary.document());
             }
             outln!("{summary}\nreport: {}", path.display())?;
             return Ok(());
         }
     }
-    if arguments.json {
+    if arguments.format.is_json() {
         let (_, analysis) = read(&arguments.results)?;
         return json(&analysis);
     }
@@ -54,8 +53,17 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
     Ok(())
 }
 
-/// Writes the figures of results as SVG and prints their paths.
-fn draw(directories: &[PathBuf], into: Option<&Path>) -> Outcome {
+/// Writes the figures of results and prints their paths.
+fn draw(
+    directories: &[PathBuf],
+    formats: &[svg::FigureFormat],
+    into: Option<&Path>,
+) -> Outcome {
+    if let [only] = directories
+        && store::is_recording(only)
+    {
+        return Err("the figures of a recording are in its report.html only".into());
+    }
     let (results, figures) = match directories {
         [only] if vtax_density::run::is_density(&ResultsDir::open(only)?) => {
             let results = ResultsDir::open(only)?;
@@ -68,7 +76,7 @@ fn draw(directories: &[PathBuf], into: Option<&Path>) -> Outcome {
         }
     };
     let default = results.path().join("figures");
-    for path in svg::write(&figures, into.unwrap_or(&default))? {
+    for path in svg::write(&figures, formats, into.unwrap_or(&default))? {
         outln!("{}", path.display())?;
     }
     Ok(())
@@ -147,9 +155,8 @@ fn print_comparison(
     gates: &[JudgedGate],
 ) -> Outcome {
     let gated = Gated { comparison, gates };
-    match arguments.format {
+    match arguments.format.format() {
         CompareFormat::Json => json(&gated)?,
-        CompareFormat::Text if arguments.json => json(&gated)?,
         CompareFormat::Text => {
             out!("{}", compare::table(comparison, width()))?;
             for judged in gates {
@@ -189,7 +196,7 @@ pub fn history(arguments: &HistoryArgs) -> Outcome {
         written.map_err(|cause| format!("cannot write {}: {cause}", path.display()))?;
         output.finish()?;
     }
-    if arguments.json {
+    if arguments.format.is_json() {
         json(&history)?;
     } else {
         out!("{}", history::table(&history, width()))?;
@@ -209,13 +216,13 @@ pub fn survey(arguments: &SurveyArgs) -> Outcome {
         }
         found.extend(below);
     }
-    let dataset = arguments.dataset.as_deref();
+    let dataset = arguments.output.as_deref();
     let mut dataset = dataset.map(export::Dataset::create).transpose()?;
     let survey = survey::survey(&found, dataset.as_mut())?;
     if let Some(dataset) = dataset {
         dataset.finish()?;
     }
-    if arguments.json {
+    if arguments.format.is_json() {
         return json(&survey);
     }
     outln!("{}", survey::table(&survey, width()))?;
@@ -231,7 +238,10 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
     }
     let results = ResultsDir::open(&arguments.results)?;
     let of = match arguments.samples {
-        true => ExportOf::Samples,
+        true => {
+            note("vtax: --samples is an old spelling: use vtax export DIR samples");
+            ExportOf::Samples
+        }
         false => arguments.of,
     };
     let unreadable = match (arguments.format, &arguments.output) {

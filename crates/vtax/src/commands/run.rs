@@ -27,27 +27,33 @@ pub fn run(arguments: RunArgs) -> Outcome {
         run: mut arguments,
         shard,
         part,
-        on: _,
+        fleet: _,
         command,
         dry_run,
     } = arguments;
     let catalogue = Catalogue::standard();
-    let (mut plan, text) = match one_liner::plan(&command)? {
+    let here = PathBuf::from(".");
+    let (mut plan, text, folder) = match one_liner::plan(&command)? {
         Some(text) => {
             let plan = Plan::read("the command line", &text, &catalogue)?;
             arguments
                 .results
                 .get_or_insert_with(|| one_liner::free(&plan.name));
-            (plan, text)
+            (plan, text, here)
         }
-        None => plan::read(arguments.plan(), arguments.quick, &catalogue)?,
+        None => {
+            let (plan, text) = plan::read(arguments.plan(), arguments.quick, &catalogue)?;
+            (plan, text, plan::folder_of(arguments.plan()))
+        }
     };
+    plan.check_place(&arguments.place)?;
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, arguments.treatment)?;
     if dry_run {
         let planned = Planned {
             plan: &plan,
             text: &text,
+            folder: &folder,
             treatments: &treatments,
             catalogue: &catalogue,
         };
@@ -58,7 +64,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let is_whole =
         shard.is_none() && arguments.treatment.is_none() && arguments.place_name.is_none();
     let signals = Signals::install()?;
-    let mut progress = progress::choose(arguments.json, &signals);
+    let mut progress = progress::choose(arguments.format.is_json(), &signals);
     testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
     if is_whole {
         for message in treatments.iter().filter_map(plan::without_baseline) {
@@ -66,7 +72,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         }
     }
     let began = Instant::now();
-    let failed = if let Place::Ssh(host) = &arguments.at {
+    let failed = if let Place::Ssh(host) = &arguments.place {
         let elsewhere = SshRun {
             ssh: "ssh".into(),
             host: host.clone(),
@@ -86,6 +92,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         let planned = Planned {
             plan: &plan,
             text: &text,
+            folder: &folder,
             treatments: &treatments,
             catalogue: &catalogue,
         };
@@ -134,7 +141,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     if part {
         return failed.map_or(Ok(()), |failed| Err(failed.into()));
     }
-    let analysis = if arguments.json {
+    let analysis = if arguments.format.is_json() {
         // Programs that read JSON lines read analysis.json too.
         report::write(std::slice::from_ref(&results))?.1
     } else {
@@ -144,7 +151,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         return Err(failed.into());
     }
     match is_whole {
-        true => judge(&analysis, arguments.json),
+        true => judge(&analysis, arguments.format.is_json()),
         false => Ok(()),
     }
 }
@@ -182,7 +189,7 @@ pub fn run_here(
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
-    if let Place::Testbed(hypervisor) = &arguments.at {
+    if let Place::Testbed(hypervisor) = &arguments.place {
         let inside = testbed::Inside {
             hypervisor: *hypervisor,
             settings: arguments.testbed.as_deref(),
@@ -209,7 +216,7 @@ pub fn run_here(
         shard: share.shard,
         waits: share.waits,
         state_dir: run::default_state_dir(),
-        place: place.unwrap_or_else(|| arguments.at.to_string()),
+        place: place.unwrap_or_else(|| arguments.place.to_string()),
         host: if arguments.emulated {
             Source::Emulated
         } else {
@@ -260,7 +267,7 @@ pub fn restore(arguments: &RestoreArgs) -> Outcome {
         }
     }
     end_with_reader()?;
-    if arguments.json {
+    if arguments.format.is_json() {
         return json(&restored);
     }
     if restored.is_empty() {

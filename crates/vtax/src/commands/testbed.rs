@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `vtax testbed`, and `vtax run --at testbed:…`.
+//! `vtax testbed`, and `vtax run --place testbed:…`.
 
 use super::{json, plan};
 use crate::Outcome;
@@ -29,7 +29,7 @@ pub fn execute(command: TestbedCommand) -> Outcome {
             hypervisor,
             testbed,
         } => shell(hypervisor, testbed.as_deref()),
-        TestbedCommand::List { json } => list(json),
+        TestbedCommand::List(format) => list(format.is_json()),
         TestbedCommand::Rm { part } => remove(part),
         TestbedCommand::Cost {
             results: Some(results),
@@ -125,6 +125,7 @@ fn remove(part: TestbedPart) -> Outcome {
 fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
     let catalogue = Catalogue::standard();
     let (plan, text) = plan::read(path, false, &catalogue)?;
+    plan.check_place(&Place::Testbed(Hypervisor::Kvm))?;
     // The directory has a random name, and no other user can replace it.
     let scratch = tempfile::Builder::new()
         .prefix("vtax-guard-")
@@ -140,6 +141,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
         planned: Planned {
             plan: &plan,
             text: &text,
+            folder: &plan::folder_of(path),
             treatments: &treatments,
             catalogue: &catalogue,
         },
@@ -239,7 +241,7 @@ pub fn leave_out_repetitions(
     arguments: &PlanRunArgs,
     progress: &mut dyn Progress,
 ) -> Result<(), HostError> {
-    let settings = match arguments.at {
+    let settings = match arguments.place {
         Place::Testbed(_) => read_settings(arguments.testbed.as_deref())?,
         Place::Local | Place::Ssh(_) => return Ok(()),
     };

@@ -53,9 +53,9 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
     let socket = directory.path().join("serial");
     std::fs::write(&image, source).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_vtax"))
-        .args(["mvm", "run", "--http", "127.0.0.1:0", "--image"])
+        .args(["mvm", "run", "--listen", "127.0.0.1:0", "--image"])
         .arg(&image)
-        .args(["--count", &GUESTS.to_string(), "--socket"])
+        .args(["--guests", &GUESTS.to_string(), "--socket"])
         .arg(&socket)
         .stdout(Stdio::piped())
         .spawn()
