@@ -94,11 +94,11 @@ fuzz:
 	@./scripts/fuzz $(or $(FUZZ_SECONDS),60)
 
 accuracy: build
-	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy.toml --at testbed:kvm
-	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-kvm.toml --at testbed:kvm --testbed plans/coarse-timers.toml
-	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-xen.toml --at testbed:xen
-	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-disk.toml --at testbed:xen
-	@$(VTAX) accuracy run plans/papers/cherkasova-monitor.toml --at testbed:kvm
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy.toml --place testbed:kvm
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-kvm.toml --place testbed:kvm --testbed plans/coarse-timers.toml
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-xen.toml --place testbed:xen
+	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-disk.toml --place testbed:xen
+	@$(VTAX) accuracy run plans/papers/cherkasova-monitor.toml --place testbed:kvm
 
 clean:
 	$(CARGO) clean

@@ -74,7 +74,7 @@ impl Plan {
         let at = at.unwrap_or(&self.at);
         // Climbs always run on this host.
         if at != "local" && self.command != "density" {
-            words.push(format!("--at={at}"));
+            words.push(format!("--place={at}"));
         }
         if quick {
             words.push("--quick".to_owned());
@@ -631,7 +631,7 @@ mod tests {
         };
         assert_eq!(
             plan.arguments("plans", "r/a", true, None).join(" "),
-            "accuracy run plans/papers/a.toml --results=r/a --at=testbed:kvm --quick"
+            "accuracy run plans/papers/a.toml --results=r/a --place=testbed:kvm --quick"
         );
         assert_eq!(
             plan.arguments("plans", "r/a", false, Some("local"))

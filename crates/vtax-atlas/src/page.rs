@@ -493,12 +493,12 @@ mod tests {
 
     #[test]
     fn the_kept_page_is_of_what_is_kept_and_claims_lead_to_figures() {
-        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+        let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/notes");
         let docs = std::path::Path::new(docs);
         let kept = std::fs::read_to_string(docs.join("atlas.html")).unwrap();
         assert!(
             kept == whole_page(None).unwrap(),
-            "made anew by: vtax atlas --page-only --out docs/atlas.html"
+            "made anew by: vtax atlas --page-only -o docs/notes/atlas.html"
         );
         let (catalogue, ours) = (Catalogue::read().unwrap(), Ours::kept().unwrap());
         let figures = catalogue.select(None).unwrap();

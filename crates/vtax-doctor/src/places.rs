@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Existing guests and other hosts, which plans reach by libvirt, ssh and the API of a pool, and the emulated hosts of
-//! `--at testbed:…`.
+//! `--place testbed:…`.
 
 use super::{Answer, Finding, Options, Topic};
 use vtax_core::counted;
 use vtax_host::facts::version;
 use vtax_host::{HostError, Roots, xenapi};
 
-/// The emulated hosts, as values of `--at`.
+/// The emulated hosts, as values of `--place`.
 pub(super) const TESTBEDS: [&str; 2] = ["testbed:kvm", "testbed:xen"];
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {

@@ -29,7 +29,7 @@ pub(super) fn lines(findings: &[Finding], summary: &Summary) -> Vec<Line> {
     let (usable, other): (Vec<&Finding>, Vec<&Finding>) =
         emulated.partition(|found| found.answer != Answer::No);
     let names = |found: &[&Finding]| {
-        let names = found.iter().map(|found| format!("--at {}", found.name));
+        let names = found.iter().map(|found| format!("--place {}", found.name));
         names.collect::<Vec<_>>().join(", ")
     };
     lines.push(match (usable.as_slice(), other.first()) {

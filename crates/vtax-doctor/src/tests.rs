@@ -11,7 +11,7 @@ use vtax_host::cell::LinkConfig;
 use vtax_host::fake_host::FakeHost;
 use vtax_observe::ObserveError;
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::meter::{self, Found};
+use vtax_observe::meter::{self, Discovery};
 
 /// Probes whose results each test chooses.
 struct FakeProbes {
@@ -62,7 +62,7 @@ impl Probes for FakeProbes {
         (self.cell)(&link)
     }
 
-    fn meters(&self, roots: &Roots) -> Result<Vec<Found>, HostError> {
+    fn meters(&self, roots: &Roots) -> Result<Vec<Discovery>, HostError> {
         // Meters are not measured under load here; the code that measures them has its own tests.
         let options = meter::Options {
             only: ["powercap", "hwmon", "model"].map(str::to_owned).to_vec(),
@@ -435,7 +435,7 @@ fn an_ordinary_user_learns_what_works_without_root() {
         "{short}"
     );
     for part in [
-        "--at testbed:kvm",
+        "--place testbed:kvm",
         "without root",
         "top, record",
         "exporter",

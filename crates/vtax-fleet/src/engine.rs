@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine that starts the shards, as the argument of `--on`.
+//! The engine that starts the shards, as the argument of `--fleet`.
 
 use std::fmt;
 use std::path::PathBuf;

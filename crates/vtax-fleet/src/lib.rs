@@ -14,7 +14,7 @@
 //! - Results are merged block by block, and only among machines of one kind ([`vtax_report::results::merge`]). Sources do
 //!   not change.
 //!
-//! After a kill the same `vtax run --on` continues: it finds the work directory, and by its name the engine's job.
+//! After a kill the same `vtax run --fleet` continues: it finds the work directory, and by its name the engine's job.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -25,7 +25,7 @@ fn cell(bench: &mut Bench, name: &str) -> Cell {
     };
     if let Err(missing) = requirements::check(&link) {
         let printed = missing.to_string();
-        let remedies = ["openvswitch-switch", "--at testbed:kvm"];
+        let remedies = ["openvswitch-switch", "--place testbed:kvm"];
         assert!(
             remedies.iter().any(|word| printed.contains(word)),
             "{printed}"

@@ -94,7 +94,7 @@ pub fn run_plan(
     }
     if governors(run) && run.host.hypervisor == Hypervisor::Xen {
         return Err(LabError::Host(HostError::Setting(
-            "a Dom0 has no cpufreq driver, because Xen sets the frequency: remove host.governor from the plan, or use --at testbed:kvm".to_owned(),
+            "a Dom0 has no cpufreq driver, because Xen sets the frequency: remove host.governor from the plan, or use --place testbed:kvm".to_owned(),
         )));
     }
     if governors(run) && !run.host.emulator.is_ours() {
@@ -103,6 +103,7 @@ pub fn run_plan(
             remedy: "vtax testbed build qemu".to_owned(),
         }));
     }
+    run.host.emulator.supports(run.settings)?;
     let options = RunOptions {
         results: run.results.clone(),
         shard: run.shard.clone(),
@@ -564,6 +565,7 @@ mod tests {
             planned: Planned {
                 plan: &plan,
                 text: &text,
+                folder: folder.path(),
                 treatments: &treatments(&plan, &catalogue),
                 catalogue: &catalogue,
             },

@@ -23,7 +23,7 @@ export function enterView(view, about, then) {
   const notice = h("div");
   const words = about.may === "nothing"
     ? "This page is for those who have its token."
-    : "You can look at everything. To start runs, write notes and set budgets, enter the operator’s token: vtax web says it when it starts, or it is in the file of --token.";
+    : "You can look at everything. To start runs, write notes and set budgets, enter the operator’s token: vtax web says it when it starts, or it is in the file of --token-file.";
   const form = h("form", {
     onsubmit: async (event) => {
       event.preventDefault();

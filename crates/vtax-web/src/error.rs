@@ -22,7 +22,7 @@ use vtax_report::results::ResultsError;
 pub enum WebError {
     /// Other hosts could reach the address.
     #[error(
-        "cannot serve the page on {0}: other hosts would reach it, {1}; give --certificate and --key, and --token or --watch-token, or a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
+        "cannot serve the page on {0}: other hosts would reach it, {1}; give --certificate and --key, and --token-file or --watch-token-file, or a loopback address such as 127.0.0.1:19191, and forward it from elsewhere: ssh -L 19191:127.0.0.1:19191 THIS-HOST"
     )]
     LeavesTheHost(SocketAddr, &'static str),
     /// A file of the certificate cannot be used.
@@ -40,7 +40,7 @@ pub enum WebError {
     #[error("cannot make a token: {0}")]
     RandomToken(io::Error),
     /// The file of the new token cannot be written.
-    #[error("cannot keep the operator's token: {0}; give one with --token FILE, or --watch-only")]
+    #[error("cannot keep the operator's token: {0}; give one with --token-file FILE, or --watch-only")]
     TokenFile(FileError),
     /// The kernel cannot start a thread.
     #[error("cannot start a thread: {0}")]

@@ -21,7 +21,7 @@ const MAX_RESPONSE_BYTES: u64 = 4 << 20;
 pub struct Machines {
     /// The sockets of `vtax nic --api`.
     pub nics: Vec<PathBuf>,
-    /// The addresses of `vtax mvm run --http`.
+    /// The addresses of `vtax mvm run --listen`.
     pub populations: Vec<SocketAddr>,
 }
 
@@ -95,7 +95,7 @@ pub enum MachineError {
     NoPort,
     /// The budget is above the operator's cap.
     #[error(
-        "the operator’s cap of this port is {cap_us} µs; this raises it: vtax nic ctl --socket {} set {port} --cap-us N",
+        "the operator’s cap of this port is {cap_us} µs; this raises it: vtax nic ctl --api {} set {port} --cap TIME",
         socket.display()
     )]
     AboveCap {
@@ -111,7 +111,7 @@ pub enum MachineError {
     NoBudget,
     /// The population does not answer.
     #[error(
-        "no population answers at {address}: {cause}; does `vtax mvm run --http {address}` run?"
+        "no population answers at {address}: {cause}; does `vtax mvm run --listen {address}` run?"
     )]
     NoPopulation {
         /// Its address.

@@ -149,7 +149,7 @@ pub enum RunError {
     PlanCopy(io::Error),
     /// The run was started in a terminal, with settings of a testbed that its directory does not hold.
     #[error(
-        "it was begun in a terminal, perhaps with settings of the testbed, which its directory does not hold: go on there, with vtax run PLAN --at {place} --results {}",
+        "it was begun in a terminal, perhaps with settings of the testbed, which its directory does not hold: go on there, with vtax run PLAN --place {place} --results {}",
         path.display()
     )]
     ForeignTestbed {
@@ -158,9 +158,9 @@ pub enum RunError {
         /// The results directory.
         path: PathBuf,
     },
-    /// An earlier vtax wrote the plan, and this one cannot read it.
-    #[error("this vtax does not understand the plan of that run any more")]
-    OldPlan,
+    /// The plan is of an earlier vtax, or names files that this server does not have.
+    #[error("the plan of that run cannot be run from here: {0}")]
+    OldPlan(String),
 }
 
 #[derive(Debug)]
@@ -355,7 +355,7 @@ impl Worker {
             Kind::Run => command
                 .arg("run")
                 .arg(&plan)
-                .arg("--at")
+                .arg("--place")
                 .arg(start.place.to_string()),
             Kind::Density => command.arg("density").arg(&plan),
         };

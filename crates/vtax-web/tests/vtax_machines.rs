@@ -84,7 +84,7 @@ fn ports_and_populations_are_shown_and_budgets_stay_within_the_cap() {
         let (status, answer) = set(above);
         assert_eq!(status, 409);
         assert!(
-            answer["error"].as_str().unwrap().contains("--cap-us"),
+            answer["error"].as_str().unwrap().contains("--cap TIME"),
             "{answer}"
         );
     }

@@ -176,7 +176,7 @@ fn a_run_in_a_testbed_has_the_settings_that_were_chosen_and_keeps_them() {
             arguments[at + 1].to_owned()
         };
         assert_eq!(
-            (after("--at").as_str(), after("--jobs").as_str()),
+            (after("--place").as_str(), after("--jobs").as_str()),
             ("testbed:kvm", "2")
         );
         assert!(arguments.contains(&"--quick"));
@@ -247,7 +247,7 @@ fn a_run_of_a_terminal_is_followed_and_paused_too() {
     let mut terminal = Command::new(page.path().join("vtax"))
         .arg("run")
         .arg(page.path().join("plans/small.toml"))
-        .args(["--results", "mine", "--at", "local", "--json"])
+        .args(["--results", "mine", "--place", "local", "--json"])
         .current_dir(&results)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

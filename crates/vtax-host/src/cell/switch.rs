@@ -132,7 +132,7 @@ ip -o link show dev {device} master ovs-system | grep -q .
             return Err(HostError::Missing {
                 what: "Open vSwitch in the kernel (CONFIG_OPENVSWITCH)".to_owned(),
                 remedy: "`modprobe openvswitch` shows whether it is built as a module; or run the plan in an emulated host \
-                         that has it: --at testbed:kvm. Its data path in user space is another switch, and none takes its place"
+                         that has it: --place testbed:kvm. Its data path in user space is another switch, and none takes its place"
                     .to_owned(),
             });
         }

@@ -11,7 +11,7 @@ pub use ssh::{Line, SshRun, ask_over_ssh, run_over_ssh};
 use std::fmt;
 use std::str::FromStr;
 
-/// A place, as `--at` names it.
+/// A place, as `--place` names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// This host.

@@ -11,8 +11,10 @@ use vtax_report::results::{FORMAT, ResultsDir, RunInfo, Treatment};
 /// The description of a run that has no directory yet.
 #[derive(Debug, Clone, Copy)]
 pub struct NewRun<'a> {
-    /// The text of the plan; its digest identifies the plan of a directory.
+    /// The text of the plan. Its digest identifies the plan of a directory, with that of its files.
     pub plan_text: &'a str,
+    /// The digests of the files that the plan adds to images; empty without such files.
+    pub files: &'a str,
     /// The plan's name.
     pub name: &'a str,
     /// The purpose of the plan.
@@ -44,22 +46,28 @@ impl NewRun<'_> {
         treatments: Vec<Treatment>,
     ) -> Result<ResultsDir, LabError> {
         let profile = if self.is_quick { "quick" } else { "full" };
-        let plan_sha256 = format!("{:x}", Sha256::digest(self.plan_text));
+        let mut digest = Sha256::new_with_prefix(self.plan_text);
+        digest.update(self.files);
+        let plan_sha256 = format!("{:x}", digest.finalize());
         if path.join("run.json").exists() {
             let results = ResultsDir::resume(path)?;
             let run = results.run();
             if results.is_merged() {
                 return Err(LabError::other(format!(
-                    "{} holds blocks of several machines, put together: what it lacks is run where they ran (vtax run --on), or into another directory and merged (vtax merge)",
+                    "{} holds blocks of several machines, put together: what it lacks is run where they ran (vtax run --fleet), or into another directory and merged (vtax merge)",
                     path.display()
                 )));
             }
             if run.plan_sha256 != plan_sha256 || run.profile != profile {
                 return Err(LabError::other(format!(
-                    "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it",
+                    "{} holds a run of another plan ({}, {} profile): give another directory with --results, or the plan that is in it{}",
                     path.display(),
                     run.name,
-                    run.profile
+                    run.profile,
+                    match self.files.is_empty() {
+                        true => "",
+                        false => ", with the files that it had",
+                    }
                 )));
             }
             // The schedule refers to treatments by position.
@@ -125,9 +133,11 @@ mod tests {
     fn a_run_goes_on_only_with_the_plan_and_the_treatments_that_it_began_with() {
         let folder = tempfile::tempdir().unwrap();
         let (path, roots) = (folder.path().join("results"), Roots::below(folder.path()));
+        let files = std::cell::Cell::new("");
         let open = |plan_text: &str, labels: &[&str]| {
             let new = NewRun {
                 plan_text,
+                files: files.get(),
                 name: "test",
                 description: "",
                 is_quick: false,
@@ -146,5 +156,8 @@ mod tests {
         assert!(reported(open("a plan", &["two", "one"])).contains("other treatments"));
         assert!(reported(open("a plan", &["one"])).contains("other treatments"));
         assert!(reported(open("another", &["one", "two"])).contains("another plan"));
+        files.set("sha256:of another app");
+        let refused = reported(open("a plan", &["one", "two"]));
+        assert!(refused.contains("with the files that it had"), "{refused}");
     }
 }

@@ -55,8 +55,8 @@ pub(super) fn advice(rows: &[TrialRow], place: &str) -> String {
     if place.starts_with("testbed") {
         ways.push("leave the machine that emulates the testbed more processors");
     } else {
-        ways.push("take another host (`--at ssh:HOST`)");
-        ways.push("take an emulated one, whose counts repeat (`--at testbed:kvm`)");
+        ways.push("take another host (`--place ssh:HOST`)");
+        ways.push("take an emulated one, whose counts repeat (`--place testbed:kvm`)");
     }
     format!(
         "No trial counts, so nothing is claimed.{cause} What helps: {}.",

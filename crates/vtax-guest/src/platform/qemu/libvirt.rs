@@ -80,7 +80,7 @@ pub fn check(settings: &Settings) -> Result<(), HostError> {
     if !is_local(uri) {
         return Err(HostError::Setting(format!(
             "libvirt.uri = {uri:?} is another host's, which does not have this host's image and cell: run the \
-             plan there (`--at ssh:HOST`), or measure a guest that it has (libvirt.domain)"
+             plan there (`--place ssh:HOST`), or measure a guest that it has (libvirt.domain)"
         )));
     }
     Machine::from_settings(settings)?;
@@ -269,11 +269,10 @@ fn overlay(image: &Path, at: &Path) -> Result<(), HostError> {
     if output.status.success() {
         return Ok(());
     }
-    Err(HostError::Program {
-        command: format!("qemu-img create {}", at.display()),
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    Err(HostError::program(
+        format!("qemu-img create {}", at.display()),
+        &output,
+    ))
 }
 
 /// The wire to the agent through libvirt: each line of JSON is one virsh command.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Xen: a domain that `xl` creates, with its network and disk backends in Dom0. Requires vtax to run in Dom0; see
-//! `docs/xen.md`.
+//! `docs/reference/xen.md`.
 
 mod backends;
 mod domain;
@@ -45,7 +45,7 @@ impl Platform for Xen {
                 what: "Xen with this host as its Dom0 (/proc/xen/capabilities says control_d)"
                     .into(),
                 remedy: "boot the hypervisor (Debian package xen-system-amd64), or run the plan \
-                         in an emulated one: --at testbed:xen"
+                         in an emulated one: --place testbed:xen"
                     .into(),
             });
         }
