@@ -278,7 +278,13 @@ impl Plan {
             .iter()
             .map(|planned| planned.expected_time(self, catalogue))
             .sum();
-        block * self.repetitions
+        (self.idle_phase() + block) * self.repetitions
+    }
+
+    /// Returns the length of the idle phase before each block on a real host; zero without meters.
+    fn idle_phase(&self) -> Duration {
+        let has_meter = self.meters.iter().any(|name| name != "none");
+        if has_meter { self.idle } else { Duration::ZERO }
     }
 }
 
