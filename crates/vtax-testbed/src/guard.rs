@@ -4,11 +4,11 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::path::Path;
 use vtax_core::metric;
 use vtax_host::HostError;
 use vtax_lab::LabError;
+use vtax_lab::plan::shipped;
 use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 
 /// The compared metrics: counts of the hypervisor, the kernel and the network. Metrics that another build of vtax alone
@@ -102,12 +102,12 @@ impl Counts {
         Ok(Self { treatments })
     }
 
-    /// Reads committed counts.
+    /// Reads committed counts, or where there is no such file, those of this name that are part of vtax.
     ///
     /// # Errors
     /// When they cannot be read or are not counts.
     pub fn read(path: &Path) -> Result<Self, HostError> {
-        let text = fs::read_to_string(path).map_err(HostError::file("read", path))?;
+        let text = shipped::read(path)?.text;
         toml::from_str(&text).map_err(|cause| HostError::Invalid {
             what: path.display().to_string(),
             problem: cause.to_string(),

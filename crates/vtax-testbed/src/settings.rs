@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_host::HostError;
+use vtax_lab::plan::shipped;
 
 /// The settings of a testbed, with their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,12 +95,12 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// Reads a settings file. A `cost_model` that is not the name of a shipped one is a path relative to the file.
+    /// Reads a settings file, or where there is none, the one of this name that is part of vtax. A `cost_model` that is not the name of a shipped one is a path relative to the file.
     ///
     /// # Errors
     /// When it cannot be read, is not TOML, has unknown keys, or values out of range.
     pub fn read(path: &Path) -> Result<Self, HostError> {
-        let text = std::fs::read_to_string(path).map_err(HostError::file("read", path))?;
+        let text = shipped::read(path)?.text;
         let mut settings = Self::parse(&text)
             .map_err(|cause| HostError::Setting(format!("{}: {cause}", path.display())))?;
         if let (Some(model), Some(directory)) = (&mut settings.cost_model, path.parent())

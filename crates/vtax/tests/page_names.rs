@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names in code spans of `docs/design.md` and `docs/contributing.md` exist in the tree: paths, crates, functions
+//! The names in code spans of `docs/why/design.md` and `docs/contributing.md` exist in the tree: paths, crates, functions
 //! and types, commands, settings.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -154,7 +154,7 @@ fn what_the_pages_for_contributors_name_in_code_is_in_the_tree() {
     let tree = Tree::read();
     let mut checked = 0;
     let mut missing = Vec::new();
-    for page in ["docs/design.md", "docs/contributing.md"] {
+    for page in ["docs/why/design.md", "docs/contributing.md"] {
         let text = fs::read_to_string(root().join(page)).unwrap();
         for name in spans(&text).iter().flat_map(|span| names(span)) {
             checked += 1;
@@ -169,7 +169,7 @@ fn what_the_pages_for_contributors_name_in_code_is_in_the_tree() {
 
 #[test]
 fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() {
-    let page = fs::read_to_string(root().join("docs/design.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/why/design.md")).unwrap();
     let block = page
         .split("```")
         .find(|block| block.contains("\ncrates/\n"))
@@ -209,16 +209,22 @@ fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() 
 
 /// The packages that a crate's `[dependencies]` name.
 fn dependencies(of: &str) -> Vec<String> {
+    section(of, "\n[dependencies]")
+}
+
+/// The packages that a section of a crate's manifest names.
+fn section(of: &str, title: &str) -> Vec<String> {
     let manifest = fs::read_to_string(root().join("crates").join(of).join("Cargo.toml")).unwrap();
-    let section = manifest.split("[dependencies]").nth(1).unwrap_or_default();
+    let section = manifest.split(title).nth(1).unwrap_or_default();
     let lines = section.lines().take_while(|line| !line.starts_with('['));
     let names = lines.filter_map(|line| line.split_whitespace().next());
+    let names = names.filter(|name| *name != "#");
     names.map(str::to_owned).collect()
 }
 
 #[test]
 fn the_arrows_of_the_design_are_dependencies() {
-    let page = fs::read_to_string(root().join("docs/design.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/why/design.md")).unwrap();
     let (_, arrows) = page.split_once("Arrows point one way: ").unwrap();
     let (arrows, _) = arrows.split_once('.').unwrap();
     let groups = arrows.split('→').map(spans);
@@ -238,7 +244,7 @@ fn the_arrows_of_the_design_are_dependencies() {
 
 #[test]
 fn the_table_of_dependencies_in_the_design_is_that_of_the_manifests() {
-    let page = fs::read_to_string(root().join("docs/design.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/why/design.md")).unwrap();
     let (_, table) = page
         .split_once("| crate | uses of ours |\n|---|---|\n")
         .unwrap();
@@ -265,6 +271,31 @@ fn the_table_of_dependencies_in_the_design_is_that_of_the_manifests() {
         assert_eq!(listed.get(name), Some(uses), "{name}");
     }
     assert_eq!(listed.len(), manifests.len());
+}
+
+/// The first name of each row of a page's tables.
+fn rows(page: &str) -> BTreeSet<String> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split('`').next().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn the_page_of_dependencies_gives_a_reason_for_each_that_the_manifests_name() {
+    let page = fs::read_to_string(root().join("docs/reference/dependencies.md")).unwrap();
+    let (shipped, of_tests) = page.split_once("## In tests only").unwrap();
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let crates: Vec<String> = crates
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    let all = |title: &str| -> BTreeSet<String> {
+        let names = crates.iter().flat_map(|name| section(name, title));
+        names.filter(|name| !name.starts_with("vtax-")).collect()
+    };
+    let (used, tested) = (all("\n[dependencies]"), all("\n[dev-dependencies]"));
+    assert!(used.len() > 30, "{used:?}");
+    assert_eq!(rows(shipped), used);
+    assert_eq!(rows(of_tests), tested.difference(&used).cloned().collect());
 }
 
 #[test]
@@ -295,11 +326,8 @@ fn test_commands_in_the_docs_name_a_program_and_a_module_that_are_there() {
     let tree = Tree::read();
     let mut seen = 0;
     let mut wrong = Vec::new();
-    for entry in fs::read_dir(root().join("docs")).unwrap() {
-        let Ok(page) = fs::read_to_string(entry.unwrap().path()) else {
-            continue;
-        };
-        let page = page.replace("\n--test", " --test");
+    for page in vtax_testkit::pages::all() {
+        let page = fs::read_to_string(page).unwrap().replace("\n--test", " --test");
         for line in page.split("cargo test -p ").skip(1) {
             let command = line.split(['`', '\n']).next().unwrap();
             let words: Vec<&str> = command.split(' ').filter(|word| *word != "--").collect();

@@ -10,6 +10,7 @@ pub mod new;
 mod profile;
 pub mod read;
 mod schedule;
+pub mod shipped;
 mod study;
 mod support;
 #[cfg(test)]

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `vtax generate`: the man pages and completions of a package, from the parser.
+
+use crate::Outcome;
+use crate::cli::{GenerateCommand, help};
+use crate::output::Stdout;
+use std::io::Write;
+
+pub fn execute(command: &GenerateCommand) -> Outcome {
+    match command {
+        GenerateCommand::Man { directory } => clap_mangen::generate_to(help::parser(), directory)?,
+        GenerateCommand::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut help::parser(), "vtax", &mut text);
+            Stdout.write_all(&text)?;
+        }
+    }
+    Ok(())
+}
