@@ -4,8 +4,10 @@
 //! Debian's QEMU (7.2, as 10.0) has two faults, which `docs/testbed.md` describes. It delivers an interrupt that KVM
 //! injected into a nested guest a second time where a timer of the host ends at the wrong instruction, and the guest
 //! may get stuck. Its clock may jump some instructions too far. vtax's own build is Debian's source with fixes for
-//! these and with processors whose clock is invariant. It is the same emulator on every machine.
+//! these, with processors whose clock is invariant, with several processors in one deterministic machine, and with
+//! counts of a last-level cache. It is the same emulator on every machine.
 
+use crate::settings::Settings;
 use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,6 +18,14 @@ use vtax_host::HostError;
 /// The build script, and the suite of the Debian that it runs in.
 const SCRIPT: &str = include_str!("emulator/build.sh");
 const SUITE: &str = "bookworm";
+
+/// The files that the script finds in `/root`. They become a part of QEMU and have its licence, GPL-2.0-or-later.
+const FILES: [(&str, &str); 4] = [
+    ("smp.patch", include_str!("emulator/smp.patch")),
+    ("llc.patch", include_str!("emulator/llc.patch")),
+    ("llc.c", include_str!("emulator/llc.c")),
+    ("llc.h", include_str!("emulator/llc.h")),
+];
 
 /// The packages that the build needs.
 const PACKAGES: [&str; 13] = [
@@ -47,6 +57,8 @@ pub(crate) struct Emulator {
     pub binary: String,
     /// The directory of its firmware; `None`: QEMU's default.
     pub firmware: Option<PathBuf>,
+    /// Whether it is the build of this vtax. One of an earlier vtax has one processor and counts no caches.
+    pub is_current: bool,
 }
 
 impl Emulator {
@@ -55,19 +67,44 @@ impl Emulator {
         Self {
             binary: PROGRAM.to_owned(),
             firmware: None,
+            is_current: false,
         }
     }
 
-    /// vtax's own build if there is one, otherwise the system's.
+    /// The build of this vtax if there is one, otherwise one of an earlier vtax, otherwise the system's.
     pub fn find(cache: &Path) -> Self {
         // A build by root serves all users of the machine.
-        let built = [cache, Path::new("/var/cache/vtax")].map(directory);
-        let built = built
-            .into_iter()
-            .find(|built| built.join(PROGRAM).is_file());
-        built.map_or_else(Self::of_the_system, |built| Self {
+        Self::find_in(&[cache, Path::new("/var/cache/vtax")])
+    }
+
+    fn find_in(caches: &[&Path]) -> Self {
+        let current = caches.iter().map(|cache| (directory(cache), true));
+        let earlier = caches.iter().flat_map(|cache| builds(cache));
+        let mut all = current.chain(earlier.map(|built| (built, false)));
+        let built = all.find(|(built, _)| built.join(PROGRAM).is_file());
+        built.map_or_else(Self::of_the_system, |(built, is_current)| Self {
             binary: built.join(PROGRAM).to_string_lossy().into_owned(),
             firmware: Some(built),
+            is_current,
+        })
+    }
+
+    /// # Errors
+    /// When the settings need the build of this vtax, and it is another one.
+    pub fn supports(&self, settings: &Settings) -> Result<(), HostError> {
+        let needs = match (settings.processors(), settings.llc_mib) {
+            (_, Some(mib)) => format!("llc_mib = {mib}"),
+            (several, None) if several > 1 && settings.deterministic => {
+                format!("processors = {several}")
+            }
+            _ => return Ok(()),
+        };
+        if self.is_current {
+            return Ok(());
+        }
+        Err(HostError::Missing {
+            what: format!("this vtax's own build of QEMU, which `{needs}` needs,"),
+            remedy: "vtax testbed build qemu (once; some 5 minutes of processor time)".to_owned(),
         })
     }
 
@@ -122,10 +159,19 @@ pub(crate) fn missing(cause: std::io::Error) -> HostError {
     }
 }
 
+/// The whole build script: it writes its files, then builds.
+fn script() -> String {
+    let files = FILES.map(|(name, text)| {
+        let end = format!("end of {name}");
+        format!("cat >/root/{name} <<'{end}'\n{text}{end}\n")
+    });
+    files.concat() + SCRIPT
+}
+
 /// The directory of vtax's own build, by the hash of its script and packages.
 fn directory(cache: &Path) -> PathBuf {
     let mut hasher = Sha256::new();
-    hasher.update(SCRIPT);
+    hasher.update(script());
     hasher.update(PACKAGES.join(","));
     let hash = format!("{:x}", hasher.finalize());
     let name = format!("qemu-{}", hash.get(..16).unwrap_or(&hash));
@@ -141,7 +187,7 @@ pub fn build(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, HostError> {
     let into = directory(&cache);
     if !into.join(PROGRAM).is_file() {
         let packages = PACKAGES.map(str::to_owned);
-        image::compile(SUITE, &packages, SCRIPT, &into, progress)?;
+        image::compile(SUITE, &packages, &script(), &into, progress)?;
     }
     Ok(into)
 }
@@ -163,10 +209,19 @@ pub fn remove() -> Result<Vec<PathBuf>, HostError> {
 /// # Errors
 /// When there is no cache directory.
 pub fn list() -> Result<Vec<PathBuf>, HostError> {
-    let testbed = image::cache_dir()?.join("testbed");
-    let entries = fs::read_dir(&testbed).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    Ok(paths.filter(|path| path.join(PROGRAM).is_file()).collect())
+    Ok(builds(&image::cache_dir()?))
+}
+
+fn builds(cache: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cache.join("testbed"));
+    let paths = entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let mut paths: Vec<PathBuf> = paths.filter(|path| path.join(PROGRAM).is_file()).collect();
+    paths.sort();
+    paths
 }
 
 #[cfg(test)]
@@ -184,7 +239,7 @@ pub(crate) mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         Emulator {
             binary: path.to_string_lossy().into_owned(),
-            firmware: None,
+            ..Emulator::of_the_system()
         }
     }
 
@@ -194,7 +249,7 @@ pub(crate) mod tests {
         let printed = |emulator: Emulator| emulator.describe().unwrap_err().to_string();
         let missing = Emulator {
             binary: "/no/such/qemu".to_owned(),
-            firmware: None,
+            ..Emulator::of_the_system()
         };
         assert!(printed(missing).contains("apt-get install qemu-system-x86"));
         let old = printed(pretended(directory.path(), "5.2.0 (Debian)", ""));
@@ -206,15 +261,65 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ours_is_used_where_it_is_whole_and_the_systems_elsewhere() {
+    fn ours_is_used_where_it_is_whole_then_an_earlier_one_and_then_the_systems() {
         let cache = tempfile::tempdir().unwrap();
+        let find = || Emulator::find_in(&[cache.path()]);
         let built = directory(cache.path());
         fs::create_dir_all(&built).unwrap();
-        let other = Emulator::find(cache.path());
-        assert_ne!(other.firmware.as_ref(), Some(&built));
+        assert_eq!(find(), Emulator::of_the_system());
+        let earlier = built.with_file_name("qemu-0123456789abcdef");
+        fs::create_dir_all(&earlier).unwrap();
+        fs::write(earlier.join(PROGRAM), "").unwrap();
+        let found = find();
+        assert_eq!(found.firmware, Some(earlier));
+        assert!(found.is_ours() && !found.is_current);
         fs::write(built.join(PROGRAM), "").unwrap();
-        let ours = Emulator::find(cache.path());
+        let ours = find();
         assert_eq!(ours.firmware, Some(built));
-        assert!(ours.binary.ends_with(PROGRAM));
+        assert!(ours.binary.ends_with(PROGRAM) && ours.is_current);
+    }
+
+    #[test]
+    fn only_the_build_of_this_vtax_has_several_processors_and_caches() {
+        let of = |text: &str| Settings::parse(text).unwrap();
+        let earlier = Emulator {
+            firmware: Some(PathBuf::from("/earlier")),
+            ..Emulator::of_the_system()
+        };
+        let current = Emulator {
+            is_current: true,
+            ..earlier.clone()
+        };
+        for text in ["processors = 2", "processors = 4", "llc_mib = 8"] {
+            let printed = earlier.supports(&of(text)).unwrap_err().to_string();
+            assert!(
+                printed.contains(text) && printed.contains("vtax testbed build qemu"),
+                "{printed}"
+            );
+            current.supports(&of(text)).unwrap();
+        }
+        for text in ["", "processors = 1", "deterministic = false"] {
+            earlier.supports(&of(text)).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_script_writes_the_files_of_qemus_licence_before_it_builds() {
+        let script = script();
+        let before = script.strip_suffix(SCRIPT).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_str().unwrap();
+        let status = Command::new("sh")
+            .args(["-e", "-c", &before.replace("/root", path)])
+            .status();
+        assert!(status.unwrap().success());
+        for (name, text) in FILES {
+            assert!(
+                text.contains("SPDX-License-Identifier: GPL-2.0-or-later"),
+                "{name}"
+            );
+            let written = fs::read_to_string(directory.path().join(name)).unwrap();
+            assert_eq!(written, text.replace("/root", path), "{name}");
+        }
     }
 }

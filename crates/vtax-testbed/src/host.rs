@@ -27,7 +27,17 @@ const GUESTS_ALIGNMENT: u64 = 2 << 30;
 /// blocks take no memory.
 const ROOM_MIB: u64 = 1024;
 
-const SYSTEMS_QEMU: &str = "in the system's QEMU a guest under KVM may get stuck, and two runs may differ in their last digits";
+/// The limits of an emulator that is not the build of this vtax.
+fn without(emulator: &Emulator) -> &'static str {
+    match emulator.is_ours() {
+        true => {
+            "without this vtax's own build of QEMU a host has one processor, and no references to caches are counted"
+        }
+        false => {
+            "without vtax's own build of QEMU a guest under KVM may get stuck, two runs may differ in their last digits, and a host has one processor"
+        }
+    }
+}
 
 /// An emulated host, ready to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,10 +84,13 @@ pub struct CachedHost {
 pub fn build(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<Host, HostError> {
     let cache = image::cache_dir()?;
     let mut emulator = Emulator::find(&cache);
-    if !emulator.is_ours() {
+    if !emulator.is_current {
         match emulator::build(progress) {
             Ok(_) => emulator = Emulator::find(&cache),
-            Err(cause) => progress(&format!("{SYSTEMS_QEMU}: our own cannot be built: {cause}")),
+            Err(cause) => progress(&format!(
+                "{}: it cannot be built: {cause}",
+                without(&emulator)
+            )),
         }
     }
     assemble(hypervisor, emulator, progress)
@@ -91,9 +104,10 @@ pub fn ready(hypervisor: Hypervisor, progress: &mut dyn FnMut(&str)) -> Result<H
     let Some(host) = cached(hypervisor)? else {
         return build(hypervisor, progress);
     };
-    if !host.emulator.is_ours() {
+    if !host.emulator.is_current {
         progress(&format!(
-            "{SYSTEMS_QEMU}: `vtax testbed build qemu` builds our own"
+            "{}: `vtax testbed build qemu` builds it",
+            without(&host.emulator)
         ));
     }
     Ok(host)
@@ -443,11 +457,7 @@ fn run(mut command: Command) -> Result<(), HostError> {
     if output.status.success() {
         return Ok(());
     }
-    Err(HostError::Program {
-        command: line,
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    Err(HostError::program(line, &output))
 }
 
 /// The bytes that a tree takes on the disk. A file that is removed during the count takes none.

@@ -3,8 +3,8 @@
 //! acpi-cpufreq reads it like that of a real firmware, and writes the chosen state to the port of QEMU's `pc-testdev`.
 //! Reads of the port return the last written value.
 
-/// The processors of a host have these names in QEMU's own tables; it has at most two.
-const PROCESSORS: [&[u8; 4]; 2] = [b"C000", b"C001"];
+/// The processors of a host have these names in QEMU's own tables; it has at most four.
+const PROCESSORS: [&[u8; 4]; 4] = [b"C000", b"C001", b"C002", b"C003"];
 
 /// I/O port of the current frequency.
 const PORT: u64 = 0xe0;

@@ -8,6 +8,9 @@ use vtax_core::Nanoseconds;
 use vtax_host::HostError;
 use vtax_lab::plan::shipped;
 
+/// The largest last-level cache, in MiB.
+const MOST_CACHE_MIB: u32 = 1024;
+
 /// The settings of a testbed, with their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -15,6 +18,11 @@ pub struct Settings {
     /// Whether the clock of the machine is its instruction count. Otherwise it is this machine's clock, and numbers
     /// depend on other programs.
     pub deterministic: bool,
+    /// The number of processors: 1, 2 or 4. By default 1 where the clock is the instruction count, otherwise 2.
+    pub processors: Option<usize>,
+    /// The size of a modelled last-level cache whose references and misses are counted, in MiB; only where the clock is
+    /// the instruction count. Without it nothing is counted, and an emulated host is faster.
+    pub llc_mib: Option<u32>,
     /// The speed of the processor; only where the clock is the instruction count.
     pub frequency: Frequency,
     /// Memory of the host, in MiB.
@@ -70,6 +78,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             deterministic: true,
+            processors: None,
+            llc_mib: None,
             frequency: Frequency::Full,
             memory_mib: 3072,
             seed: 1,
@@ -89,6 +99,14 @@ pub enum SettingsError {
     /// The memory is out of range.
     #[error("memory_mib = {0} is not within 1024 and 1048576")]
     Memory(u32),
+    /// Another number of processors.
+    #[error("processors = {0} is not 1, 2 or 4")]
+    Processors(usize),
+    /// A cache of another size, or on a machine without a deterministic clock.
+    #[error(
+        "llc_mib = {0} needs deterministic = true and a power of two of at most 1024: only then are the counts repeatable"
+    )]
+    Cache(u32),
     /// Half the frequency of a machine without a deterministic clock.
     #[error("frequency = \"half\" needs deterministic = true: only then is there a clock to slow")]
     NoClock,
@@ -122,7 +140,8 @@ impl Settings {
 
     /// The number of processors of the machine.
     pub(crate) fn processors(&self) -> usize {
-        if self.deterministic { 1 } else { 2 }
+        let default = if self.deterministic { 1 } else { 2 };
+        self.processors.unwrap_or(default)
     }
 
     /// # Errors
@@ -130,6 +149,14 @@ impl Settings {
     fn check(&self) -> Result<(), SettingsError> {
         if !(1024..=1 << 20).contains(&self.memory_mib) {
             return Err(SettingsError::Memory(self.memory_mib));
+        }
+        if let Some(other) = self.processors.filter(|given| ![1, 2, 4].contains(given)) {
+            return Err(SettingsError::Processors(other));
+        }
+        let counts =
+            |mib: &u32| self.deterministic && mib.is_power_of_two() && *mib <= MOST_CACHE_MIB;
+        if let Some(mib) = self.llc_mib.filter(|mib| !counts(mib)) {
+            return Err(SettingsError::Cache(mib));
         }
         if !self.deterministic && self.frequency == Frequency::Half {
             return Err(SettingsError::NoClock);
@@ -156,6 +183,18 @@ mod tests {
     }
 
     #[test]
+    fn the_number_of_processors_follows_the_clock_unless_it_is_given() {
+        for (text, processors) in [
+            ("", 1),
+            ("deterministic = false", 2),
+            ("processors = 4", 4),
+            ("deterministic = false\nprocessors = 1", 1),
+        ] {
+            assert_eq!(read(text).unwrap().processors(), processors, "{text}");
+        }
+    }
+
+    #[test]
     fn half_the_frequency_makes_an_instruction_take_twice_as_long() {
         let settings = read("frequency = \"half\"").unwrap();
         assert_eq!(settings.frequency.instruction(), Nanoseconds(2));
@@ -173,6 +212,9 @@ mod tests {
             ("frequency = \"third\"", "third"),
             ("timers = \"none\"", "none"),
             ("cores = 4", "cores"),
+            ("processors = 3", "1, 2 or 4"),
+            ("llc_mib = 12", "power of two"),
+            ("deterministic = false\nllc_mib = 8", "deterministic"),
         ] {
             let printed = read(text).unwrap_err().to_string();
             assert!(

@@ -14,6 +14,7 @@ use vtax_host::HostError;
 /// # Errors
 /// When it cannot be started, or QEMU fails.
 pub fn shell(host: &Host, settings: &Settings) -> Result<(), HostError> {
+    host.emulator.supports(settings)?;
     let directory = Scratch::create(&std::env::temp_dir())?;
     let binary = std::env::current_exe().map_err(HostError::process("find", "the vtax program"))?;
     let shell = Payload::Shell { binary: &binary };

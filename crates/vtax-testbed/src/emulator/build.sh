@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds QEMU for emulated hosts, in a Debian of its own: the source of Debian's package with three mistakes
-# mended, linked statically, so that it runs on any x86-64 Linux. What it made is in /out.
+# Builds QEMU for emulated hosts, in a Debian of its own: the source of Debian's package with three faults fixed and
+# with the patches in /root, linked statically, so that it runs on any x86-64 Linux. The build is in /out.
 set -e
 step() { echo "I: $*"; }
 
@@ -34,6 +34,12 @@ line='        if (!all_cpu_threads_idle()) {'
 [ "$(grep -cFx "$line" $file)" = 1 ] || { echo "$file is not as it was"; exit 1; }
 sed -i "s/^$line\$/        if (!all_cpu_threads_idle() || qatomic_read(\&first_cpu->icount_budget) || cpu_is_stopped(first_cpu)) {/" $file
 
+# Several processors in one deterministic machine, and counts of a last-level cache.
+for patch in smp llc; do
+    patch -p1 --fuzz=0 --batch --input=/root/$patch.patch
+done
+cp /root/llc.c /root/llc.h plugins
+
 # What the machine of a host has, and nothing else.
 for device in Q35 HPET NVDIMM ISA_TESTDEV PVPANIC_PCI VIRTIO_NET VIRTIO_PCI VIRTIO_SERIAL; do
     echo "CONFIG_$device=y"
@@ -44,7 +50,8 @@ mkdir build
 cd build
 ../configure --target-list=x86_64-softmmu --without-default-features --without-default-devices \
     --with-devices-x86_64=testbed --enable-tcg --enable-system --disable-user --disable-tools --disable-docs \
-    --disable-werror --enable-trace-backends=nop --enable-fdt=system --meson=/usr/bin/meson --static
+    --disable-werror --enable-trace-backends=nop --enable-fdt=system --meson=/usr/bin/meson --static \
+    --enable-plugins
 ninja qemu-system-x86_64
 
 mkdir /out
