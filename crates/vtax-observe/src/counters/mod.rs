@@ -8,6 +8,7 @@ mod children;
 pub(crate) mod clock_samples;
 mod counter;
 pub(crate) mod cpu_time;
+mod emulated_caches;
 pub(crate) mod event_group;
 mod frequency;
 mod grants;
@@ -29,6 +30,7 @@ pub use cgroup::ControlGroup;
 pub use children::Children;
 pub(crate) use counter::Findings;
 pub use counter::{Change, Counter, Rule, most_cpu_time};
+pub use emulated_caches::EmulatedCaches;
 pub use frequency::Frequencies;
 pub use grants::Grants;
 pub(crate) use grants::{GrantProbe, Pages, SharedGrants};
@@ -59,7 +61,11 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     add(HostCpu::open(proc, sys).map(boxed));
     add(Interrupts::open(proc).map(boxed));
     add(Softirqs::open(proc).map(boxed));
-    add(HardwareCounters::host(sys).map(boxed));
+    // An emulated processor has no counters of its own.
+    add(match EmulatedCaches::host() {
+        Some(caches) => Ok(boxed(caches)),
+        None => HardwareCounters::host(sys).map(boxed),
+    });
     add(KvmExits::host(sys).map(boxed));
     if let Some(frequencies) = Frequencies::open(sys).transpose() {
         add(frequencies.map(boxed));
