@@ -121,7 +121,7 @@ pub fn climb(
 /// # Errors
 /// When a program or a device is missing.
 pub fn check(variant: &Variant, roots: &Roots) -> Result<(), HostError> {
-    vtax_host::host_settings::check(&variant.host, &roots.sys)?;
+    vtax_host::knobs::host::check(&variant.host, &roots.sys)?;
     match &variant.kind {
         Kind::Container { runtime } => container::runtime(&runtime_settings(runtime)).map(drop),
         Kind::Qemu(options) => installed(

@@ -8,7 +8,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 use vtax_guest::platform::vmm::Vmm;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
-use vtax_host::{Roots, host_settings};
+use vtax_host::{Roots, knobs};
 use vtax_lab::plan::read::{self, Value, flatten};
 use vtax_lab::plan::{Diagnostics, combinations};
 use vtax_report::results::Treatment;
@@ -439,7 +439,7 @@ fn read_platform(
     table: &DeTable<'_>,
 ) -> (Settings, BTreeMap<String, Vec<Level>>) {
     let known = || {
-        let varied = platform.parameters.iter().chain(host_settings::PARAMETERS);
+        let varied = platform.parameters.iter().chain(knobs::host::parameters());
         COMMON.iter().chain(varied)
     };
     let mut own = Settings::default();

@@ -14,7 +14,7 @@ use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric};
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
-use vtax_host::{Roots, host_settings};
+use vtax_host::{Roots, knobs};
 use vtax_lab::LabError;
 use vtax_lab::plan::Order;
 use vtax_lab::run::{
@@ -135,7 +135,7 @@ impl Experiment for Climbs<'_> {
                 "the plan has no treatment {treatment}"
             )));
         };
-        host_settings::apply(&variant.host, &self.roots.sys, journal)?;
+        knobs::host::apply(&variant.host, &self.roots.sys, journal)?;
         let limits = &self.plan.method.limits;
         let mut bench = Bench {
             method: &self.plan.method,

@@ -5,4 +5,5 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod image;
+pub mod knobs;
 pub mod platform;

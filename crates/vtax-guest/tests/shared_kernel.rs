@@ -15,6 +15,7 @@ use vtax_guest::platform::{Platform, Target};
 use vtax_host::cell::{Cell, CellConfig};
 use vtax_host::settings::{Level, Settings};
 use vtax_host::{loop_device, scratch};
+use vtax_testkit::needs::find_program;
 use vtax_testkit::{skip, skip_in_part};
 
 /// Runs the same test on every such platform; reports platforms that cannot run here.
@@ -77,6 +78,52 @@ fn a_target_serves_the_client_at_its_address() {
         assert_eq!(fetched.as_deref(), Some(b"hello\n".as_slice()));
         while target.poll(server).unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(5));
+        }
+        target.stop().unwrap();
+        cell.destroy().unwrap();
+    });
+}
+
+#[test]
+fn knobs_of_the_guests_network_device_are_set_from_outside_and_read_back() {
+    if find_program("ethtool").is_none() {
+        skip!("needs the program ethtool");
+    }
+    on_each(|bench, platform| {
+        let (cell, mut target) = boot(bench, platform, config("knobs"));
+        let knobs: Settings = [
+            ("guest.napi_defer_hard_irqs", Level::Integer(3)),
+            ("guest.gro_flush_timeout", Level::Integer(20_000)),
+            ("guest.gro", Level::Bool(true)),
+            ("guest.tso", Level::Bool(false)),
+        ]
+        .into_iter()
+        .collect();
+        let found = vtax_guest::knobs::set(&mut *target, &knobs).unwrap();
+        for (key, level) in &knobs.0 {
+            assert_eq!(found[key], level.to_string(), "{}", platform.kind());
+        }
+        // The target itself may write none of it.
+        if platform.kind() != "native" {
+            let write = "echo 1 > /sys/class/net/eth0/napi_defer_hard_irqs";
+            let limit = Duration::from_secs(20);
+            let written = target.run(&line(&["sh", "-c", write]), limit).unwrap();
+            assert_ne!(written.code, 0, "{}", platform.kind());
+        }
+        let again = vtax_guest::knobs::readings(&mut *target, &knobs).unwrap();
+        assert_eq!(found, again);
+        let ring = ("guest.ring", Level::Text("rx 64".to_owned()));
+        let refused = vtax_guest::knobs::set(&mut *target, &[ring].into_iter().collect());
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("guest.ring = rx 64 cannot be set"), "{error}");
+        // Over netlink, to the NAPI instance that GRO gives the veth; with Linux 6.13 and newer.
+        let suspension = ("guest.irq_suspend_timeout", Level::Integer(20_000));
+        match vtax_guest::knobs::set(&mut *target, &[suspension].into_iter().collect()) {
+            Ok(found) => assert_eq!(found["guest.irq_suspend_timeout"], "20000"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("Linux 6.13 or newer"), "{error}");
+            }
         }
         target.stop().unwrap();
         cell.destroy().unwrap();

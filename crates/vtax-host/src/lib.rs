@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Facts about the host, changes to the host, and the restoration of its state.
 //!
-//! [`facts`] and [`Roots`] read the host; [`host_settings`] and [`cell`] change it. Each change is written to the
+//! [`facts`] and [`Roots`] read the host; [`knobs`] and [`cell`] change it. Each change is written to the
 //! [`journal`] before it is made. [`lock`] excludes a second lab. A [`cell`] is the sandbox of one trial: every
 //! resource that the kernel can free by itself is tied to the cell's holder process.
 
@@ -14,9 +14,9 @@ pub mod facts;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::disallowed_methods, reason = "it makes the trees of tests")]
 pub mod fake_host;
-pub mod host_settings;
 pub mod journal;
 pub mod kernel_file;
+pub mod knobs;
 pub mod lock;
 pub mod loop_device;
 pub mod meters;

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use vtax_core::Nanoseconds;
+use vtax_core::{Bytes, Nanoseconds};
 
 /// The longest command line that is read, in bytes; a VMM's name and identity come earlier.
 const LONGEST_COMMAND: u64 = 256 << 10;
@@ -206,6 +206,13 @@ impl<'a> Process<'a> {
         self.files().iter().any(is_vm)
     }
 
+    /// Its memory in huge pages of hugetlbfs.
+    pub fn huge_pages(&self) -> Option<Bytes> {
+        let status = std::fs::read(self.path("status")).ok()?;
+        let kib = text::keyed(&status, "HugetlbPages:")?;
+        Some(Bytes(kib.saturating_mul(1024)))
+    }
+
     /// The inode of its network namespace.
     pub fn net_namespace(&self) -> Option<u32> {
         let link = std::fs::read_link(self.path("ns/net")).ok()?;
@@ -309,6 +316,17 @@ mod tests {
         assert!(stat.is_over() && !stat.is_kernel_thread());
         assert!(ProcessStat::parse(b"7 (a").is_none());
         assert!(ProcessStat::parse(b") 7 (").is_none());
+    }
+
+    #[test]
+    fn huge_pages_are_those_of_the_status_in_bytes() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        let status = "Name:\tqemu\nHugetlbPages:\t  524288 kB\nThreads:\t3\n";
+        fs::write(proc.path().join("7/status"), status).unwrap();
+        let process = Process::new(proc.path(), 7);
+        assert_eq!(process.huge_pages(), Some(Bytes(512 << 20)));
+        assert_eq!(Process::new(proc.path(), 8).huge_pages(), None);
     }
 
     #[test]

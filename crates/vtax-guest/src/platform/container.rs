@@ -210,6 +210,10 @@ impl Platform for Container {
 }
 
 fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Booted {
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::Hosts
+    }
+
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
     if root.has_image && runtime == Runtime::Podman {

@@ -59,17 +59,7 @@ fn backing(direct: bool, whose: &str) -> (String, String) {
 
 /// Disables the offloads of a guest's network device inside the guest, for devices that always offer them.
 fn switch_offloads_off(guest: &mut dyn Target) -> Result<(), HostError> {
-    let line = link::offloads_off("eth0");
-    let words = ["sh", "-c", &line].map(str::to_owned).to_vec();
-    let ended = guest.run(&words, Duration::from_secs(30))?;
-    if ended.code == 0 {
-        return Ok(());
-    }
-    Err(HostError::Program {
-        command: format!("{line}, in the guest"),
-        status: format!("code {}", ended.code),
-        output: String::from_utf8_lossy(&ended.stderr).into_owned(),
-    })
+    guest.administer(&link::offloads_off("eth0")).map(drop)
 }
 
 /// The means by which a host runs a platform's guests.
@@ -83,6 +73,28 @@ pub enum Means {
     Kvm,
     /// KVM, or emulation where there is none.
     KvmOrEmulation,
+}
+
+/// The kernel of a platform's guests, and which of its knobs vtax sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestKernel {
+    /// A kernel of the guest's own.
+    Own,
+    /// The host's kernel, with a network namespace whose device is a veth.
+    Hosts,
+    /// That of an external guest, in which nothing is changed.
+    External,
+}
+
+impl GuestKernel {
+    /// Whether vtax sets a knob of it. `on_veth` states whether the knob exists for a veth of the host's kernel too.
+    pub fn has_knob(self, on_veth: bool) -> bool {
+        match self {
+            Self::Own => true,
+            Self::Hosts => on_veth,
+            Self::External => false,
+        }
+    }
 }
 
 /// A platform.
@@ -102,6 +114,11 @@ pub trait Platform: Sync {
     /// The means by which a host runs its guests.
     fn means(&self) -> Means {
         Means::Kernel
+    }
+
+    /// The kernel of its guests.
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::Own
     }
 
     /// A rough time to boot and stop, for estimates.
@@ -216,6 +233,24 @@ pub trait Target {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Runs shell lines with all rights over the guest's network device `eth0`, and returns their output.
+    ///
+    /// # Errors
+    /// When a line fails, with its output.
+    fn administer(&mut self, script: &str) -> Result<String, HostError> {
+        let words = ["sh", "-ec", script].map(str::to_owned).to_vec();
+        let ended = self.run(&words, Duration::from_secs(30))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if ended.code == 0 {
+            return Ok(text(&ended.stdout));
+        }
+        Err(HostError::Program {
+            command: format!("{}, in the guest", script.trim_end()),
+            status: format!("code {}", ended.code),
+            output: text(&ended.stderr),
+        })
     }
 
     /// The guest's own counters: `interrupts.<source>`, `interrupts.total`, `cpu.busy_ns`,

@@ -34,6 +34,10 @@ impl Platform for Native {
         cell::check(settings)
     }
 
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::Hosts
+    }
+
     fn expected_overhead(&self) -> Duration {
         Duration::from_millis(200)
     }

@@ -56,6 +56,10 @@ impl Platform for Nspawn {
         Means::Program(&[PROGRAM])
     }
 
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::Hosts
+    }
+
     fn expected_overhead(&self) -> Duration {
         Duration::from_millis(700)
     }

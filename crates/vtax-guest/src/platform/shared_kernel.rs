@@ -7,7 +7,7 @@ use super::root::Root;
 use super::{About, CommandLine, Finished, Job, Target, backing, release};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vtax_core::Source;
 use vtax_host::HostError;
@@ -105,6 +105,20 @@ impl Target for SharedKernelTarget {
 
     fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
         self.jobs.poll(job)
+    }
+
+    /// Outside the target, which may lack both the programs and the right. `/sys` shows the devices of the network
+    /// namespace in which it is mounted, and is read-only there once a container's runtime has mounted it so first. The
+    /// mount in the container stays read-only.
+    fn administer(&mut self, script: &str) -> Result<String, HostError> {
+        const IN_NAMESPACE: &str =
+            "mount -t sysfs sysfs /sys && mount -o remount,rw /sys && exec sh -ec \"$0\"";
+        self.entry.script(
+            Space::Target,
+            "a knob of the guest's kernel",
+            "exec unshare --mount --propagation private sh -ec \"$1\" \"$2\"",
+            &[Path::new(IN_NAMESPACE), Path::new(script)],
+        )
     }
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {

@@ -91,6 +91,10 @@ impl Platform for Ssh {
         on_this_host(settings, &Owner::Target).map(drop)
     }
 
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::External
+    }
+
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(1)
     }
@@ -375,11 +379,8 @@ fn host_name(login: &Login) -> Result<String, HostError> {
         .map_err(HostError::process("run", SSH))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let name = text.lines().find_map(|line| line.strip_prefix("hostname "));
-    name.map(str::to_owned).ok_or_else(|| HostError::Program {
-        command: format!("ssh -G {}", login.host),
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    name.map(str::to_owned)
+        .ok_or_else(|| HostError::program(format!("ssh -G {}", login.host), &output))
 }
 
 /// Returns the output of a shell line on the actor's host.

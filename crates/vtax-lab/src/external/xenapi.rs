@@ -276,6 +276,10 @@ impl Platform for XenApi {
         }
     }
 
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::External
+    }
+
     fn expected_overhead(&self) -> Duration {
         Duration::from_secs(15)
     }

@@ -5,7 +5,7 @@ use crate::external;
 use std::sync::LazyLock;
 use vtax_guest::platform::{self, Platform};
 use vtax_host::cell;
-use vtax_host::host_settings;
+use vtax_host::knobs::{self, Place};
 use vtax_host::settings::{Domain, Parameter};
 use vtax_load::workload::{self, Workload};
 use vtax_report::analysis::charge;
@@ -25,6 +25,22 @@ const OBSERVATION_SETTINGS: [Parameter; 1] = [Parameter::new(
 static PLATFORMS: LazyLock<Vec<&'static dyn Platform>> =
     LazyLock::new(|| [platform::all(), external::all()].concat());
 
+/// The knobs of every trial: of the host's kernel and of guests' kernels.
+fn shared_knobs() -> impl Iterator<Item = &'static Parameter> {
+    let shared = knobs::TABLE
+        .iter()
+        .filter(|knob| !matches!(knob.place, Place::Vmm));
+    shared.map(|knob| &knob.parameter)
+}
+
+/// Whether a setting of every trial applies to a platform: a knob of the guest's kernel does where vtax can set it.
+fn applies(parameter: &Parameter, platform: &dyn Platform) -> bool {
+    match knobs::of(parameter.key).map(|knob| &knob.place) {
+        Some(Place::Guest { on_veth, .. }) => platform.guest_kernel().has_knob(*on_veth),
+        _ => true,
+    }
+}
+
 /// The platforms, workloads and settings of plans. Injected, so that tests have their own.
 #[derive(Clone)]
 pub struct Catalogue {
@@ -32,7 +48,7 @@ pub struct Catalogue {
     pub platforms: &'static [&'static dyn Platform],
     /// The workloads.
     pub workloads: &'static [&'static dyn Workload],
-    /// The settings of every trial: of the link and the host.
+    /// The settings of every trial: of the link, the host and the guest's kernel.
     pub shared: Vec<Parameter>,
 }
 
@@ -41,7 +57,7 @@ impl Catalogue {
     pub fn standard() -> Self {
         let shared = (cell::PARAMETERS.iter())
             .chain(cell::link::PARAMETERS)
-            .chain(host_settings::PARAMETERS)
+            .chain(shared_knobs())
             .chain(&OBSERVATION_SETTINGS)
             .copied()
             .collect();
@@ -68,6 +84,13 @@ impl Catalogue {
             .find(|workload| workload.kind() == kind)
     }
 
+    /// The settings of every trial that apply to a platform kind. An empty kind matches all kinds.
+    pub fn shared_by(&self, platform: &str) -> impl Iterator<Item = &Parameter> + Clone {
+        let platform = self.platform(platform);
+        let shared = self.shared.iter();
+        shared.filter(move |one| platform.is_none_or(|platform| applies(one, platform)))
+    }
+
     /// The parameter `key` in a trial of this platform and workload kind; `None` where it does not apply. An
     /// empty kind matches all kinds.
     pub fn parameter(&self, platform: &str, workload: &str, key: &str) -> Option<Parameter> {
@@ -79,7 +102,7 @@ impl Catalogue {
             .workloads
             .iter()
             .filter(|w| workload.is_empty() || w.kind() == workload);
-        (self.shared.iter())
+        (self.shared_by(platform))
             .chain(platforms.flat_map(|p| p.parameters()))
             .chain(workloads.flat_map(|w| w.about().parameters))
             .find_map(|parameter| parameter.written(key))

@@ -11,6 +11,9 @@ use std::path::Path;
 /// The address of a guest behind QEMU's own network stack (its default, `docs/system/devices/net.rst`).
 const USER_ADDRESS: &str = "10.0.2.15/24";
 
+/// The id of a NIC whose properties are read back.
+pub(super) const NIC_ID: &str = "nic0";
+
 /// The gateway of that network. Forwarded connections keep their client's address, so that replies need a route.
 const USER_GATEWAY: &str = "10.0.2.2";
 
@@ -49,17 +52,24 @@ pub(super) fn command_line(
     };
     let memory = format!("{}M", machine.memory_mib);
     let shared = machine.backend.is_vhost_user();
+    let own_memory = shared || machine.huge_pages;
     line.option("-name", "guest=target,debug-threads=on")
         .option("-accel", accel)
         .option("-cpu", machine.cpu.as_deref().unwrap_or(cpu))
         .option("-smp", machine.vcpus.to_string())
         .option("-m", memory.as_str())
-        .option("-machine", machine_option(machine.kind, shared));
-    if shared {
-        // The backend reads and writes guest memory itself.
+        .option("-machine", machine_option(machine.kind, own_memory));
+    if own_memory {
+        // A vhost-user backend reads and writes guest memory itself.
+        let share = if shared { "on" } else { "off" };
+        // Without huge pages at its start QEMU fails, instead of the guest later.
+        let pages = match machine.huge_pages {
+            true => ",hugetlb=on,hugetlbsize=2M,prealloc=on",
+            false => "",
+        };
         line.option(
             "-object",
-            format!("memory-backend-memfd,id=memory,size={memory},share=on"),
+            format!("memory-backend-memfd,id=memory,size={memory},share={share}{pages}"),
         );
     }
     line.kernel(
@@ -117,13 +127,13 @@ pub(super) fn command_line(
     line
 }
 
-fn machine_option(kind: Kind, shared_memory: bool) -> String {
+fn machine_option(kind: Kind, own_memory: bool) -> String {
     let mut text = match kind {
         Kind::Q35 => Q35,
         Kind::Pc => "pc,usb=off,vmport=off,smm=off",
     }
     .to_owned();
-    if shared_memory {
+    if own_memory {
         text.push_str(",memory-backend=memory");
     }
     text
@@ -154,11 +164,13 @@ fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static
     };
     match &machine.backend {
         Backend::Tap | Backend::TapVhost => {
-            let vhost = if machine.backend == Backend::TapVhost {
-                ",vhost=on"
-            } else {
-                ""
-            };
+            let mut vhost = String::new();
+            if machine.backend == Backend::TapVhost {
+                vhost.push_str(",vhost=on");
+                if let Some(microseconds) = machine.busyloop_us {
+                    let _ = write!(vhost, ",poll-us={microseconds}");
+                }
+            }
             options.push((
                 "-netdev",
                 format!(
@@ -196,6 +208,9 @@ fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static
     );
     if machine.queues > 1 {
         device.push_str(",mq=on");
+    }
+    if let Some(nanoseconds) = machine.tx_timer_ns {
+        let _ = write!(device, ",id={NIC_ID},tx=timer,x-txtimer={nanoseconds}");
     }
     if !machine.msix {
         device.push_str(",vectors=0");
@@ -335,6 +350,32 @@ mod tests {
             assert!(line.contains(part), "{part}: {line}");
         }
         assert!(!build(&[], &Network::default(), None).contains("off,gso=off"));
+    }
+
+    #[test]
+    fn knobs_of_the_nic_and_of_memory_are_options() {
+        let timer = [("vm.tx_timer", Level::Integer(150_000))];
+        let line = build(&timer, &Network::default(), None);
+        assert!(
+            line.contains(",id=nic0,tx=timer,x-txtimer=150000"),
+            "{line}"
+        );
+        let busy = [
+            ("nic.backend", text("tap+vhost")),
+            ("host.vhost_busyloop", Level::Integer(50)),
+        ];
+        let line = build(&busy, &Network::default(), None);
+        assert!(line.contains("vhost=on,poll-us=50"), "{line}");
+        let line = build(
+            &[("vm.hugepages", Level::Bool(true))],
+            &Network::default(),
+            None,
+        );
+        assert!(
+            line.contains("size=512M,share=off,hugetlb=on,hugetlbsize=2M,prealloc=on")
+                && line.contains("memory-backend=memory"),
+            "{line}"
+        );
     }
 
     #[test]

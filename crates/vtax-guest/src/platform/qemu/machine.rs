@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::cpus::CpuList;
+use vtax_host::knobs::{HUGE_PAGES, TX_TIMER, VHOST_BUSYLOOP};
 use vtax_host::settings::{Domain, Parameter, Settings};
 
-/// The modes in which the vtax backend holds notifications (`docs/nic-hold.md`).
+/// The modes in which the vtax backend holds notifications (`docs/components/nic-hold.md`).
 const HOLD_MODES: &[&str] = &["off", "fixed", "paper", "adaptive"];
 
 pub(super) const MACHINE: Parameter =
@@ -56,8 +57,26 @@ const PORTS: Parameter = Parameter::new("nic.ports", Domain::Text("port list"), 
 
 /// The settings of a VM.
 pub(super) const PARAMETERS: &[Parameter] = &[
-    IMAGE, VCPUS, MEMORY_MIB, MACHINE, ACCEL, CPU, PIN, IOTHREAD, BINARY, BACKEND, HOLD_US,
-    HOLD_MODE, DATAPATH, SOCKET, QUEUES, MSIX, PORTS,
+    IMAGE,
+    VCPUS,
+    MEMORY_MIB,
+    MACHINE,
+    ACCEL,
+    CPU,
+    PIN,
+    IOTHREAD,
+    BINARY,
+    BACKEND,
+    HOLD_US,
+    HOLD_MODE,
+    DATAPATH,
+    SOCKET,
+    QUEUES,
+    MSIX,
+    PORTS,
+    TX_TIMER.parameter,
+    VHOST_BUSYLOOP.parameter,
+    HUGE_PAGES.parameter,
 ];
 
 /// A machine to boot.
@@ -77,6 +96,11 @@ pub(super) struct Machine {
     pub(super) queues: u32,
     /// Whether the NIC has message-signalled interrupts.
     pub(super) msix: bool,
+    /// QEMU's delay of transmissions, in nanoseconds.
+    pub(super) tx_timer_ns: Option<u32>,
+    /// The busy loop of vhost-net, in microseconds.
+    pub(super) busyloop_us: Option<u32>,
+    pub(super) huge_pages: bool,
 }
 
 /// QEMU's machine types that boot the image.
@@ -177,6 +201,25 @@ impl Machine {
                 "nic.queues = {queues} needs another nic.backend than user, which has one"
             )));
         }
+        let given = |knob: &Parameter, fits: bool, needed: &str| match settings.0.get(knob.key) {
+            None => Ok(None),
+            Some(_) if fits => knob.bounded(settings).map(Some),
+            Some(level) => Err(HostError::Setting(format!(
+                "{} = {level} needs nic.backend = {needed}",
+                knob.key
+            ))),
+        };
+        let sends = matches!(backend, Backend::Tap | Backend::User(_));
+        let tx_timer_ns = given(
+            &TX_TIMER.parameter,
+            sends,
+            "\"tap\" or \"user\", whose frames QEMU itself sends",
+        )?;
+        let busyloop_us = given(
+            &VHOST_BUSYLOOP.parameter,
+            backend == Backend::TapVhost,
+            "\"tap+vhost\", which vhost-net serves",
+        )?;
         let cpu = settings.text(CPU.key).map(cpu_model).transpose()?;
         Ok(Self {
             vcpus: VCPUS.bounded(settings)?,
@@ -193,6 +236,9 @@ impl Machine {
             backend,
             queues,
             msix: MSIX.bool(settings),
+            tx_timer_ns,
+            busyloop_us,
+            huge_pages: HUGE_PAGES.parameter.bool(settings),
         })
     }
 }
@@ -290,6 +336,17 @@ mod tests {
             (
                 vec![("nic.backend", text("user")), ("nic.ports", text("80,0"))],
                 "nic.ports",
+            ),
+            (
+                vec![
+                    ("nic.backend", text("tap+vhost")),
+                    ("vm.tx_timer", Level::Integer(150_000)),
+                ],
+                "vm.tx_timer = 150000 needs nic.backend",
+            ),
+            (
+                vec![("host.vhost_busyloop", Level::Integer(50))],
+                "host.vhost_busyloop = 50 needs nic.backend",
             ),
             (
                 vec![("nic.backend", text("user")), ("nic.ports", text("http"))],

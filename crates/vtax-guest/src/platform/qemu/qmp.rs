@@ -275,6 +275,14 @@ impl Qmp {
         Ok(threads.into_iter().map(|(_, thread)| thread).collect())
     }
 
+    /// A property of an object.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub(super) fn property(&mut self, path: &str, name: &str) -> Result<Value, HostError> {
+        self.execute("qom-get", json!({ "path": path, "property": name }))
+    }
+
     /// The dedicated I/O threads.
     ///
     /// # Errors

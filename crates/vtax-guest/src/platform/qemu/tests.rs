@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::image::{self, Recipe};
-use crate::platform::CommandLine;
+use crate::knobs;
+use crate::platform::{CommandLine, Target};
 use crate::platform::vm::surroundings::Network;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -289,4 +290,48 @@ fn the_kvm_verdict_comes_from_a_boot_and_is_kept() {
     assert!(!verdict.evidence.is_empty());
     assert!(verdict.backend.starts_with("kvm_") || !verdict.boots);
     assert_eq!(kvm_boots(&guest), verdict);
+}
+
+#[test]
+fn knobs_are_set_read_back_seen_to_change_and_refused_with_the_reason_where_the_kernel_has_none() {
+    let Some(guest) = guest() else { return };
+    let place = Plain::new();
+    let timer = [("vm.tx_timer", Level::Integer(150_000))];
+    let mut vm = boot(machine(&timer), &guest, &place).unwrap();
+    assert_eq!(vm.about().environment["vm.tx_timer"], "150000");
+    let text = |value: &str| Level::Text(value.into());
+    let wanted: Settings = [
+        ("guest.napi_defer_hard_irqs", Level::Integer(2)),
+        ("guest.gro_flush_timeout", Level::Integer(100_000)),
+        ("guest.busy_poll", Level::Integer(50)),
+        ("guest.coalesce", text("rx-frames 1 tx-usecs 0")),
+        ("guest.ring", text("rx 128 tx 128")),
+        ("guest.gro", Level::Bool(false)),
+        ("guest.tso", Level::Bool(false)),
+    ]
+    .into_iter()
+    .collect();
+    let found = knobs::set(&mut vm, &wanted).unwrap();
+    for (key, level) in &wanted.0 {
+        assert_eq!(found[key], level.to_string());
+    }
+    vm.administer("echo 0 >/sys/class/net/eth0/napi_defer_hard_irqs; ethtool -K eth0 gro on")
+        .unwrap();
+    let changes = vtax_host::knobs::changes(&found, &knobs::readings(&mut vm, &wanted).unwrap());
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    assert!(changes[0].contains("guest.gro ") && changes[1].contains("`2` at its begin, `0`"));
+    // QEMU's NIC has no coalescing; IRQ suspension came with Linux 6.13.
+    for (key, level, why) in [
+        ("guest.coalesce", text("rx-usecs 100"), "not supported"),
+        (
+            "guest.irq_suspend_timeout",
+            Level::Integer(1),
+            "6.13 or newer",
+        ),
+    ] {
+        let refused = knobs::set(&mut vm, &[(key, level)].into_iter().collect());
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(why) && error.contains(key), "{error}");
+    }
+    Box::new(vm).stop().unwrap();
 }

@@ -18,8 +18,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+use vtax_core::Bytes;
 use vtax_host::HostError;
 use vtax_host::kernel_file;
+use vtax_host::knobs::{HUGE_PAGES, Knob, TX_TIMER, VHOST_BUSYLOOP};
 use vtax_observe::{NetDevice, Subject};
 
 /// The time limit for QEMU's monitor, which QEMU opens before its slow steps.
@@ -123,6 +125,7 @@ impl Vm {
             environment.insert("nic.datapath".into(), nic.datapath()?);
         }
         environment.extend(scratch.map(|scratch| backing(scratch.direct, "the host's")));
+        environment.extend(knobs(machine, vmm, &mut qmp)?);
         Ok(Self {
             process,
             nic,
@@ -137,6 +140,56 @@ impl Vm {
             ),
         })
     }
+}
+
+/// The readings of the knobs that are on QEMU's command line.
+///
+/// # Errors
+/// When one is not in force.
+fn knobs(
+    machine: &Machine,
+    vmm: u32,
+    qmp: &mut Qmp,
+) -> Result<BTreeMap<String, String>, HostError> {
+    let mut readings = BTreeMap::new();
+    let refused = |knob: &Knob, why: &str| {
+        let key = knob.parameter.key;
+        Err(HostError::Setting(format!(
+            "{key} is not in force: {why}; leave {key} out of the plan"
+        )))
+    };
+    if let Some(nanoseconds) = machine.tx_timer_ns {
+        let path = format!("/machine/peripheral/{}", command_line::NIC_ID);
+        let timer = qmp.property(&path, "x-txtimer")?;
+        if qmp.property(&path, "tx")? != "timer" || timer != nanoseconds {
+            return refused(&TX_TIMER, &format!("QEMU's NIC has x-txtimer = {timer}"));
+        }
+        readings.insert(TX_TIMER.parameter.key.to_owned(), timer.to_string());
+    }
+    let process = vtax_kernel::Process::of_host(vmm);
+    if let Some(microseconds) = machine.busyloop_us {
+        let mut files = process.files().into_iter();
+        if !files.any(|(_, target)| target == Path::new("/dev/vhost-net")) {
+            return refused(
+                &VHOST_BUSYLOOP,
+                "QEMU does not use vhost-net, as its log explains",
+            );
+        }
+        let key = VHOST_BUSYLOOP.parameter.key;
+        readings.insert(key.to_owned(), microseconds.to_string());
+    }
+    if machine.huge_pages {
+        let huge = process.huge_pages().unwrap_or_default();
+        if huge < Bytes(u64::from(machine.memory_mib) << 20) {
+            return refused(
+                &HUGE_PAGES,
+                &format!("QEMU has {} bytes in huge pages", huge.0),
+            );
+        }
+        let reading = format!("{} MiB", huge.0 >> 20);
+        readings.insert(HUGE_PAGES.parameter.key.to_owned(), reading);
+    }
+    Ok(readings)
 }
 
 fn environment(

@@ -245,7 +245,7 @@ impl Reader<'_, &Catalogue> {
             self.catalogue.workload(kind)?.about().parameters
         };
         own.iter()
-            .chain(&self.catalogue.shared)
+            .chain(self.catalogue.shared_by(platform))
             .find_map(|parameter| parameter.written(key))
     }
 
@@ -265,7 +265,7 @@ impl Reader<'_, &Catalogue> {
         own.unwrap_or_default()
             .iter()
             .chain(definition.unwrap_or_default())
-            .chain(&self.catalogue.shared)
+            .chain(self.catalogue.shared_by(platform))
             .map(|parameter| strip(parameter.key))
             .collect()
     }

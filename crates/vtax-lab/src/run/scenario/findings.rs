@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, Source, counter, metric};
-use vtax_host::host_settings;
+use vtax_host::knobs;
 use vtax_load::workload::{Lateness, WorkloadResult};
 use vtax_observe::{ObserverReport, Snapshot};
 use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role};
@@ -188,7 +188,11 @@ impl Findings<'_, '_> {
                 metrics,
                 environment: match is_target {
                     true => BTreeMap::new(),
-                    false => guest.target.about().environment.clone(),
+                    false => {
+                        let mut facts = guest.target.about().environment.clone();
+                        facts.extend(guest.knobs.clone());
+                        facts
+                    }
                 },
             },
             Actor {
@@ -303,7 +307,7 @@ impl Findings<'_, '_> {
             observer: self.report.clone(),
             is_alone: self.metering.host == Source::Emulated,
             follows_load: target
-                .is_some_and(|target| host_settings::follows_load(target.spec.settings)),
+                .is_some_and(|target| knobs::host::follows_load(target.spec.settings)),
         }
     }
 }

@@ -9,6 +9,7 @@ use vtax_guest::image::GuestFiles;
 use vtax_guest::platform::{Platform, Target};
 use vtax_host::HostError;
 use vtax_host::cell::{Seat, Share, TARGET};
+use vtax_host::knobs::{HUGE_PAGES, pages};
 use vtax_host::journal::Journal;
 use vtax_host::settings::Settings;
 use vtax_host::{HostError, Roots};
@@ -57,13 +58,15 @@ impl<'a> GuestSpec<'a> {
         journal: &mut Journal,
     ) -> Result<Guest<'a>, LabError> {
         let booted = self.boot_target(seat, files, journal);
-        let target = booted.map_err(|cause| match self.is_target() || cause.is_interrupt() {
-            true => cause,
-            false => LabError::other(format!(
-                "the neighbour {} does not boot: {cause}",
-                self.name
-            )),
-        })?;
+        let mut target =
+            booted.map_err(|cause| match self.is_target() || cause.is_interrupt() {
+                true => cause,
+                false => LabError::other(format!(
+                    "the neighbour {} does not boot: {cause}",
+                    self.name
+                )),
+            })?;
+        let knobs = vtax_guest::knobs::set(target.as_mut(), self.settings)?;
         let actor = actor.filter(|_| seat.outer_network().is_some());
         let (client, client_subject, client_place): (Box<dyn LoadClient>, _, _) = match actor {
             Some((actor, place)) => (Box::new(actor.clone()), remote_client(), place),
@@ -80,6 +83,7 @@ impl<'a> GuestSpec<'a> {
             client_place,
             client_environment: BTreeMap::new(),
             switch,
+            knobs,
             target,
             service: Service::default(),
         })
@@ -115,6 +119,8 @@ pub(super) struct Guest<'a> {
     pub client_environment: BTreeMap<String, String>,
     /// The cell's switch, if it has processes. Only the target holds it.
     pub switch: Option<Subject>,
+    /// The readings of the knobs that were set in its kernel.
+    pub knobs: BTreeMap<String, String>,
     pub target: Box<dyn Target>,
     pub service: Service,
 }

@@ -5,6 +5,7 @@ use super::charging::Charging;
 use super::findings::{self, Findings, InnerReadings, RemoteTarget};
 use super::guest::Guest;
 use super::instruments::SampleSink;
+use super::knob_watch::KnobWatch;
 use super::live::LiveSampler;
 use super::load::{DrivenGuests, TrialContext};
 use super::metering::{Metering, observed};
@@ -64,6 +65,8 @@ impl Measuring<'_> {
         let not_traced = not_traced.and_then(|charging| charging.not_traced.clone());
         let facts = not_traced.map(|why| (NOT_TRACED.to_owned(), why));
         attempt.environment.extend(facts);
+        let knobs = KnobWatch::begin(guests, &self.planned.settings, &lab.roots.sys);
+        attempt.environment.extend(knobs.facts());
         let inner_before = InnerReadings::of(guests)?;
         let hz = lab.plan.sample_hz;
         let metering = Metering {
@@ -128,6 +131,8 @@ impl Measuring<'_> {
         let histograms = findings::histograms(&measured, &metering.guests);
         self.writer.write_histograms(&histograms)?;
         let inner_after = InnerReadings::of(guests)?;
+        let changed = knobs.end(guests, &self.planned.settings, &lab.roots.sys)?;
+        attempt.suspect.extend(changed);
         for (instrument, count, first) in &report.failures {
             log.line(&format!(
                 "{instrument} could not be read {count} times: {first}"

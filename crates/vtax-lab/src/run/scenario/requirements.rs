@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use vtax_core::Bytes;
 use vtax_host::HostError;
 use vtax_host::cell::LinkConfig;
-use vtax_host::host_settings;
+use vtax_host::knobs;
 use vtax_kernel::MemInfo;
 use vtax_observe::charge::MethodChoice;
 
@@ -22,6 +22,8 @@ pub(super) type GuestCheck<'a> =
 /// Checks a guest as before a run: this host for its platform, and an external guest for its programs.
 pub(super) fn lacks(spec: &GuestSpec<'_>) -> Result<Vec<HostError>, HostError> {
     spec.platform.check(spec.settings)?;
+    let is_external = spec.platform.is_external(spec.settings);
+    vtax_guest::knobs::check(spec.settings, is_external)?;
     programs::missing_in_external(spec.platform, spec.workload, spec.settings)
 }
 
@@ -113,7 +115,7 @@ impl Scenarios<'_> {
                 .sum();
             let lacking = lacking_memory(wanted, memory.available);
             missing.extend(lacking.map(|what| format!("{}: {what}", planned.record.label)));
-            if let Err(cause) = host_settings::check(&planned.settings, &self.roots.sys) {
+            if let Err(cause) = knobs::host::check(&planned.settings, &self.roots.sys) {
                 missing.insert(cause.to_string());
             }
         }

@@ -340,6 +340,7 @@ fn drive(workload: &'static Fake, streams_lines: bool) -> (Seen, usize) {
             scratch: Default::default(),
             is_shared: false,
         })),
+        knobs: BTreeMap::new(),
         service: Service::default(),
     }];
     let metering = Metering {
