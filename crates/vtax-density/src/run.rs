@@ -74,6 +74,7 @@ impl Experiment for Climbs<'_> {
     fn new_run(&self) -> NewRun<'_> {
         NewRun {
             plan_text: self.text,
+            files: "",
             name: &self.plan.name,
             description: &self.plan.description,
             is_quick: self.plan.is_quick,

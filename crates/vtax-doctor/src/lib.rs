@@ -3,7 +3,7 @@
 //! Each group of checks has a file.
 //!
 //! The doctor makes the same checks as a run: it runs each platform's own check, makes and destroys a cell, boots a
-//! kernel, runs a container and measures meters under load. Each probe removes all that it makes. See `docs/doctor.md`.
+//! kernel, runs a container and measures meters under load. Each probe removes all that it makes. See `docs/reference/doctor.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -126,6 +126,9 @@ impl Finding {
         match error {
             HostError::Missing { what, remedy } => {
                 Self::new(topic, name, Answer::No, format!("{what} is missing")).remedy(remedy)
+            }
+            HostError::Unusable { why, remedy, .. } => {
+                Self::new(topic, name, Answer::No, why.clone()).remedy(remedy)
             }
             other => Self::new(topic, name, Answer::No, other.to_string()),
         }

@@ -6,7 +6,7 @@ use crate::names::{random, unguessed};
 use crate::{FileError, Refusal};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fchmod, fstat, linkat,
-    mkdirat, open, openat, openat2, renameat, renameat_with, unlinkat,
+    mkdirat, open, openat, openat2, readlinkat, renameat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -297,6 +297,19 @@ impl Dir {
                 File::from(openat(parent, name, flags, Mode::empty())?).metadata()
             })
             .map_err(self.error("look at", below))
+    }
+
+    /// The target of a symbolic link below.
+    ///
+    /// # Errors
+    /// When it is no link, or a link is on the path to it.
+    pub fn link_target(&self, below: impl AsRef<Path>) -> Result<PathBuf, FileError> {
+        let below = below.as_ref();
+        let target = self
+            .at(below)
+            .and_then(|(parent, name)| Ok(readlinkat(parent, name, Vec::new())?))
+            .map_err(self.error("read", below))?;
+        Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 
     /// The user id of the directory's owner.

@@ -266,6 +266,9 @@ fn names_are_listed_with_their_kind_and_no_link_counts_as_what_it_leads_to() {
         ]
     );
     assert!(tree.dir().metadata("link").unwrap().is_symlink());
+    let target = tree.dir().link_target("link").unwrap();
+    assert_eq!(target, fs::read_link(tree.root.join("link")).unwrap());
+    assert!(tree.dir().link_target("file").is_err());
     assert!(tree.dir().contains("link") && !tree.dir().contains("none"));
 }
 

@@ -4,6 +4,7 @@
 use crate::untrusted::{shown, shown_lines};
 use std::io;
 use std::path::PathBuf;
+use std::process::Output;
 
 /// A failure on the host or in a guest.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,16 @@ pub enum HostError {
     Missing {
         /// The missing program or capability.
         what: String,
+        /// The remedy.
+        remedy: String,
+    },
+    /// A program or capability is there and does not work.
+    #[error("{} does not work on this host: {}; {remedy}", shown_lines(.what), shown_lines(.why))]
+    Unusable {
+        /// The program or capability.
+        what: String,
+        /// The reason.
+        why: String,
         /// The remedy.
         remedy: String,
     },
@@ -149,6 +160,16 @@ impl HostError {
         }
     }
 
+    /// The error of a program that ended without success.
+    #[must_use]
+    pub fn program(command: impl Into<String>, output: &Output) -> Self {
+        Self::Program {
+            command: command.into(),
+            status: output.status.to_string(),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// For `map_err` on a file operation.
     pub fn file(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
@@ -161,46 +182,50 @@ impl HostError {
 }
 
 #[cfg(test)]
-#[test]
-fn no_message_carries_what_steers_a_terminal() {
-    let text = || "\x1b]0;x\x07\n\u{9b}2J".to_owned();
-    let errors = [
-        HostError::Program {
-            command: "ssh".to_owned(),
-            status: "1".to_owned(),
-            output: text(),
-        },
-        HostError::Missing {
-            what: text(),
-            remedy: String::new(),
-        },
-        HostError::Timeout {
-            what: text(),
-            seconds: 1,
-            evidence: text(),
-        },
-        HostError::Protocol {
-            peer: "it".to_owned(),
-            detail: text(),
-        },
-        HostError::Closed {
-            peer: "it".to_owned(),
-            detail: text(),
-        },
-        HostError::Busy {
-            what: text(),
-            remedy: String::new(),
-        },
-        HostError::Invalid {
-            what: text(),
-            problem: text(),
-        },
-        HostError::Other(text()),
-    ];
-    for error in errors {
-        let message = error.to_string();
-        let steers = |c: char| c.is_control() && c != '\n';
-        assert!(!message.contains(steers), "{message:?}");
-        assert!(message.contains("]0;x"), "{message:?}");
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_carries_what_steers_a_terminal() {
+        let text = || "\x1b]0;x\x07\n\u{9b}2J".to_owned();
+        let errors = [
+            HostError::Program {
+                command: "ssh".to_owned(),
+                status: "1".to_owned(),
+                output: text(),
+            },
+            HostError::Missing {
+                what: text(),
+                remedy: String::new(),
+            },
+            HostError::Timeout {
+                what: text(),
+                seconds: 1,
+                evidence: text(),
+            },
+            HostError::Protocol {
+                peer: "it".to_owned(),
+                detail: text(),
+            },
+            HostError::Closed {
+                peer: "it".to_owned(),
+                detail: text(),
+            },
+            HostError::Busy {
+                what: text(),
+                remedy: String::new(),
+            },
+            HostError::Invalid {
+                what: text(),
+                problem: text(),
+            },
+            HostError::Other(text()),
+        ];
+        for error in errors {
+            let message = error.to_string();
+            let steers = |c: char| c.is_control() && c != '\n';
+            assert!(!message.contains(steers), "{message:?}");
+            assert!(message.contains("]0;x"), "{message:?}");
+        }
     }
 }

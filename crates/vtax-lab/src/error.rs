@@ -17,6 +17,9 @@ pub enum LabError {
     /// The plan cannot be run as written.
     #[error("{0}")]
     Plan(String),
+    /// A file or image that the plan names is not where the plan runs.
+    #[error(transparent)]
+    Path(#[from] crate::plan::PathError),
     /// This host, or another machine of the plan, lacks something that the plan needs.
     #[error("{0}")]
     CannotHere(String),

@@ -89,6 +89,12 @@ pub struct Mistake {
     help: Option<String>,
 }
 
+/// Returns the message of the first mistake.
+pub fn first_message(mistakes: &[Mistake]) -> String {
+    let first = mistakes.first();
+    first.map(|one| one.message.clone()).unwrap_or_default()
+}
+
 /// A plan that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanFileError {
@@ -122,6 +128,16 @@ impl Mistake {
             help: one.help,
         })
         .collect()
+    }
+
+    /// A mistake of the plan as a whole.
+    fn of_plan(message: String) -> Self {
+        Self {
+            line: 1,
+            column: 1,
+            message,
+            help: None,
+        }
     }
 }
 
@@ -261,6 +277,11 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
     }
     let catalogue = Catalogue::standard();
     let plan = Plan::read("plan", text, &catalogue).map_err(Mistake::all)?;
+    let reachable = match place {
+        Place::Local => plan.check_elsewhere("vtax web"),
+        elsewhere => plan.check_place(elsewhere),
+    };
+    reachable.map_err(|wrong| vec![Mistake::of_plan(wrong.to_string())])?;
     let mut plan = if quick { plan.quick() } else { plan };
     if matches!(place, Place::Testbed(_)) {
         plan.without_repetitions();
@@ -310,6 +331,21 @@ mod tests {
                 .commands
                 .is_empty()
         );
+    }
+
+    #[test]
+    fn files_beside_a_plan_s_file_are_refused_since_the_page_has_only_its_text() {
+        let with = |path: &str| {
+            let command = format!("kind = \"command\"\nload = \"./app\"\nfiles = [\"{path}\"]");
+            check(
+                &SOUND.replace("kind = \"idle\"", &command),
+                false,
+                &Place::Local,
+            )
+        };
+        let found = with("./app").unwrap_err();
+        assert!(found[0].message.contains("absolute path"), "{found:?}");
+        with("/opt/app").unwrap();
     }
 
     #[test]

@@ -62,10 +62,15 @@ impl From<Exit> for ExitCode {
 #[error("{0}")]
 pub struct CannotHere(pub &'static str);
 
-/// Whether a program, device or kernel feature that the command needs is missing.
+/// Whether a program, device or kernel feature that the command needs is missing or does not work.
 fn is_missing(cause: &(dyn Error + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(LabError::CannotHere(_)))
-        || host_error(cause).is_some_and(|error| matches!(error, HostError::Missing { .. }))
+        || host_error(cause).is_some_and(|error| {
+            matches!(
+                error,
+                HostError::Missing { .. } | HostError::Unusable { .. }
+            )
+        })
 }
 
 /// Whether a signal of the user ended the command.

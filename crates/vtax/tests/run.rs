@@ -501,11 +501,30 @@ name = "alone"
 load = """sh -c 'printf "%s\n" "counted \\\"7\\\" of
 8"'"""
 work = { regex = 'counted "([0-9]+)"', unit = "op" }
+
+[[workload]]
+kind = "command"
+name = "own"
+load = "./own/count.sh 2"
+files = ["./own"]
+work = { regex = 'counted ([0-9]+)', unit = "op" }
 "#;
+
+/// Writes a directory with a script that counts the lines of a file beside it.
+fn write_own_files(folder: &Path, lines: &str) {
+    let own = folder.join("own");
+    fs::create_dir_all(&own).unwrap();
+    fs::write(own.join("lines"), lines).unwrap();
+    let script = own.join("count.sh");
+    let text = "#!/bin/sh\necho counted $(($1 + $(wc -l < own/lines)))\n";
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+}
 
 #[test(needs = [test_all("takes 40 s"), can_run_trials(), program("iperf3"), program("qemu-system-x86_64")])]
 fn commands_run_in_a_container_and_in_an_emulated_vm() {
     let (work, _host) = prepared(COMMANDS);
+    write_own_files(work.path(), "a\nb\nc\n");
     let results = work.path().join("results");
     let plan = work.path().join("plan.toml");
     let output = run(&work.path().join("state"), &plan, &results)
@@ -515,16 +534,66 @@ fn commands_run_in_a_container_and_in_an_emulated_vm() {
     assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
     let results = ResultsDir::open(&results).unwrap();
     let trials: Vec<_> = results.trials().map(Result::unwrap).collect();
-    assert_eq!(trials.len(), 4);
+    assert_eq!(trials.len(), 6);
     for trial in trials {
         let label = &trial.treatment.label;
         assert_eq!(trial.outcome, TrialOutcome::Complete, "{label}");
         let value = |name: &str| trial.metrics[name].quantity.value;
         match trial.treatment.workload.as_str() {
             "service" => assert!(value("own.rate") > 1e6, "{label}"),
+            "own" => assert_eq!(trial.work.as_ref().unwrap().amount, 5.0, "{label}"),
             _ => assert_eq!(trial.work.as_ref().unwrap().amount, 7.0, "{label}"),
         }
     }
+}
+
+#[test(needs = [test_all("makes an image"), can_run_trials()])]
+fn files_beside_a_plan_run_natively_and_in_a_container_and_their_content_is_part_of_the_plan() {
+    let (work, _host) = prepared(
+        "name = \"own\"\nrepetitions = 1\nwarmup = \"0s\"\nmeters = [\"none\"]\n[again]\nshare = 0\n\
+         [[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"container\"\n[[workload]]\nkind = \"command\"\n\
+         load = \"./own/count.sh 2\"\nfiles = [\"own\"]\nwork = { regex = 'counted ([0-9]+)', unit = \"op\" }\n",
+    );
+    write_own_files(work.path(), "a\nb\nc\n");
+    let results = work.path().join("results");
+    let go = || {
+        let (state, plan) = (work.path().join("state"), work.path().join("plan.toml"));
+        run(&state, &plan, &results).output().unwrap()
+    };
+    let output = go();
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
+    let digests: Vec<_> = ResultsDir::open(&results)
+        .unwrap()
+        .trials()
+        .map(|trial| {
+            let trial = trial.unwrap();
+            assert_eq!(
+                trial.outcome,
+                TrialOutcome::Complete,
+                "{}",
+                trial.treatment.label
+            );
+            assert_eq!(trial.work.as_ref().unwrap().amount, 5.0);
+            trial.environment["files.digest"].clone()
+        })
+        .collect();
+    assert_eq!(digests.len(), 2);
+    assert_eq!(digests[0], digests[1]);
+
+    write_own_files(work.path(), "a\n");
+    let changed = go();
+    assert_eq!(changed.status.code(), Some(1), "{changed:?}");
+    let err = text(&changed.stderr);
+    assert!(err.contains("with the files that it had"), "{err}");
+
+    fs::remove_dir_all(work.path().join("own")).unwrap();
+    let missing = go();
+    let err = text(&missing.stderr);
+    assert!(
+        err.contains("`files` has own") && err.contains("No such file"),
+        "{err}"
+    );
+    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
 }
 
 #[test(needs = [test_all("builds an image"), can_run_trials()])]

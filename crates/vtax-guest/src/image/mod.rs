@@ -4,6 +4,7 @@
 //! A build runs in a hidden directory beside its destination and is renamed into place when it is complete, so that
 //! a killed build is never used as an image.
 
+mod above;
 mod build;
 mod compile;
 mod cpio;
@@ -13,6 +14,8 @@ mod initrd;
 mod modules;
 pub mod oci;
 mod recipe;
+mod tree;
+pub mod user_files;
 mod vmlinux;
 
 pub use compile::compile;
@@ -23,6 +26,8 @@ pub use recipe::{Recipe, RecipeFile};
 pub use vmlinux::vmlinux;
 
 use rustix::fs::{FlockOperation, flock};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -129,6 +134,40 @@ fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
     whole.then_some(files)
 }
 
+/// The bounds of what an image gets from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Bounds {
+    /// The uncompressed bytes: of archives with their headers, of files without.
+    bytes: u64,
+    /// The entries: files, directories and links.
+    entries: u64,
+}
+
+const BOUNDS: Bounds = Bounds {
+    bytes: 16 << 30,
+    entries: 1_000_000,
+};
+
+/// SHA-256 over several parts, as the name of an image.
+fn key(parts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        // Lengths separate the parts.
+        hasher.update(part.len().to_le_bytes());
+        hasher.update(part);
+    }
+    hexadecimal(hasher)
+}
+
+/// A digest in hexadecimal.
+fn hexadecimal(hasher: Sha256) -> String {
+    let mut text = String::with_capacity(64);
+    for byte in hasher.finalize() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
 /// The end of a log, for error messages.
 pub(crate) fn tail(log: &Path) -> String {
     String::from_utf8_lossy(&end_of(log, 8192)).into_owned()
@@ -144,9 +183,13 @@ fn guest_files(dir: &Path, hash: &str) -> GuestFiles {
     }
 }
 
+fn lock_name(hash: &str) -> String {
+    format!(".{hash}.lock")
+}
+
 /// Locks an image, so that only one build of it runs at a time. The kernel releases the lock when the process ends.
 fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<File, HostError> {
-    let name = format!(".{hash}.lock");
+    let name = lock_name(hash);
     let path = images.join(&name);
     let file = Dir::open(images)?.edit(&name)?;
     let mut announced = false;
@@ -235,7 +278,7 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let recipe = Recipe::standard();
         let expected = fake_image(cache.path(), &recipe.hash().unwrap());
-        let found = ensure_in(cache.path(), &recipe, &mut |line| panic!("said {line}")).unwrap();
+        let found = ensure_in(cache.path(), &recipe, &mut |line| panic!("printed {line}")).unwrap();
         assert_eq!(found, expected);
     }
 

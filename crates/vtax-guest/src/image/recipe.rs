@@ -2,8 +2,6 @@
 //! The recipe of an image: its packages, modules and added files, and the hash that names the image.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::fmt::Write;
 use std::path::{Component, Path};
 use vtax_host::HostError;
 
@@ -103,19 +101,8 @@ impl Recipe {
     /// When the recipe is not valid: see [`Recipe::check`].
     pub fn hash(&self) -> Result<String, HostError> {
         self.check()?;
-        let mut hasher = Sha256::new();
-        for part in [BUILDER, super::initrd::INIT, &self.to_toml()?] {
-            // Lengths separate the parts.
-            hasher.update(part.len().to_le_bytes());
-            hasher.update(part);
-        }
-        Ok(hasher
-            .finalize()
-            .iter()
-            .fold(String::with_capacity(64), |mut text, byte| {
-                let _ = write!(text, "{byte:02x}");
-                text
-            }))
+        let parts = [BUILDER, super::initrd::INIT, &self.to_toml()?];
+        Ok(super::key(&parts))
     }
 
     /// Refuses names that would be parsed as options, and paths that lead out of the image.

@@ -118,8 +118,9 @@ impl Runtime {
         let known = known
             .entry(self)
             .or_insert_with(|| self.probe().map_err(Arc::new));
-        known.clone().map_err(|why| HostError::Missing {
-            what: format!("a {} that works on this host ({why})", self.name()),
+        known.clone().map_err(|why| HostError::Unusable {
+            what: self.name().to_owned(),
+            why: why.to_string(),
             remedy: format!(
                 "set container.runtime to `auto`, or install the Debian package {} in a version that \
                  supports this host's control groups",
@@ -175,11 +176,16 @@ pub fn runtime(settings: &Settings) -> Result<Runtime, HostError> {
             Err(error) => reasons.push(error.to_string()),
         }
     }
-    Err(HostError::Missing {
-        what: format!("an OCI runtime that works here ({})", reasons.join("; ")),
+    Err(HostError::Unusable {
+        what: "the OCI runtime (runc or crun)".to_owned(),
+        why: reasons.join("; "),
         remedy: "install the Debian package runc or crun".to_owned(),
     })
 }
+
+/// The reason to refuse an image with this runtime.
+pub const NO_IMAGE: &str = "container.runtime = \"podman\" cannot run a guest with an image, whose /proc podman does not mount: \
+                        use runc, crun or runsc";
 
 impl Platform for Container {
     fn kind(&self) -> &'static str {
@@ -193,11 +199,19 @@ impl Platform for Container {
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         cell::check(settings)?;
-        runtime(settings).map(drop)
+        let runtime = runtime(settings)?;
+        match IMAGE.given(settings) {
+            Some(_) if runtime == Runtime::Podman => Err(HostError::Setting(NO_IMAGE.to_owned())),
+            _ => Ok(()),
+        }
     }
 
     fn means(&self) -> Means {
         Means::Program(&["runc", "crun"])
+    }
+
+    fn guest_kernel(&self) -> GuestKernel {
+        GuestKernel::Hosts
     }
 
     fn expected_overhead(&self) -> Duration {
@@ -210,19 +224,8 @@ impl Platform for Container {
 }
 
 fn boot(seat: &Seat<'_>, lower: &Path, runtime: Runtime) -> Booted {
-    fn guest_kernel(&self) -> GuestKernel {
-        GuestKernel::Hosts
-    }
-
     let device = seat.attach_veth()?;
     let root = Root::mount(seat, lower)?;
-    if root.has_image && runtime == Runtime::Podman {
-        return Err(HostError::Setting(
-            "container.runtime = \"podman\" cannot run a guest with an image, whose /proc podman does not mount: \
-             use runc, crun or runsc"
-                .to_owned(),
-        ));
-    }
     // The runtime itself belongs to the target, but not to the container's group: on v2 a group with groups below
     // it can have no processes.
     let group = seat.group().below("runtime")?;

@@ -75,8 +75,9 @@ fn works() -> Result<(), HostError> {
     // A poisoned lock holds a complete result or none.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(|| probe().map_err(Arc::new));
-    known.clone().map_err(|why| HostError::Missing {
-        what: format!("a {PROGRAM} that works on this host ({why})"),
+    known.clone().map_err(|why| HostError::Unusable {
+        what: PROGRAM.to_owned(),
+        why: why.to_string(),
         remedy: "install the Debian package systemd-container; where vtax itself is in a container, that one \
                  must be allowed to mount procfs and control groups"
             .to_owned(),

@@ -325,6 +325,21 @@ fn the_idle_phase_has_five_seconds_two_in_the_quick_profile_and_none_at_zero() {
 }
 
 #[test]
+fn the_expected_time_has_an_idle_phase_for_each_block_of_a_plan_with_a_meter() {
+    let catalogue = catalogue();
+    let expected = |meter: &str, idle: &str| {
+        let meters = format!("meters = [\"{meter}\"]\nidle = \"{idle}\"");
+        let plan = read(&GOOD.replace("meters = [\"auto\"]", &meters)).unwrap();
+        let all = treatments(&plan, &catalogue);
+        (plan.expected_time(&all, &catalogue), plan.repetitions)
+    };
+    let (without, _) = expected("auto", "0s");
+    let (with, blocks) = expected("auto", "7s");
+    assert_eq!(with - without, Duration::from_secs(7) * blocks);
+    assert_eq!(expected("none", "7s").0, without);
+}
+
+#[test]
 fn a_setting_that_nothing_in_the_plan_understands_is_refused() {
     let (before, after) = GOOD.split_once("[[platform]]\nkind = \"qemu\"").unwrap();
     let (_, workloads) = after.split_once("[[workload]]").unwrap();
@@ -667,6 +682,41 @@ fn an_image_is_a_key_of_the_plan_a_platform_and_a_factor() {
 }
 
 #[test]
+fn files_are_copied_by_their_last_names_which_must_differ() {
+    let files = |list: &str| with_image("", "", &format!("files = {list}"));
+    let plan = files("[\"../target/app\", \"data dir/\"]").unwrap();
+    let files_of = vtax_load::workload::command::files_of;
+    assert_eq!(
+        files_of(&plan.workloads[0].settings),
+        ["../target/app", "data dir/"]
+    );
+    for (list, wanted) in [
+        (
+            "[\"a/app\", \"b/app\"]",
+            "two `files` have the name of `b/app`",
+        ),
+        ("[\".\"]", "`.` does not end with the name"),
+        ("[\"a/..\"]", "`a/..` does not end with the name"),
+        ("[\"a\\u0000b\"]", "cannot contain a NUL"),
+        ("\"./app\"", "`files` must be a list"),
+        ("[3]", "`files` must be"),
+    ] {
+        let refused = files(list).unwrap_err();
+        assert!(refused.contains(wanted), "{list}: {refused}");
+    }
+    let refused = with_image(
+        "[[platform]]\nkind = \"ssh\"\nhost = \"h\"",
+        "",
+        "files = [\"./app\"]",
+    );
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.contains("`files` are not copied into the guests of `ssh`"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn a_text_that_is_no_image_packages_beside_one_and_other_workloads_are_refused() {
     for (plan, workload, wanted) in [
         ("image = \"a.tar\"", "", "`a.tar` is not an image"),
@@ -679,13 +729,28 @@ fn a_text_that_is_no_image_packages_beside_one_and_other_workloads_are_refused()
         (
             "image = \"dir:/x\"",
             "packages = [\"jq\"]",
-            "not installed in an `image`",
+            "not added to an `image`",
+        ),
+        (
+            "image = \"dir:/x\"",
+            "files = [\"./app\"]",
+            "not added to an `image`",
         ),
         ("", "ready = \"tcp:80\"", "`ready` needs `serve`"),
         (
             "image = \"dir:/x\"",
             "[[workload]]\nkind = \"idle\"",
             "`idle` does not run in an image",
+        ),
+        (
+            "image = \"dir:/x\"\n[[platform]]\nkind = \"container\"\ncontainer.runtime = \"podman\"",
+            "",
+            "cannot run a guest with an image",
+        ),
+        (
+            "image = \"dir:/x\"\nfactors = { container.runtime = [\"runc\", \"podman\"] }\n[[platform]]\nkind = \"container\"",
+            "",
+            "cannot run a guest with an image",
         ),
     ] {
         let message = with_image(plan, "", workload).unwrap_err();
@@ -768,7 +833,7 @@ fn every_mistake_of_a_command_is_refused_with_its_cause() {
             "not the name of a Debian package",
         ),
         ("load = \"a\"\npackages = \"b\"", "must be a list"),
-        ("load = \"a\"\nfiles = [\"./b\"]", "has no setting `files`"),
+        ("load = \"a\"\nfields = [\"b\"]", "has no setting `fields`"),
         ("load = \"a\"\nlevel = 3", "no command contains {level}"),
         ("load = \"a\"\nextent = \"duration\"", "needs `work`"),
         ("load = \"a\"\nwork = { count = 1 }", "has no `unit`"),

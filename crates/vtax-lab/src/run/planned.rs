@@ -4,6 +4,7 @@
 use super::NewRun;
 use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 use vtax_report::results::Treatment;
 
@@ -14,6 +15,8 @@ pub struct Planned<'a> {
     pub plan: &'a Plan,
     /// The plan as it is written.
     pub text: &'a str,
+    /// The directory at which the relative paths of the plan start.
+    pub folder: &'a Path,
     /// The treatments to run: the plan's own, or those of [`crate::plan::charge_study`].
     pub treatments: &'a [PlannedTreatment],
     /// The platforms and workloads.
@@ -41,6 +44,7 @@ impl<'a> Planned<'a> {
         let plan = self.plan;
         NewRun {
             plan_text: self.text,
+            files: "",
             name: &plan.name,
             description: &plan.description,
             is_quick: plan.is_quick,

@@ -37,6 +37,7 @@ impl Experiment for Scripted {
     fn new_run(&self) -> NewRun<'_> {
         NewRun {
             plan_text: "told",
+            files: "",
             name: "told",
             description: "",
             is_quick: false,
@@ -138,7 +139,7 @@ impl Bench {
             waits: false,
             state_dir: self.folder.path().join("state"),
             place: "local".to_owned(),
-            // Nobody waits for a quiet host in a test.
+            // Tests do not wait for a quiet host.
             host: Source::Emulated,
             own: None,
         };

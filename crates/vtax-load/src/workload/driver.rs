@@ -8,6 +8,7 @@ use super::{
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
+use vtax_guest::image::user_files;
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 
@@ -64,7 +65,7 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     if let (127, Some(own)) = (finished.code, own) {
         return HostError::Missing {
             what: format!("`{own}` in the {where_}"),
-            remedy: "give the command's whole path, or the Debian package that has it in the plan's `packages`".to_owned(),
+            remedy: "give the command's whole path, the Debian package that has it in the plan's `packages`, or its file in `files`".to_owned(),
         };
     }
     // 127 is what a shell and env return for a program that is not there.
@@ -94,11 +95,12 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
 
 /// A command line for messages: scripts are cut short.
 fn shown(line: &[String]) -> String {
+    let before = ["env", "-C", user_files::DIRECTORY, "LC_ALL=C", DIRECTORY];
     let own = line.iter().position(|word| word == MARK);
     let words = line
         .iter()
         .skip(own.map_or(0, |mark| mark + 1))
-        .skip_while(|word| *word == "env" || *word == "LC_ALL=C" || *word == DIRECTORY);
+        .skip_while(|word| before.contains(&word.as_str()));
     let short = |word: &String| match word.lines().next() {
         Some(first) if first.len() < word.trim_end().len() => format!("{first} …"),
         _ => word.clone(),
@@ -240,61 +242,6 @@ fn is_listened_on(tables: &str, port: u16) -> bool {
     })
 }
 
-/// Starts a service and waits until `is_up`, for `limit`. Nothing else may answer at its `port`.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "each is one fact about the service"
-)]
-pub(super) fn start_until(
-    target: &mut dyn Target,
-    client: &dyn LoadClient,
-    name: &'static str,
-    line: &CommandLine,
-    port: Option<u16>,
-    limit: Duration,
-    programs: &[Program],
-    mut is_up: impl FnMut(&mut dyn Target) -> Outcome<bool>,
-) -> Outcome<Service> {
-    let address = target.about().address;
-    // Whoever answers there now is not ours: neither to be loaded nor to be measured.
-    if let Some(port) = port
-        && target.about().is_shared
-        && client.can_connect(address, port)?
-    {
-        return Err(HostError::Busy {
-            what: format!("port {port} of {address} has a server already, which is not vtax's"),
-            remedy: format!(
-                "stop it for the time of the run, or take a workload other than {name}"
-            ),
-        });
-    }
-    let job = target.start(line)?;
-    let deadline = Instant::now() + limit;
-    loop {
-        if is_up(target)? {
-            return Ok(Service {
-                job: Some((job, name)),
-            });
-        }
-        if let Some(finished) = target.poll(job)? {
-            return Err(failure(line, &finished, "target", programs));
-        }
-        if Instant::now() >= deadline {
-            return Err(HostError::Timeout {
-                what: match port {
-                    Some(port) => {
-                        format!("an answer of {name} in the target at {address} port {port}")
-                    }
-                    None => format!("a sign that {name} in the target is ready"),
-                },
-                seconds: limit.as_secs(),
-                evidence: target.console_tail(),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The error where a service has ended.
 fn dead_service(target: &mut dyn Target, service: Service) -> Outcome<()> {
     let Some((job, name)) = service.job else {
@@ -357,7 +304,7 @@ pub fn start(
 
 /// What a load without a command prints.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Passed {
+pub struct Elapsed {
     /// How long it took.
     pub seconds: f64,
 }
@@ -375,7 +322,7 @@ impl Load for Pause {
             return Ok(None);
         }
         let seconds = passed.as_secs_f64();
-        let text = serde_json::to_vec(&Passed { seconds });
+        let text = serde_json::to_vec(&Elapsed { seconds });
         text.map(Some)
             .map_err(|cause| HostError::file("write", "the time that passed")(cause.into()))
     }

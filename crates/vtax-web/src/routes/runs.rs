@@ -250,7 +250,8 @@ fn resumed(app: &AppState, dir: &str, path: &Path) -> Result<Start, RequestError
         let path = path.to_owned();
         return Err(RunError::ForeignTestbed { place, path }.into());
     }
-    let plan = plans::check(&text, quick, &place).map_err(|_| RunError::OldPlan)?;
+    let plan = plans::check(&text, quick, &place)
+        .map_err(|mistakes| RunError::OldPlan(plans::first_message(&mistakes)))?;
     Ok(Start {
         results: path.to_owned(),
         text,

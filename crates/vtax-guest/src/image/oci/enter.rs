@@ -3,8 +3,8 @@
 
 use super::invalid;
 use super::layout::Execution;
-use super::tree::Tree;
 use crate::image::RecipeFile;
+use crate::image::tree::Tree;
 use std::fmt::Write;
 use std::path::{Component, Path};
 use vtax_host::HostError;

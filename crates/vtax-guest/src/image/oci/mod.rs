@@ -13,26 +13,23 @@
 mod enter;
 mod layout;
 mod stream;
-mod tree;
 
 pub use enter::{DIRECTORY, ENTER, MOUNTS};
 
-use super::build::{
-    add, building_prefix, pack, require_root_and_programs, require_space, run_logged,
-};
-use super::{GuestFiles, cache_dir, find, lock, remove_abandoned};
+use super::above::{self, Making};
+use super::build::{add, run_logged};
+use super::tree::Tree;
+use super::{BOUNDS, Bounds, GuestFiles, cache_dir, find, hexadecimal, key};
 use layout::{Config, Execution, Layout};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use stream::{Hashed, Plain, hexadecimal};
-use tree::Tree;
+use stream::{Hashed, Plain};
 use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
@@ -50,20 +47,6 @@ pub const PARAMETER: Parameter = Parameter::unset(
 const BUILDER: &str = "1";
 /// The file that describes an unpacked image, beside its tree.
 const ABOUT: &str = "image.json";
-
-/// The bounds of one image, over all of its layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bounds {
-    /// Uncompressed bytes of the layers' archives.
-    bytes: u64,
-    /// Entries of the layers.
-    entries: u64,
-}
-
-const BOUNDS: Bounds = Bounds {
-    bytes: 16 << 30,
-    entries: 1_000_000,
-};
 
 /// The source of an image, as a plan names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,6 +75,18 @@ impl FromStr for Source {
             // A name that begins with `-` would be an option.
             Some(("podman", name)) if !name.starts_with('-') => Ok(Self::Podman(name.to_owned())),
             _ => Err(wrong()),
+        }
+    }
+}
+
+impl Source {
+    /// Returns the source with a relative path resolved below `folder`.
+    #[must_use]
+    pub fn below(self, folder: &Path) -> Self {
+        match self {
+            Self::Oci(path) => Self::Oci(folder.join(path)),
+            Self::Directory(path) => Self::Directory(folder.join(path)),
+            Self::Podman(name) => Self::Podman(name),
         }
     }
 }
@@ -150,41 +145,15 @@ pub fn ensure_in(
 ) -> Result<Unpacked, HostError> {
     let content = Content::open(source)?;
     let digest = content.digest()?;
-    let mut hasher = Sha256::new();
-    for part in [BUILDER, &base.recipe, &digest] {
-        hasher.update(part.len().to_le_bytes());
-        hasher.update(part);
-    }
-    let hash = hexadecimal(hasher);
-    if let Some(found) = unpacked(cache, &hash) {
-        return Ok(found);
-    }
-    require_root_and_programs()?;
-    let images = cache.join("images");
-    Dir::create(&images)?;
-    require_space(&images)?;
-    let _lock = lock(&images, &hash, progress)?;
-    // Another process may have unpacked it while this one waited for the lock.
-    if let Some(found) = unpacked(cache, &hash) {
-        return Ok(found);
-    }
-    remove_abandoned(&images, &hash)?;
-    let building = tempfile::Builder::new()
-        .prefix(&building_prefix(&hash))
-        .tempdir_in(&images)
-        .map_err(HostError::file("create", &images))?;
-    let dir = building.path();
-    compose(source, content, digest, base, dir, progress)?;
-    let handle = File::open(dir).map_err(HostError::file("read", dir))?;
-    rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
-    let done = images.join(&hash);
-    fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
-    // The directory has its final name, so that nothing is left to remove.
-    let _ = building.keep();
-    unpacked(cache, &hash).ok_or_else(|| HostError::Missing {
-        what: format!("the image that was just unpacked in {}", images.display()),
-        remedy: "start the run again".to_owned(),
-    })
+    let hash = key(&[BUILDER, &base.recipe, &digest]);
+    above::ensure(
+        cache,
+        &hash,
+        base,
+        unpacked,
+        |making, progress| fill(source, content, digest, making, progress),
+        progress,
+    )
 }
 
 /// An image in the cache.
@@ -196,32 +165,15 @@ fn unpacked(cache: &Path, hash: &str) -> Option<Unpacked> {
     Some(Unpacked { files, about })
 }
 
-/// Makes the guest's files in an empty directory.
-fn compose(
+/// Adds the image and its programs to a guest's root.
+fn fill(
     source: &Source,
     content: Content,
     digest: String,
-    base: &GuestFiles,
-    dir: &Path,
+    making: &Making<'_>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
-    // Programs with set-user-ID of an untrusted image must not be in reach of the host's users.
-    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
-        .map_err(HostError::file("write", dir))?;
-    let log = dir.join("build.log");
-    let root = dir.join("root");
-    let copy = |link: bool| {
-        let mut command = Command::new("cp");
-        command.arg("--archive");
-        command.args(link.then_some("--link"));
-        command.arg(&base.root).arg(&root);
-        command
-    };
-    // The shared image may be on another file system, where it cannot be linked.
-    if run_logged(copy(true), &log, &mut |_| {}).is_err() {
-        let _ = fs::remove_dir_all(&root);
-        run_logged(copy(false), &log, &mut |_| {})?;
-    }
+    let Making { dir, root } = *making;
     let place = root.join(DIRECTORY.trim_start_matches('/'));
     fs::create_dir(&place).map_err(HostError::file("create", &place))?;
     progress(&format!("unpacking the image {source}"));
@@ -231,11 +183,7 @@ fn compose(
         progress(&format!("left out {devices} device nodes of the image"));
     }
     for file in enter::complete(&tree, &execution, Path::new(&source.to_string()))? {
-        add(&root, &file)?;
-    }
-    for (from, name) in [(&base.kernel, "vmlinuz"), (&base.initrd, "initrd")] {
-        let to = dir.join(name);
-        fs::copy(from, &to).map_err(HostError::file("create", &to))?;
+        add(root, &file)?;
     }
     let about = AboutImage {
         digest: format!("sha256:{digest}"),
@@ -243,9 +191,7 @@ fn compose(
     };
     let about = serde_json::to_vec(&about)
         .map_err(|cause| HostError::file("write", ABOUT)(io::Error::other(cause)))?;
-    vtax_files::write_scratch(&dir.join(ABOUT), about)?;
-    progress("packing the tree into an ext4 image");
-    pack(&root, &dir.join("root.ext4"), &log)
+    Ok(vtax_files::write_scratch(&dir.join(ABOUT), about)?)
 }
 
 /// The content of an image.

@@ -2,8 +2,8 @@
 //! The bytes of a layer: decompressed by a program, hashed, and bounded.
 
 use super::invalid;
+use crate::image::hexadecimal;
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -55,15 +55,6 @@ impl<R: Read> Read for Hashed<R> {
         }
         Ok(read)
     }
-}
-
-/// A digest in hexadecimal.
-pub(super) fn hexadecimal(hasher: Sha256) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in hasher.finalize() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 /// The uncompressed bytes of a layer's file.

@@ -529,11 +529,11 @@ fn mount_points_hosts_and_the_working_directory_are_made_inside_whatever_the_ima
         link("proc", b'2', out),
         file("dev", "x"),
         link("etc", b'2', out),
-        link("work", b'2', out),
+        link("srv", b'2', out),
     ]);
     let root = unpacked(&[layer]);
     let execution = Execution {
-        working_dir: Some("/work/deep".to_owned()),
+        working_dir: Some("/srv/deep".to_owned()),
         ..Execution::default()
     };
     let tree = Tree::open(root.path()).unwrap();

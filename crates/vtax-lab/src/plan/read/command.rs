@@ -2,8 +2,10 @@
 //! The keys of a workload that is a command: what runs, when it is ready, and what is read from its output.
 
 use super::Reader;
-use crate::plan::Catalogue;
+use crate::plan::{Catalogue, Plan};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
 use toml::de::DeTable;
 use vtax_core::Base;
 use vtax_core::metric::Better;
@@ -12,13 +14,13 @@ use vtax_load::workload::command::figure::{Figure, Place, UNITS, check, unit};
 use vtax_load::workload::command::{Definition, Ready, words};
 
 /// The keys that [`Reader::command`] reads.
-const OWN: [&str; 7] = [
-    "load", "serve", "ready", "prepare", "packages", "work", "metrics",
+const OWN: [&str; 8] = [
+    "load", "serve", "ready", "prepare", "packages", "files", "work", "metrics",
 ];
 /// The keys of a number in the output.
 const FIGURE: [&str; 6] = ["json", "csv", "row", "regex", "unit", "better"];
-/// The most metrics and packages of a command.
-const MOST: usize = 32;
+/// The most metrics, packages and files of a command.
+const MOST_ENTRIES: usize = 32;
 /// The longest name of a metric.
 const LONGEST_NAME: usize = 40;
 
@@ -58,6 +60,7 @@ impl Reader<'_, &Catalogue> {
             ready,
             prepare: self.line(table, "prepare"),
             packages: self.packages(table, has_image),
+            files: self.files(table, has_image),
             work: self.work(table, offset),
             metrics: self.metrics(table),
         };
@@ -89,33 +92,8 @@ impl Reader<'_, &Catalogue> {
     }
 
     fn packages(&mut self, table: &DeTable<'_>, has_image: bool) -> Vec<String> {
-        let Some(value) = table.get("packages") else {
-            return Vec::new();
-        };
-        if has_image {
-            self.complain(
-                value.span().start,
-                "`packages` are not installed in an `image`",
-            )
-            .help_with("build an image that has them");
-        }
-        let Some(array) = value
-            .get_ref()
-            .as_array()
-            .filter(|array| array.len() <= MOST)
-        else {
-            self.complain(
-                value.span().start,
-                format!("`packages` must be a list of at most {MOST} names of Debian packages"),
-            )
-            .help_with("such as packages = [\"redis-server\"]");
-            return Vec::new();
-        };
         let mut packages = Vec::new();
-        for item in array {
-            let Some(name) = self.text_of(item, "packages") else {
-                continue;
-            };
+        for (name, offset) in self.list(table, "packages", has_image, "redis-server") {
             // Debian Policy 5.6.1.
             let is_name = name.len() >= 2
                 && name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
@@ -126,7 +104,7 @@ impl Reader<'_, &Catalogue> {
                 true => packages.push(name),
                 false => self
                     .complain(
-                        item.span().start,
+                        offset,
                         format!("`{name}` is not the name of a Debian package"),
                     )
                     .help_with("names have small letters, digits and + - ."),
@@ -135,6 +113,61 @@ impl Reader<'_, &Catalogue> {
         packages.sort();
         packages.dedup();
         packages
+    }
+
+    /// Reads the files of the image, each of which is put into one directory by its last name.
+    fn files(&mut self, table: &DeTable<'_>, has_image: bool) -> Vec<String> {
+        let mut files: Vec<String> = Vec::new();
+        for (text, offset) in self.list(table, "files", has_image, "./app") {
+            let name = |text: &str| Path::new(text).file_name().map(OsStr::to_owned);
+            let problem = match name(&text) {
+                _ if text.contains('\0') => "a path cannot contain a NUL".to_owned(),
+                None => format!("`{text}` does not end with the name of a file or directory"),
+                own if files.iter().any(|other| name(other) == own) => {
+                    format!("two `files` have the name of `{text}`, and both would be at one place")
+                }
+                _ => {
+                    files.push(text);
+                    continue;
+                }
+            };
+            self.complain(offset, problem)
+                .help_with("each is copied by its last name: ../target/release/app becomes ./app");
+        }
+        files
+    }
+
+    /// Reads a list of texts with their offsets, of what vtax's own image gets.
+    fn list(
+        &mut self,
+        table: &DeTable<'_>,
+        key: &str,
+        has_image: bool,
+        example: &str,
+    ) -> Vec<(String, usize)> {
+        let Some(value) = table.get(key) else {
+            return Vec::new();
+        };
+        if has_image {
+            self.complain(
+                value.span().start,
+                format!("`{key}` are not added to an `image`"),
+            )
+            .help_with("build an image that has them");
+        }
+        let array = value.get_ref().as_array();
+        let Some(array) = array.filter(|array| array.len() <= MOST_ENTRIES) else {
+            self.complain(
+                value.span().start,
+                format!("`{key}` must be a list of at most {MOST_ENTRIES} texts"),
+            )
+            .help_with(format!("such as {key} = [\"{example}\"]"));
+            return Vec::new();
+        };
+        array
+            .iter()
+            .filter_map(|item| Some((self.text_of(item, key)?, item.span().start)))
+            .collect()
     }
 
     fn work(&mut self, table: &DeTable<'_>, offset: usize) -> Option<Figure> {
@@ -181,8 +214,11 @@ impl Reader<'_, &Catalogue> {
         let Some(inner) = self.table(value, "workload.metrics") else {
             return metrics;
         };
-        if inner.len() > MOST {
-            self.complain(value.span().start, format!("more than {MOST} metrics"));
+        if inner.len() > MOST_ENTRIES {
+            self.complain(
+                value.span().start,
+                format!("more than {MOST_ENTRIES} metrics"),
+            );
             return metrics;
         }
         for (key, value) in inner {
@@ -256,6 +292,33 @@ impl Reader<'_, &Catalogue> {
             unit: text,
             better,
         })
+    }
+
+    /// Refuses files for a platform whose guests exist without vtax.
+    pub(super) fn files_apply(&mut self, root: &DeTable<'_>, plan: &Plan) {
+        let external = plan.platforms.iter().find(|entry| {
+            let platform = self.catalogue.platform(&entry.kind);
+            platform.is_some_and(|platform| platform.is_external(&entry.settings))
+        });
+        let workloads = root
+            .get("workload")
+            .and_then(|value| value.get_ref().as_array());
+        let first = workloads.into_iter().flatten().find_map(|value| {
+            let files = value.get_ref().as_table()?.get("files")?;
+            Some(files.span().start)
+        });
+        if let (Some(entry), Some(offset)) = (external, first) {
+            self.complain(
+                offset,
+                format!(
+                    "`files` are not copied into the guests of `{}`, which vtax does not make",
+                    entry.name
+                ),
+            )
+            .help_with(
+                "copy them there, give their absolute paths in the commands, and leave `files` out",
+            );
+        }
     }
 
     /// Refuses a level that no command contains.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The images of a plan's guests.
 
-use super::{Reader, Value};
+use super::{Reader, Value, flatten};
 use crate::plan::Catalogue;
 use toml::de::DeTable;
 use vtax_guest::image::oci::{PARAMETER, Source};
+use vtax_guest::platform::container::NO_IMAGE;
 use vtax_host::settings::Settings;
 use vtax_load::workload::command::KIND;
 
@@ -46,6 +47,21 @@ impl Reader<'_, &Catalogue> {
         }
     }
 
+    /// Refuses a runtime of containers that cannot run a guest with an image.
+    fn runtimes(&mut self, root: &DeTable<'_>) {
+        let values = tables(root).into_iter().flat_map(flatten);
+        let values = values.filter(|(key, ..)| key == "container.runtime");
+        let offset = values.into_iter().find_map(|(_, offset, value)| {
+            let is_podman = |value: &Value<'_>| value.get_ref().as_str() == Some("podman");
+            let levels = value.get_ref().as_array();
+            let is_given = is_podman(value) || levels.is_some_and(|all| all.iter().any(is_podman));
+            is_given.then_some(offset)
+        });
+        if let Some(offset) = offset {
+            self.complain(offset, NO_IMAGE);
+        }
+    }
+
     /// Refuses a text that names no image, and a workload beside an image that does not run in one.
     pub(super) fn images(&mut self, root: &DeTable<'_>) {
         for value in tables(root)
@@ -68,6 +84,7 @@ impl Reader<'_, &Catalogue> {
         if !has_image(root) {
             return;
         }
+        self.runtimes(root);
         for section in ["workload", "neighbour"] {
             let sections = root
                 .get(section)

@@ -147,6 +147,7 @@ impl Reader<'_, &Catalogue> {
         self.given_once(root, &plan);
         self.place_of_clients(root, &plan);
         self.gates_apply(&gates, &plan);
+        self.files_apply(root, &plan);
         Some(plan)
     }
 
@@ -244,6 +245,7 @@ impl Reader<'_, &Catalogue> {
         } else {
             self.catalogue.workload(kind)?.about().parameters
         };
+        let platform = if section == "platform" { kind } else { "" };
         own.iter()
             .chain(self.catalogue.shared_by(platform))
             .find_map(|parameter| parameter.written(key))

@@ -1,24 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The images of containers that a plan's guests have.
+//! The images of a plan's guests that are above the shared ones: images of containers, and files of the plan.
 
 use crate::LabError;
 use crate::plan::{Catalogue, GuestRole};
-use std::collections::BTreeMap;
-use vtax_guest::image::GuestFiles;
-use vtax_guest::image::oci::{self, Source, Unpacked};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use vtax_guest::image::oci::{self, Source};
+use vtax_guest::image::{GuestFiles, user_files};
 use vtax_host::HostError;
 use vtax_host::settings::Settings;
 use vtax_load::workload::{Workload, command};
 
-/// The unpacked images, by the packages of the shared image below and the text of the plan.
-#[derive(Debug, Default)]
-pub(super) struct Images(BTreeMap<(Vec<String>, String), Unpacked>);
+/// The content that an image has above the shared image with these packages.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    packages: Vec<String>,
+    content: Content,
+}
+
+/// The content, as the plan writes it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Content {
+    Image(String),
+    Files(Vec<String>),
+}
+
+/// An image that guests boot with.
+#[derive(Debug)]
+struct Made {
+    files: GuestFiles,
+    digest: String,
+    has_entry_point: bool,
+}
+
+/// The images, by their content.
+#[derive(Debug)]
+pub(super) struct Images {
+    /// The directory at which relative paths start.
+    folder: PathBuf,
+    made: BTreeMap<Key, Made>,
+}
 
 impl Images {
-    /// Unpacks the image of a guest, if it has one, above the files of the shared image.
+    /// No images of a plan whose relative paths start at `folder`.
+    pub fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            made: BTreeMap::new(),
+        }
+    }
+
+    /// Makes the image of a guest, if it has one, above the files of the shared image.
     ///
     /// # Errors
-    /// See [`oci::ensure`], and when the guest's service is the entry point that the image lacks.
+    /// See [`oci::ensure`] and [`user_files::ensure`], and when the guest's service is the entry point that the image
+    /// lacks.
     pub fn prepare(
         &mut self,
         guest: &GuestRole<'_>,
@@ -28,22 +64,23 @@ impl Images {
     ) -> Result<(), LabError> {
         let platform = catalogue.platform(guest.platform_kind);
         let is_external = platform.is_some_and(|platform| platform.is_external(guest.settings));
-        let workload = catalogue.workload(guest.workload_kind);
-        let (Some(key), Some(workload)) = (key(workload, guest.settings), workload) else {
+        let Some(workload) = catalogue.workload(guest.workload_kind) else {
             return Ok(());
         };
-        let Some(base) = files.get(&key.0).filter(|_| !is_external) else {
+        let Some(key) = key(workload, guest.settings).filter(|_| !is_external) else {
             return Ok(());
         };
-        let source: Source = key.1.parse()?;
-        if !self.0.contains_key(&key) {
-            let unpacked = oci::ensure(&source, base, &mut |line: &str| note(line.to_owned()))?;
-            self.0.insert(key.clone(), unpacked);
+        let Some(base) = files.get(&key.packages) else {
+            return Ok(());
+        };
+        if !self.made.contains_key(&key) {
+            let made = self.make(&key.content, base, &mut |line: &str| note(line.to_owned()))?;
+            self.made.insert(key.clone(), made);
         }
-        let has_entry_point = |image: &Unpacked| !image.about.entry_point.is_empty();
-        if workload.kind() == command::KIND
+        if let Content::Image(source) = &key.content
+            && workload.kind() == command::KIND
             && command::serves_entry_point(guest.settings)
-            && !self.0.get(&key).is_some_and(has_entry_point)
+            && !self.made.get(&key).is_some_and(|made| made.has_entry_point)
         {
             return Err(LabError::Host(HostError::Invalid {
                 what: format!("the image {source} without `serve`"),
@@ -53,25 +90,79 @@ impl Images {
         Ok(())
     }
 
-    /// The image of a guest; `None` where it has none.
-    pub fn of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&Unpacked> {
-        self.0.get(&key(Some(workload), settings)?)
+    fn make(
+        &self,
+        content: &Content,
+        base: &GuestFiles,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Made, HostError> {
+        match content {
+            Content::Image(text) => {
+                let source = text.parse::<Source>()?.below(&self.folder);
+                let unpacked = oci::ensure(&source, base, progress)?;
+                Ok(Made {
+                    files: unpacked.files,
+                    digest: unpacked.about.digest,
+                    has_entry_point: !unpacked.about.entry_point.is_empty(),
+                })
+            }
+            Content::Files(texts) => {
+                let paths: Vec<PathBuf> = texts.iter().map(|text| self.folder.join(text)).collect();
+                let digest = user_files::digest(&paths)?;
+                Ok(Made {
+                    files: user_files::ensure(&paths, &digest, base, progress)?,
+                    digest,
+                    has_entry_point: false,
+                })
+            }
+        }
+    }
+
+    /// The files of a guest with such an image; `None` where it has none.
+    pub fn of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&GuestFiles> {
+        Some(&self.made.get(&key(workload, settings)?)?.files)
+    }
+
+    /// The digests of the plan's files, one a line; empty without files.
+    pub fn digests_of_files(&self) -> String {
+        let made = self.made.iter();
+        let files = made.filter(|(key, _)| matches!(key.content, Content::Files(_)));
+        let digests: BTreeSet<&str> = files.map(|(_, made)| made.digest.as_str()).collect();
+        digests
+            .into_iter()
+            .flat_map(|digest| ["\n", digest])
+            .collect()
     }
 
     /// The facts about a guest's image for the record of a trial.
     pub fn facts(&self, workload: &dyn Workload, settings: &Settings) -> Vec<(String, String)> {
-        let Some(image) = self.of(workload, settings) else {
+        let key = key(workload, settings);
+        let Some((key, made)) = key.and_then(|key| self.made.get_key_value(&key)) else {
             return Vec::new();
         };
-        let source = oci::PARAMETER.given(settings).unwrap_or_default();
-        vec![
-            ("image.source".to_owned(), source.to_owned()),
-            ("image.digest".to_owned(), image.about.digest.clone()),
-        ]
+        let facts = match &key.content {
+            Content::Image(text) => [
+                ("image.source", text.clone()),
+                ("image.digest", made.digest.clone()),
+            ],
+            Content::Files(texts) => [
+                ("files.source", texts.join(", ")),
+                ("files.digest", made.digest.clone()),
+            ],
+        };
+        facts.map(|(name, value)| (name.to_owned(), value)).into()
     }
 }
 
-fn key(workload: Option<&dyn Workload>, settings: &Settings) -> Option<(Vec<String>, String)> {
-    let image = oci::PARAMETER.given(settings)?;
-    Some((workload?.packages(settings), image.to_owned()))
+fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
+    let image = oci::PARAMETER.given(settings);
+    let content = match (image, command::files_of(settings)) {
+        (Some(image), _) => Content::Image(image.to_owned()),
+        (None, files) if !files.is_empty() => Content::Files(files),
+        (None, _) => return None,
+    };
+    Some(Key {
+        packages: workload.packages(settings),
+        content,
+    })
 }

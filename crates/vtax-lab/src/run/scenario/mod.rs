@@ -49,8 +49,10 @@ use vtax_host::knobs;
 use vtax_host::meters::Meters;
 use vtax_host::roots::Roots;
 use vtax_host::scratch;
+use vtax_host::settings::Settings;
 use vtax_host::signals::Signals;
 use vtax_host::untrusted::shown_lines;
+use vtax_load::workload::Workload;
 use vtax_observe::charge::KeptPrograms;
 use vtax_observe::clock::SystemClock;
 use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
@@ -85,8 +87,10 @@ struct Scenarios<'a> {
     cache_dir: PathBuf,
     /// The image of every set of packages beyond the base.
     files: BTreeMap<Vec<String>, GuestFiles>,
-    /// The images of containers above them.
+    /// The images above them.
     images: images::Images,
+    /// The digests of the plan's files, after [`Experiment::prepare`].
+    digests_of_files: String,
     meters: Meters,
     idle: IdlePhases,
     /// The programs that trace soft interrupts.
@@ -97,7 +101,10 @@ struct Scenarios<'a> {
 
 impl Experiment for Scenarios<'_> {
     fn new_run(&self) -> NewRun<'_> {
-        self.of.new_run(self.place)
+        NewRun {
+            files: &self.digests_of_files,
+            ..self.of.new_run(self.place)
+        }
     }
 
     fn treatments(&self) -> Vec<Treatment> {
@@ -123,7 +130,6 @@ impl Experiment for Scenarios<'_> {
                 let recipe = image::Recipe::for_packages(&packages);
                 let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
                 programs::check_image(self.planned, self.catalogue, &packages, &files.root)?;
-                programs::check_commands(self.planned, self.catalogue, &packages, &files.root)?;
                 self.files.insert(packages, files);
             }
             for guest in planned.guests() {
@@ -131,6 +137,10 @@ impl Experiment for Scenarios<'_> {
                     .prepare(&guest, self.catalogue, &self.files, note)?;
             }
         }
+        self.digests_of_files = self.images.digests_of_files();
+        programs::check_commands(self.planned, self.catalogue, &|workload, settings| {
+            Some(self.files_of(workload, settings)?.root.as_path())
+        })?;
         self.cache_dir = image::cache_dir()?;
         self.meters = Meters::choose(&self.plan.meters, self.roots, note)?;
         Ok(())
@@ -252,7 +262,8 @@ impl<'a> Scenarios<'a> {
             signals,
             cache_dir: PathBuf::new(),
             files: BTreeMap::new(),
-            images: images::Images::default(),
+            images: images::Images::new(planned.folder),
+            digests_of_files: String::new(),
             meters: Meters::default(),
             idle: IdlePhases::default(),
             programs: KeptPrograms::default(),
@@ -313,6 +324,12 @@ impl Scenarios<'_> {
         Ok(config)
     }
 
+    /// The files of a guest that is not external, after [`Experiment::prepare`].
+    fn files_of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&GuestFiles> {
+        let shared = || self.files.get(&workload.packages(settings));
+        self.images.of(workload, settings).or_else(shared)
+    }
+
     /// Boots the guests one after the other. After an error, `guests` holds the guests that have booted.
     fn boot<'a>(
         &self,
@@ -325,13 +342,11 @@ impl Scenarios<'_> {
         let no_image = GuestFiles::default();
         for (spec, seat) in specs.iter().zip(cell.seats()) {
             self.signals.check()?;
-            let files = match self.files.get(&spec.workload.packages(spec.settings)) {
-                _ if spec.platform.is_external(spec.settings) => &no_image,
-                Some(files) => match self.images.of(spec.workload, spec.settings) {
-                    Some(image) => &image.files,
-                    None => files,
-                },
-                None => return Err(LabError::other("the guest's image was not prepared")),
+            let files = match spec.platform.is_external(spec.settings) {
+                true => &no_image,
+                false => self
+                    .files_of(spec.workload, spec.settings)
+                    .ok_or_else(|| LabError::other("the guest's image was not prepared"))?,
             };
             let place = self.client_host.as_ref().map(ClientHost::place);
             let switch = cell.switch().filter(|_| guests.is_empty());

@@ -5,11 +5,12 @@ use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use vtax_guest::image::oci;
+use vtax_guest::image::{oci, user_files};
 use vtax_guest::platform::Platform;
 use vtax_host::HostError;
 use vtax_host::roots::PATH;
 use vtax_host::settings::Settings;
+use vtax_load::workload::command::files_of;
 use vtax_load::workload::{Program, Workload};
 
 /// The guests whose workloads are checked.
@@ -67,7 +68,7 @@ pub(super) fn check_image(
         }
     })
     .into_iter()
-    .filter(|(_, program)| !has_program(root, program.name))
+    .filter(|(_, program)| !has_program(root, program.name, None))
     .map(|(workload, program)| {
         format!(
             "{workload}: the program `{}` of the Debian package {}",
@@ -85,16 +86,15 @@ pub(super) fn check_image(
     }))
 }
 
-/// Checks that the image at `root`, which has `packages` beyond the base, has the first program of each command that a
-/// plan runs in it.
+/// Checks that each guest's image has the first program of the command that a plan runs in it. `root_of` returns the
+/// root directory of a guest's image.
 ///
 /// # Errors
-/// The programs that it lacks.
-pub(super) fn check_commands(
+/// The programs that they lack.
+pub(super) fn check_commands<'a>(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
-    packages: &[String],
-    root: &Path,
+    root_of: &dyn Fn(&dyn Workload, &Settings) -> Option<&'a Path>,
 ) -> Result<(), LabError> {
     let mut lacking: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
     for planned in treatments {
@@ -106,10 +106,14 @@ pub(super) fn check_commands(
                 continue;
             }
             let workload = catalogue.workload(guest.workload_kind);
-            let program = workload
-                .filter(|workload| workload.packages(guest.settings) == packages)
-                .and_then(|workload| workload.target_program(guest.settings));
-            if let Some(program) = program.filter(|name| !has_program(root, name)) {
+            let found = workload.and_then(|workload| {
+                let program = workload.target_program(guest.settings)?;
+                Some((program, root_of(workload, guest.settings)?))
+            });
+            let folder = (!files_of(guest.settings).is_empty()).then_some(user_files::DIRECTORY);
+            if let Some((program, _)) =
+                found.filter(|(name, root)| !has_program(root, name, folder))
+            {
                 let what = format!("{}: the program `{program}`", planned.record.workload);
                 let platforms = lacking.entry(what).or_default();
                 platforms.insert(&planned.record.platform);
@@ -125,17 +129,23 @@ pub(super) fn check_commands(
     });
     Err(LabError::Host(HostError::Missing {
         what: list.collect::<Vec<_>>().join("; "),
-        remedy: "name the Debian package that has it in `packages` of the workload".to_owned(),
+        remedy: "name the Debian package that has it in `packages` of the workload, or its file in `files`"
+            .to_owned(),
     }))
 }
 
 /// Whether a directory of an image's programs has one of this name, or a path in the image exists. A link counts without
-/// its target, which may exist only inside the image. A path below the working directory is not looked up.
-fn has_program(root: &Path, name: &str) -> bool {
+/// its target, which may exist only inside the image. `folder` is the working directory; without one, a relative path is
+/// not looked up.
+fn has_program(root: &Path, name: &str, folder: Option<&str>) -> bool {
     let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
     match name.contains('/') {
-        true => !name.starts_with('/') || is_there(&inside(Path::new(name))),
+        true => match folder {
+            _ if name.starts_with('/') => is_there(&inside(Path::new(name))),
+            Some(folder) => is_there(&inside(Path::new(folder)).join(name)),
+            None => true,
+        },
         false => std::env::split_paths(PATH).any(|folder| is_there(&inside(&folder).join(name))),
     }
 }
@@ -282,16 +292,17 @@ mod tests {
     fn a_program_of_a_command_that_the_image_lacks_is_named_with_its_platforms_and_the_key_of_packages()
      {
         let catalogue = Catalogue::standard();
-        let of = |program: &str| {
+        let of = |program: &str, files: &str| {
             let text = format!(
                 "name = \"own\"\n[[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"container\"\n\
-                 [[workload]]\nkind = \"command\"\nname = \"mine\"\nload = \"{program} -x\"\n"
+                 [[workload]]\nkind = \"command\"\nname = \"mine\"\nload = \"{program} -x\"\n{files}"
             );
             let plan = Plan::read("plan.toml", &text, &catalogue).unwrap();
             treatments(&plan, &catalogue)
         };
         let root = tempfile::tempdir().unwrap();
-        let check = |program: &str| check_commands(&of(program), &catalogue, &[], root.path());
+        let root_of = |_: &dyn Workload, _: &Settings| Some(root.path());
+        let check = |program: &str| check_commands(&of(program, ""), &catalogue, &root_of);
         for program in ["app", "/opt/app"] {
             let message = check(program).unwrap_err().to_string();
             let expected =
@@ -306,7 +317,15 @@ mod tests {
         for program in ["app", "/opt/app", "./app"] {
             check(program).unwrap();
         }
-        let other = ["redis-server".to_owned()];
-        check_commands(&of("missing"), &catalogue, &other, root.path()).unwrap();
+        let without = |_: &dyn Workload, _: &Settings| None;
+        check_commands(&of("missing", ""), &catalogue, &without).unwrap();
+        let beside = of("./app", "files = [\"bin/app\"]\n");
+        let message = check_commands(&beside, &catalogue, &root_of)
+            .unwrap_err()
+            .to_string();
+        assert!(message.contains("`files`"), "{message}");
+        fs::create_dir_all(root.path().join("files")).unwrap();
+        fs::write(root.path().join("files/app"), "").unwrap();
+        check_commands(&beside, &catalogue, &root_of).unwrap();
     }
 }

@@ -13,7 +13,7 @@ use super::*;
 use figure::{COMMAND, Figure, FigureError};
 use std::str::FromStr;
 use vtax_core::metric::OWN;
-use vtax_guest::image::oci;
+use vtax_guest::image::{oci, user_files};
 
 /// The workload.
 pub struct Command;
@@ -35,6 +35,8 @@ const PREPARE: Parameter = Parameter::unset("load.prepare", Domain::Text("a comm
     .help("a command in the target before the service, once a trial");
 const PACKAGES: Parameter = Parameter::unset("load.packages", Domain::Text("a list of names"))
     .help("Debian packages that the image gets");
+const FILES: Parameter = Parameter::unset("load.files", Domain::Text("a list of paths"))
+    .help("files and directories that the image gets, beside which the commands in the target run");
 const WORK: Parameter = Parameter::unset(
     "load.work",
     Domain::Text("{ count | json | csv | regex, unit }"),
@@ -58,7 +60,7 @@ const LIMIT: Parameter = Parameter::new("load.limit_s", Domain::Number(0.1, 3500
 const EXTENT: Parameter = Extent::parameter("completion");
 
 /// How long a command of a fixed duration may outlast it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const MOST_OVERTIME: Duration = Duration::from_secs(30);
 /// The beginning of the line that the script prints last.
 const TRAILER: &str = "vtax: elapsed_us ";
 
@@ -131,6 +133,8 @@ pub struct Definition {
     pub prepare: Option<String>,
     /// The packages of the image.
     pub packages: Vec<String>,
+    /// The files and directories that the image gets.
+    pub files: Vec<String>,
     /// The work.
     pub work: Option<Figure>,
     /// The metrics by name, without their prefix.
@@ -157,6 +161,8 @@ impl Definition {
             &PACKAGES,
             (!self.packages.is_empty()).then(|| self.packages.join(" ")),
         );
+        let files = || json(serde_json::to_string(&self.files));
+        set(&FILES, (!self.files.is_empty()).then(files));
         set(
             &WORK,
             self.work
@@ -221,6 +227,20 @@ fn in_target(words: Vec<String>, settings: &Settings) -> Vec<String> {
     enter.into_iter().chain(words).collect()
 }
 
+/// The files and directories that the image of a command gets, as the plan writes them.
+pub fn files_of(settings: &Settings) -> Vec<String> {
+    let text = FILES.given(settings).unwrap_or_default();
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// A command line in the target that runs beside the plan's files, where it has some.
+fn beside_files(line: CommandLine, settings: &Settings) -> CommandLine {
+    let enter = FILES
+        .given(settings)
+        .map(|_| ["env", "-C", user_files::DIRECTORY].map(str::to_owned));
+    enter.into_iter().flatten().chain(line).collect()
+}
+
 /// Whether the command drives a service. Without `serve`, `ready` waits for the entry point of the guest's image.
 fn has_service(settings: &Settings) -> bool {
     SERVE.given(settings).is_some() || READY.given(settings).is_some()
@@ -241,7 +261,7 @@ static ABOUT: About = About {
     kind: KIND,
     summary: "any command, with a service of its own where it needs one, and the numbers that it prints",
     parameters: &[LEVEL, EXTENT, WARMUP_RUNS, READY_WITHIN, LIMIT],
-    definition: &[LOAD, SERVE, READY, PREPARE, PACKAGES, WORK, METRICS],
+    definition: &[LOAD, SERVE, READY, PREPARE, PACKAGES, FILES, WORK, METRICS],
     target_programs: &[
         Program::of("bash", "bash"),
         Program::of("timeout", "coreutils"),
@@ -309,7 +329,7 @@ impl Workload for Command {
                         READY.key, SERVE.key
                     )));
                 }
-                self.start(target, client, settings, &words)?
+                self.start(context, &words)?
             }
             false => Service::default(),
         };
@@ -334,7 +354,9 @@ impl Workload for Command {
         let words = line(&LOAD, spec.address, settings, spec.timing)?
             .ok_or_else(|| HostError::Setting(format!("{} is not set", LOAD.key)))?;
         let limit = match self.extent(settings) {
-            Extent::FixedDuration => (timing.warmup + timing.duration + PATIENCE).as_secs_f64(),
+            Extent::FixedDuration => {
+                (spec.timing.warmup + spec.timing.duration + MOST_OVERTIME).as_secs_f64()
+            }
             Extent::ToCompletion => LIMIT.number(settings),
         };
         let limit = limit.to_string();
@@ -346,9 +368,9 @@ impl Workload for Command {
         let line = command(before.into_iter().chain(words));
         Ok(match has_service(settings) {
             true => LoadCommand::client(line),
-            false => LoadCommand::target(line),
+            false => LoadCommand::target(beside_files(line, settings)),
         }
-        .patient(PATIENCE))
+        .patient(MOST_OVERTIME))
     }
 
     fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
@@ -457,6 +479,7 @@ impl Command {
         if let Some(name) = line.iter_mut().find(|word| *word == "vtax-workload") {
             MARK.clone_into(name);
         }
+        let line = beside_files(line, settings);
         let limit = Duration::from_secs_f64(READY_WITHIN.number(settings));
         let name = "the service of the command";
         let started = match ready {

@@ -24,13 +24,14 @@ fn redis() -> Definition {
         ready: Some("tcp:6379".to_owned()),
         prepare: None,
         packages: vec!["redis-server".to_owned()],
+        files: Vec::new(),
         work: Some(figure(Place::Count(100.0), "request")),
         metrics: [("rate".to_owned(), figure(rate, "request/s"))].into(),
     }
 }
 
 fn load(settings: &Settings) -> LoadCommand {
-    let scratch = Scratch {
+    let scratch = &Scratch {
         device: "/dev/vdb".into(),
         directory: "/scratch".into(),
     };
@@ -87,6 +88,26 @@ fn the_first_program_in_the_target_is_that_of_the_preparation_the_service_or_the
         ..Definition::default()
     };
     assert_eq!(first(&alone).unwrap(), "sysbench");
+}
+
+#[test]
+fn commands_in_the_target_run_beside_the_plan_s_files_and_the_client_s_do_not() {
+    let mut definition = Definition {
+        load: "./app --bench".to_owned(),
+        files: vec!["../target/app".to_owned(), "data dir".to_owned()],
+        ..Definition::default()
+    };
+    let settings = definition.settings();
+    assert_eq!(files_of(&settings), definition.files);
+    let in_target = load(&settings);
+    assert_eq!(in_target.line[..3], ["env", "-C", "/files"]);
+    assert_eq!(Command.target_program(&settings).as_deref(), Some("./app"));
+    definition.serve = Some("./app --serve".to_owned());
+    definition.ready = Some("tcp:80".to_owned());
+    let of_client = load(&definition.settings());
+    assert_eq!(of_client.runs, Runs::Client);
+    assert!(!of_client.line.iter().any(|word| word == "/files"));
+    assert!(files_of(&Settings::default()).is_empty());
 }
 
 #[test]

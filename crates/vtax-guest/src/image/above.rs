@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An image above another one: the files of that one, linked, with further files, packed again.
+//!
+//! Each version of a user's image or files is an image of its own. A cache keeps those that were used last. A process
+//! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
+
+use super::build::{building_prefix, pack, require_root_and_programs, require_space, run_logged};
+use super::{GuestFiles, lock, lock_name, refuse_mounts, remove_abandoned};
+use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+use vtax_files::Dir;
+use vtax_host::HostError;
+
+/// The images above others that a cache keeps beside those in use.
+const MOST: usize = 6;
+/// The file in the directory of such an image whose modification time is that of its last use.
+const USED: &str = "used";
+
+/// The locks of the images that this process uses.
+static IN_USE: Mutex<BTreeMap<PathBuf, File>> = Mutex::new(BTreeMap::new());
+
+/// The directories of an image that is made.
+pub(super) struct Making<'a> {
+    /// The directory that gets the name of the image, with its log.
+    pub dir: &'a Path,
+    /// The guest's root directory in it.
+    pub root: &'a Path,
+}
+
+/// Returns what `find` returns for the image of this hash in a cache. Makes the image above `base` if `find` returns
+/// `None`; `fill` then adds its files.
+///
+/// # Errors
+/// When it must be made and cannot be: no root, a missing program, no space, or an error of `fill`.
+pub(super) fn ensure<T>(
+    cache: &Path,
+    hash: &str,
+    base: &GuestFiles,
+    find: impl Fn(&Path, &str) -> Option<T>,
+    fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<T, HostError> {
+    let images = cache.join("images");
+    if images.join(hash).is_dir() {
+        hold(&images, hash)?;
+    }
+    if let Some(found) = find(cache, hash) {
+        return Ok(found);
+    }
+    require_root_and_programs()?;
+    Dir::create(&images)?;
+    require_space(&images)?;
+    release(&images, hash);
+    let lock = lock(&images, hash, progress)?;
+    // Another process may have made it while this one waited for the lock.
+    if find(cache, hash).is_none() {
+        remove_abandoned(&images, hash)?;
+        build(&images, hash, base, fill, progress)?;
+    }
+    drop(lock);
+    hold(&images, hash)?;
+    prune(&images, MOST, progress)?;
+    find(cache, hash).ok_or_else(|| HostError::Missing {
+        what: format!("the image that was just made in {}", images.display()),
+        remedy: "start the run again".to_owned(),
+    })
+}
+
+/// Makes the directory of an image. The caller holds the image's lock.
+fn build(
+    images: &Path,
+    hash: &str,
+    base: &GuestFiles,
+    fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    let building = tempfile::Builder::new()
+        .prefix(&building_prefix(hash))
+        .tempdir_in(images)
+        .map_err(HostError::file("create", images))?;
+    let dir = building.path();
+    let root = dir.join("root");
+    make(base, &Making { dir, root: &root }, fill, progress)?;
+    vtax_files::write_scratch(&dir.join(USED), [])?;
+    let handle = File::open(dir).map_err(HostError::file("read", dir))?;
+    rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
+    let done = images.join(hash);
+    fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
+    // The directory has its final name, so that nothing is left to remove.
+    let _ = building.keep();
+    Ok(())
+}
+
+/// The file whose lock an image has.
+fn lock_file(images: &Path, hash: &str) -> Result<File, HostError> {
+    Ok(Dir::open(images)?.edit(lock_name(hash))?)
+}
+
+/// Records that this process uses an image, and keeps other processes from its removal.
+fn hold(images: &Path, hash: &str) -> Result<(), HostError> {
+    let path = images.join(hash);
+    let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !in_use.contains_key(&path) {
+        let file = lock_file(images, hash)?;
+        flock(&file, FlockOperation::LockShared)
+            .map_err(|cause| HostError::file("lock", &path)(cause.into()))?;
+        in_use.insert(path.clone(), file);
+    }
+    // Another user's image is used without a record.
+    if let Ok(used) = Dir::open(&path).and_then(|dir| dir.edit(USED)) {
+        let _ = used.set_modified(SystemTime::now());
+    }
+    Ok(())
+}
+
+/// Gives up the use of an image.
+fn release(images: &Path, hash: &str) {
+    let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
+    in_use.remove(&images.join(hash));
+}
+
+/// Removes the images above others that no process uses, except for the `most` that were used last.
+fn prune(images: &Path, most: usize, progress: &mut dyn FnMut(&str)) -> Result<(), HostError> {
+    let dir = Dir::open(images)?;
+    let mut found: Vec<(SystemTime, String)> = dir
+        .list()?
+        .into_iter()
+        .filter_map(|entry| {
+            let name = entry.name.into_string().ok()?;
+            let used = dir.metadata(Path::new(&name).join(USED)).ok()?;
+            Some((used.modified().ok()?, name)).filter(|(_, name)| !name.starts_with('.'))
+        })
+        .collect();
+    found.sort_unstable_by(|a, b| b.cmp(a));
+    for (_, hash) in found.into_iter().skip(most) {
+        let lock = lock_file(images, &hash)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        let path = images.join(&hash);
+        refuse_mounts(&path)?;
+        progress(&format!(
+            "removing the image {hash}, which was not used for the longest time"
+        ));
+        fs::remove_dir_all(&path).map_err(HostError::file("remove", &path))?;
+    }
+    Ok(())
+}
+
+/// Makes the image's files in an empty directory.
+fn make(
+    base: &GuestFiles,
+    making: &Making<'_>,
+    fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    let Making { dir, root } = *making;
+    // The users of the host must not reach programs with set-user-ID of an untrusted image, or private files.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+        .map_err(HostError::file("write", dir))?;
+    let log = dir.join("build.log");
+    let copy = |link: bool| {
+        let mut command = Command::new("cp");
+        command.arg("--archive");
+        command.args(link.then_some("--link"));
+        command.arg(&base.root).arg(root);
+        command
+    };
+    // The image below may be on another file system, where it cannot be linked.
+    if run_logged(copy(true), &log, &mut |_| {}).is_err() {
+        let _ = fs::remove_dir_all(root);
+        run_logged(copy(false), &log, &mut |_| {})?;
+    }
+    fill(making, progress)?;
+    for (from, name) in [(&base.kernel, "vmlinuz"), (&base.initrd, "initrd")] {
+        let to = dir.join(name);
+        fs::copy(from, &to).map_err(HostError::file("create", &to))?;
+    }
+    progress("packing the tree into an ext4 image");
+    pack(root, &dir.join("root.ext4"), &log)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn image(images: &Path, hash: &str, seconds: u64) {
+        fs::create_dir_all(images.join(hash)).unwrap();
+        let used = File::create(images.join(hash).join(USED)).unwrap();
+        let time = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        used.set_modified(time).unwrap();
+    }
+
+    #[test]
+    fn the_images_used_last_and_those_in_use_stay_and_shared_images_are_not_touched() {
+        let images = tempfile::tempdir().unwrap();
+        let images = images.path();
+        for (number, hash) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+            image(images, hash, number as u64);
+        }
+        fs::create_dir(images.join("shared")).unwrap();
+        let other = lock_file(images, "a").unwrap();
+        flock(&other, FlockOperation::LockShared).unwrap();
+        hold(images, "b").unwrap();
+        let mut removed = Vec::new();
+        prune(images, 2, &mut |line| removed.push(line.to_owned())).unwrap();
+        // `b` is the last that was used; `a` is in use by another process.
+        let left = |hash: &str| images.join(hash).is_dir();
+        assert_eq!(removed.len(), 2, "{removed:?}");
+        assert!(
+            ["a", "b", "e", "shared"].into_iter().all(left),
+            "{removed:?}"
+        );
+        drop(other);
+        release(images, "b");
+        prune(images, 0, &mut |_| {}).unwrap();
+        assert_eq!(
+            ["a", "b", "e", "shared"].map(left),
+            [false, false, false, true]
+        );
+    }
+}
