@@ -74,8 +74,8 @@ enum kind {
 struct owner { u32 kind; u32 a; u64 b; };
 struct charge { u64 ns; u64 events; };
 struct device { u32 netns; u32 ifindex; };
-struct told { u32 generation; u32 vmms; };
-// Whose a device is, and the cookie of the namespace that it was told of, if known: numbers of namespaces are given
+struct registration { u32 generation; u32 vmms; };
+// Whose a device is, and the cookie of the namespace that was registered with it, if known: numbers of namespaces are given
 // away again.
 struct holder { u64 cookie; u32 guest; u32 padding; };
 
@@ -138,13 +138,13 @@ struct {
 	__type(value, struct cpu_state);
 } states SEC(".maps");
 
-// The generation of what user space told of guests, and how many thread groups of VMs it told of.
+// The generation of the registrations by user space, and the number of registered thread groups of VMs.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
-	__type(value, struct told);
-} told SEC(".maps");
+	__type(value, struct registration);
+} registration SEC(".maps");
 
 // Guests' devices; interface 0 stands for every device of a namespace that one guest owns.
 struct {
@@ -479,10 +479,10 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 		}
 	}
 	u32 zero = 0;
-	struct told *now_told = bpf_map_lookup_elem(&told, &zero);
-	if (!now_told)
+	struct registration *current = bpf_map_lookup_elem(&registration, &zero);
+	if (!current)
 		return 0;
-	s->generation = now_told->generation;
+	s->generation = current->generation;
 	u64 now = bpf_ktime_get_ns();
 	s->weight = 1;
 	if (is_network) {
@@ -528,8 +528,8 @@ int BPF_PROG(softirq_exit, unsigned int vec)
 	u64 ids = bpf_get_current_pid_tgid();
 	if ((u32)ids != 0) {
 		u32 tgid = ids >> 32, zero = 0;
-		struct told *now_told = bpf_map_lookup_elem(&told, &zero);
-		if (now_told && now_told->vmms && bpf_map_lookup_elem(&vmms, &tgid)) {
+		struct registration *current = bpf_map_lookup_elem(&registration, &zero);
+		if (current && current->vmms && bpf_map_lookup_elem(&vmms, &tgid)) {
 			context = (1ULL << 63) | tgid;
 		} else if (is_ksoftirqd(task)) {
 			context = 1ULL << 62;

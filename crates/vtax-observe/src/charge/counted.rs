@@ -226,7 +226,7 @@ impl Counted {
         let seconds = usage.span.as_secs_f64();
         if samples.is_some() || self.samples.is_some() {
             for (work, model) in &mut self.models {
-                let seen = samples.map(|samples| Seen {
+                let seen = samples.map(|samples| ObservedTime {
                     time: samples.of(*work),
                     quantum: samples.period,
                     is_whole: false,
@@ -235,7 +235,7 @@ impl Counted {
             }
         } else {
             let is_whole = self.accounting.is_by_clock();
-            let seen = Seen {
+            let seen = ObservedTime {
                 time: usage.softirq.0 as f64,
                 quantum: if is_whole { PRINTED } else { TICK },
                 is_whole,
@@ -328,7 +328,7 @@ impl Samples {
 
 /// Observed soft interrupt time, with the quantum of its samples.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ObservedTime {
     time: f64,
     quantum: f64,
     /// Whether a clock gave the time itself, without samples.
@@ -351,7 +351,7 @@ impl Division {
         &mut self,
         model: &mut CostModel,
         work: Option<Work>,
-        seen: Option<Seen>,
+        seen: Option<ObservedTime>,
         parties: &[(Option<u32>, Amounts)],
         seconds: f64,
     ) {

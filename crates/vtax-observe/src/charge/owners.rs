@@ -3,7 +3,7 @@
 //! groups of owners, which are identified by number.
 
 use super::ledger::IoCharge;
-use super::probe::{DeviceKey, Found, Holder, Interrupted, Worked};
+use super::probe::{DeviceKey, Holder, Interrupted, SoftirqTimes, Worked};
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -68,7 +68,7 @@ impl Groups {
 
 impl Owners {
     /// Whether the results contain a group that has not been looked up yet.
-    pub(super) fn lack_a_group_of(&self, found: &Found) -> bool {
+    pub(super) fn lack_a_group_of(&self, found: &SoftirqTimes) -> bool {
         let (tasks, requests) = groups_of(found);
         tasks
             .into_iter()
@@ -77,7 +77,7 @@ impl Owners {
     }
 
     /// Records that the groups that are still unknown have no owner: ids of control groups are never reused.
-    pub(super) fn close_groups_of(&mut self, found: &Found) {
+    pub(super) fn close_groups_of(&mut self, found: &SoftirqTimes) {
         let (tasks, requests) = groups_of(found);
         for group in tasks {
             self.tasks.0.entry(group).or_insert(None);
@@ -88,7 +88,7 @@ impl Owners {
     }
 
     /// Computes the charge of the results.
-    pub(super) fn charge(&self, found: &Found) -> IoCharge {
+    pub(super) fn charge(&self, found: &SoftirqTimes) -> IoCharge {
         let mut charge = IoCharge {
             is_by_clock: true,
             unknown: Nanoseconds(found.lost),
@@ -147,7 +147,7 @@ impl Owners {
 }
 
 /// The groups of interrupted tasks, and the groups of block requests.
-fn groups_of(found: &Found) -> (Vec<u64>, Vec<u64>) {
+fn groups_of(found: &SoftirqTimes) -> (Vec<u64>, Vec<u64>) {
     let of_tasks = found.interrupted.keys().filter_map(|key| match key {
         Interrupted::Group(group) => Some(*group),
         _ => None,
@@ -184,9 +184,9 @@ mod tests {
     }
 
     fn work(worked: Worked) -> IoCharge {
-        owners().charge(&Found {
+        owners().charge(&SoftirqTimes {
             worked: HashMap::from([(worked, 9)]),
-            ..Found::default()
+            ..SoftirqTimes::default()
         })
     }
 
@@ -225,10 +225,10 @@ mod tests {
             (Interrupted::Group(500), 16),
             (Interrupted::Other, 32),
         ];
-        let charge = owners().charge(&Found {
+        let charge = owners().charge(&SoftirqTimes {
             interrupted: interrupted.into(),
             lost: 64,
-            ..Found::default()
+            ..SoftirqTimes::default()
         });
         let context = |owner: u32| charge.guests[&owner].context.0;
         assert_eq!((context(GUEST), context(CLIENT)), (2, 8));
@@ -242,9 +242,9 @@ mod tests {
     #[test]
     fn a_group_that_nobody_has_is_looked_for_once() {
         let mut owners = owners();
-        let found = Found {
+        let found = SoftirqTimes {
             interrupted: HashMap::from([(Interrupted::Group(500), 1)]),
-            ..Found::default()
+            ..SoftirqTimes::default()
         };
         assert!(owners.lack_a_group_of(&found));
         owners.close_groups_of(&found);

@@ -102,10 +102,10 @@ impl Holder {
     }
 }
 
-/// `struct told` of the BPF program.
+/// `struct registration` of the BPF program.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-struct Told {
+struct Registration {
     generation: u32,
     monitors: u32,
 }
@@ -113,7 +113,7 @@ struct Told {
 // SAFETY: `repr(C)`, integers only and no padding, so that any bytes are a value.
 unsafe impl aya::Pod for Key {}
 // SAFETY: as above.
-unsafe impl aya::Pod for Told {}
+unsafe impl aya::Pod for Registration {}
 // SAFETY: as above.
 unsafe impl aya::Pod for Holder {}
 // SAFETY: as above.
@@ -138,13 +138,13 @@ struct Probe {
     lost: PerCpuArray<MapData, u64>,
     devices: Wanted<DeviceKey, Holder>,
     monitors: Wanted<u32, u32>,
-    told: Array<MapData, Told>,
+    registration: Array<MapData, Registration>,
     generation: u32,
-    seen_charges: HashMap<Key, Seen>,
-    seen_contexts: HashMap<u64, Seen>,
+    seen_charges: HashMap<Key, LastValue>,
+    seen_contexts: HashMap<u64, LastValue>,
     seen_lost: u64,
     /// The results that each reader has not read yet.
-    unread: Vec<Option<Found>>,
+    unread: Vec<Option<SoftirqTimes>>,
     entries: u32,
     /// The reason that redirected packets are not seen.
     unseen: Option<String>,
@@ -186,7 +186,7 @@ pub(super) enum Interrupted {
 
 /// The results of the programs since the last reading.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Found {
+pub(super) struct SoftirqTimes {
     /// Soft interrupt time by beneficiary.
     pub(super) worked: HashMap<Worked, u64>,
     /// Soft interrupt time by interrupted task.
@@ -195,7 +195,7 @@ pub(super) struct Found {
     pub(super) lost: u64,
 }
 
-impl Found {
+impl SoftirqTimes {
     fn add(&mut self, other: &Self) {
         for (worked, ns) in &other.worked {
             *self.worked.entry(*worked).or_default() += ns;
@@ -239,7 +239,7 @@ impl Programs {
             probe.unread.push(None);
         }
         if let Some(unread) = probe.unread.get_mut(place) {
-            *unread = Some(Found::default());
+            *unread = Some(SoftirqTimes::default());
         }
         Reader {
             place,
@@ -280,7 +280,7 @@ pub(super) struct Reader {
 
 impl Reader {
     /// The results since the last call.
-    pub(super) fn read(&self) -> Found {
+    pub(super) fn read(&self) -> SoftirqTimes {
         let mut probe = self.programs.probe();
         let found = probe.read();
         probe.keep(&found);
@@ -298,7 +298,7 @@ impl Drop for Reader {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Seen {
+struct LastValue {
     ns: u64,
     idle_passes: u32,
 }
@@ -390,7 +390,7 @@ impl Probe {
                 map: take("vmms")?.try_into().map_err(wrong)?,
                 present: HashMap::new(),
             },
-            told: take("told")?.try_into().map_err(wrong)?,
+            registration: take("registration")?.try_into().map_err(wrong)?,
             generation: 0,
             seen_charges: HashMap::new(),
             seen_contexts: HashMap::new(),
@@ -408,23 +408,23 @@ impl Probe {
         self.monitors.set(monitors);
         // The generation changes each time: a device may have been created again in place of a registered one.
         self.generation = self.generation.wrapping_add(1);
-        let told = Told {
+        let registration = Registration {
             generation: self.generation,
             monitors: u32::try_from(monitors.len()).unwrap_or(u32::MAX),
         };
         // An element of an array map always exists.
-        let _ = self.told.set(0, told, 0);
+        let _ = self.registration.set(0, registration, 0);
     }
 
     /// Adds results to what each reader has not read.
-    fn keep(&mut self, found: &Found) {
+    fn keep(&mut self, found: &SoftirqTimes) {
         for unread in self.unread.iter_mut().flatten() {
             unread.add(found);
         }
     }
 
     /// The results since the last call.
-    fn read(&mut self) -> Found {
+    fn read(&mut self) -> SoftirqTimes {
         let charges = advances(
             &mut self.charges,
             &mut self.seen_charges,
@@ -437,9 +437,9 @@ impl Probe {
             self.entries,
             |ns| *ns,
         );
-        let mut found = Found {
+        let mut found = SoftirqTimes {
             lost: self.lost(),
-            ..Found::default()
+            ..SoftirqTimes::default()
         };
         for (key, ns) in charges {
             *found.worked.entry(worked(key)).or_default() += ns;
@@ -525,7 +525,7 @@ fn worked(key: Key) -> Worked {
 /// an entry that is created again starts at zero.
 fn advances<K, V>(
     map: &mut PerCpuHashMap<MapData, K, V>,
-    seen: &mut HashMap<K, Seen>,
+    seen: &mut HashMap<K, LastValue>,
     entries: u32,
     time: fn(&V) -> u64,
 ) -> Vec<(K, u64)>
@@ -633,10 +633,10 @@ mod tests {
             return;
         };
         let [often, seldom] = [(); 2].map(|()| programs.reader());
-        let time = |found: &Found| found.worked.values().sum::<u64>();
+        let time = |found: &SoftirqTimes| found.worked.values().sum::<u64>();
         often.read();
         seldom.read();
-        let mut sum = Found::default();
+        let mut sum = SoftirqTimes::default();
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(100));
             sum.add(&often.read());
@@ -656,7 +656,7 @@ mod tests {
         let Some(programs) = programs(ENTRIES) else {
             return;
         };
-        let time = |found: &Found| {
+        let time = |found: &SoftirqTimes| {
             let worked = found.worked.values().chain(found.interrupted.values());
             worked.sum::<u64>()
         };

@@ -18,7 +18,7 @@ use vtax_kernel::{KernelFile, text};
 
 /// The most that a guest's sources may run ahead of an interval's length: Xen shows tenths of a second, and the kernel
 /// updates the account of a running task once a tick.
-const SLACK: u64 = 200_000_000;
+const TICK_SLACK: u64 = 200_000_000;
 
 /// Reads the host and every guest, and returns the difference from the last reading.
 pub(super) struct UsageReader {
@@ -129,7 +129,7 @@ impl UsageReader {
         let limit = self.last.map(|last| {
             let span = now.saturating_since(last.time.at).0;
             span.saturating_mul(u64::from(last.time.processors.max(1)))
-                .saturating_add(SLACK)
+                .saturating_add(TICK_SLACK)
         });
         self.problems.clear();
         let (mut leapt, mut fell) = (0u64, 0u64);

@@ -31,8 +31,8 @@ struct State {
 impl IdleStates {
     /// Opens `cpuidle/state*/time` of every processor below `sys`; `None` where no driver counts.
     ///
+    /// # Errors
     /// When a file exists and cannot be opened or read.
-    /// When one is there and cannot be opened or read.
     pub fn open(sys: &Path) -> Result<Option<Self>, ObserveError> {
         let all = sys.join("devices/system/cpu");
         let mut states = Vec::new();
