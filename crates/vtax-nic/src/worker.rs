@@ -406,7 +406,7 @@ fn first_retry(front_ends: &[(PortId, FrontEnd)]) -> Option<Nanos> {
 }
 
 #[cfg(test)]
-mod conversations;
+mod conversation_tests;
 
 #[cfg(test)]
 mod tests {

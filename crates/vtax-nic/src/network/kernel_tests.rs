@@ -1,182 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's data path, with a fake device that records its settings and refuses the requests that the kernel
-//! refuses.
+//! Tests of the kernel's data path, on a fake device.
 
+use super::fake_device::FakeDevice;
 use super::*;
 use crate::control::api::Change;
 use crate::datapath::Datapath;
 use crate::features::Features;
 use crate::hold::Mode;
-use crate::memory::MappedRegion;
 use crate::poller::Token;
 use crate::protocol::{ProtocolError, Request};
-use crate::ring::RingAddresses;
 use crate::testing::{self, Peer, RX, TX, description, event, linux, memory_file};
 use crate::vhost_net::{Device, Event, Half, VhostError};
-use std::collections::BTreeMap;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::os::fd::OwnedFd;
 
 const NOW: Nanos = Nanos(1_000_000_000_000);
 const BUDGET: Nanos = Nanos::from_micros(200);
-
-#[derive(Debug, Default)]
-struct DeviceLog {
-    owned: bool,
-    features: u64,
-    regions: Vec<MappedRegion>,
-    log: Option<u64>,
-    rings: BTreeMap<u32, (u16, u16, RingAddresses)>,
-    events: BTreeMap<(u32, u8), OwnedFd>,
-    running: [bool; 2],
-    /// The number of times that a ring was stopped.
-    stops: u32,
-    /// The number of times that a ring got an event descriptor.
-    plugs: u32,
-    /// Whether every request is refused.
-    refuses: bool,
-}
-
-/// A fake of `/dev/vhost-net`.
-#[derive(Debug, Clone, Default)]
-struct Fake(Arc<Mutex<DeviceLog>>);
-
-impl Fake {
-    fn named(&self) -> MutexGuard<'_, DeviceLog> {
-        self.0.lock().unwrap()
-    }
-
-    /// The check that most requests share: the device refuses them unless this process owns it.
-    fn owned(&self) -> Result<MutexGuard<'_, DeviceLog>, VhostError> {
-        let named = self.named();
-        if !named.owned || named.refuses {
-            return Err(refused());
-        }
-        Ok(named)
-    }
-
-    /// Signals an event as the kernel does for a call, and the guest for a kick.
-    fn signal(&self, half: Half, event: Event) {
-        let named = self.named();
-        let file = &named.events[&(half.index(), event as u8)];
-        rustix::io::write(file, &1_u64.to_ne_bytes()).unwrap();
-    }
-
-    /// The number of signals since the last call.
-    fn kicks(&self) -> u64 {
-        let named = self.named();
-        testing::drain(&named.events[&(Half::Tx.index(), Event::Kick as u8)])
-    }
-}
-
-fn refused() -> VhostError {
-    VhostError::new("do as told", rustix::io::Errno::PERM.into())
-}
-
-impl Device for Fake {
-    fn own(&self) -> Result<(), VhostError> {
-        let mut named = self.named();
-        if named.owned || named.refuses {
-            return Err(refused());
-        }
-        named.owned = true;
-        Ok(())
-    }
-
-    fn disown(&self) -> Result<(), VhostError> {
-        *self.owned()? = DeviceLog::default();
-        Ok(())
-    }
-
-    fn set_features(&self, features: u64) -> Result<(), VhostError> {
-        self.owned()?.features = features;
-        Ok(())
-    }
-
-    fn set_memory(&self, regions: &[MappedRegion]) -> Result<(), VhostError> {
-        self.owned()?.regions = regions.to_vec();
-        Ok(())
-    }
-
-    fn set_log(&self, log: u64) -> Result<(), VhostError> {
-        self.owned()?.log = Some(log);
-        Ok(())
-    }
-
-    fn set_ring(
-        &self,
-        half: Half,
-        size: u16,
-        base: u16,
-        addresses: RingAddresses,
-    ) -> Result<(), VhostError> {
-        let mut named = self.owned()?;
-        if named.running[half.index() as usize] {
-            return Err(VhostError::new(
-                "change a ring",
-                rustix::io::Errno::BUSY.into(),
-            ));
-        }
-        named.rings.insert(half.index(), (size, base, addresses));
-        Ok(())
-    }
-
-    fn set_event(
-        &self,
-        half: Half,
-        event: Event,
-        file: Option<BorrowedFd<'_>>,
-    ) -> Result<(), VhostError> {
-        let mut named = self.owned()?;
-        let key = (half.index(), event as u8);
-        named.plugs += 1;
-        match file {
-            Some(file) => named.events.insert(key, file.try_clone_to_owned().unwrap()),
-            None => named.events.remove(&key),
-        };
-        Ok(())
-    }
-
-    fn set_backend(&self, half: Half, tap: Option<BorrowedFd<'_>>) -> Result<(), VhostError> {
-        let mut named = self.owned()?;
-        let ring = half.index() as usize;
-        let (_, _, addresses) = named.rings[&half.index()];
-        let inside = named
-            .regions
-            .iter()
-            .any(|region| (region.host..region.host + region.size).contains(&addresses.used));
-        if tap.is_some() && !inside {
-            return Err(VhostError::new(
-                "start a ring",
-                rustix::io::Errno::FAULT.into(),
-            ));
-        }
-        named.stops += u32::from(named.running[ring] && tap.is_none());
-        named.running[ring] = tap.is_some();
-        Ok(())
-    }
-
-    fn base(&self, half: Half) -> Result<u16, VhostError> {
-        Ok(self.owned()?.rings[&half.index()].1)
-    }
-}
 
 /// A guest on a tap whose frames the kernel moves.
 struct Bench {
     network: Network,
     peer: Peer,
     poller: Poller,
-    device: Fake,
+    device: FakeDevice,
     /// The device of the second pair.
-    second: Fake,
+    second: FakeDevice,
     /// The other side of the tap.
     host: OwnedFd,
     /// Frames that the kernel has delivered.
     delivered: u16,
 }
 
-fn in_kernel(mode: Mode) -> (Guest, [Fake; 2], OwnedFd) {
-    let devices = [Fake::default(), Fake::default()];
+fn in_kernel(mode: Mode) -> (Guest, [FakeDevice; 2], OwnedFd) {
+    let devices = [FakeDevice::default(), FakeDevice::default()];
     let boxed = devices
         .clone()
         .map(|device| Box::new(device) as Box<dyn Device>);
@@ -275,15 +130,15 @@ impl Bench {
 #[test]
 fn where_nothing_is_held_guest_and_kernel_signal_each_other() {
     let mut bench = Bench::new(Mode::Off);
-    let named = bench.device.named();
-    assert_eq!((named.owned, named.running), (true, [true; 2]));
-    assert!(Features(named.features).has(NEEDED.without(Features::LOG_ALL)));
+    let state = bench.device.state();
+    assert_eq!((state.owned, state.running), (true, [true; 2]));
+    assert!(Features(state.features).has(NEEDED.without(Features::LOG_ALL)));
     assert_eq!(
-        named.features & Features::ANY_LAYOUT.0,
+        state.features & Features::ANY_LAYOUT.0,
         0,
         "no header of the tap"
     );
-    drop(named);
+    drop(state);
     bench.deliver(1);
     bench.device.signal(Half::Tx, Event::Call);
     bench.kick();
@@ -394,7 +249,7 @@ fn the_operator_plugs_the_guest_through_and_back_at_run_time() {
     bench.kick();
     assert_eq!(bench.work(NOW), 0);
     assert_eq!((bench.peer.calls(0), bench.device.kicks()), (1, 1));
-    assert_eq!(bench.device.named().stops, 0, "no ring stopped for it");
+    assert_eq!(bench.device.state().stops, 0, "no ring stopped for it");
 
     bench.guest().change_policy(&set(Mode::Fixed), NOW);
     bench.peer.calls(0);
@@ -450,7 +305,7 @@ fn a_flood_of_coalescing_commands_moves_descriptors_at_most_a_thousand_times_a_s
         10_000,
         "all are answered"
     );
-    let plugs = bench.device.named().plugs;
+    let plugs = bench.device.state().plugs;
     assert!((1_000..5_000).contains(&plugs), "{plugs}");
 }
 
@@ -464,7 +319,7 @@ fn the_kernel_goes_on_where_the_used_index_is_whatever_the_base() {
     guest.disconnect(&poller, NOW);
     let features = Kernel::offers(linux());
     bench.peer.connect_from(guest, &poller, features, |_| 8);
-    assert_eq!(bench.device.named().rings[&Half::Rx.index()].1, 3);
+    assert_eq!(bench.device.state().rings[&Half::Rx.index()].1, 3);
 }
 
 #[test]
@@ -472,14 +327,14 @@ fn a_link_that_is_down_stops_the_kernels_rings_until_it_is_up() {
     let mut bench = Bench::new(Mode::Off);
     for (up, running) in [(false, [false; 2]), (true, [true; 2])] {
         bench.guest().set_link(up, NOW);
-        assert_eq!(bench.device.named().running, running);
+        assert_eq!(bench.device.state().running, running);
         // Another change of the rings does not start them while the link is down.
         let enable = Request::SetVringEnable {
             queue: 0,
             enable: true,
         };
         bench.ask(enable).unwrap();
-        assert_eq!(bench.device.named().running, running);
+        assert_eq!(bench.device.state().running, running);
     }
     bench.kick();
     assert_eq!(bench.work(NOW), 0, "the kernel has the kicks again");
@@ -503,11 +358,11 @@ fn a_ring_that_stops_reports_where_the_kernel_was_and_goes_on_from_there() {
     bench.peer.offer_buffers(16, 0x800);
     bench.deliver(5);
     bench.work(NOW);
-    bench.device.named().rings.get_mut(&0).unwrap().1 = 5;
+    bench.device.state().rings.get_mut(&0).unwrap().1 = 5;
     let reply = bench.ask(Request::GetVringBase { queue: 0 }).unwrap();
     let base = crate::protocol::Reply::VringState { queue: 0, base: 5 };
     assert_eq!(reply, base);
-    assert_eq!(bench.device.named().running, [false, true]);
+    assert_eq!(bench.device.state().running, [false, true]);
     assert_eq!(bench.peer.calls(0), 1, "what was held is told");
     let features = Kernel::offers(linux());
     let (peer, poller) = (&bench.peer, &bench.poller);
@@ -522,24 +377,24 @@ fn a_ring_that_stops_reports_where_the_kernel_was_and_goes_on_from_there() {
     ] {
         guest.handle(request, poller, NOW).unwrap();
     }
-    let named = bench.device.named();
-    assert_eq!((named.running, named.rings[&0].1), ([true; 2], 5));
-    assert_eq!(named.features & features.0, named.features);
+    let state = bench.device.state();
+    assert_eq!((state.running, state.rings[&0].1), ([true; 2], 5));
+    assert_eq!(state.features & features.0, state.features);
 }
 
 #[test]
 fn new_memory_is_reported_while_no_ring_runs() {
     let mut bench = Bench::new(Mode::Off);
-    let before = bench.device.named().regions.clone();
+    let before = bench.device.state().regions.clone();
     // The same guest memory in a new mapping.
     let file = bench.peer.driver.file.try_clone().unwrap();
     bench
         .ask(Request::SetMemTable(vec![(description(), file)]))
         .unwrap();
     {
-        let named = bench.device.named();
-        assert_eq!((named.stops, named.running), (2, [true; 2]));
-        assert_eq!((named.regions.len(), before.len()), (1, 1));
+        let state = bench.device.state();
+        assert_eq!((state.stops, state.running), (2, [true; 2]));
+        assert_eq!((state.regions.len(), before.len()), (1, 1));
     }
     // A table without the memory of the rings: none runs, and the front end is disconnected.
     let elsewhere = crate::memory::RegionDescription {
@@ -548,7 +403,7 @@ fn new_memory_is_reported_while_no_ring_runs() {
     };
     let refused = bench.ask(Request::SetMemTable(vec![(elsewhere, memory_file())]));
     assert!(refused.is_err());
-    assert_eq!(bench.device.named().running, [false; 2]);
+    assert_eq!(bench.device.state().running, [false; 2]);
 }
 
 #[test]
@@ -562,12 +417,12 @@ fn migration_logs_into_the_front_ends_log() {
         file: file.try_clone().unwrap(),
     };
     bench.ask(log).unwrap();
-    assert_eq!(bench.device.named().log, None, "nothing is logged yet");
+    assert_eq!(bench.device.state().log, None, "nothing is logged yet");
     let features = Kernel::offers(linux()).with(Features::LOG_ALL);
     bench.ask(Request::SetFeatures(features)).unwrap();
-    let named = bench.device.named();
-    assert!(named.log.is_some() && Features(named.features).has(Features::LOG_ALL));
-    let logged = named
+    let state = bench.device.state();
+    assert!(state.log.is_some() && Features(state.features).has(Features::LOG_ALL));
+    let logged = state
         .rings
         .values()
         .map(|(_, _, addresses)| addresses.used_log);
@@ -575,16 +430,16 @@ fn migration_logs_into_the_front_ends_log() {
         logged.collect::<Vec<_>>(),
         [Some(RX.used()), Some(TX.used())]
     );
-    drop(named);
+    drop(state);
     // With another log, the kernel no longer writes to the first one.
     let (file, _) = testing::log();
-    let before = bench.device.named().stops;
+    let before = bench.device.state().stops;
     let offset = 0;
     bench
         .ask(Request::SetLogBase { size, offset, file })
         .unwrap();
-    let named = bench.device.named();
-    assert_eq!((named.stops - before, named.running), (2, [true; 2]));
+    let state = bench.device.state();
+    assert_eq!((state.stops - before, state.running), (2, [true; 2]));
 }
 
 #[test]
@@ -592,11 +447,11 @@ fn a_front_end_that_goes_leaves_nothing_in_the_kernel_and_the_next_starts_afresh
     let mut bench = Bench::new(Mode::Off);
     let poller = bench.poller.clone();
     bench.guest().disconnect(&poller, NOW);
-    assert!(!bench.device.named().owned);
+    assert!(!bench.device.state().owned);
     let peer = &bench.peer;
     let guest = bench.network.guest_mut(0).unwrap();
     peer.connect(guest, &poller, Kernel::offers(linux()));
-    assert_eq!(bench.device.named().running, [true; 2]);
+    assert_eq!(bench.device.state().running, [true; 2]);
 }
 
 #[test]
@@ -604,7 +459,7 @@ fn a_ring_that_runs_keeps_its_size_and_what_the_kernel_refuses_ends_the_session(
     let mut bench = Bench::new(Mode::Off);
     let size = Request::SetVringNum { queue: 0, size: 64 };
     assert!(bench.ask(size).is_err());
-    bench.device.named().refuses = true;
+    bench.device.state().refuses = true;
     let features = Request::SetFeatures(Kernel::offers(linux()));
     let error = bench.ask(features).unwrap_err().to_string();
     assert!(error.contains("vhost-net: cannot"), "{error}");
@@ -627,7 +482,7 @@ fn packed_rings_are_not_offered() {
 
 #[test]
 fn who_moves_the_frames_is_chosen_with_a_reason() {
-    let full = || Ok((Box::new(Fake::default()) as Box<dyn Device>, NEEDED));
+    let full = || Ok((Box::new(FakeDevice::default()) as Box<dyn Device>, NEEDED));
     let none = || {
         Err(VhostError::new(
             "open it",
@@ -635,7 +490,7 @@ fn who_moves_the_frames_is_chosen_with_a_reason() {
         ))
     };
     let poor = || {
-        let device = Box::new(Fake::default()) as Box<dyn Device>;
+        let device = Box::new(FakeDevice::default()) as Box<dyn Device>;
         Ok((device, NEEDED.without(Features::EVENT_IDX)))
     };
     let taps = || Some(tap().0);
@@ -785,8 +640,8 @@ fn a_back_end_that_comes_again_goes_on_where_the_rings_are() {
     bench
         .peer
         .connect(&mut guest, &poller, Kernel::offers(linux()));
-    let named = device.named();
-    assert_eq!((named.running, named.rings[&0].1), ([true; 2], 5));
+    let state = device.state();
+    assert_eq!((state.running, state.rings[&0].1), ([true; 2], 5));
 }
 
 #[test]
@@ -798,7 +653,7 @@ fn a_guest_that_was_reset_begins_anew_and_is_called() {
     for queue in 0..2 {
         bench.ask(Request::GetVringBase { queue }).unwrap();
     }
-    assert_eq!(bench.device.named().running, [false; 2]);
+    assert_eq!(bench.device.state().running, [false; 2]);
     assert_eq!(bench.network.deadline(), None, "nothing is held any more");
     // The guest restarts with empty rings, whose indexes are 0.
     bench.delivered = 0;
@@ -807,7 +662,7 @@ fn a_guest_that_was_reset_begins_anew_and_is_called() {
     let poller = bench.poller.clone();
     let guest = bench.network.guest_mut(0).unwrap();
     bench.peer.connect(guest, &poller, Kernel::offers(linux()));
-    assert_eq!(bench.device.named().rings[&0].1, 0);
+    assert_eq!(bench.device.state().rings[&0].1, 0);
     RX.set_available(&bench.peer.driver, 16);
     bench.deliver(1);
     bench.work(NOW);
@@ -822,9 +677,9 @@ fn features_that_change_reach_the_kernel_while_no_ring_runs_and_change_who_is_ca
     let features = Kernel::offers(linux()).without(Features::EVENT_IDX);
     bench.ask(Request::SetFeatures(features)).unwrap();
     {
-        let named = bench.device.named();
-        assert_eq!(named.features & Features::EVENT_IDX.0, 0);
-        assert_eq!((named.stops, named.running), (2, [true; 2]));
+        let state = bench.device.state();
+        assert_eq!(state.features & Features::EVENT_IDX.0, 0);
+        assert_eq!((state.stops, state.running), (2, [true; 2]));
     }
     bench.peer.calls(0);
     // Without event indexes, a flag of the driver asks for no calls.
@@ -843,7 +698,7 @@ fn features_that_change_reach_the_kernel_while_no_ring_runs_and_change_who_is_ca
 #[test]
 fn each_pair_has_a_device_and_stops_alone() {
     let mut bench = Bench::new(Mode::Off);
-    assert_eq!(bench.second.named().running, [false; 2]);
+    assert_eq!(bench.second.state().running, [false; 2]);
     let [rx, tx] = [testing::Ring(3), testing::Ring(4)];
     for (ring, queue) in [(rx, 2), (tx, 3)] {
         let size = testing::SIZE.into();
@@ -868,10 +723,10 @@ fn each_pair_has_a_device_and_stops_alone() {
             bench.ask(request).unwrap();
         }
     }
-    let running = |bench: &Bench| (bench.device.named().running, bench.second.named().running);
+    let running = |bench: &Bench| (bench.device.state().running, bench.second.state().running);
     // The tap has one queue: the second pair sends only.
     assert_eq!(running(&bench), ([true; 2], [false, true]));
-    assert_eq!(bench.device.named().stops, 0, "the first went on meanwhile");
+    assert_eq!(bench.device.state().stops, 0, "the first went on meanwhile");
     let log = Request::SetLogBase {
         size: testing::MEMORY / 4096 / 8,
         offset: 0,
@@ -880,7 +735,7 @@ fn each_pair_has_a_device_and_stops_alone() {
     bench.ask(log).unwrap();
     let features = Kernel::offers(linux()).with(Features::LOG_ALL);
     bench.ask(Request::SetFeatures(features)).unwrap();
-    let logs = |device: &Fake| Features(device.named().features).has(Features::LOG_ALL);
+    let logs = |device: &FakeDevice| Features(device.state().features).has(Features::LOG_ALL);
     assert!(logs(&bench.device) && logs(&bench.second));
     for queue in 2..4 {
         let enable = false;

@@ -11,6 +11,8 @@ mod control_queue_tests;
 mod control_socket;
 mod deadlines;
 mod delivery;
+#[cfg(test)]
+mod fake_device;
 mod guard;
 #[cfg(test)]
 mod guard_tests;
