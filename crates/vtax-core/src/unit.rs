@@ -101,7 +101,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// The text is not a unit that vtax knows.
+/// The text is not a known unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseUnitError(pub String);
 

@@ -5,7 +5,7 @@
 use super::{Answer, Finding, Options, Topic};
 use vtax_core::Source;
 use vtax_host::Roots;
-use vtax_observe::meter::Found;
+use vtax_observe::meter::Discovery;
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     let mut findings = match options.probes.meters(roots) {
@@ -18,10 +18,10 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     findings
 }
 
-fn meter(found: &Found) -> Finding {
+fn meter(found: &Discovery) -> Finding {
     let meter = match found {
-        Found::Meter(meter) => meter,
-        Found::Absent(absent) => {
+        Discovery::Meter(meter) => meter,
+        Discovery::Absent(absent) => {
             let finding = Finding::new(
                 Topic::Energy,
                 absent.meter,

@@ -18,7 +18,7 @@ use vtax_observe::ObserveError;
 use vtax_observe::charge::Traced;
 use vtax_observe::counters::{HardwareCounters, KvmExits};
 use vtax_observe::guests::Hierarchy;
-use vtax_observe::meter::Found;
+use vtax_observe::meter::Discovery;
 
 /// The most domains that are named.
 const MOST_DOMAINS: usize = 8;
@@ -94,7 +94,7 @@ pub trait Probes {
     ///
     /// # Errors
     /// When the environment variables of meters are not valid.
-    fn meters(&self, roots: &Roots) -> Result<Vec<Found>, HostError>;
+    fn meters(&self, roots: &Roots) -> Result<Vec<Discovery>, HostError>;
 
     /// Opens counters and returns the evidence.
     ///
@@ -182,7 +182,7 @@ impl Probes for HostProbes<'_> {
         cell.destroy()
     }
 
-    fn meters(&self, roots: &Roots) -> Result<Vec<Found>, HostError> {
+    fn meters(&self, roots: &Roots) -> Result<Vec<Discovery>, HostError> {
         meters::list(roots)
     }
 

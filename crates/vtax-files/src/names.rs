@@ -7,7 +7,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::ffi::{OsStr, OsString};
 
 /// A random name collides once in 2^64 times; more collisions are an attack.
-const TRIES: u32 = 16;
+const MOST_COLLISIONS: u32 = 16;
 
 /// 16 hexadecimal digits from getrandom(2).
 pub(crate) fn random() -> Result<String, Errno> {
@@ -30,7 +30,7 @@ pub(crate) fn partial(name: &OsStr) -> Result<OsString, Errno> {
 
 /// Creates a file or directory of a random name, and retries with another name where the name exists.
 pub(crate) fn unguessed<T>(mut make: impl FnMut() -> Result<T, FileError>) -> Result<T, FileError> {
-    for _ in 1..TRIES {
+    for _ in 1..MOST_COLLISIONS {
         match make() {
             Err(error) if error.already_exists() => {}
             other => return other,

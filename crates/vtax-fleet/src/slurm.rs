@@ -13,11 +13,11 @@ use vtax_host::untrusted::{self, shown};
 use vtax_lab::LabError;
 
 /// Time between two queries of the queue.
-const LOOK: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit of an unreachable controller.
-const PATIENCE: Duration = Duration::from_secs(600);
+const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time limit of the orderly end of cancelled tasks.
-const ENDING: Duration = Duration::from_secs(120);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The state of a task of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +70,10 @@ pub fn run(
         note("cancelling the job; its machines end their trials in order".to_owned());
         asked(Command::new("scancel").arg("--name").arg(workdir.name()))?;
         let since = Instant::now();
-        while since.elapsed() < ENDING && queue(workdir).is_ok_and(|tasks| !tasks.is_empty()) {
-            std::thread::sleep(LOOK);
+        while since.elapsed() < CANCEL_TIMEOUT
+            && queue(workdir).is_ok_and(|tasks| !tasks.is_empty())
+        {
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     ended
@@ -112,18 +114,18 @@ fn follow(
         signals.check()?;
         let tasks = match queue(workdir) {
             Ok(tasks) => tasks,
-            Err(cause) if heard.elapsed() < PATIENCE => {
+            Err(cause) if heard.elapsed() < CONTROLLER_TIMEOUT => {
                 if !away {
                     note(format!("Slurm does not answer ({cause}); asking again"));
                 }
                 away = true;
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
             Err(cause) => {
                 return Err(LabError::other(format!(
                     "Slurm has not answered for {} s; the job goes on without us, and the same command follows it again: {cause}",
-                    PATIENCE.as_secs()
+                    CONTROLLER_TIMEOUT.as_secs()
                 )));
             }
         };
@@ -161,7 +163,7 @@ fn follow(
             )));
         }
         known = tasks;
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -222,12 +224,7 @@ fn asked(command: &mut Command) -> Result<String, LabError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(HostError::Program {
-        command: program,
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
-    .into())
+    Err(HostError::program(program, &output).into())
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use vtax_lab::run::Event;
 /// Attempts after which an unfinished shard is given up, since the machine is not the cause.
 const ATTEMPTS: u32 = 5;
 /// Consecutive failures after which a machine is not used again.
-const STRIKES: u32 = 2;
+const MOST_FAILURES: u32 = 2;
 /// Time between two checks for work.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A list of machines that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +161,7 @@ impl Work<'_> {
                 Err(0) => return,
                 // The shard of a lost machine goes back to the queue.
                 Err(_) => {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                     continue;
                 }
             };
@@ -169,7 +169,7 @@ impl Work<'_> {
             let finished = self.workdir.is_finished(shard).unwrap_or(false);
             strikes = if ended.is_ok() { 0 } else { strikes + 1 };
             let is_out = ended.is_err()
-                && (strikes >= STRIKES || ask_over_ssh(&"ssh".into(), host, "true").is_err());
+                && (strikes >= MOST_FAILURES || ask_over_ssh(&"ssh".into(), host, "true").is_err());
             self.state(|state| {
                 state.under_way -= 1;
                 let attempts = state.attempts.entry(shard).or_default();

@@ -370,7 +370,7 @@ pub fn has_cpu_flag(roots: &Roots, flag: &str) -> bool {
         .is_some_and(|flags| flags.split_whitespace().any(|word| word == flag))
 }
 
-/// The directories of all CPUs that the kernel knows, online or not, in order.
+/// The directories of all CPUs that the kernel lists, online or not, in order.
 pub fn cpu_directories(roots: &Roots) -> Vec<PathBuf> {
     let all = roots.sys.join("devices/system/cpu");
     names(&all)
@@ -646,7 +646,7 @@ mod tests {
         assert_eq!(
             KvmBackend::detect(&host.roots),
             None,
-            "two built in: it cannot be told"
+            "two built in: undecided"
         );
     }
 

@@ -133,7 +133,7 @@ struct Place {
 }
 
 /// Blanks at the end of a setting's line, so that later values fit into it.
-const ROOM: usize = 64;
+const BLANKS: usize = 64;
 
 /// A recorded entry, for [`Journal::rewrite`]; valid until the journal is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl Journal {
             };
             let mut line = self.line(change)?;
             if matches!(change, Change::Setting { .. } | Change::DomainCap { .. }) {
-                line.extend([' '; ROOM]);
+                line.extend([' '; BLANKS]);
             }
             places.push(Place {
                 boot: self.boot.clone(),

@@ -11,7 +11,7 @@ use vtax_files::Dir;
 /// The lock file's name in the state directory.
 const FILE: &str = "lock";
 /// The file holds one line; more is not read.
-const LONGEST: u64 = 64 << 10;
+const MOST_BYTES: u64 = 64 << 10;
 
 /// The lock of a running lab. The kernel releases it however the process ends.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ fn holder(lock: &File) -> String {
     };
     let mut text = String::new();
     // Without the text the process number is still right.
-    let _ = lock.take(LONGEST).read_to_string(&mut text);
+    let _ = lock.take(MOST_BYTES).read_to_string(&mut text);
     let text = text.trim();
     if text.starts_with(&format!("process {process}, ")) {
         return text.to_owned();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vtax_core::{Nanoseconds, Source};
 use vtax_observe::clock::{Clock, SystemClock};
 use vtax_observe::meter::{
-    self, Absent, BusyLoad, Found, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
+    self, Absent, BusyLoad, Discovery, HostEnergy, Meter, WallConfig, host_energy, keep_moving,
 };
 use vtax_observe::{Instrument, ObserveError, Readings};
 
@@ -63,13 +63,13 @@ impl Meters {
         let mut meters: Vec<Box<dyn Meter>> = Vec::new();
         for found in probed(discover(&names, roots)?)? {
             match found {
-                Found::Meter(meter) => meters.push(meter),
-                Found::Absent(absent) if is_auto => {
+                Discovery::Meter(meter) => meters.push(meter),
+                Discovery::Absent(absent) if is_auto => {
                     if let Some(line) = unreadable(&absent) {
                         note(line);
                     }
                 }
-                Found::Absent(absent) => {
+                Discovery::Absent(absent) => {
                     return Err(HostError::Missing {
                         what: format!("the meter that the plan asks for ({absent})"),
                         remedy: absent
@@ -82,7 +82,7 @@ impl Meters {
         let energy = host_energy(meters.iter().map(AsRef::as_ref));
         if energy.is_none() && is_auto {
             for found in discover(&["model"], roots)? {
-                if let Found::Meter(meter) = found {
+                if let Discovery::Meter(meter) = found {
                     note("no energy meter on this host: joules come from the power model and are marked `modelled`".to_owned());
                     meters.push(meter);
                 }
@@ -122,7 +122,7 @@ fn series(energy: Option<&HostEnergy>) -> Vec<(String, Source)> {
 ///
 /// # Errors
 /// When the environment variables for meters are wrong, or the load for the probe cannot start.
-pub fn list(roots: &Roots) -> Result<Vec<Found>, HostError> {
+pub fn list(roots: &Roots) -> Result<Vec<Discovery>, HostError> {
     probed(discover(&meter::NAMES, roots)?)
 }
 
@@ -138,8 +138,8 @@ pub fn open(roots: &Roots) -> Result<Opened, HostError> {
     };
     for found in discover(&meter::NAMES, roots)? {
         match found {
-            Found::Meter(meter) => opened.meters.push(meter),
-            Found::Absent(absent) => opened.unreadable.extend(unreadable(&absent)),
+            Discovery::Meter(meter) => opened.meters.push(meter),
+            Discovery::Absent(absent) => opened.unreadable.extend(unreadable(&absent)),
         }
     }
     Ok(opened)
@@ -157,7 +157,7 @@ fn unreadable(absent: &Absent) -> Option<String> {
     })
 }
 
-fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, HostError> {
+fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Discovery>, HostError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let options = meter::Options {
         only: names.iter().map(|name| (*name).to_owned()).collect(),
@@ -169,8 +169,8 @@ fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Found>, HostError> {
 }
 
 /// Marks meters whose readings never change as absent; only measured meters need the load.
-fn probed(found: Vec<Found>) -> Result<Vec<Found>, HostError> {
-    let measured = |found: &Found| {
+fn probed(found: Vec<Discovery>) -> Result<Vec<Discovery>, HostError> {
+    let measured = |found: &Discovery| {
         found
             .meter()
             .is_some_and(|meter| meter.source() == Source::Measured)

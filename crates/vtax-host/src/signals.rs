@@ -140,7 +140,7 @@ mod tests {
             assert_ne!(
                 output.read_line(&mut line).unwrap(),
                 0,
-                "the child ended before it said {wanted}"
+                "the child ended before it printed {wanted}"
             );
         }
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The largest content that is read, in bytes; kernel text files are smaller.
-const LIMIT: usize = 16 << 20;
+const MOST_BYTES: usize = 16 << 20;
 
 /// The limit and the number of kernel files that are kept open.
 #[derive(Debug)]
@@ -28,12 +28,12 @@ impl Places {
     }
 
     /// Keeps a file open if the limit allows it.
-    fn keep(&'static self, file: File) -> Option<Kept> {
+    fn keep(&'static self, file: File) -> Option<OpenFile> {
         let most = self.most.load(Ordering::Relaxed);
         let take = |taken| (taken < most).then_some(taken + 1);
         let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
         let taken = self.taken.fetch_update(set, fetch, take);
-        taken.is_ok().then(|| Kept { file, places: self })
+        taken.is_ok().then(|| OpenFile { file, places: self })
     }
 }
 
@@ -59,14 +59,14 @@ pub fn keep_open(most: usize) {
     PLACES.most.store(most, Ordering::Relaxed);
 }
 
-/// A kept file. Dropping it frees its place.
+/// An open file. Dropping it frees its place.
 #[derive(Debug)]
-struct Kept {
+struct OpenFile {
     file: File,
     places: &'static Places,
 }
 
-impl Drop for Kept {
+impl Drop for OpenFile {
     fn drop(&mut self) {
         self.places.taken.fetch_sub(1, Ordering::Relaxed);
     }
@@ -79,7 +79,7 @@ impl Drop for Kept {
 /// protection; callers that list processes and groups identify them in each pass.
 #[derive(Debug)]
 pub struct KernelFile {
-    file: Option<Kept>,
+    file: Option<OpenFile>,
     path: PathBuf,
     buffer: Vec<u8>,
     one_piece: bool,
@@ -156,8 +156,10 @@ impl KernelFile {
         let mut length = 0;
         loop {
             if length == self.buffer.len() {
-                if length >= LIMIT {
-                    return Err(io::Error::other(format!("it is larger than {LIMIT} bytes")));
+                if length >= MOST_BYTES {
+                    return Err(io::Error::other(format!(
+                        "it is larger than {MOST_BYTES} bytes"
+                    )));
                 }
                 self.buffer.resize(length * 2, 0);
             }

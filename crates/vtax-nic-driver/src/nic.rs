@@ -128,7 +128,7 @@ impl Nic {
     /// Connects to a back end that listens at `path`.
     ///
     /// # Errors
-    /// When nobody listens, or the back end refuses.
+    /// When no process listens, or the back end refuses.
     pub fn connect(path: &Path, options: Options) -> Result<Self, SessionError> {
         Self::start(Session::connect(path)?, options)
     }

@@ -77,7 +77,7 @@ impl Session {
     /// Connects to a back end that listens.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no process listens there.
     pub fn connect(path: &Path) -> Result<Self, SessionError> {
         Self::from_socket(UnixStream::connect(path).map_err(failed("connect to"))?)
     }

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 /// The most signals before their completions are reaped. The kernel keeps an entry of each until then.
-const UNREAPED: u32 = 256;
+const MOST_UNREAPED: u32 = 256;
 
 const PREAD: u16 = 0;
 const SIGNAL_EVENT: u32 = 1;
@@ -96,7 +96,7 @@ impl Reads {
         let (_, unreadable) = pipe_with(PipeFlags::CLOEXEC).ok()?;
         let mut context: libc::c_ulong = 0;
         // SAFETY: the kernel writes the context's number, for which there is room.
-        let result = unsafe { libc::syscall(libc::SYS_io_setup, UNREAPED, &raw mut context) };
+        let result = unsafe { libc::syscall(libc::SYS_io_setup, MOST_UNREAPED, &raw mut context) };
         (result == 0).then_some(Self {
             context,
             empty,
@@ -137,14 +137,14 @@ impl Reads {
     }
 
     fn reap(&self) {
-        let mut ended = [IoEvent::default(); UNREAPED as usize];
+        let mut ended = [IoEvent::default(); MOST_UNREAPED as usize];
         // SAFETY: the array has room for as many events as are asked for, and no time is given.
         unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
                 self.context,
                 0_u64,
-                u64::from(UNREAPED),
+                u64::from(MOST_UNREAPED),
                 ended.as_mut_ptr(),
                 std::ptr::null_mut::<libc::timespec>(),
             );

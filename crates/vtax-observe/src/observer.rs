@@ -18,7 +18,7 @@ const RATES: (f64, f64) = (0.1, 50.0);
 
 /// Two readings of the monotonic clock around one of the wall clock must be this close for the
 /// wall clock's reading to be trusted: otherwise the thread was interrupted between them.
-const CLOSE: Nanoseconds = Nanoseconds(100_000);
+const LONGEST_READING: Nanoseconds = Nanoseconds(100_000);
 
 /// The configuration of sampling.
 #[derive(Debug, Clone, Copy)]
@@ -266,7 +266,7 @@ impl Sampler {
             self.report.longest_gap = self.report.longest_gap.max(gap);
         }
         let wall = self.clock.wall();
-        if self.clock.now().saturating_since(at) > CLOSE {
+        if self.clock.now().saturating_since(at) > LONGEST_READING {
             return;
         }
         let offset = i128::from(wall.0) - i128::from(at.0);
@@ -345,13 +345,13 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Kept {
+    struct RecordingSink {
         records: Arc<Mutex<Vec<(String, Nanoseconds, f64)>>>,
         finished: Arc<AtomicU64>,
         full_after: Option<usize>,
     }
 
-    impl Sink for Kept {
+    impl Sink for RecordingSink {
         fn record(
             &mut self,
             _id: SeriesId,
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_mark_is_served_at_once_and_recorded_like_every_pass() {
-        let kept = Kept::default();
+        let kept = RecordingSink::default();
         let instruments: Vec<Box<dyn Instrument>> = vec![Counting::new(|_| Ok(()))];
         let sink = Box::new(kept.clone());
         let observer = Observer::start(config(0.1), system_clock(), instruments, sink).unwrap();
@@ -437,7 +437,7 @@ mod tests {
             let _ = passed.send(());
             Ok(())
         });
-        let sink = Box::new(Kept::default());
+        let sink = Box::new(RecordingSink::default());
         let observer = Observer::start(config(50.0), system_clock(), vec![counting], sink).unwrap();
         for _ in 0..5 {
             passes.recv_timeout(Duration::from_secs(60)).unwrap();
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn a_failing_instrument_is_counted_and_the_others_go_on() {
         let failing = Counting::new(|read| Err(ObserveError::Stopped(format!("broken {read}"))));
-        let kept = Kept::default();
+        let kept = RecordingSink::default();
         let instruments: Vec<Box<dyn Instrument>> = vec![failing, Counting::new(|_| Ok(()))];
         let observer = Observer::start(
             config(0.1),
@@ -479,9 +479,9 @@ mod tests {
 
     #[test]
     fn a_full_disk_stops_sampling_and_surfaces_in_stop() {
-        let kept = Kept {
+        let kept = RecordingSink {
             full_after: Some(3),
-            ..Kept::default()
+            ..RecordingSink::default()
         };
         let instruments: Vec<Box<dyn Instrument>> = vec![Counting::new(|_| Ok(()))];
         let observer = Observer::start(
@@ -517,7 +517,7 @@ mod tests {
                 Ok(())
             })
         };
-        let sink = Box::new(Kept::default());
+        let sink = Box::new(RecordingSink::default());
         let observer = Observer::start(config(50.0), clock.clone(), vec![slow], sink).unwrap();
         observer.mark().unwrap();
         let report = observer.stop().unwrap();
@@ -529,7 +529,7 @@ mod tests {
     fn a_step_of_the_wall_clock_is_reported_in_either_direction() {
         let clock = Arc::new(ManualClock::default());
         clock.wall.store(1_000_000_000_000, Ordering::SeqCst);
-        let sink = Box::new(Kept::default());
+        let sink = Box::new(RecordingSink::default());
         let observer = Observer::start(config(0.1), clock.clone(), Vec::new(), sink).unwrap();
         observer.mark().unwrap();
         clock.wall.fetch_sub(5_000_000_000, Ordering::SeqCst);
@@ -540,7 +540,7 @@ mod tests {
 
     #[test]
     fn an_observer_that_is_dropped_leaves_no_thread_and_finishes_its_sink() {
-        let kept = Kept::default();
+        let kept = RecordingSink::default();
         let observer = Observer::start(
             config(1.0),
             system_clock(),

@@ -75,9 +75,9 @@ fn make_group(process: u32) -> Option<PathBuf> {
 }
 
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<(Series, Nanoseconds, f64)>>>);
+struct RecordingSink(Arc<Mutex<Vec<(Series, Nanoseconds, f64)>>>);
 
-impl Sink for Kept {
+impl Sink for RecordingSink {
     fn record(
         &mut self,
         _: SeriesId,
@@ -95,7 +95,7 @@ impl Sink for Kept {
 }
 
 /// Watches a subject and the host at 50 Hz for a while: the two marks and all samples.
-fn watch(subject: &Subject, sink: &Kept) -> (Snapshot, Snapshot) {
+fn watch(subject: &Subject, sink: &RecordingSink) -> (Snapshot, Snapshot) {
     let (mut instruments, _) = counters::for_host(Path::new("/proc"), Path::new("/sys"));
     instruments.extend(counters::for_subject(
         subject,
@@ -125,7 +125,7 @@ fn in_one_of_five_windows(
 ) {
     let mut found = Vec::new();
     for _ in 0..5 {
-        let (before, after) = watch(&guest.subject(), &Kept::default());
+        let (before, after) = watch(&guest.subject(), &RecordingSink::default());
         match closes(&before, &after) {
             Ok(()) => return,
             Err(difference) => found.push(difference),
@@ -179,7 +179,7 @@ fn host_cpu_time_covers_the_subjects() {
 #[test]
 fn no_counter_of_a_real_host_ever_falls() {
     let guest = Guest::start();
-    let kept = Kept::default();
+    let kept = RecordingSink::default();
     watch(&guest.subject(), &kept);
     let mut last = std::collections::HashMap::new();
     for (series, at, value) in kept.0.lock().unwrap().iter() {
@@ -211,7 +211,7 @@ fn a_subject_that_dies_is_a_counted_failure_and_sampling_goes_on() {
         Path::new("/sys"),
     ));
     let config = ObserverConfig { rate: Hertz(0.1) };
-    let sink = Box::new(Kept::default());
+    let sink = Box::new(RecordingSink::default());
     let observer = Observer::start(config, Arc::new(SystemClock), instruments, sink).unwrap();
     assert!(
         observer
@@ -261,7 +261,7 @@ fn the_threads_of_a_real_qemu_are_distinguished() {
         let instruments =
             counters::for_subject(&guest.subject(), Path::new("/proc"), Path::new("/sys"));
         let config = ObserverConfig { rate: Hertz(0.1) };
-        let sink = Box::new(Kept::default());
+        let sink = Box::new(RecordingSink::default());
         let observer = Observer::start(config, Arc::new(SystemClock), instruments, sink).unwrap();
         let seen = observer.mark().unwrap();
         let report = observer.stop().unwrap();

@@ -16,7 +16,7 @@ pub const MOST_SECONDS: usize = 600;
 /// Most seconds of guests in a frame: the sum of the seconds of each guest.
 pub const MOST_GUEST_SECONDS: usize = 1 << 20;
 /// Longest payload before compression, in bytes.
-const LONGEST: u64 = 64 << 20;
+const LONGEST_PAYLOAD: u64 = 64 << 20;
 
 /// Successive seconds under the same facts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -208,11 +208,11 @@ fn unzigzag(value: u64) -> i64 {
 /// When it is no block that a recorder wrote.
 pub fn decode(payload: &[u8]) -> Result<Block, CodecError> {
     let mut plain = Vec::new();
-    let mut unpacked = DeflateDecoder::new(payload).take(LONGEST + 1);
+    let mut unpacked = DeflateDecoder::new(payload).take(LONGEST_PAYLOAD + 1);
     unpacked
         .read_to_end(&mut plain)
         .map_err(|_| CodecError::Damaged)?;
-    if plain.len() as u64 > LONGEST {
+    if plain.len() as u64 > LONGEST_PAYLOAD {
         return Err(CodecError::TooMany);
     }
     let mut from = plain.as_slice();
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_payload_that_unpacks_to_gigabytes_is_refused_at_the_limit() {
-        let zeros = std::io::repeat(0).take(LONGEST + 10);
+        let zeros = std::io::repeat(0).take(LONGEST_PAYLOAD + 10);
         let mut packed = Vec::new();
         DeflateEncoder::new(zeros, Compression::fast())
             .read_to_end(&mut packed)

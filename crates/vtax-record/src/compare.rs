@@ -253,11 +253,11 @@ fn changed_facts(before: &Facts, after: &Facts) -> Vec<(String, String, String)>
 }
 
 /// Nesting of facts that is followed; deeper ones are compared as text.
-const DEEPEST: usize = 4;
+const DEEPEST_FACTS: usize = 4;
 
 fn flatten(path: &str, value: &serde_json::Value, into: &mut BTreeMap<String, String>) {
     match value {
-        serde_json::Value::Object(fields) if path.split('.').count() < DEEPEST => {
+        serde_json::Value::Object(fields) if path.split('.').count() < DEEPEST_FACTS => {
             for (name, value) in fields {
                 let path = match path {
                     "" => name.clone(),

@@ -18,9 +18,9 @@ use vtax_report::numbers::{percent, plain, when};
 use vtax_report::stats::mean;
 
 /// Guests with a colour of their own; the others are one.
-const COLOURED: usize = 8;
+const COLOURED_GUESTS: usize = 8;
 /// Colours of guests, the host, unattributed time and the other guests.
-const COLOURS: [&str; COLOURED] = [
+const COLOURS: [&str; COLOURED_GUESTS] = [
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#8C564B",
 ];
 const HOST: (&str, &str) = ("the host itself", "#BDBDBD");
@@ -29,9 +29,9 @@ const OTHERS: (&str, &str) = ("other guests", "#F0E442");
 /// Points of the figure over time; more minutes are drawn as means of neighbours.
 const MOST_POINTS: usize = 240;
 /// Guests of the figure by stage.
-const BARS: usize = 15;
+const FIGURE_GUESTS: usize = 15;
 /// Guests in the table.
-const ROWS: usize = 200;
+const TABLE_GUESTS: usize = 200;
 
 /// Renders the page.
 pub fn page(report: &Report<'_>, recording: &Recording) -> String {
@@ -115,7 +115,7 @@ fn share(seconds: f64, of: f64) -> String {
 fn guests(report: &Report<'_>) -> Markup {
     let has_energy = report.energy_source.is_some();
     let busy = report.busy_cpu_seconds.max(1e-9);
-    let rest = report.guests.len().saturating_sub(ROWS);
+    let rest = report.guests.len().saturating_sub(TABLE_GUESTS);
     let columns = [
         "guest",
         "platform",
@@ -128,7 +128,7 @@ fn guests(report: &Report<'_>) -> Markup {
         "energy",
     ];
     let rows = html! {
-        @for guest in report.guests.iter().take(ROWS) {
+        @for guest in report.guests.iter().take(TABLE_GUESTS) {
             tr {
                 td { (guest.guest) @if guest.instances > 1 { " ×" (guest.instances) } }
                 td { (guest.platform) }
@@ -174,7 +174,7 @@ fn costs(report: &Report<'_>) -> Markup {
         guest.per_packet.is_some() || guest.per_exit.is_some() || guest.per_gigabyte.is_some()
     };
     let rows = html! {
-        @for guest in report.guests.iter().filter(does).take(ROWS) {
+        @for guest in report.guests.iter().filter(does).take(TABLE_GUESTS) {
             tr {
                 td { (guest.guest) }
                 td { (plain(guest.packets as f64, Unit::of(Base::Packet))) }
@@ -270,7 +270,7 @@ fn minutes_axis(report: &Report<'_>) -> Value {
 }
 
 fn over_time(report: &Report<'_>) -> Option<Figure> {
-    let named = report.guests.iter().take(COLOURED);
+    let named = report.guests.iter().take(COLOURED_GUESTS);
     let named: Vec<String> = named
         .map(|guest| format!("{} ({})", guest.guest, guest.platform))
         .collect();
@@ -370,7 +370,7 @@ fn by_stage(report: &Report<'_>, recording: &Recording) -> Option<Figure> {
         other => other.words(),
     };
     let mut rows = Vec::new();
-    for guest in report.guests.iter().take(BARS) {
+    for guest in report.guests.iter().take(FIGURE_GUESTS) {
         for (place, stage) in shown.iter().enumerate() {
             let seconds = guest.stages.get(stage.name()).copied().unwrap_or(0.0);
             if seconds > 0.0 {

@@ -15,7 +15,7 @@ use vtax_serve::{JailError, Problems, ReaderAccess, Snapshot, Watch, enter_reade
 /// Seconds of a block.
 const BLOCK: usize = 120;
 /// Seconds that are held in memory while the disk is full.
-const HELD: usize = 600;
+const HELD_SECONDS: usize = 600;
 /// Blocks between two declarations of all guests.
 const DECLARED_AGAIN: u32 = 30;
 
@@ -216,7 +216,7 @@ impl Writer {
         self.pending.push(self.remainders.second(snapshot, own));
         let written = self.write();
         self.report(written, say);
-        if self.pending.len() > HELD {
+        if self.pending.len() > HELD_SECONDS {
             self.lose(BLOCK);
         }
     }
@@ -277,7 +277,7 @@ impl Writer {
             (Err(cause), None) => {
                 say(&format!(
                     "cannot write: {cause}; the last {} are held in memory until there is room",
-                    counted(HELD, "second")
+                    counted(HELD_SECONDS, "second")
                 ));
                 self.failure = Some(cause.to_string());
             }

@@ -12,13 +12,13 @@ use vtax_report::numbers::{percent, plain};
 use vtax_report::text::{clean, columns, cut, pad};
 
 /// Minutes in the table of the busiest.
-const BUSIEST: usize = 5;
+const BUSIEST_MINUTES: usize = 5;
 /// Guests that a busy minute names.
-const NAMED: usize = 3;
+const NAMED_GUESTS: usize = 3;
 /// Guests of the table in a terminal.
-const SHOWN: usize = 30;
+const SHOWN_GUESTS: usize = 30;
 /// Fewest packets, exits or bytes that a cost for each is computed from.
-const FEWEST: u64 = 1000;
+const FEWEST_EVENTS: u64 = 1000;
 /// Bytes of a gigabyte.
 pub const GIGABYTE: f64 = 1e9;
 
@@ -168,7 +168,7 @@ impl<'a> Report<'a> {
             };
             busy(b).total_cmp(&busy(a))
         });
-        busiest.truncate(BUSIEST);
+        busiest.truncate(BUSIEST_MINUTES);
         let has_energy = recording.energy_source.is_some();
         Self {
             recording: recording.path.display().to_string(),
@@ -227,7 +227,7 @@ fn minute(recording: &Recording, at: usize) -> Option<MinuteReport> {
 impl<'a> GuestReport<'a> {
     fn of(guest: &'a Guest, has_energy: bool) -> Self {
         let used = &guest.total;
-        let enough = |units: u64| (units >= FEWEST).then_some(units as f64);
+        let enough = |units: u64| (units >= FEWEST_EVENTS).then_some(units as f64);
         let cost = |units: Option<f64>| Cost::of(used, units?, has_energy);
         Self {
             guest: &guest.name,
@@ -378,7 +378,12 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
         cells.push(energy.map_or_else(String::new, |energy| format!("{energy:.0}")));
         (name.to_owned(), cells)
     };
-    for (guest, own) in report.guests.iter().zip(&recording.guests).take(SHOWN) {
+    for (guest, own) in report
+        .guests
+        .iter()
+        .zip(&recording.guests)
+        .take(SHOWN_GUESTS)
+    {
         let times = match guest.instances {
             1 => String::new(),
             times => format!(" ×{times}"),
@@ -404,7 +409,7 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
         cells.extend([guest.per_packet, guest.per_exit, guest.per_gigabyte].map(cpu_each));
         rows.push((name, cells));
     }
-    let left = report.guests.get(SHOWN..).unwrap_or_default();
+    let left = report.guests.get(SHOWN_GUESTS..).unwrap_or_default();
     if !left.is_empty() {
         let sum = |of: fn(&GuestReport<'_>) -> f64| left.iter().map(of).sum::<f64>();
         let energy = report
@@ -430,7 +435,7 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
         let guests = minute
             .guests
             .iter()
-            .take(NAMED)
+            .take(NAMED_GUESTS)
             .map(|(name, processors)| format!("{} {processors:.2}", clean(name)));
         let clock = minute.began.get(11..16).unwrap_or(&minute.began);
         let line = format!(

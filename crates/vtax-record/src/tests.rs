@@ -24,7 +24,7 @@ use vtax_serve::fake::Host;
 /// A recorder of snapshots in memory.
 struct Recorder {
     writer: Writer,
-    said: Vec<String>,
+    printed: Vec<String>,
 }
 
 impl Recorder {
@@ -32,14 +32,14 @@ impl Recorder {
         let (store, note) = Store::open(path).unwrap();
         Self {
             writer: Writer::new(store, Facts::default()),
-            said: note.into_iter().collect(),
+            printed: note.into_iter().collect(),
         }
     }
 
     fn take(&mut self, snapshot: &Snapshot) {
-        let said = &mut self.said;
+        let printed = &mut self.printed;
         self.writer
-            .take(snapshot, &mut |line| said.push(line.to_owned()));
+            .take(snapshot, &mut |line| printed.push(line.to_owned()));
     }
 }
 
@@ -93,7 +93,7 @@ fn what_is_recorded_is_read_again_and_sums_are_exact_to_a_unit() {
     }
     let recorded = recorder.writer.finish().unwrap();
     assert_eq!(
-        (recorded.seconds, recorded.lost, recorder.said.len()),
+        (recorded.seconds, recorded.lost, recorder.printed.len()),
         (150, 0, 0)
     );
     let last = last.unwrap();
@@ -153,7 +153,7 @@ fn a_recorder_that_is_killed_at_any_second_loses_no_second_before() {
         assert_eq!(numbers(&path), (0..seconds).collect::<Vec<_>>());
         // Another session goes on behind it.
         let mut recorder = Recorder::open(&path);
-        assert_eq!(recorder.said, Vec::<String>::new());
+        assert_eq!(recorder.printed, Vec::<String>::new());
         recorder.take(&host.pass(1_000_000));
         recorder.writer.finish().unwrap();
         assert_eq!(numbers(&path), (0..=seconds).collect::<Vec<_>>());
@@ -180,9 +180,9 @@ fn a_second_that_was_cut_off_anywhere_is_left_out_and_those_before_stay() {
     }
     let recorder = Recorder::open(&path);
     assert!(
-        recorder.said[0].contains("no whole second"),
+        recorder.printed[0].contains("no whole second"),
         "{:?}",
-        recorder.said
+        recorder.printed
     );
     assert_eq!(numbers(&path).len(), 70);
 }
@@ -307,16 +307,16 @@ fn seconds_are_held_while_the_disk_is_full_and_written_when_there_is_room() {
     for _ in 0..100 {
         recorder.take(&host.pass(1_000_000));
     }
-    assert_eq!(recorder.said.len(), 1, "{:?}", recorder.said);
+    assert_eq!(recorder.printed.len(), 1, "{:?}", recorder.printed);
     assert!(
-        recorder.said[0].starts_with("cannot write: "),
+        recorder.printed[0].starts_with("cannot write: "),
         "{:?}",
-        recorder.said
+        recorder.printed
     );
     assert_eq!(numbers(&path).len(), 70);
     recorder.writer.store.fail_writes(false);
     recorder.take(&host.pass(1_000_000));
-    assert_eq!(recorder.said[1], "writes again");
+    assert_eq!(recorder.printed[1], "writes again");
     assert_eq!(numbers(&path), (0..171).collect::<Vec<_>>());
     // More than the memory may hold.
     recorder.writer.store.fail_writes(true);
@@ -611,7 +611,7 @@ proptest! {
             prop_assert!(!crate::report::table(&report, &recording, 80).is_empty());
         }
         if let Ok((store, _)) = Store::open(&path) {
-            let mut recorder = Recorder { writer: Writer::new(store, Facts::default()), said: Vec::new() };
+            let mut recorder = Recorder { writer: Writer::new(store, Facts::default()), printed: Vec::new() };
             recorder.take(&host.pass(1_000_000));
             recorder.writer.finish().unwrap();
             prop_assert!(numbers(&path).len() > before.len().saturating_sub(1));

@@ -278,7 +278,7 @@ fn suspicion(letter: char, run: &Analysis) -> Option<String> {
 }
 
 /// Most comparisons of a run with an estimate of the needed repetitions in the table.
-const NEEDED: usize = 3;
+const MOST_ESTIMATES: usize = 3;
 /// Width of a label in a list.
 const LABEL: usize = 60;
 /// Width of a run's column, and of the column of metric names before it.
@@ -330,11 +330,11 @@ pub fn table(comparison: &RunComparison, width: usize) -> String {
             .filter_map(|row| Some((row, row.needed_in_words()?)))
             .map(|(row, needed)| format!("{needed}: {} {}", row.metric, row.treatment))
             .collect();
-        for row in open.iter().take(NEEDED) {
+        for row in open.iter().take(MOST_ESTIMATES) {
             let line = format!("  not shown in {letter}: {row}");
             lines.push(cut(&clean(&line), width));
         }
-        let more = open.len().saturating_sub(NEEDED);
+        let more = open.len().saturating_sub(MOST_ESTIMATES);
         if more > 0 {
             lines.push(format!("  not shown in {letter}: {more} more, in --json"));
         }

@@ -16,7 +16,7 @@ use vtax_core::counted;
 /// Least similarity (Jaro–Winkler) of a name that an error suggests.
 const SIMILAR: f64 = 0.7;
 /// Most names that an error suggests.
-const SUGGESTED: usize = 3;
+const MOST_SUGGESTIONS: usize = 3;
 
 /// The outcome of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -415,7 +415,7 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<Strin
         .iter()
         .filter(|(similarity, _)| *similarity >= SIMILAR)
         .count();
-    let names = known.iter().take(similar.clamp(1, SUGGESTED));
+    let names = known.iter().take(similar.clamp(1, MOST_SUGGESTIONS));
     let names: Vec<String> = names
         .map(|(_, name)| format!("`{}`", clean(name)))
         .collect();

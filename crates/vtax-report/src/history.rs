@@ -21,9 +21,9 @@ use vtax_core::{Source, Unit, counted};
 /// Level of the family of series.
 const ALPHA: f64 = 0.05;
 /// Facts that are printed of a change.
-const FACTS: usize = 4;
+const MOST_FACTS: usize = 4;
 /// Series with values that are left out, each in a caution of its own.
-const CAUTIONS: usize = 4;
+const MOST_CAUTIONS: usize = 4;
 /// Characters of a fact's value, such as a digest.
 const FACT: usize = 24;
 
@@ -455,7 +455,7 @@ fn cautions(
     unsupported: &[UnsupportedValues],
 ) -> Vec<String> {
     let mut cautions = Vec::new();
-    for one in unsupported.iter().take(CAUTIONS) {
+    for one in unsupported.iter().take(MOST_CAUTIONS) {
         cautions.push(format!(
             "{}: {} of {} of {} is left out: {}.",
             one.treatment,
@@ -465,7 +465,7 @@ fn cautions(
             one.reason
         ));
     }
-    if let Some(more @ 1..) = unsupported.len().checked_sub(CAUTIONS) {
+    if let Some(more @ 1..) = unsupported.len().checked_sub(MOST_CAUTIONS) {
         cautions.push(format!(
             "{more} more series have too few requests for a quantile."
         ));
@@ -518,10 +518,10 @@ pub fn table(history: &History, width: usize) -> String {
                 "    {}",
                 cut(&one.in_words(change, &run), width - 4)
             ));
-            for fact in change.with.iter().take(FACTS) {
+            for fact in change.with.iter().take(MOST_FACTS) {
                 lines.push(format!("      with it: {}", cut(fact, width - 15)));
             }
-            let more = change.with.len().saturating_sub(FACTS);
+            let more = change.with.len().saturating_sub(MOST_FACTS);
             if more > 0 {
                 lines.push(format!("      with it: {more} more facts, in --json"));
             }

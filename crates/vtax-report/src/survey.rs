@@ -23,9 +23,9 @@ use std::sync::{Mutex, PoisonError};
 use vtax_core::{Source, Unit, counted};
 
 /// Most directories that the readers may be ahead of the collector.
-const AHEAD: usize = 16;
+const MOST_AHEAD: usize = 16;
 /// Most causes of unreadable results that are kept.
-const CAUSES: usize = 20;
+const MOST_CAUSES: usize = 20;
 
 /// The combined results.
 #[derive(Debug, Default, Serialize)]
@@ -207,7 +207,7 @@ pub fn survey(
     let wants_rows = dataset.is_some();
     let mut all = Gathered::default();
     std::thread::scope(|scope| {
-        let (sender, receiver) = sync_channel(AHEAD);
+        let (sender, receiver) = sync_channel(MOST_AHEAD);
         for _ in 0..threads {
             let (queue, sender) = (&queue, sender.clone());
             scope.spawn(move || {
@@ -461,7 +461,7 @@ impl Gathered {
 
     fn refuse(&mut self, cause: &ResultsError) {
         self.survey.unreadable += 1;
-        if self.survey.causes.len() < CAUSES {
+        if self.survey.causes.len() < MOST_CAUSES {
             self.survey.causes.push(cause.to_string());
         }
     }

@@ -13,14 +13,12 @@ pub fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Text with spaces up to a width.
 /// Text filled with spaces up to a width.
 pub fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }
 
 /// Text of at most a width; a longer one ends with `…`.
-/// Text cut to a width, with an ellipsis where it was longer.
 pub fn cut(text: &str, width: usize) -> String {
     if columns(text) <= width {
         text.to_owned()

@@ -470,8 +470,8 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
     if states.is_empty() {
         return;
     }
-    type Told = fn(&PushState) -> f64;
-    let gauges: [(&str, &str, &str, Told); 2] = [
+    type Value = fn(&PushState) -> f64;
+    let gauges: [(&str, &str, &str, Value); 2] = [
         (
             "vtax_push_queue_bytes",
             "bytes",
@@ -491,7 +491,7 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
             out.sample(&[("to", &state.to)], value_of(state));
         }
     }
-    let counters: [(&str, Option<&str>, &str, Told); 5] = [
+    let counters: [(&str, Option<&str>, &str, Value); 5] = [
         (
             "vtax_push_sent_samples",
             None,

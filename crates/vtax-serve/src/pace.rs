@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// The longest wait between two checks of the flag. A signal ends a wait at once, but a signal just before a wait does
 /// not.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Points in time that are one interval apart, without drift.
 #[derive(Debug, Clone, Copy)]
@@ -51,7 +51,7 @@ impl Pace {
                 return true;
             }
             // Interrupted or not, the loop checks the clock and the flag.
-            let _ = poll(&mut [], Some(&timespec(left.min(LOOK))));
+            let _ = poll(&mut [], Some(&timespec(left.min(POLL_INTERVAL))));
         }
     }
 }

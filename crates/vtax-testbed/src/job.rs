@@ -25,7 +25,7 @@ pub(crate) const POLL: Duration = Duration::from_millis(100);
 const MOST_LINES: usize = 10_000;
 
 /// Time without output after which a host is stuck; also the longest trials report their phases.
-const SILENCE: Duration = Duration::from_secs(3600);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// The most processor time of QEMU for one second of the emulated host.
 const SLOWEST: u32 = 10;
@@ -170,10 +170,10 @@ impl Job {
                 "the host used {} s of processor time without output",
                 since.as_secs()
             ))));
-        } else if self.last_output.0.elapsed() > SILENCE {
+        } else if self.last_output.0.elapsed() > OUTPUT_TIMEOUT {
             return Err(LabError::Host(HostError::Timeout {
                 what: "output of the emulated host".into(),
-                seconds: SILENCE.as_secs(),
+                seconds: OUTPUT_TIMEOUT.as_secs(),
                 evidence: tail(&self.console()),
             }));
         }

@@ -25,10 +25,10 @@ use vtax_host::HostError;
 use vtax_lab::LabError;
 
 /// Time limit of a host's boot, also on a busy machine.
-const SILENCE: Duration = Duration::from_secs(1800);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Time limit of writing the state, some hundred KiB.
-const WRITTEN: Duration = Duration::from_secs(60);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The event of QEMU when a host stops itself: see `guest/start.sh`.
 const STOPPED: &str = "STOP";
@@ -143,10 +143,10 @@ impl Snapshot {
         let state = made.join(STATE_FILE);
         let saved = Instant::now();
         while !state.exists() {
-            if saved.elapsed() > WRITTEN {
+            if saved.elapsed() > SAVE_TIMEOUT {
                 return Err(LabError::Host(HostError::Timeout {
                     what: "saving the state of the emulated host".into(),
-                    seconds: WRITTEN.as_secs(),
+                    seconds: SAVE_TIMEOUT.as_secs(),
                     evidence: format!("is there room in {}?", made.display()),
                 }));
             }
@@ -219,7 +219,7 @@ impl Booting {
             }));
         }
         // An idle host uses no processor time, and one on a busy machine little.
-        if self.machine.computed() > SILENT_CPU_TIME || self.since.elapsed() > SILENCE {
+        if self.machine.computed() > SILENT_CPU_TIME || self.since.elapsed() > OUTPUT_TIMEOUT {
             return Err(LabError::Host(HostError::Timeout {
                 what: "the boot of the emulated host".into(),
                 seconds: self.since.elapsed().as_secs(),
@@ -409,11 +409,10 @@ fn copy(disk: &Path, into: &Path) -> Result<(), HostError> {
     if output.status.success() {
         return Ok(());
     }
-    Err(HostError::Program {
-        command: format!("cp {} {}", disk.display(), into.display()),
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    Err(HostError::program(
+        format!("cp {} {}", disk.display(), into.display()),
+        &output,
+    ))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ function stacked(columns) {
 
 /**
  * title: what it shows. unit: after each value. series: name and color. stack: areas. show: a value in
- * words. unknown: said where nothing is known. window: the times to show, from and to. zoom: called with times, or null to show the present.
+ * words. unknown: the text where nothing is known. window: the times to show, from and to. zoom: called with times, or null to show the present.
  */
 export function chart({ title, unit, series, stack, tall, show, unknown, window: shown, zoom }) {
   const values = series.map(() => h("span", { class: "value" }));

@@ -1,5 +1,5 @@
 // Curves of runs on top of each other: what each level of a ramp or a climb showed. A line has a colour,
-// a dash and a sign of its own, so that no kind of vision is needed to tell them apart.
+// a dash and a sign of its own, so that they are distinct for every kind of vision.
 import { badge, h, quantity, svg } from "./dom.js";
 
 const WIDTH = 340;

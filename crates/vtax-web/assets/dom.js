@@ -35,10 +35,10 @@ export async function get(path) {
   } catch {
     throw new Error("vtax web does not answer. Is it still running?");
   }
-  return told(response);
+  return checked(response);
 }
 
-async function told(response) {
+async function checked(response) {
   // Whoever had a token may have it no more.
   if (response.status === 401) { document.dispatchEvent(new Event("stranger")); }
   const body = await response.json();
@@ -54,7 +54,7 @@ export async function post(path, body) {
   } catch {
     throw new Error("vtax web does not answer. Is it still running?");
   }
-  return told(response);
+  return checked(response);
 }
 
 /** An element of a drawing. */

@@ -1,4 +1,4 @@
-// One run, also while it goes on: followed from its directory and from what it says, and told to pause,
+// One run, also while it goes on: followed from its directory and from its messages, and paused,
 // to go on and to end.
 import { badge, counted, get, h, post, quantity, reportLink, say, span, trouble, when } from "./dom.js";
 import { drawCurves } from "./curves.js";
@@ -157,7 +157,7 @@ export function runView(view, about, encoded) {
     run = next;
     control();
     ended.hidden = run.messages.length === 0;
-    ended.replaceChildren(h("h2", null, "What it said at its end"), h("pre", null, run.messages.join("\n")));
+    ended.replaceChildren(h("h2", null, "Its last messages"), h("pre", null, run.messages.join("\n")));
     heard.hidden = run.notes.length === 0;
     heard.replaceChildren(h("summary", null, counted(run.notes.length, "remark") + " of the run"), h("ul", null, run.notes.map((text) => h("li", null, text))));
     if (run.state === "complete" || run.density) { curves(); }
@@ -195,13 +195,13 @@ export function runView(view, about, encoded) {
       h("ul", { class: "reasons" }, doubted.reverse().map((trial) => h("li", null, h("b", null, `${label(trial)}, trial ${trial.index}: `), `${trial.state}. ${trial.reasons.join("; ")}`)))] : []),
       ...(disturbed.length > 0 ? [h("h2", null, "Disturbed, and counted"),
         h("ul", { class: "reasons" }, disturbed.reverse().map((trial) => h("li", null, h("b", null, `${label(trial)}, trial ${trial.index}: `), trial.disturbed.join("; "))))] : []));
-    const over = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => (trial.numbers && trial.numbers.length > 0) || trial.said).reverse();
+    const over = run.trials.map((trial, index) => ({ ...trial, index })).filter((trial) => (trial.numbers && trial.numbers.length > 0) || trial.headline).reverse();
     numbers.hidden = over.length === 0;
     const open = numbers.open;
     numbers.replaceChildren(h("summary", null, `The numbers of ${counted(over.length, "trial")}, the last first`),
       h("div", { class: "scroll" }, h("table", null, h("tbody", null, over.map((trial) => h("tr", null, h("th", { scope: "row" }, label(trial)),
         h("td", { class: "number" }, `trial ${trial.index}`), h("td", { class: "number" }, span(trial.seconds)),
-        h("td", null, (trial.numbers || []).map(([name, value, flag]) => h("div", null, `${name}: ${value} `, badge(flag))), trial.said || null)))))));
+        h("td", null, (trial.numbers || []).map(([name, value, flag]) => h("div", null, `${name}: ${value} `, badge(flag))), trial.headline || null)))))));
     numbers.open = open;
     status();
   }
@@ -213,7 +213,7 @@ export function runView(view, about, encoded) {
     source.onerror = async () => {
       if (source.readyState !== EventSource.CLOSED) { say(progress, "The connection is lost; trying again. Is vtax web still running?"); return; }
       timer = setTimeout(open, 5000);
-      // An event source does not tell why it was refused.
+      // An event source does not report why it was refused.
       const response = await fetch(`/api/run?dir=${encode(dir)}`).catch(() => null);
       if (response && response.status === 401) { document.dispatchEvent(new Event("stranger")); }
       if (response && !response.ok) { notice.replaceChildren(trouble((await response.json()).error)); }

@@ -112,13 +112,13 @@ mod tests {
         let at = Some(SystemTime::UNIX_EPOCH);
         let (begun, begins) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
-        let (tell, reported) = mpsc::channel();
+        let (report, reported) = mpsc::channel();
         let ask = |path: &'static str,
                    make: Box<dyn FnOnce() -> Result<u32, ResultsError> + Send>| {
-            let (kept, tell) = (Arc::clone(&kept), tell.clone());
+            let (kept, report) = (Arc::clone(&kept), report.clone());
             std::thread::spawn(move || {
                 let made = kept.get(Path::new(path), at, make);
-                tell.send((path, *made.unwrap())).unwrap();
+                report.send((path, *made.unwrap())).unwrap();
             });
         };
         ask(

@@ -71,7 +71,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub struct WebOptions {
     /// The address; one that is not loopback needs a certificate and a token.
     pub listen: SocketAddr,
-    /// The results directories below this one are shown, and runs write theirs there.
+    /// The results directories below this one are shown, and runs write results there.
     pub results: PathBuf,
     /// The plans below this directory can be run.
     pub plans: PathBuf,

@@ -42,7 +42,7 @@ pub struct TrialSummary {
     pub disturbed: Vec<String>,
     /// Its headline numbers from the run's event, where its record is not on this host.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub said: String,
+    pub headline: String,
     /// The title, the value with its unit, and the source flags of each.
     pub numbers: Vec<(String, String, String)>,
 }
@@ -88,7 +88,7 @@ impl TrialSummary {
             seconds: over.seconds,
             reasons,
             disturbed: over.disturbed.clone(),
-            said: over.headline.clone(),
+            headline: over.headline.clone(),
             numbers: Vec::new(),
         }
     }
@@ -106,7 +106,7 @@ impl TrialSummary {
             seconds: trial.times.total.as_secs_f64(),
             reasons,
             disturbed: trial.disturbed.clone(),
-            said: String::new(),
+            headline: String::new(),
             numbers: metrics
                 .take(MAX_NUMBERS)
                 .map(|metric| {

@@ -189,7 +189,7 @@ fn what_is_wrong_with_a_pool_is_reported_and_a_certificate_that_is_not_known_is_
     assert_eq!(
         pool.inside().calls.len(),
         calls,
-        "nobody was told the password"
+        "no client received the password"
     );
     let wrong = xenapi::Access {
         login: Some(file("wrong", "root:wrong")),

@@ -7,7 +7,7 @@ use vtax_host::meters;
 use vtax_host::{HostError, Roots};
 use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::meter::{Found, Meter, host_energy};
+use vtax_observe::meter::{Discovery, Meter, host_energy};
 
 /// The meters of this host.
 pub struct Energy {
@@ -25,7 +25,7 @@ impl Energy {
         let meters: Vec<Box<dyn Meter>> = meters::list(roots)?
             .into_iter()
             .filter_map(|found| match found {
-                Found::Meter(meter) if meter.source() == Source::Measured => Some(meter),
+                Discovery::Meter(meter) if meter.source() == Source::Measured => Some(meter),
                 _ => None,
             })
             .collect();

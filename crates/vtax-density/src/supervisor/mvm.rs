@@ -19,7 +19,7 @@ use vtax_mvm::population::worker::{Addresses, Workers};
 use vtax_mvm::population::{Holding, Plan, Population as MonitorPopulation};
 
 /// Time without a boot after which the monitor counts as stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One monitor with its workers.
 #[derive(Debug)]
@@ -179,10 +179,10 @@ impl Population for MicroVms {
                 monitor.workers.admit(booted);
                 return Ok(());
             }
-            if since.elapsed() > STUCK {
+            if since.elapsed() > BOOT_TIMEOUT {
                 return Err(GuestError::Host(HostError::Timeout {
                     what: "the boot of a further guest".to_owned(),
-                    seconds: STUCK.as_secs(),
+                    seconds: BOOT_TIMEOUT.as_secs(),
                     evidence: String::new(),
                 }));
             }

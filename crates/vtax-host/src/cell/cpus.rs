@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// An upper bound for processor numbers (`CONFIG_NR_CPUS` goes up to 8192).
-const LIMIT: u32 = 8192;
+const MOST_PROCESSORS: u32 = 8192;
 
 /// A set of processors in the kernel's list format (`Documentation/admin-guide/cputopology.rst`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl CpuList {
         for part in text.trim().split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let number = |digits: &str| match digits.trim().parse::<u32>() {
-                Ok(number) if number < LIMIT => Ok(number),
+                Ok(number) if number < MOST_PROCESSORS => Ok(number),
                 Ok(_) => Err(wrong(part, "is beyond every machine")),
                 Err(_) => Err(wrong(part, "is not a number or a range")),
             };

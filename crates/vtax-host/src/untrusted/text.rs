@@ -2,7 +2,7 @@
 //! Text from other machines and guests, cleaned for a terminal, a log or an error message.
 
 /// The most characters of one line.
-const LONGEST: usize = 4000;
+const MOST_CHARACTERS: usize = 4000;
 
 /// The most characters of a text of several lines.
 const LONGEST_TEXT: usize = 64_000;
@@ -10,7 +10,7 @@ const LONGEST_TEXT: usize = 64_000;
 /// One line without control characters: it cannot move a cursor, set a title or change the direction of writing.
 #[must_use]
 pub fn shown(line: &str) -> String {
-    clean(line, LONGEST, |_| false)
+    clean(line, MOST_CHARACTERS, |_| false)
 }
 
 /// As [`shown`], for a text that may have several lines and tabs.
@@ -52,10 +52,13 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_at_a_character() {
-        let long = shown(&"ä".repeat(LONGEST + 1));
-        assert_eq!(long.chars().count(), LONGEST + 1);
+        let long = shown(&"ä".repeat(MOST_CHARACTERS + 1));
+        assert_eq!(long.chars().count(), MOST_CHARACTERS + 1);
         assert!(long.ends_with("ä…"));
-        assert_eq!(shown(&"ä".repeat(LONGEST)), "ä".repeat(LONGEST));
+        assert_eq!(
+            shown(&"ä".repeat(MOST_CHARACTERS)),
+            "ä".repeat(MOST_CHARACTERS)
+        );
     }
 
     proptest! {

@@ -30,9 +30,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit of connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a response: more than the counters of a host with a thousand VMs over ten minutes.
-const LONGEST: u64 = 256 * 1024 * 1024;
+const MOST_BYTES: u64 = 256 * 1024 * 1024;
 /// The most characters of an error response that are quoted.
-const WORDS: usize = 200;
+const MOST_QUOTED: usize = 200;
 
 /// The address of a pool, its expected certificates, and the place of the login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -376,13 +376,13 @@ impl Pool {
         let bytes = response
             .body_mut()
             .with_config()
-            .limit(LONGEST)
+            .limit(MOST_BYTES)
             .read_to_vec();
         let bytes = bytes.map_err(|cause| tls::unreachable(host, &self.access, &cause))?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if !status.is_success() {
             let plain = |c: char| if c.is_control() { ' ' } else { c };
-            let words: String = text.trim().chars().take(WORDS).map(plain).collect();
+            let words: String = text.trim().chars().take(MOST_QUOTED).map(plain).collect();
             return Err(HostError::Protocol {
                 peer: format!("https://{host}"),
                 detail: format!("{status} {words}"),

@@ -153,9 +153,9 @@ fn look_by(login: &Login, programs: &[Program]) -> Result<(GuestLook, String), H
 }
 
 /// The settings with the guest's login, its identity where the platform's manager knows it, and the manager's facts.
-type Found = (Settings, Option<Identity>, BTreeMap<String, String>);
+type ExternalGuest = (Settings, Option<Identity>, BTreeMap<String, String>);
 
-fn found(kind: &str, settings: &Settings) -> Result<Option<Found>, HostError> {
+fn found(kind: &str, settings: &Settings) -> Result<Option<ExternalGuest>, HostError> {
     Ok(match kind {
         "ssh" => Some((settings.clone(), None, BTreeMap::new())),
         "libvirt" => ExternalDomain::named(settings)?.map(|domain| {

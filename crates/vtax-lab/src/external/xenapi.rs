@@ -544,20 +544,20 @@ fn counters(
         }
         for (column, rate) in columns.iter_mut().zip(cpu.iter().chain(&carried)) {
             if column.at.is_empty() {
-                column.at.push(moment(at.saturating_sub(updates.step)));
+                column.at.push(time_of(at.saturating_sub(updates.step)));
                 column.values.push(0.0);
             }
             #[allow(clippy::cast_precision_loss, reason = "seconds between two rows")]
             let spent = rate.max(0.0) * updates.step as f64;
             let before = column.values.last().copied().unwrap_or_default();
-            column.at.push(moment(*at));
+            column.at.push(time_of(*at));
             column.values.push(before + spent);
         }
     }
     Ok((columns, of_host.len()))
 }
 
-fn moment(seconds: u64) -> Nanoseconds {
+fn time_of(seconds: u64) -> Nanoseconds {
     Nanoseconds(seconds.saturating_mul(1_000_000_000))
 }
 
@@ -632,7 +632,7 @@ mod tests {
         );
         let sent = of(&columns, &Owner::Target, counter::NET_RX_BYTES);
         assert!((sent[2] * 1e9 - 3000.0).abs() < 1e-6, "{sent:?}");
-        assert_eq!(columns[0].at, [95, 100, 105].map(moment));
+        assert_eq!(columns[0].at, [95, 100, 105].map(time_of));
     }
 
     #[test]
@@ -641,7 +641,7 @@ mod tests {
         unknown[7] = f64::NAN;
         let rows = [(100, ROW), (105, &unknown), (110, ROW)];
         let (columns, _) = counters(&updates(&rows), "web", "zero", "h").unwrap();
-        assert_eq!(columns[0].at, [105, 110].map(moment));
+        assert_eq!(columns[0].at, [105, 110].map(time_of));
         // A removed device exchanges nothing. Without exchanged bytes no VM is charged.
         let mut quiet = ROW.to_vec();
         for column in [3, 4, 6] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `idle`: no load, for the cost of an idle platform.
 
-use super::driver::Passed;
+use super::driver::Elapsed;
 use super::output::{json, positive, work};
 use super::*;
 
@@ -25,7 +25,7 @@ impl Workload for Idle {
     }
 
     fn parse(&self, raw: &[u8], _settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
-        let passed: Passed = json("idle", raw)?;
+        let passed: Elapsed = json("idle", raw)?;
         positive("idle", "seconds", Some(passed.seconds))?;
         let work = work(1.0, Base::Second, "stay idle for 1 s");
         Ok(WorkloadResult {

@@ -16,9 +16,9 @@ const PORT: u16 = 7003;
 const CLIENTS: Parameter = Parameter::new("load.clients", Domain::Integer(1, 1024), "4")
     .help("clients that replay the recording at once, on one connection each");
 
-/// The seconds that tbench measures: the window, and the trial's warm-up before it, in which its clients connect. It counts
-/// whole seconds, and shows a rate only from the second one on. Of less than five it does not warm up: it would end with
-/// the window, or before it where that opens late.
+/// The seconds that tbench measures: the trial's warm-up, in which its clients connect, and the window. tbench counts whole
+/// seconds and prints no rate in the first. It warms up for a fifth of its time in whole seconds, so that a run of less
+/// than five seconds has no warm-up and would end with the window, or before it.
 fn measured(timing: Timing) -> u64 {
     match whole_seconds(timing.warmup + timing.duration) {
         short @ ..5 => short.max(1) + 1,

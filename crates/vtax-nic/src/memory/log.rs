@@ -51,7 +51,7 @@ impl DirtyLog {
     /// Refuses a log too small for this memory, which would miss writes and corrupt the migrated guest.
     ///
     /// # Errors
-    /// How large it must be.
+    /// The required length, where the log is shorter.
     pub fn must_cover(&self, memory: &GuestMemory) -> Result<(), MemoryError> {
         let end = memory.end();
         let need = end.div_ceil(LOG_PAGE).div_ceil(8);

@@ -6,7 +6,7 @@
 const CACHE_LINE: usize = 64;
 
 /// Copies up to this many bytes are inlined, which is faster than a call.
-const SMALL: usize = 256;
+const MOST_INLINED: usize = 256;
 
 /// A piece of guest memory that is contiguous in this process, or of this process's own memory.
 #[derive(Debug, Clone, Copy)]
@@ -160,7 +160,7 @@ pub fn copy(header: &[u8], from: &[Segment], to: &[Segment]) {
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, len: usize) {
     const STEP: usize = size_of::<Block>();
     type Block = [u64; 4];
-    if !(STEP..=SMALL).contains(&len) {
+    if !(STEP..=MOST_INLINED).contains(&len) {
         // SAFETY: the caller's promise. Guests' buffers may overlap, hence not `copy_nonoverlapping`.
         return unsafe { std::ptr::copy(from, to, len) };
     }

@@ -2,13 +2,13 @@
 //! Cloud Hypervisor's command line. It has no option for the name of a VM; managers (Kata Containers, scripts) give
 //! each VM an API socket of its own, and the path of the socket serves as the name.
 
-use super::{Found, Platform, options};
+use super::{Description, Platform, options};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Recognises a Cloud Hypervisor by its `arguments`.
-pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Found> {
+pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Description> {
     let is_it = |program: &[u8]| program.starts_with(b"cloud-hypervisor");
     if !is_it(super::base_name(arguments.first()?)) && !executable.is_some_and(is_it) {
         return None;
@@ -21,7 +21,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
     let kata = socket
         .as_ref()
         .is_some_and(|socket| options::contains(socket, b"/vc/vm/"));
-    Some(Found {
+    Some(Description {
         platform: Platform::CloudHypervisor,
         manager: kata.then_some("kata"),
         name: socket.as_deref().and_then(name_of_socket),

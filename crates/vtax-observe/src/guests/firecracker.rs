@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Firecracker's command line, with and without its jailer.
 
-use super::{Found, Platform, options};
+use super::{Description, Platform, options};
 
 /// Recognises a Firecracker by its `arguments`.
-pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Found> {
+pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Description> {
     let is_it = |program: &[u8]| program == b"firecracker" || program.starts_with(b"firecracker-v");
     if !is_it(super::base_name(arguments.first()?)) && !executable.is_some_and(is_it) {
         return None;
     }
     let id = options::value(arguments, "id").filter(|id| !id.is_empty());
-    Some(Found {
+    Some(Description {
         platform: Platform::Firecracker,
         manager: None,
         name: id.map(<[u8]>::to_vec),

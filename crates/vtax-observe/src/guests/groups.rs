@@ -12,10 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// An upper bound for the number of control groups of a host.
-const MOST: usize = 200_000;
+const MOST_GROUPS: usize = 200_000;
 
 /// An upper bound for the depth at which engines nest them.
-const DEEPEST: usize = 24;
+const DEEPEST_GROUP: usize = 24;
 
 /// The control groups of the last pass.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Groups {
                 .get(&inode)
                 .is_some_and(|known| is_named(known, path, name.to_bytes()));
             if !is_known {
-                if self.known.len() >= MOST {
+                if self.known.len() >= MOST_GROUPS {
                     continue;
                 }
                 let path = path.join(OsStr::from_bytes(name.to_bytes()));
@@ -140,7 +140,7 @@ impl Groups {
                 below.push((CString::from(name), known.path.clone()));
             }
         }
-        if depth == DEEPEST {
+        if depth == DEEPEST_GROUP {
             return;
         }
         for (name, path) in below {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recognition of vtax's micro VMs: one process runs a population of VMs, which is one guest of the ledger.
 
-use super::{Found, Platform, options};
+use super::{Description, Platform, options};
 
 /// Recognises a population of micro VMs by its `arguments`.
-pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Found> {
+pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Description> {
     let mut words = arguments.iter().map(Vec::as_slice);
     let runs = match super::base_name(words.next()?) {
         b"vtax-mvm" => words.next()?,
@@ -16,7 +16,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], _: Option<&[u8]>) -> Option<Found
     }
     let image = options::value(arguments, "image").unwrap_or(b"web");
     let count = options::value(arguments, "count").unwrap_or(b"1");
-    Some(Found {
+    Some(Description {
         platform: Platform::MicroVm,
         manager: None,
         name: Some([super::base_name(image), b" x", count].concat()),

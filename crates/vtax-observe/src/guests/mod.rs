@@ -146,7 +146,7 @@ impl Guest {
 
 /// The description of a guest by one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
+struct Description {
     platform: Platform,
     manager: Option<&'static str>,
     name: Option<Vec<u8>>,
@@ -175,7 +175,7 @@ pub struct Guests {
     host_namespace: u32,
     passes: u64,
     next_number: u32,
-    processes: HashMap<u32, Looked>,
+    processes: HashMap<u32, KnownProcess>,
     /// The NICs that work for one guest, and the guest of each.
     nics: HashMap<u32, GuestKey>,
     groups: Groups,
@@ -192,7 +192,7 @@ pub struct Guests {
 }
 
 #[derive(Debug, Clone)]
-struct Looked {
+struct KnownProcess {
     inode: u64,
     looks: u8,
     present: bool,
@@ -339,7 +339,7 @@ impl Guests {
                 continue;
             }
             let is = self.look_at(pid, is_new);
-            let looked = Looked {
+            let looked = KnownProcess {
                 inode,
                 looks: looks.saturating_add(1),
                 present: true,

@@ -2,18 +2,18 @@
 //! Names of guests. The user who starts a guest chooses its name: any bytes, of any length.
 
 /// The longest name that is kept, in characters; labels of metrics and columns of terminals need no more.
-const LONGEST: usize = 128;
+const MOST_CHARACTERS: usize = 128;
 
 /// Returns a name that is safe in a terminal, a label or a log line: valid UTF-8, one line, no control or invisible
 /// formatting characters (which would let one guest overwrite another's row), at most 128 characters, never empty.
 pub fn sanitised(raw: &[u8]) -> String {
     // A character has at most four bytes, so the rest of a long name need not be decoded.
-    let raw = raw.get(..LONGEST * 4).unwrap_or(raw);
+    let raw = raw.get(..MOST_CHARACTERS * 4).unwrap_or(raw);
     let name: String = String::from_utf8_lossy(raw)
         .trim()
         .chars()
         .map(|c| if is_harmless(c) { c } else { '\u{fffd}' })
-        .take(LONGEST)
+        .take(MOST_CHARACTERS)
         .collect();
     if name.is_empty() {
         "?".to_owned()

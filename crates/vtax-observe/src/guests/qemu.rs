@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! QEMU's command line, in all its spellings.
 
-use super::{Found, Platform, options};
+use super::{Description, Platform, options};
 
 /// Recognises a QEMU by its `arguments`. `executable` is the name of the program file, for processes that were started
 /// under another name.
-pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Found> {
+pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Option<Description> {
     let program = super::base_name(arguments.first()?);
     if !is_qemu(program) && !executable.is_some_and(is_qemu) {
         return None;
@@ -19,7 +19,7 @@ pub(super) fn recognise(arguments: &[Vec<u8>], executable: Option<&[u8]>) -> Opt
     let cpus = value("smp")
         .and_then(|smp| options::named(smp, "cpus"))
         .and_then(|cpus| std::str::from_utf8(&cpus).ok()?.parse().ok());
-    Some(Found {
+    Some(Description {
         platform: Platform::Qemu,
         manager: manager(arguments, number.is_some()),
         name: name.or_else(|| number.map(<[u8]>::to_vec)),
@@ -85,7 +85,7 @@ mod tests {
             .collect()
     }
 
-    fn found(text: &str) -> Found {
+    fn found(text: &str) -> Description {
         recognise(&line(text), None).unwrap()
     }
 

@@ -12,7 +12,7 @@ pub(super) const NAME: &str = "battery";
 
 /// The longest time that a reading is valid. Drivers read a battery's chip every second, and some chips return a mean
 /// over half a minute.
-const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
+const VALID_FOR: Nanoseconds = Nanoseconds(60_000_000_000);
 
 /// The discharge of every battery that powers the machine (kernel: `Documentation/ABI/testing/sysfs-class-power`). On
 /// mains power a battery does not see the machine's draw: the meter is then absent, and plugging in during a trial is
@@ -53,7 +53,7 @@ impl Battery {
                 part: Part::Machine,
             }],
             batteries,
-            integral: PowerIntegral::new(STANDS, Part::Machine.most()),
+            integral: PowerIntegral::new(VALID_FOR, Part::Machine.most()),
             watts: MeterSeries::watts(NAME, "host", Source::Measured),
             joules: MeterSeries::joules(NAME, "host", Source::Measured),
             caveats: vec![

@@ -356,7 +356,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::meter::{
-        Domain, Found, Load, ModelMeter, Part, Probe, keep_moving, probe_under_load,
+        Discovery, Domain, Load, ModelMeter, Part, Probe, keep_moving, probe_under_load,
     };
     use crate::{Instrument, Readings};
     use std::cell::RefCell;
@@ -605,12 +605,12 @@ mod tests {
             }
             let kept = with_bench(&machine, |bench, _| {
                 keep_moving(
-                    vec![Found::Meter(Box::new(SimulatedMeter::new(&machine)))],
+                    vec![Discovery::Meter(Box::new(SimulatedMeter::new(&machine)))],
                     bench,
                 )
             });
             assert_eq!(kept[0].meter().is_some(), moves);
-            if let Found::Absent(absent) = &kept[0] {
+            if let Discovery::Absent(absent) = &kept[0] {
                 assert!(
                     absent
                         .to_string()

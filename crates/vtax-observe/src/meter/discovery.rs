@@ -28,14 +28,14 @@ pub struct Options {
 }
 
 /// A meter, or the reason for its absence.
-pub enum Found {
+pub enum Discovery {
     /// A meter that was opened.
     Meter(Box<dyn Meter>),
     /// An absent meter.
     Absent(Absent),
 }
 
-impl Found {
+impl Discovery {
     /// The meter, if present.
     pub fn meter(&self) -> Option<&dyn Meter> {
         match self {
@@ -52,7 +52,7 @@ impl Found {
     }
 }
 
-impl fmt::Debug for Found {
+impl fmt::Debug for Discovery {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Meter(meter) => f.debug_tuple("Meter").field(&meter.name()).finish(),
@@ -77,7 +77,7 @@ pub const NAMES: [&str; 8] = [
 /// Opens every meter of the host, in order of preference ([`NAMES`]), and returns the reason for each absent one.
 ///
 /// A meter that is found may still not move: see [`super::keep_moving`].
-pub fn discover(roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Vec<Found> {
+pub fn discover(roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Vec<Discovery> {
     let wanted =
         |name: &&str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     NAMES
@@ -87,21 +87,23 @@ pub fn discover(roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Vec
         .collect()
 }
 
-fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Found {
+fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Discovery {
     match name {
-        perf_power::NAME => Found::of(PerfPower::open(&roots.sys, &roots.proc, &mut open_event)),
-        powercap::NAME => Found::of(Powercap::open(&roots.sys, &roots.proc)),
-        hwmon::NAME => Found::of(Hwmon::open(&roots.sys)),
-        nvml::NAME => Found::of(NvmlMeter::open(options.nvml_library.as_deref())),
-        battery::NAME => Found::of(Battery::open(&roots.sys)),
-        ipmi::NAME => Found::of(Ipmi::open(
+        perf_power::NAME => {
+            Discovery::of(PerfPower::open(&roots.sys, &roots.proc, &mut open_event))
+        }
+        powercap::NAME => Discovery::of(Powercap::open(&roots.sys, &roots.proc)),
+        hwmon::NAME => Discovery::of(Hwmon::open(&roots.sys)),
+        nvml::NAME => Discovery::of(NvmlMeter::open(options.nvml_library.as_deref())),
+        battery::NAME => Discovery::of(Battery::open(&roots.sys)),
+        ipmi::NAME => Discovery::of(Ipmi::open(
             &roots.dev,
             options.ipmi.clone(),
             Arc::clone(clock),
         )),
         wall::NAME => match &options.wall {
-            Some(config) => Found::of(WallMeter::open(config, Arc::clone(clock))),
-            None => Found::Absent(
+            Some(config) => Discovery::of(WallMeter::open(config, Arc::clone(clock))),
+            None => Discovery::Absent(
                 Absent::because(
                     wall::NAME,
                     "none is configured, and a serial port cannot be guessed",
@@ -109,7 +111,7 @@ fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Cl
                 .remedy("name sigrok's driver and port, such as mastech-mas345:conn=/dev/ttyUSB0"),
             ),
         },
-        _ => Found::of(ModelMeter::open(&roots.proc, options.model.as_deref())),
+        _ => Discovery::of(ModelMeter::open(&roots.proc, options.model.as_deref())),
     }
 }
 
@@ -143,13 +145,13 @@ mod tests {
         let found = discover(&roots, &options, &clock);
         assert_eq!(found.len(), NAMES.len());
         for (found, name) in found.iter().zip(NAMES).take(NAMES.len() - 1) {
-            let Found::Absent(absent) = found else {
+            let Discovery::Absent(absent) = found else {
                 panic!("{name} is there")
             };
             assert_eq!(absent.meter, name);
             assert!(!absent.reason.is_empty());
         }
-        let energy = host_energy(found.iter().filter_map(Found::meter)).unwrap();
+        let energy = host_energy(found.iter().filter_map(Discovery::meter)).unwrap();
         assert_eq!(energy.series, ["energy.model.host_joules"]);
         assert_eq!(energy.source, vtax_core::Source::Modelled);
     }

@@ -13,7 +13,7 @@ use vtax_core::{Joules, Nanoseconds, Source, Watts};
 pub(super) const NAME: &str = "hwmon";
 
 /// The longest time that a reading is valid; a host that stalls for longer has used an unknown amount of energy.
-const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
+const VALID_FOR: Nanoseconds = Nanoseconds(60_000_000_000);
 
 /// Every `powerN` and `energyN` sensor; for chips that have neither, volts times amperes of every labelled rail
 /// (kernel: `Documentation/hwmon/sysfs-interface.rst`).
@@ -143,7 +143,7 @@ impl Hwmon {
         let most = domain.part.most();
         let power = |of: Power| Reading::Power {
             of,
-            integral: PowerIntegral::new(STANDS, most),
+            integral: PowerIntegral::new(VALID_FOR, most),
             watts: MeterSeries::watts(NAME, &domain.name, Source::Measured),
         };
         let (path, reading) = match files {

@@ -31,7 +31,7 @@ pub use calibrate::{
     CalibrateError, Calibration, CalibrationSettings, Observation, Progress, calibrate,
 };
 pub use coverage::{Domain, HostEnergy, Part, host_domains, host_energy};
-pub use discovery::{Found, NAMES, Options, discover};
+pub use discovery::{Discovery, NAMES, Options, discover};
 pub use energy::{EnergyCounter, ImplausiblePower, PowerIntegral};
 pub use hwmon::Hwmon;
 pub use ipmi::{Ipmi, IpmiConfig};

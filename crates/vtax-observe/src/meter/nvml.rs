@@ -17,7 +17,7 @@ pub(super) const NAME: &str = "nvml";
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// The longest time that a power reading is valid, for a board that only shows watts.
-const STANDS: Nanoseconds = Nanoseconds(60_000_000_000);
+const VALID_FOR: Nanoseconds = Nanoseconds(60_000_000_000);
 
 /// All boards. A board's energy counter (Volta and later) counts millijoules since the driver was loaded and is updated
 /// every 20 to 100 ms; older boards show only milliwatts, which are integrated here.
@@ -116,7 +116,7 @@ impl Board {
             Ok(_) => Energy::Counted(EnergyCounter::new(Joules(1e-3), None, most)),
             Err(_) => {
                 device.power_usage()?;
-                Energy::Integrated(PowerIntegral::new(STANDS, most))
+                Energy::Integrated(PowerIntegral::new(VALID_FOR, most))
             }
         };
         Ok(Self {

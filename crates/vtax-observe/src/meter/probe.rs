@@ -3,7 +3,7 @@
 //! often present and constantly 0.
 
 use super::load::Load;
-use super::{Absent, Domain, Found, Meter, host_domains, joules_metric};
+use super::{Absent, Discovery, Domain, Meter, host_domains, joules_metric};
 use crate::clock::Clock;
 use crate::{ObserveError, Readings, Snapshot};
 use std::time::Duration;
@@ -66,14 +66,16 @@ pub fn probe_under_load(
 }
 
 /// Probes every measured meter and marks those that do not move as absent.
-pub fn keep_moving(found: Vec<Found>, bench: &mut Bench<'_>) -> Vec<Found> {
+pub fn keep_moving(found: Vec<Discovery>, bench: &mut Bench<'_>) -> Vec<Discovery> {
     let probe = |found| match found {
-        Found::Meter(mut meter) if meter.source() == vtax_core::Source::Measured => {
+        Discovery::Meter(mut meter) if meter.source() == vtax_core::Source::Measured => {
             let name = super::discovery::static_name(meter.name());
             match probe_under_load(meter.as_mut(), bench) {
-                Ok(Probe::Moves(_)) => Found::Meter(meter),
-                Ok(Probe::Still) => Found::Absent(still(name)),
-                Err(error) => Found::Absent(Absent::because(name, error.to_string()).unreadable()),
+                Ok(Probe::Moves(_)) => Discovery::Meter(meter),
+                Ok(Probe::Still) => Discovery::Absent(still(name)),
+                Err(error) => {
+                    Discovery::Absent(Absent::because(name, error.to_string()).unreadable())
+                }
             }
         }
         other => other,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The interval at which a waiting caller checks whether to stop.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// More output than any program used here prints; the rest is dropped.
 const MOST_OUTPUT: usize = 64 * 1024;
@@ -77,7 +77,7 @@ fn read_some(output: &mut PipeReader, shown: &mut Vec<u8>) -> io::Result<bool> {
     let mut fds = [PollFd::new(&*output, PollFlags::IN)];
     let wait = Timespec {
         tv_sec: 0,
-        tv_nsec: i64::from(PATIENCE.subsec_nanos()),
+        tv_nsec: i64::from(POLL_INTERVAL.subsec_nanos()),
     };
     if poll(&mut fds, Some(&wait))? == 0 {
         return Ok(false);

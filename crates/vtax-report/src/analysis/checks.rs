@@ -15,7 +15,7 @@ const LEVEL: f64 = 0.05;
 /// Smallest relative drift that is reported.
 const LEAST_DRIFT: f64 = 0.02;
 /// Most examples in one line.
-const EXAMPLES: usize = 3;
+const MOST_EXAMPLES: usize = 3;
 
 /// The pairs of a comparison: block, and the values of treatment and baseline.
 pub(super) type Pairs = Vec<(u32, f64, f64)>;
@@ -52,7 +52,7 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
     let Some(robust) = hodges_lehmann(&logs).filter(|_| !found.is_empty()) else {
         return;
     };
-    let named = found.iter().take(EXAMPLES).filter_map(|at| {
+    let named = found.iter().take(MOST_EXAMPLES).filter_map(|at| {
         let ((block, ..), log) = pairs.get(*at).zip(logs.get(*at))?;
         Some(format!("block {block}: {}", ratio(log.exp(), None).value))
     });
@@ -69,13 +69,13 @@ pub(super) fn note_outliers(comparison: &mut Comparison, pairs: &Pairs) {
 }
 
 /// A finding for one series, with its p-value.
-struct Found {
+struct TestFinding {
     p: f64,
     shown: String,
 }
 
 /// One line for the findings that remain after adjustment for the number of tests; `None` without any.
-fn line(found: Vec<Found>, what: &str, consequence: &str) -> Option<String> {
+fn line(found: Vec<TestFinding>, what: &str, consequence: &str) -> Option<String> {
     let p: Vec<f64> = found.iter().map(|one| one.p).collect();
     let shown: Vec<String> = found
         .into_iter()
@@ -83,11 +83,11 @@ fn line(found: Vec<Found>, what: &str, consequence: &str) -> Option<String> {
         .filter(|(_, adjusted)| *adjusted < LEVEL)
         .map(|(one, adjusted)| format!("{} (p = {adjusted:.3})", one.shown))
         .collect();
-    let more = match shown.len().saturating_sub(EXAMPLES) {
+    let more = match shown.len().saturating_sub(MOST_EXAMPLES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let examples: Vec<String> = shown.into_iter().take(EXAMPLES).collect();
+    let examples: Vec<String> = shown.into_iter().take(MOST_EXAMPLES).collect();
     (!examples.is_empty()).then(|| format!("{what}: {}{more}. {consequence}", examples.join("; ")))
 }
 
@@ -133,14 +133,14 @@ pub(super) fn lines(
     found.into_iter().flatten().collect()
 }
 
-fn drift(treatments: &[TreatmentSummary]) -> Vec<Found> {
+fn drift(treatments: &[TreatmentSummary]) -> Vec<TestFinding> {
     let series = headlines(treatments).filter(|(_, metric)| metric.values.len() >= FEWEST_BLOCKS);
     let found = series.filter_map(|(treatment, metric)| {
         // Trial indexes increase with their blocks.
         let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
         let Trend { p, change } = trend(&logs)?;
         let change = change.exp_m1();
-        Some(Found {
+        Some(TestFinding {
             p: if change.abs() < LEAST_DRIFT { 1.0 } else { p },
             shown: format!(
                 "{} of {} by {}{}",
@@ -163,7 +163,7 @@ struct Placed {
 
 /// Correlates each value, less the mean of its treatment, with its place in the block. By workload and metric, over all
 /// treatments.
-fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Vec<Found> {
+fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Vec<TestFinding> {
     let mut of: BTreeMap<(&str, &str), Placed> = BTreeMap::new();
     for (treatment, metric) in headlines(treatments) {
         let logs: Vec<f64> = metric.values.iter().map(|(_, value)| value.ln()).collect();
@@ -184,12 +184,12 @@ fn order(treatments: &[TreatmentSummary], schedule: &BTreeMap<u32, usize>) -> Ve
         .filter_map(|((workload, metric), Placed { places, rests })| {
             let (r, p) = correlation(&places, &rests)?;
             let shown = format!("{metric} in {workload} correlates by {r:.2} with the place");
-            Some(Found { p, shown })
+            Some(TestFinding { p, shown })
         });
     found.collect()
 }
 
-fn correlated(comparisons: &[(&Comparison, Pairs)]) -> Vec<Found> {
+fn correlated(comparisons: &[(&Comparison, Pairs)]) -> Vec<TestFinding> {
     let sampled = comparisons.iter().filter(|(comparison, pairs)| {
         comparison.headline && comparison.tax.is_some() && pairs.len() > FEWEST_BLOCKS
     });
@@ -198,7 +198,7 @@ fn correlated(comparisons: &[(&Comparison, Pairs)]) -> Vec<Found> {
         let (r, p) = correlation(logs.get(..logs.len() - 1)?, logs.get(1..)?)?;
         let label = &comparison.treatment;
         let shown = format!("{} of {label} by {r:.2}", comparison.title);
-        Some(Found { p, shown })
+        Some(TestFinding { p, shown })
     });
     found.collect()
 }

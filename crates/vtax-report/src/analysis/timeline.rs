@@ -49,7 +49,7 @@ pub struct Layer {
 
 const SECOND: Nanoseconds = Nanoseconds(1_000_000_000);
 /// Most seconds of a timeline: more than a day.
-const MOST: u64 = 100_000;
+const MOST_SECONDS: u64 = 100_000;
 
 /// Counters of an owner that enter the account.
 const OF_OWNERS: [&str; 8] = [
@@ -205,7 +205,7 @@ struct Counted<'a> {
 impl<'a> Counted<'a> {
     fn of(trial: &Trial, samples: &'a [Samples]) -> Self {
         let span = trial.window.1.saturating_since(trial.window.0);
-        let seconds = span.0.checked_div(SECOND.0).unwrap_or(0).min(MOST);
+        let seconds = span.0.checked_div(SECOND.0).unwrap_or(0).min(MOST_SECONDS);
         let mut series: HashMap<&Owner, HashMap<&str, Advances<'_>>> = HashMap::new();
         for one in samples.iter().filter(|one| is_time(one)) {
             let advances = advances(&one.points, trial.window.0, seconds);

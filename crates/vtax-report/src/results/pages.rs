@@ -127,7 +127,7 @@ struct Head {
 }
 
 /// Deepest nesting of a page header.
-const DEEPEST: usize = 4;
+const DEEPEST_HEADER: usize = 4;
 
 /// Parses a structure in Thrift's compact protocol. `seen` gets each number with the path of field ids to it. Returns
 /// `None` for invalid or truncated input.
@@ -174,7 +174,7 @@ fn value(
             let length = varint(bytes)?;
             skip(bytes, length)?;
         }
-        12 if path.len() < DEEPEST => structure(bytes, path, seen)?,
+        12 if path.len() < DEEPEST_HEADER => structure(bytes, path, seen)?,
         // Page headers have no lists and no maps.
         _ => return None,
     }

@@ -56,7 +56,7 @@ pub struct RunInfo {
     pub format: u32,
     /// The plan's name and one-line description.
     pub name: String,
-    /// What the plan wants to find out, in a sentence.
+    /// The question of the plan, in a sentence.
     pub description: String,
     /// Seed of the trial order.
     pub seed: u64,
@@ -72,7 +72,7 @@ pub struct RunInfo {
     pub treatments: Vec<Treatment>,
     /// The planned order: entry `i` is trial `i`, naming its treatment and block (repetition).
     pub schedule: Vec<Scheduled>,
-    /// Smallest relative difference that the plan wants called a difference, such as 0.02.
+    /// Smallest relative difference that counts as a difference, such as 0.02.
     pub minimum_effect: f64,
 }
 
@@ -241,7 +241,7 @@ pub struct Actor {
     pub environment: BTreeMap<String, String>,
 }
 
-/// A stretch of a trial under one load level, between two marks.
+/// A part of a trial under one load level, between two marks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// Its name, unique in the trial: `100 req/s`.
@@ -266,7 +266,7 @@ pub struct Phase {
 /// What had to hold in a trial, and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ObjectiveOutcome {
-    /// As the plan says it: `latency.p99 <= 20ms`.
+    /// As written in the plan: `latency.p99 <= 20ms`.
     pub text: String,
     /// The highest level that kept it: the knee. `None` where even the lowest broke it.
     pub knee: Option<Quantity>,

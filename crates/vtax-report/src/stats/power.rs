@@ -10,7 +10,7 @@ const CONFIDENCE: f64 = 0.95;
 /// Confidence of the two-sided quantile that leaves 20 % above it: the power is 80 %.
 const POWER: f64 = 0.6;
 /// Largest useful number of repetitions.
-const MOST: usize = 100_000;
+const MOST_REPETITIONS: usize = 100_000;
 
 /// Number of pairs of trials that show a ratio of 1 + `effect` with a chance of 80 %, where the logarithms of pairs'
 /// ratios have the standard deviation `sd`; `None` above 100,000, or without an effect.
@@ -55,10 +55,10 @@ fn fewest(is_enough: impl Fn(usize) -> bool) -> Option<usize> {
     // Doubling first: quantiles with many degrees of freedom are slow.
     let (mut few, mut many) = (FEWEST_PAIRS, FEWEST_PAIRS);
     while !is_enough(many) {
-        if many == MOST {
+        if many == MOST_REPETITIONS {
             return None;
         }
-        (few, many) = (many + 1, (2 * many).min(MOST));
+        (few, many) = (many + 1, (2 * many).min(MOST_REPETITIONS));
     }
     while few < many {
         let middle = few + (many - few) / 2;

@@ -4,13 +4,13 @@
 use super::describe::{median, quantile};
 
 /// Fewest values for quartiles.
-const FEWEST: usize = 5;
+const FEWEST_VALUES: usize = 5;
 
 /// Positions of the values beyond Tukey's fences, 1.5 interquartile ranges outside of the quartiles (Tukey 1977); empty
 /// for fewer than five values.
 pub fn outliers(values: &[f64]) -> Vec<usize> {
     let quartiles = quantile(values, 0.25).zip(quantile(values, 0.75));
-    let Some((low, high)) = quartiles.filter(|_| values.len() >= FEWEST) else {
+    let Some((low, high)) = quartiles.filter(|_| values.len() >= FEWEST_VALUES) else {
         return Vec::new();
     };
     let fence = 1.5 * (high - low);

@@ -21,7 +21,7 @@ use vtax_host::command::plain;
 use vtax_host::kernel_file;
 
 /// The time limit of a boot under KVM, which takes a second or two, even on a loaded host.
-const LIMIT: Duration = Duration::from_secs(15);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The environment variable that declares that this host's KVM boots such a kernel, for an emulated host, which is
 /// the same at every boot.
@@ -74,7 +74,7 @@ pub(super) fn kvm_boots_with(binary: &str, guest: &GuestFiles) -> KvmVerdict {
     if let Some(verdict) = kept.as_deref().and_then(read) {
         return verdict;
     }
-    match probe(binary, guest, LIMIT) {
+    match probe(binary, guest, BOOT_TIMEOUT) {
         Ok(outcome) => {
             let verdict = KvmVerdict { backend, ..outcome };
             if let Some(path) = kept {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vtax_host::HostError;
 
 /// The time limit for QEMU's reply to a query, which takes milliseconds unless QEMU hangs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time limit for writing or reading a machine's state without its memory: a few hundred KiB.
 const STATE_PATIENCE: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ impl Qmp {
     /// When the peer does not greet as QMP does.
     pub fn connect(socket: &Path) -> Result<Option<Self>, HostError> {
         match Wire::connect("QEMU", socket) {
-            Ok(wire) => Self::greet(wire, PATIENCE).map(Some),
+            Ok(wire) => Self::greet(wire, REPLY_TIMEOUT).map(Some),
             Err(_) => Ok(None),
         }
     }
@@ -108,7 +108,7 @@ impl Qmp {
     /// # Errors
     /// When QEMU refuses it, does not reply in time, or sends an invalid reply.
     pub(super) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, HostError> {
-        self.execute_within(command, arguments, PATIENCE)
+        self.execute_within(command, arguments, REPLY_TIMEOUT)
     }
 
     fn execute_within(

@@ -17,7 +17,7 @@ use vtax_host::HostError;
 use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 
 /// The time limit for the agent's reply. Under emulation a busy guest can take a second.
-const PATIENCE: Duration = Duration::from_secs(20);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The agent's name in errors.
 pub(in crate::platform) const PEER: &str = "the guest agent";
@@ -158,7 +158,7 @@ impl Agent {
 
     /// Executes an agent command and returns its return value.
     fn execute(&mut self, command: &str, arguments: Value) -> Result<Value, HostError> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut request = json!({ "execute": command });
         if let (Some(object), false) = (request.as_object_mut(), arguments.is_null()) {
             object.insert("arguments".into(), arguments);
@@ -168,7 +168,7 @@ impl Agent {
             let Received::Line(line) = self.wire.receive(deadline)? else {
                 return Err(HostError::Timeout {
                     what: format!("the guest agent's answer to {command}"),
-                    seconds: PATIENCE.as_secs(),
+                    seconds: REPLY_TIMEOUT.as_secs(),
                     evidence: String::new(),
                 });
             };

@@ -11,7 +11,7 @@ use vtax_report::gate::{Of, PlannedGate};
 /// The keys of a gate.
 const KEYS: [&str; 5] = ["metric", "limit", "platform", "treatment", "of"];
 /// The most gates of a plan.
-const MOST: usize = 100;
+const MOST_GATES: usize = 100;
 
 impl Reader<'_, &Catalogue> {
     /// Reads the gates, each with the offset of its table.
@@ -23,10 +23,14 @@ impl Reader<'_, &Catalogue> {
         let Some(value) = root.get("gate") else {
             return Vec::new();
         };
-        let Some(array) = value.get_ref().as_array().filter(|all| all.len() <= MOST) else {
+        let Some(array) = value
+            .get_ref()
+            .as_array()
+            .filter(|all| all.len() <= MOST_GATES)
+        else {
             self.complain(
                 value.span().start,
-                format!("`gate` must be a list of at most {MOST} sections"),
+                format!("`gate` must be a list of at most {MOST_GATES} sections"),
             )
             .help_with("write [[gate]] with two brackets");
             return Vec::new();

@@ -111,11 +111,11 @@ pub fn dry_run(
 /// The external guests of a plan.
 struct Looks {
     wanted: BTreeMap<String, Wanted>,
-    looked: BTreeMap<String, Looked>,
+    looked: BTreeMap<String, LookOutcome>,
 }
 
 /// The result of a look.
-enum Looked {
+enum LookOutcome {
     Seen(Box<GuestLook>),
     /// The guest cannot be looked at. The reason is reported for the first workload that needs the guest.
     Failed(Option<HostError>),
@@ -173,7 +173,7 @@ impl Looks {
             signals.check()?;
             let programs: Vec<Program> = wanted.programs.iter().copied().collect();
             let looked = match look::look(wanted.kind, &wanted.settings, &programs) {
-                Ok(None) => Looked::Made,
+                Ok(None) => LookOutcome::Made,
                 Ok(Some(look)) => {
                     let platforms: Vec<&str> =
                         wanted.platforms.iter().map(String::as_str).collect();
@@ -181,9 +181,9 @@ impl Looks {
                         platform: platforms.join(", "),
                         look: look.clone(),
                     });
-                    Looked::Seen(Box::new(look))
+                    LookOutcome::Seen(Box::new(look))
                 }
-                Err(cause) => Looked::Failed(Some(cause)),
+                Err(cause) => LookOutcome::Failed(Some(cause)),
             };
             self.looked.insert(key.clone(), looked);
         }
@@ -197,9 +197,9 @@ impl Looks {
         }
         programs::refuse_scratch(spec.workload, spec.settings)?;
         let look = match self.looked.get_mut(&key(spec)) {
-            Some(Looked::Seen(look)) => look,
-            Some(Looked::Failed(cause)) => return cause.take().map_or(Ok(Vec::new()), Err),
-            Some(Looked::Made) | None => return lacks(spec),
+            Some(LookOutcome::Seen(look)) => look,
+            Some(LookOutcome::Failed(cause)) => return cause.take().map_or(Ok(Vec::new()), Err),
+            Some(LookOutcome::Made) | None => return lacks(spec),
         };
         let needed: Vec<&str> = spec
             .workload

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Generators that go from level to level by themselves, beside ones that are started for each: from
-//! outside one cannot tell which it was.
+//! outside does not show which it was.
 
 use super::*;
 use crate::plan::{self, Catalogue, Plan, load_seed};
