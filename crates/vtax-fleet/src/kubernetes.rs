@@ -143,12 +143,7 @@ pub fn hand_over(run: &FleetRun) -> Result<String, LabError> {
         .wait_with_output()
         .map_err(HostError::process("wait for", "kubectl"))?;
     if !output.status.success() {
-        return Err(HostError::Program {
-            command: "kubectl apply --filename -".to_owned(),
-            status: output.status.to_string(),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-        .into());
+        return Err(HostError::program("kubectl apply --filename -", &output).into());
     }
     Ok(format!(
         "the job {name} is the cluster's now. It ends with\n  kubectl wait --for=condition=complete job/{name} --timeout=24h\nand its results, wherever the claim {} is mounted, become one by\n  vtax merge /fleet/{name}/shard-*/* --results {}",

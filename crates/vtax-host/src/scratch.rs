@@ -54,11 +54,10 @@ pub fn image(folder: &Path, mib: u64) -> Result<PathBuf, HostError> {
         .output()
         .map_err(HostError::process("start", "`mke2fs`"))?;
     if !output.status.success() {
-        return Err(HostError::Program {
-            command: format!("mke2fs -d {} {}", contents.display(), new.display()),
-            status: output.status.to_string(),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-        });
+        return Err(HostError::program(
+            format!("mke2fs -d {} {}", contents.display(), new.display()),
+            &output,
+        ));
     }
     File::open(&new)
         .and_then(|file| file.sync_all())

@@ -11,75 +11,59 @@ use crate::descriptor::{Descriptor, INDIRECT, NEXT, WRITE};
 use crate::nic::{BUFFER_LEN, HEADER_LEN, Nic, Queue};
 use crate::session::{SessionError, message, request, state};
 
-/// A fault of a ring or a frame, injected on queue pair 0 of a running NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "`describe` is the documentation")]
-pub enum DriverFault {
-    AvailableIndexJumps,
-    HeadPastTable,
-    NextPastTable,
-    ChainLoops,
-    IndirectEmpty,
-    IndirectNotMultipleOf16,
-    IndirectNested,
-    IndirectLoops,
-    IndirectOutsideMemory,
-    IndirectBesideNext,
-    AddressOverflows,
-    AddressOutsideMemory,
-    RangeLeavesMemory,
-    ZeroLength,
-    WritableInTransmit,
-    ReadableInReceive,
-    HeaderInTwelveParts,
-    ShorterThanHeader,
-    HeaderOnly,
-    ChecksumStartPastEnd,
-    ChecksumOffsetPastEnd,
-    SegmentsOfZeroBytes,
-    UnnegotiatedSegmentation,
-    UnknownSegmentation,
-    ReceiveBufferShorterThanHeader,
-    TooManyBuffers,
-    EventIndexOscillates,
-    DescriptorsRewritten,
-    MemoryTruncated,
+/// Declares an enum with a list of its variants.
+macro_rules! every {
+    ($(#[$about:meta])* pub enum $name:ident { $($variant:ident,)* }) => {
+        $(#[$about])*
+        pub enum $name {
+            $($variant,)*
+        }
+
+        impl $name {
+            /// All of them.
+            pub const ALL: [Self; [$(Self::$variant),*].len()] = [$(Self::$variant),*];
+        }
+    };
+}
+
+every! {
+    /// A fault of a ring or a frame, injected on queue pair 0 of a running NIC.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "the names describe the faults")]
+    pub enum DriverFault {
+        AvailableIndexJumps,
+        HeadPastTable,
+        NextPastTable,
+        ChainLoops,
+        IndirectEmpty,
+        IndirectNotMultipleOf16,
+        IndirectNested,
+        IndirectLoops,
+        IndirectOutsideMemory,
+        IndirectBesideNext,
+        AddressOverflows,
+        AddressOutsideMemory,
+        RangeLeavesMemory,
+        ZeroLength,
+        WritableInTransmit,
+        ReadableInReceive,
+        HeaderInTwelveParts,
+        ShorterThanHeader,
+        HeaderOnly,
+        ChecksumStartPastEnd,
+        ChecksumOffsetPastEnd,
+        SegmentsOfZeroBytes,
+        UnnegotiatedSegmentation,
+        UnknownSegmentation,
+        ReceiveBufferShorterThanHeader,
+        TooManyBuffers,
+        EventIndexOscillates,
+        DescriptorsRewritten,
+        MemoryTruncated,
+    }
 }
 
 impl DriverFault {
-    /// All faults.
-    pub const ALL: [Self; 29] = [
-        Self::AvailableIndexJumps,
-        Self::HeadPastTable,
-        Self::NextPastTable,
-        Self::ChainLoops,
-        Self::IndirectEmpty,
-        Self::IndirectNotMultipleOf16,
-        Self::IndirectNested,
-        Self::IndirectLoops,
-        Self::IndirectOutsideMemory,
-        Self::IndirectBesideNext,
-        Self::AddressOverflows,
-        Self::AddressOutsideMemory,
-        Self::RangeLeavesMemory,
-        Self::ZeroLength,
-        Self::WritableInTransmit,
-        Self::ReadableInReceive,
-        Self::HeaderInTwelveParts,
-        Self::ShorterThanHeader,
-        Self::HeaderOnly,
-        Self::ChecksumStartPastEnd,
-        Self::ChecksumOffsetPastEnd,
-        Self::SegmentsOfZeroBytes,
-        Self::UnnegotiatedSegmentation,
-        Self::UnknownSegmentation,
-        Self::ReceiveBufferShorterThanHeader,
-        Self::TooManyBuffers,
-        Self::EventIndexOscillates,
-        Self::DescriptorsRewritten,
-        Self::MemoryTruncated,
-    ];
-
     /// Injects the fault and kicks. Receive-side faults take effect with the next frame for the NIC.
     pub fn inject(self, nic: &mut Nic) {
         let Some(pair) = nic.pairs.first_mut() else {
@@ -345,49 +329,31 @@ fn inject_receive_fault(
     }
 }
 
-/// A faulty message, sent on a connected session before or while a NIC runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum BadMessage {
-    RingAddressesBeforeMemory,
-    MemoryWithoutFile,
-    MemoryWithExcessFiles,
-    MemoryWithOverlappingRegions,
-    MemoryWithTooManyRegions,
-    RingSizeNotPowerOfTwo,
-    RingSizeZero,
-    RingPastLast,
-    RingAddressesOutsideMemory,
-    Truncated,
-    Oversized,
-    UnknownRequest,
-    WrongVersion,
-    LogSmallerThanMemory,
-    BlockingEventfdWithSaturatedCounter,
+every! {
+    /// A faulty message, sent on a connected session before or while a NIC runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[expect(missing_docs, reason = "the names describe the messages")]
+    pub enum BadMessage {
+        RingAddressesBeforeMemory,
+        MemoryWithoutFile,
+        MemoryWithExcessFiles,
+        MemoryWithOverlappingRegions,
+        MemoryWithTooManyRegions,
+        RingSizeNotPowerOfTwo,
+        RingSizeZero,
+        RingPastLast,
+        RingAddressesOutsideMemory,
+        Truncated,
+        Oversized,
+        UnknownRequest,
+        WrongVersion,
+        LogSmallerThanMemory,
+        BlockingEventfdWithSaturatedCounter,
+    }
 }
 
 impl BadMessage {
-    /// All messages.
-    pub const ALL: [Self; 15] = [
-        Self::RingAddressesBeforeMemory,
-        Self::MemoryWithoutFile,
-        Self::MemoryWithExcessFiles,
-        Self::MemoryWithOverlappingRegions,
-        Self::MemoryWithTooManyRegions,
-        Self::RingSizeNotPowerOfTwo,
-        Self::RingSizeZero,
-        Self::RingPastLast,
-        Self::RingAddressesOutsideMemory,
-        Self::Truncated,
-        Self::Oversized,
-        Self::UnknownRequest,
-        Self::WrongVersion,
-        Self::LogSmallerThanMemory,
-        Self::BlockingEventfdWithSaturatedCounter,
-    ];
-
     /// Sends the message on the session of a NIC. For [`BadMessage::RingAddressesBeforeMemory`] use
-    /// [`BadMessage::send_on`] with a new session.
     /// [`BadMessage::send_on`] with a new session.
     ///
     /// # Errors

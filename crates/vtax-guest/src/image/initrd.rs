@@ -106,11 +106,10 @@ pub(super) fn uncompressed(path: &Path) -> Result<Vec<u8>, HostError> {
     if output.status.success() {
         return Ok(output.stdout);
     }
-    Err(HostError::Program {
-        command: format!("{tool} --decompress {}", path.display()),
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    Err(HostError::program(
+        format!("{tool} --decompress {}", path.display()),
+        &output,
+    ))
 }
 
 #[cfg(test)]

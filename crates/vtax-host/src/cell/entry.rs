@@ -153,10 +153,6 @@ impl Entry {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
-        Err(HostError::Program {
-            command: what.to_owned(),
-            status: output.status.to_string(),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-        })
+        Err(HostError::program(what, &output))
     }
 }

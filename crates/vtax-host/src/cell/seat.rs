@@ -334,11 +334,10 @@ impl<'a> Seat<'a> {
             .output()
             .map_err(|cause| HostError::Other(format!("cannot run `ip`: {cause}")))?;
         if !output.status.success() {
-            return Err(HostError::Program {
-                command: format!("ip link set dev {name} netns …"),
-                status: output.status.to_string(),
-                output: String::from_utf8_lossy(&output.stderr).into_owned(),
-            });
+            return Err(HostError::program(
+                format!("ip link set dev {name} netns …"),
+                &output,
+            ));
         }
         let script = link::adopted(name, self.link(), self.bridge());
         self.script(

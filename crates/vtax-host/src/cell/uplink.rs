@@ -279,11 +279,10 @@ fn ip(arguments: &[&str]) -> Result<String, HostError> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(HostError::Program {
-        command: format!("ip {}", arguments.join(" ")),
-        status: output.status.to_string(),
-        output: String::from_utf8_lossy(&output.stderr).into_owned(),
-    })
+    Err(HostError::program(
+        format!("ip {}", arguments.join(" ")),
+        &output,
+    ))
 }
 
 /// Checks that the kernel has macvlans, by creating one in a new network namespace.

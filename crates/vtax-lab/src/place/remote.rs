@@ -38,11 +38,7 @@ impl Remote {
     }
 
     pub fn failed(&self, line: &str, output: &Output) -> HostError {
-        HostError::Program {
-            command: format!("ssh {} {line}", self.host),
-            status: output.status.to_string(),
-            output: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        HostError::program(format!("ssh {} {line}", self.host), output)
     }
 
     /// Runs a line on the host. Returns its trimmed standard output of at most [`LONGEST_LINE`] bytes.

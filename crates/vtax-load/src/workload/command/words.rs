@@ -1,42 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Splitting of a command into words, by the quoting rules of the POSIX shell and without its expansions.
 
-use std::fmt;
-
 /// The reason why a command cannot be split.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WordsError {
     /// It has no word.
+    #[error("the command is empty")]
     Empty,
     /// A quote is not closed.
+    #[error("the quote {0} is not closed")]
     Open(char),
     /// A character outside of quotes for which only a shell has a meaning.
+    #[error("`{0}` means something to a shell only, and the command runs without one")]
     Shell(char),
     /// A NUL, which no argument can contain.
+    #[error("the command contains a NUL")]
     Nul,
     /// It is longer than [`MOST_BYTES`].
+    #[error("the command is longer than {} KiB", MOST_BYTES >> 10)]
     Long,
 }
 
 /// The longest command, in bytes. Linux accepts 128 KiB in one argument (`MAX_ARG_STRLEN`).
 const MOST_BYTES: usize = 64 << 10;
-
-impl fmt::Display for WordsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => f.write_str("the command is empty"),
-            Self::Open(quote) => write!(f, "the quote {quote} is not closed"),
-            Self::Shell(found) => write!(
-                f,
-                "`{found}` means something to a shell only, and the command runs without one"
-            ),
-            Self::Nul => f.write_str("the command contains a NUL"),
-            Self::Long => write!(f, "the command is longer than {} KiB", MOST_BYTES >> 10),
-        }
-    }
-}
-
-impl std::error::Error for WordsError {}
 
 /// Splits a command at blanks and newlines outside of quotes. `*`, `?`, `[`, `~` and braces are ordinary characters.
 ///
