@@ -86,17 +86,21 @@ pub fn need_program(name: &str, package: &str) -> Result<PathBuf, HostError> {
 }
 
 #[cfg(test)]
-#[test]
-fn a_missing_program_comes_with_its_package() {
-    let message = need_program("no-such-program", "no-such-package")
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("`no-such-program` is missing"),
-        "{message}"
-    );
-    assert!(
-        message.contains("Debian package no-such-package"),
-        "{message}"
-    );
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_comes_with_its_package() {
+        let message = need_program("no-such-program", "no-such-package")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("`no-such-program` is missing"),
+            "{message}"
+        );
+        assert!(
+            message.contains("Debian package no-such-package"),
+            "{message}"
+        );
+    }
 }

@@ -26,13 +26,17 @@ impl Problems {
 }
 
 #[cfg(test)]
-#[test]
-fn a_problem_is_reported_once_and_no_number_of_problems_fills_the_memory() {
-    let mut reported = Problems::default();
-    let mut lines = 0;
-    for number in 0..3 * MAX_PROBLEMS {
-        let problems = [number.to_string(), "again".to_owned()];
-        reported.report_new(&problems, &mut |_| lines += 1);
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_is_reported_once_and_no_number_of_problems_fills_the_memory() {
+        let mut reported = Problems::default();
+        let mut lines = 0;
+        for number in 0..3 * MAX_PROBLEMS {
+            let problems = [number.to_string(), "again".to_owned()];
+            reported.report_new(&problems, &mut |_| lines += 1);
+        }
+        assert_eq!((lines, reported.0.len()), (MAX_PROBLEMS, MAX_PROBLEMS));
     }
-    assert_eq!((lines, reported.0.len()), (MAX_PROBLEMS, MAX_PROBLEMS));
 }

@@ -41,20 +41,24 @@ impl Drop for TokenFile {
 }
 
 #[cfg(test)]
-#[test]
-fn a_token_that_is_written_down_is_its_users_alone_and_goes_with_the_page() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().join("state");
-    let file = TokenFile::write(&state, 7, "0123456789abcdef").unwrap();
-    let path = file.path();
-    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o600);
-    assert!(
-        vtax_http::Token::read(&path)
-            .unwrap()
-            .is("0123456789abcdef")
-    );
-    drop(file);
-    assert!(!path.exists());
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_is_written_down_is_its_users_alone_and_goes_with_the_page() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let file = TokenFile::write(&state, 7, "0123456789abcdef").unwrap();
+        let path = file.path();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(
+            vtax_http::Token::read(&path)
+                .unwrap()
+                .is("0123456789abcdef")
+        );
+        drop(file);
+        assert!(!path.exists());
+    }
 }

@@ -178,67 +178,71 @@ fn has_others(group: &Path, monitor: u32, deepest: u32) -> bool {
 }
 
 #[cfg(test)]
-#[test]
-fn either_version_is_read_set_and_given_back() {
-    use crate::fake::Host;
-    use vtax_observe::guests::Platform;
-    let mut host = Host::default();
-    host.start_named(1, "web", Platform::Containerd);
-    let mut guest = host.pass(1).guests.remove(0);
-    guest.group = Some("pod/web".into());
-    let v1 = [
-        ("cpu.cfs_quota_us", "50000\n"),
-        ("cpu.cfs_period_us", "100000\n"),
-        ("cpuacct.usage", "2000000000\n"),
-    ];
-    let v2 = [
-        ("cpu.max", "50000 100000\n"),
-        ("cpu.stat", "usage_usec 2000000\nuser_usec 1\n"),
-    ];
-    for (is_v1, files, expected) in [(true, &v1[..], "30000"), (false, &v2, "30000 100000")] {
-        let sys = tempfile::tempdir().unwrap();
-        let group = sys.path().join("pod/web");
-        std::fs::create_dir_all(&group).unwrap();
-        for (name, text) in files {
-            std::fs::write(group.join(name), text).unwrap();
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_version_is_read_set_and_given_back() {
+        use crate::fake::Host;
+        use vtax_observe::guests::Platform;
+        let mut host = Host::default();
+        host.start_named(1, "web", Platform::Containerd);
+        let mut guest = host.pass(1).guests.remove(0);
+        guest.group = Some("pod/web".into());
+        let v1 = [
+            ("cpu.cfs_quota_us", "50000\n"),
+            ("cpu.cfs_period_us", "100000\n"),
+            ("cpuacct.usage", "2000000000\n"),
+        ];
+        let v2 = [
+            ("cpu.max", "50000 100000\n"),
+            ("cpu.stat", "usage_usec 2000000\nuser_usec 1\n"),
+        ];
+        for (is_v1, files, expected) in [(true, &v1[..], "30000"), (false, &v2, "30000 100000")] {
+            let sys = tempfile::tempdir().unwrap();
+            let group = sys.path().join("pod/web");
+            std::fs::create_dir_all(&group).unwrap();
+            for (name, text) in files {
+                std::fs::write(group.join(name), text).unwrap();
+            }
+            let hierarchy = Hierarchy {
+                mounted: sys.path().to_owned(),
+                v1: is_v1,
+            };
+            let mut quota = Quota::of(&guest, &hierarchy).unwrap();
+            assert_eq!((quota.before(), quota.accounted()), (Some(0.5), Some(0.0)));
+            let shows =
+                |usage: &str| std::fs::write(group.join(files[files.len() - 1].0), usage).unwrap();
+            let (more, reset) = match is_v1 {
+                true => ("4000000000\n", "0\n"),
+                false => ("usage_usec 4000000\n", "usage_usec 0\n"),
+            };
+            shows(more);
+            assert_eq!(quota.accounted(), Some(2.0));
+            // A v1 account can be set to zero.
+            shows(reset);
+            assert_eq!(quota.accounted(), Some(0.0));
+            let state = tempfile::tempdir().unwrap();
+            let mut journal = Journal::open(state.path()).unwrap();
+            let limit = || std::fs::read_to_string(group.join(files[0].0)).unwrap();
+            quota.set(0.3, &mut journal).unwrap();
+            assert_eq!(limit(), expected);
+            // No guest gets less than the kernel's lower bound.
+            quota.set(0.0, &mut journal).unwrap();
+            assert!(limit().starts_with("1000"), "{}", limit());
+            assert_eq!(journal.undo_all().unwrap(), 1);
+            assert_eq!(limit().trim(), files[0].1.trim());
+            assert_eq!(journal.take_left(), []);
+            // No limit, in the notation of v1 and v2.
+            std::fs::write(
+                group.join(files[0].0),
+                if is_v1 { "-1" } else { "max 100000" },
+            )
+            .unwrap();
+            assert_eq!(Quota::of(&guest, &hierarchy).unwrap().before(), None);
+            std::fs::remove_file(group.join(files[0].0)).unwrap();
+            let error = Quota::of(&guest, &hierarchy).unwrap_err().to_string();
+            assert!(error.contains("controller `cpu`"), "{error}");
         }
-        let hierarchy = Hierarchy {
-            mounted: sys.path().to_owned(),
-            v1: is_v1,
-        };
-        let mut quota = Quota::of(&guest, &hierarchy).unwrap();
-        assert_eq!((quota.before(), quota.accounted()), (Some(0.5), Some(0.0)));
-        let shows =
-            |usage: &str| std::fs::write(group.join(files[files.len() - 1].0), usage).unwrap();
-        let (more, reset) = match is_v1 {
-            true => ("4000000000\n", "0\n"),
-            false => ("usage_usec 4000000\n", "usage_usec 0\n"),
-        };
-        shows(more);
-        assert_eq!(quota.accounted(), Some(2.0));
-        // A v1 account can be set to zero.
-        shows(reset);
-        assert_eq!(quota.accounted(), Some(0.0));
-        let state = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(state.path()).unwrap();
-        let limit = || std::fs::read_to_string(group.join(files[0].0)).unwrap();
-        quota.set(0.3, &mut journal).unwrap();
-        assert_eq!(limit(), expected);
-        // No guest gets less than the kernel's lower bound.
-        quota.set(0.0, &mut journal).unwrap();
-        assert!(limit().starts_with("1000"), "{}", limit());
-        assert_eq!(journal.undo_all().unwrap(), 1);
-        assert_eq!(limit().trim(), files[0].1.trim());
-        assert_eq!(journal.take_left(), []);
-        // No limit, in the notation of v1 and v2.
-        std::fs::write(
-            group.join(files[0].0),
-            if is_v1 { "-1" } else { "max 100000" },
-        )
-        .unwrap();
-        assert_eq!(Quota::of(&guest, &hierarchy).unwrap().before(), None);
-        std::fs::remove_file(group.join(files[0].0)).unwrap();
-        let error = Quota::of(&guest, &hierarchy).unwrap_err().to_string();
-        assert!(error.contains("controller `cpu`"), "{error}");
     }
 }
