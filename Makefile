@@ -3,7 +3,7 @@
 CARGO ?= cargo
 VTAX := $(or $(CARGO_TARGET_DIR),target)/release/vtax
 
-.PHONY: help setup build package package-test demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz clean
+.PHONY: help setup build package package-test demo demo-density testbed test test-all lint bench bench-busy bench-density bench-mvm bench-nic bench-charge bench-fleet accuracy fuzz docs clean
 
 help:
 	@echo "make demo           install what is missing, build, run the network-tax plan, show the report"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench-nic      measure the virtual NIC beside DPDK, QEMU and vhost-net: PARTS='pmd switch hold guest testbed'"
 	@echo "make bench-charge   measure charge-back"
 	@echo "make bench-fleet    what the metrics of many hosts cost a server: FLEET='prometheus 1000 40 5'"
+	@echo "make docs           write the generated pages, and the documentation as a site into target/book"
 	@echo "make fuzz           fuzz the virtual NIC: FUZZ_SECONDS=600 for each target"
 	@echo "make accuracy       how right charge-back is, on an emulated host"
 
@@ -99,6 +100,12 @@ accuracy: build
 	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-xen.toml --place testbed:xen
 	@$(VTAX) accuracy run plans/papers/cherkasova-accuracy-disk.toml --place testbed:xen
 	@$(VTAX) accuracy run plans/papers/cherkasova-monitor.toml --place testbed:kvm
+
+# The generated pages of docs/reference from the parser and the catalogues, and the site. The links are tested by `make test`.
+docs:
+	@VTAX_WRITE_DOCS=1 $(CARGO) test --quiet --locked -p vtax --bin vtax generated_pages
+	@command -v mdbook >/dev/null || { echo "mdbook is missing: cargo install mdbook"; false; }
+	@mdbook build
 
 clean:
 	$(CARGO) clean

@@ -230,3 +230,21 @@ fn every_page_that_a_file_of_the_repository_names_exists() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn the_contents_of_the_site_list_every_page_once() {
+    let docs = pages::root().join("docs");
+    let contents = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let mut wrong = Vec::new();
+    for page in pages::all() {
+        let Ok(page) = page.strip_prefix(&docs) else {
+            continue;
+        };
+        let link = format!("]({})", page.display());
+        let count = contents.matches(&link).count();
+        if count != 1 && page != Path::new("SUMMARY.md") {
+            wrong.push(format!("{}: {count} times", page.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
