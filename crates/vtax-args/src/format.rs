@@ -17,7 +17,7 @@ pub trait HasJson: ValueEnum + Send + Sync + 'static {
 pub enum TextOrJson {
     /// Text for terminals
     Text,
-    /// JSON: one document, or one object a line where the output goes on
+    /// One document of JSON, or one object a line where the output goes on
     Json,
 }
 

@@ -3,6 +3,8 @@
 
 use crate::commands::{GatesNotPassed, NothingCounts};
 use std::error::Error;
+use std::io;
+use std::iter;
 use std::process::ExitCode;
 use vtax_host::HostError;
 use vtax_lab::LabError;
@@ -76,6 +78,15 @@ fn is_missing(cause: &(dyn Error + 'static)) -> bool {
 /// Whether a signal of the user ended the command.
 pub fn is_interrupt(cause: &(dyn Error + 'static)) -> bool {
     host_error(cause).is_some_and(|error| matches!(error, HostError::Interrupted))
+}
+
+/// Whether the output of the command has no reader any more.
+pub fn is_broken_pipe(cause: &(dyn Error + 'static)) -> bool {
+    let is_one = |cause: &(dyn Error + 'static)| {
+        let error = cause.downcast_ref::<io::Error>();
+        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    };
+    iter::successors(Some(cause), |cause| cause.source()).any(is_one)
 }
 
 /// The host's error in a command's error.

@@ -18,9 +18,9 @@ mod progress;
 mod reference;
 
 use clap::FromArgMatches;
-use cli::{help, old};
 use cli::{AccuracyCommand, Cli, Command, ImageCommand, MeterCommand, PlanCommand};
-use exit::{Exit, is_interrupt};
+use cli::{help, old};
+use exit::{Exit, is_broken_pipe, is_interrupt};
 use progress::{is_unread, note};
 use std::error::Error;
 use std::io::{ErrorKind, Write};
@@ -41,14 +41,14 @@ fn main() -> ExitCode {
     let Some(command) = command else {
         return ended(commands::next::run());
     };
-    if let Command::Help(arguments) = &command {
-        return print_help(&arguments.words);
-    }
     if only_prints(&command)
         && let Err(cause) = end_with_reader()
     {
         note(&format!("vtax: cannot handle signals: {cause}"));
         return Exit::Failed.into();
+    }
+    if let Command::Help(arguments) = &command {
+        return print_help(&arguments.words);
     }
     let outcome = match command {
         Command::Doctor(arguments) => commands::doctor::run(&arguments),
@@ -106,7 +106,9 @@ fn ended(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => Exit::Done.into(),
         // The command was interrupted because its output has no reader: a message would have none either.
-        Err(cause) if is_interrupt(cause.as_ref()) && is_unread() => {
+        Err(cause)
+            if (is_interrupt(cause.as_ref()) || is_broken_pipe(cause.as_ref())) && is_unread() =>
+        {
             end_unread();
             Exit::Failed.into()
         }
@@ -155,6 +157,7 @@ fn only_prints(command: &Command) -> bool {
         command,
         Command::Plan(_)
             | Command::Explain(_)
+            | Command::Help(_)
             | Command::Report(_)
             | Command::Compare(_)
             | Command::History(_)

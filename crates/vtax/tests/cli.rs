@@ -36,7 +36,7 @@ const CLIMBS: &str = "name = \"climbs\"\nrepetitions = 2\n[density]\nsample_ms =
 const SIGPIPE: i32 = 13;
 
 /// A directory for state, with plans and an empty cache.
-fn work() -> tempfile::TempDir {
+pub fn work() -> tempfile::TempDir {
     let work = tempfile::tempdir().unwrap();
     fs::write(work.path().join("plan.toml"), PLAN).unwrap();
     fs::write(work.path().join("climbs.toml"), CLIMBS).unwrap();
@@ -46,7 +46,7 @@ fn work() -> tempfile::TempDir {
 }
 
 /// `vtax ARGUMENTS` in a work directory, with its cache.
-fn command(work: &Path, arguments: &[&str]) -> Command {
+pub fn command(work: &Path, arguments: &[&str]) -> Command {
     let mut command = vtax(&work.join("state"));
     command
         .args(arguments)
@@ -315,7 +315,7 @@ fn commands_end_quietly_when_their_reader_goes() {
 }
 
 /// A writable copy of committed results; returns its path.
-fn finished_results(work: &Path) -> String {
+pub fn finished_results(work: &Path) -> String {
     let kept = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../vtax-report/tests/data/format-1"
@@ -465,7 +465,10 @@ fn every_file_beside_the_plans_is_a_plan_or_distinguished() {
             finish(&mut command(work.path(), &words), works)
         };
         let other = match path.file_name().unwrap().to_str().unwrap() {
-            "coarse-timers.toml" | "hvm-host.toml" | "two-processors.toml" => {
+            "coarse-timers.toml"
+            | "hvm-host.toml"
+            | "two-processors-deterministic.toml"
+            | "two-processors.toml" => {
                 Some("is no plan, it has the settings of a testbed")
             }
             "guard.counts.toml" => Some("is no plan, it has the counts that"),

@@ -107,7 +107,7 @@ pub enum ClientError {
     Refused(String),
     /// The answer cannot be printed.
     #[error("cannot print: {0}")]
-    Print(io::Error),
+    Print(#[source] io::Error),
 }
 
 /// A connection to a running vtax-nic.

@@ -186,11 +186,11 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         "history",
         [
             (
-                "vtax history nightly/*",
+                "vtax history monday tuesday wednesday",
                 "since which run a number is another",
             ),
             (
-                "vtax history nightly/1 nightly/2 -o history.html",
+                "vtax history monday tuesday -o history.html",
                 "the same as a page",
             ),
         ],
@@ -552,7 +552,7 @@ fn summary(command: &Command) -> String {
     }
     let topics = TOPICS.map(|(name, _)| format!("vtax help {name}"));
     text + &format!(
-        "\nOptions and examples of a command: vtax help COMMAND\nTopics: {}\nNext step on this host: vtax",
+        "\nOptions and examples of a command: vtax help COMMAND\nTopics: {}\nNext step on this host: vtax\n",
         topics.join(", ")
     )
 }

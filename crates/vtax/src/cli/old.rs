@@ -58,7 +58,10 @@ mod tests {
     fn a_link_to_vtax_is_the_command_that_its_name_has() {
         let words = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
         for (given, meant) in [
-            ("/usr/bin/vtax-nic ctl list", "/usr/bin/vtax-nic nic ctl list"),
+            (
+                "/usr/bin/vtax-nic ctl list",
+                "/usr/bin/vtax-nic nic ctl list",
+            ),
             ("vtax-mvm run", "vtax-mvm mvm run"),
             ("target/debug/vtax nic top", "target/debug/vtax nic top"),
         ] {

@@ -44,7 +44,10 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     for paper in &catalogue.papers {
         if figures.iter().any(|figure| figure.paper == paper.key) {
             outln!("{}\n", paper.authors)?;
-            outln!("{}", markdown(&entries, &paper.key, "docs/notes/atlas.html"))?;
+            outln!(
+                "{}",
+                markdown(&entries, &paper.key, "docs/notes/atlas.html")
+            )?;
         }
     }
     outln!("{}", summary(&entries))?;

@@ -4,7 +4,8 @@
 
 use crate::Outcome;
 use crate::cli::{
-    By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs, WebArgs,
+    By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs,
+    WebArgs,
 };
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `vtax explain`: metrics, settings of plans and reasons to suspect a trial, from their catalogues.
 
+use super::report::width;
 use super::{json, plan};
 use crate::Outcome;
 use crate::cli::ExplainArgs;
@@ -42,10 +43,33 @@ pub fn run(arguments: &ExplainArgs) -> Outcome {
         }
         outln!("{} `{}`", one.kind, one.name)?;
         for (title, text) in &one.parts {
-            outln!("  {title:<10} {text}")?;
+            let lines = wrapped(text, width() - INDENT);
+            for (number, line) in lines.iter().enumerate() {
+                let title = if number == 0 { title } else { "" };
+                outln!("  {title:<10} {line}")?;
+            }
         }
     }
     Ok(())
+}
+
+/// The column of the texts.
+const INDENT: usize = 13;
+
+/// The lines of a text of at most `width` characters, unless a word is longer.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
 }
 
 fn explain(text: &str, catalogue: &Catalogue) -> Vec<Explanation> {
@@ -190,6 +214,12 @@ mod tests {
         assert_eq!(explained(reason), [("reason", "foreign-load".to_owned())]);
         assert!(explained("cpu.nothing").is_empty());
         assert!(nearest("cpu.nothing").contains("cpu.per_work"));
+    }
+
+    #[test]
+    fn texts_are_wrapped_between_words() {
+        let lines = wrapped("one two three extraordinarily", 9);
+        assert_eq!(lines, ["one two", "three", "extraordinarily"]);
     }
 
     #[test]

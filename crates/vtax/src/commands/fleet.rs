@@ -18,7 +18,9 @@ use vtax_lab::plan::{Catalogue, StopRule};
 
 pub fn run(arguments: &RunArgs) -> Outcome {
     let RunArgs {
-        run: arguments, fleet, ..
+        run: arguments,
+        fleet,
+        ..
     } = arguments;
     let engine = fleet.fleet.clone().ok_or("--fleet names no engine")?;
     let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &Catalogue::standard())?;
@@ -32,7 +34,9 @@ pub fn run(arguments: &RunArgs) -> Outcome {
     let mut forwarded = super::run::forwarded(arguments, None);
     match &arguments.place {
         Place::Local => {}
-        Place::Ssh(_) => return Err("--fleet names the machines that run the plan: leave --place out".into()),
+        Place::Ssh(_) => {
+            return Err("--fleet names the machines that run the plan: leave --place out".into());
+        }
         Place::Testbed(_) if arguments.testbed.is_some() => {
             return Err(
                 "the machines of --fleet do not have the file of --testbed: leave it out".into(),

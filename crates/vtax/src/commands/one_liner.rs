@@ -190,7 +190,16 @@ mod tests {
     #[test]
     fn the_words_after_two_dashes_are_the_measured_command() {
         use clap::Parser;
-        let line = ["vtax", "run", "--platform", "native,qemu", "--", "sysbench", "cpu", "run"];
+        let line = [
+            "vtax",
+            "run",
+            "--platform",
+            "native,qemu",
+            "--",
+            "sysbench",
+            "cpu",
+            "run",
+        ];
         let cli = crate::cli::Cli::try_parse_from(line).unwrap();
         let Some(crate::cli::Command::Run(run)) = cli.command else {
             panic!("{cli:?}");

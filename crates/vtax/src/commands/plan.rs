@@ -59,9 +59,11 @@ pub fn list(as_json: bool) -> Outcome {
     let entries = shipped::ALL.iter().map(|(name, text)| {
         let described = match Plan::read(name, text, &catalogue) {
             Ok(plan) => plan.description,
-            Err(_) => other_kind(Path::new(name), text)
-                .unwrap_or_default()
-                .to_owned(),
+            Err(_) => {
+                let what = other_kind(Path::new(name), text).unwrap_or_default();
+                let what = what.trim_start_matches("is no plan, it has ");
+                what.trim_start_matches("is ").replace("FILE", name)
+            }
         };
         (*name, described)
     });
@@ -133,7 +135,7 @@ pub fn new(arguments: &PlanNewArgs) -> Outcome {
 
 pub fn check(arguments: &PlanCheckArgs) -> Outcome {
     let (path, quick, as_json) = (&arguments.plan, arguments.quick, arguments.format.is_json());
-    let text = text_of(path)?;
+    let text = shipped::read(path)?.text;
     if density::Plan::is_meant(&text) {
         let plan = density::Plan::read(&path.display().to_string(), &text, quick)?;
         if !arguments.results.is_empty() {
@@ -281,10 +283,19 @@ impl Keys {
         let workloads = catalogue.workloads.iter().map(|workload| {
             let about = workload.about();
             let (definition, parameters) = (about.definition, about.parameters);
-            of("workloads", about.kind, about.summary, definition, parameters)
+            of(
+                "workloads",
+                about.kind,
+                about.summary,
+                definition,
+                parameters,
+            )
         });
         let shared = of("settings", "", "", &[], &catalogue.shared);
-        std::iter::once(shared).chain(platforms).chain(workloads).collect()
+        std::iter::once(shared)
+            .chain(platforms)
+            .chain(workloads)
+            .collect()
     }
 
     /// Leaves only parameters with `text` in their key or description, unless the name or summary has it. Returns whether
@@ -294,9 +305,8 @@ impl Keys {
         if has(self.kind) || has(self.summary) {
             return true;
         }
-        let has_text = |one: &Parameter| {
-            has(one.key) || has(one.help) || one.alias.is_some_and(has)
-        };
+        let has_text =
+            |one: &Parameter| has(one.key) || has(one.help) || one.alias.is_some_and(has);
         self.definition.retain(has_text);
         self.parameters.retain(has_text);
         !self.definition.is_empty() || !self.parameters.is_empty()

@@ -5,8 +5,8 @@
 use super::{GatesNotPassed, NothingCounts, json, record};
 use crate::Outcome;
 use crate::cli::{
-    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs,
-    ReportArgs, SurveyArgs,
+    CompareArgs, CompareFormat, ExportArgs, ExportFormat, ExportOf, HistoryArgs, ReportArgs,
+    SurveyArgs,
 };
 use crate::output::{cannot_write, out, outln};
 use crate::progress::note;
@@ -54,11 +54,7 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
 }
 
 /// Writes the figures of results and prints their paths.
-fn draw(
-    directories: &[PathBuf],
-    formats: &[svg::FigureFormat],
-    into: Option<&Path>,
-) -> Outcome {
+fn draw(directories: &[PathBuf], formats: &[svg::FigureFormat], into: Option<&Path>) -> Outcome {
     if let [only] = directories
         && store::is_recording(only)
     {
@@ -301,7 +297,7 @@ fn csv(results: &ResultsDir, of: ExportOf, into: &mut impl Write) -> io::Result<
 }
 
 /// The terminal's width in columns, within the limits of the tables.
-fn width() -> usize {
+pub(super) fn width() -> usize {
     tcgetwinsize(io::stdout())
         .map_or(80, |size| usize::from(size.ws_col))
         .clamp(60, 120)
