@@ -446,7 +446,7 @@ fn the_interval_within_a_trial_covers_the_true_quantile() {
     coverage_within_a_trial(100, &[20, 400]);
 }
 
-#[test(needs = [test_all("takes 6 s: a table of docs/method.md")])]
+#[test(needs = [test_all("takes 6 s: a table of docs/why/method.md")])]
 fn of_2000_samples_the_intervals_within_a_trial_cover_the_true_quantiles() {
     coverage_within_a_trial(2000, &[20, 100, 400, 1000, 4000, 10_000]);
 }
@@ -505,7 +505,7 @@ fn few_shift_functions_of_identical_treatments_claim_a_difference() {
     false_shifts_are_few(60, &[5]);
 }
 
-#[test(needs = [test_all("takes 8 s: a table of docs/method.md")])]
+#[test(needs = [test_all("takes 8 s: a table of docs/why/method.md")])]
 fn of_2000_shift_functions_of_identical_treatments_at_most_5_percent_claim_a_difference() {
     false_shifts_are_few(2000, &[4, 5, 6, 8, 10]);
 }

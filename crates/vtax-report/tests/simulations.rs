@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tests of the statistics by simulation: coverage, false calls and power under the noise, drift, differences between
-//! blocks, outliers and exponential tails of real hosts. `--nocapture` prints the tables of `docs/method.md`.
+//! blocks, outliers and exponential tails of real hosts. `--nocapture` prints the tables of `docs/why/method.md`.
 
 use vtax_report::results::Better;
 use vtax_report::stats::{
@@ -125,7 +125,7 @@ fn from_3_to_30_pairs_the_interval_covers_the_truth_and_few_equal_treatments_are
     coverage_and_false_calls(SETS);
 }
 
-#[test(needs = [test_all("half a minute: the tables of docs/method.md")])]
+#[test(needs = [test_all("half a minute: the tables of docs/why/method.md")])]
 fn of_2000_data_sets_the_intervals_cover_the_truth_and_few_reports_hold_a_false_difference() {
     coverage_and_false_calls(ALL_SETS);
     for size in [6, 20] {
@@ -205,7 +205,7 @@ fn the_interval_of_the_ratio_of_two_taxes_covers_the_truth() {
     ratios_of_taxes(SETS / 4);
 }
 
-#[test(needs = [test_all("takes 6 s: a table of docs/method.md")])]
+#[test(needs = [test_all("takes 6 s: a table of docs/why/method.md")])]
 fn of_2000_pairs_of_runs_the_interval_of_the_ratio_of_two_taxes_covers_the_truth() {
     ratios_of_taxes(ALL_SETS);
 }

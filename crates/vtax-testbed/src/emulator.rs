@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The QEMU that emulates the hosts: vtax's own build if the cache has it, otherwise the system's.
 //!
-//! Debian's QEMU (7.2, as 10.0) has two faults, which `docs/testbed.md` describes. It delivers an interrupt that KVM
+//! Debian's QEMU (7.2, as 10.0) has two faults, which `docs/why/testbed.md` describes. It delivers an interrupt that KVM
 //! injected into a nested guest a second time where a timer of the host ends at the wrong instruction, and the guest
 //! may get stuck. Its clock may jump some instructions too far. vtax's own build is Debian's source with fixes for
 //! these, with processors whose clock is invariant, with several processors in one deterministic machine, and with

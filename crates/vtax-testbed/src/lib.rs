@@ -5,7 +5,7 @@
 //! [`build`] makes the host from a recipe. [`run_plan`] runs each trial of an unchanged plan in one, with this binary,
 //! and fetches the results. [`cost`] computes the cycles and energy of real hardware from the counts. By default the
 //! machine's clock is its instruction count, so that a plan gives the same numbers on any machine at any time. See
-//! `docs/testbed.md`.
+//! `docs/why/testbed.md`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The watchdog of guests: runs inside an emulated host, beside the trial, and reports a guest that hangs.
 //!
-//! QEMU's emulation of SVM sometimes delivers an interrupt twice (`docs/testbed.md`), and the guest's kernel
+//! QEMU's emulation of SVM sometimes delivers an interrupt twice (`docs/why/testbed.md`), and the guest's kernel
 //! may then wait with interrupts off for a lock that it holds itself. Such a guest exits only for interrupts of the
 //! host: it takes none, never halts and accesses no device.
 

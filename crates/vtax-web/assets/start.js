@@ -46,13 +46,13 @@ function freeName(plan) {
 /** A plan to choose, to paste, to change, and to start. */
 function starter(place) {
   const choice = h("select", { "aria-label": "Plan" }, h("option", { value: "" }, "A plan to paste"));
-  const text = h("textarea", { class: "plan", rows: 16, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "The plan, TOML", placeholder: "Choose a plan above, or paste one here: TOML, as docs/plans.md says." });
+  const text = h("textarea", { class: "plan", rows: 16, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "The plan, TOML", placeholder: "Choose a plan above, or paste one here: TOML, as docs/reference/plans.md says." });
   const quick = h("input", { type: "checkbox", onchange: () => check() });
   const at = h("input", { type: "text", value: "local", size: 14, "aria-label": "Place", list: "places", autocomplete: "off", spellcheck: "false", oninput: () => later() });
   const places = h("datalist", { id: "places" }, ["local", "testbed:kvm", "testbed:xen", "ssh:HOST"].map((value) => h("option", { value })));
   const jobs = h("input", { type: "number", min: 1, step: 1, class: "jobs", placeholder: "as many as fit", "aria-label": "Emulated hosts at the same time", oninput: () => later() });
   const beds = h("select", { "aria-label": "Settings of a testbed" }, h("option", { value: "" }, "Settings to paste"));
-  const settings = h("textarea", { class: "plan", rows: 3, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "Settings of the testbed, TOML", placeholder: "Settings of the testbed, TOML, as docs/testbed.md says; empty: the defaults.", oninput: () => later() });
+  const settings = h("textarea", { class: "plan", rows: 3, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "Settings of the testbed, TOML", placeholder: "Settings of the testbed, TOML, as docs/why/testbed.md says; empty: the defaults.", oninput: () => later() });
   const testbed = h("fieldset", { hidden: true }, h("legend", null, "The testbed"),
     h("div", { class: "tools" }, beds, h("label", null, "hosts at once ", jobs)), settings);
   const name = h("input", { type: "text", size: 34, "aria-label": "Name of the results directory", autocomplete: "off", spellcheck: "false" });

@@ -103,7 +103,7 @@ fn plan_keys() -> String {
     let mut page = start(
         "Keys of plans",
         "Settings of trials, platforms and workloads. Each can be a factor, a setting of all trials, or a setting of one\n\
-         platform or workload: [plans](../plans.md). `vtax plan keys FILTER` prints the same.",
+         platform or workload: [plans](plans.md). `vtax plan keys FILTER` prints the same.",
     );
     let catalogue = Catalogue::standard();
     page.push_str("\n## Every trial\n");
@@ -134,7 +134,7 @@ fn plan_keys() -> String {
 fn metrics() -> String {
     let mut page = start(
         "Metrics of trials",
-        "`vtax explain METRIC` prints one of them. `*` is a part that differs. A plan's own metrics are `own.NAME`: [command](../command.md#numbers-in-the-output).",
+        "`vtax explain METRIC` prints one of them. `*` is a part that differs. A plan's own metrics are `own.NAME`: [command](../howto/measure-your-service.md#numbers-in-the-output).",
     );
     page.push_str("\n| metric | unit | better | meaning | source |\n|---|---|---|---|---|\n");
     let families = FAMILIES.iter().map(|family| family.metric());

@@ -65,7 +65,7 @@ fn succeeded(output: &Output) {
 
 /// Runs a plan twice at the same time, the second in another order and with its first seed alone, and asserts that
 /// every metric and every sample is equal to the last bit. Returns the results of the first, and the number of compared
-/// metrics. Nothing is compared where the system's QEMU ran the plan (docs/testbed.md).
+/// metrics. Nothing is compared where the system's QEMU ran the plan (docs/why/testbed.md).
 fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     // Both plans have the same length: another length would move the data that is loaded after the plan.
     let other = plan.replacen("\nseed = 5\n", "\nseed = 8\n", 1).replacen(

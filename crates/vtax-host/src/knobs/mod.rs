@@ -3,7 +3,7 @@
 //!
 //! [`TABLE`] declares each of them once: its key and values, where it is set, the reading that proves that it is in force,
 //! and the kernel that first has it. The keys of plans, the checks before a run, the undoing, the readings of a trial and
-//! the table in `docs/plans.md` follow from it. [`host`] sets the host's knobs, under the journal; a guest's are set by
+//! the table in `docs/reference/plans.md` follow from it. [`host`] sets the host's knobs, under the journal; a guest's are set by
 //! [`guest`]'s shell lines, which each platform runs in its way; a VMM's are on its command line.
 
 mod assignment;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Statistics as pure functions of numbers: same input, same seed, same output, on any machine.
 //!
-//! Every choice, with its reason and its reference, is in `docs/method.md`.
+//! Every choice, with its reason and its reference, is in `docs/why/method.md`.
 
 mod between;
 mod blocks;

@@ -294,7 +294,7 @@ pub fn exact_ratio(treatment: f64, baseline: f64) -> Result<f64, NoTax> {
 }
 
 /// Largest difference, relative to the largest value, between values of one seed that are the same value.
-/// `docs/testbed.md` has the observed differences.
+/// `docs/why/testbed.md` has the observed differences.
 pub const REPEATS_WITHIN: f64 = 2e-4;
 
 /// Whether a ratio is as far from 1 as `minimum_effect`, upwards or, by the same factor, downwards, so that the choice

@@ -35,7 +35,7 @@ const BACKEND: Parameter = Parameter::new(
     Domain::Choice(&["tap", "tap+vhost", "vtax", "user", "vhost-user"]),
     "tap",
 )
-.help("what is behind the guest's virtio NIC; vtax is the NIC of docs/nic.md");
+.help("what is behind the guest's virtio NIC; vtax is the NIC of docs/components/nic.md");
 const HOLD_US: Parameter = Parameter::new("nic.hold_us", Domain::Integer(0, 1_000_000), "1000")
     .help("the longest that the vtax backend may hold a notification back, in microseconds");
 const HOLD_MODE: Parameter = Parameter::new("nic.mode", Domain::Choice(HOLD_MODES), "adaptive")
