@@ -113,7 +113,8 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// Reads a settings file, or where there is none, the one of this name that is part of vtax. A `cost_model` that is not the name of a shipped one is a path relative to the file.
+    /// Reads a settings file, or where there is none, the one of this name that is part of vtax. A `cost_model` that is
+    /// not the name of a shipped one is a path relative to the file.
     ///
     /// # Errors
     /// When it cannot be read, is not TOML, has unknown keys, or values out of range.

@@ -370,7 +370,7 @@ impl Ring {
         if let Some(mut period) = period {
             // The library's function passes the number itself instead of its address.
             // SAFETY: the descriptor is an open perf event; the kernel reads a number that lives.
-            check(unsafe { libc::ioctl(event, abi::PERIOD.into(), &raw mut period) })?;
+            check(unsafe { libc::ioctl(event, abi::PERIOD as libc::Ioctl, &raw mut period) })?;
             // SAFETY: as above; this request takes a plain number.
             check(unsafe { perf::ioctls::ENABLE(event, 0) })?;
         } else {
