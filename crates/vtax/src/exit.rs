@@ -4,7 +4,6 @@
 use crate::commands::{GatesNotPassed, NothingCounts};
 use std::error::Error;
 use std::io;
-use std::iter;
 use std::process::ExitCode;
 use vtax_host::HostError;
 use vtax_lab::LabError;
@@ -82,11 +81,15 @@ pub fn is_interrupt(cause: &(dyn Error + 'static)) -> bool {
 
 /// Whether the output of the command has no reader any more.
 pub fn is_broken_pipe(cause: &(dyn Error + 'static)) -> bool {
-    let is_one = |cause: &(dyn Error + 'static)| {
+    let mut next = Some(cause);
+    while let Some(cause) = next {
         let error = cause.downcast_ref::<io::Error>();
-        error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-    };
-    iter::successors(Some(cause), |cause| cause.source()).any(is_one)
+        if error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            return true;
+        }
+        next = cause.source();
+    }
+    false
 }
 
 /// The host's error in a command's error.
