@@ -31,8 +31,11 @@ const SHIPPED: [&str; 7] = [
 const MODEL_FACT: &str = "cost.model";
 const NOT_COUNTED_FACT: &str = "cost.not_counted";
 
-/// The events that no emulated host counts, since it has no caches.
-const NOT_EMULATED: &str = "references to the last-level cache (not emulated)";
+/// The events that an emulated host counts only with a modelled cache.
+const NOT_EMULATED: &str = "references to the last-level cache (not emulated without llc_mib)";
+
+/// The events that are counted and are not part of the cycles: a copied byte's cycles are those of a missed line.
+const NOT_PRICED: &str = "references to the last-level cache (counted, not in the cycles)";
 
 /// A cost model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -302,7 +305,15 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         add(metric::MODEL_CYCLES_PER_WORK, cycles * each);
         add(metric::MODEL_ENERGY_PER_WORK, watts * each);
     }
-    left_out.push(NOT_EMULATED.to_owned());
+    left_out.push(
+        match trial
+            .metrics
+            .contains_key(metric::LLC_REFERENCES_PER_SECOND.name)
+        {
+            true => NOT_PRICED.to_owned(),
+            false => NOT_EMULATED.to_owned(),
+        },
+    );
     for (key, value) in [
         (MODEL_FACT, format!("{}: {}", model.name, model.description)),
         (NOT_COUNTED_FACT, left_out.join(", ")),
@@ -478,7 +489,12 @@ mod tests {
         let mut trial = trial("vm", &[("cpu.cores", 0.25), ("interrupts.per_second", 1.0)]);
         charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
         let not_counted = &trial.environment[NOT_COUNTED_FACT];
-        assert!(not_counted.contains("kvm.exits") && not_counted.contains("last-level cache"));
+        assert!(not_counted.contains("kvm.exits") && not_counted.contains(NOT_EMULATED));
+        let llc = metric::LLC_REFERENCES_PER_SECOND.name;
+        let mut counted = crate::guard::tests::trial("vm", &[("cpu.cores", 0.25), (llc, 1.0)]);
+        charge(&mut counted, &CostModel::shipped().unwrap(), Nanoseconds(1));
+        let not_counted = &counted.environment[NOT_COUNTED_FACT];
+        assert!(!not_counted.contains(NOT_EMULATED) && not_counted.contains(NOT_PRICED));
     }
 
     #[test]
