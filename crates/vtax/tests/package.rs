@@ -25,8 +25,9 @@ fn package(folder: &Path) -> PathBuf {
 fn a_package_has_the_programs_of_the_docs_a_page_for_each_command_and_no_service_that_is_enabled() {
     let folder = tempfile::tempdir().unwrap();
     let package = package(folder.path());
-    let list = Command::new("dpkg-deb").arg("--contents").arg(&package);
-    let list = { list }.output().unwrap().stdout;
+    let mut list = Command::new("dpkg-deb");
+    let list = list.arg("--contents").arg(&package);
+    let list = list.output().unwrap().stdout;
     let list = String::from_utf8(list).unwrap();
     for file in [
         "./usr/bin/vtax\n",
@@ -71,8 +72,8 @@ fn systemd_finds_nothing_wrong_with_the_units() {
             .collect();
         let file = folder.path().join(&unit);
         fs::write(&file, lines.join("\n")).unwrap();
-        let output = Command::new("systemd-analyze").arg("verify").arg(&file);
-        let output = { output }.output().unwrap();
+        let mut verify = Command::new("systemd-analyze");
+        let output = verify.arg("verify").arg(&file).output().unwrap();
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         // Other units of this machine may be broken.
         let wrong: Vec<&str> = words.lines().filter(|line| line.contains(&unit)).collect();
