@@ -5,6 +5,9 @@ globalThis.PdfCanvas = function () {
   const n = (value) => String(Math.round(value * 1000) / 1000 || 0);
   const out = [], saved = [];
   let path = "", x = 0, y = 0, dashes = [];
+  // The transformation from here to the page. It holds for a point when the point is added, as on a canvas.
+  let at = [1, 0, 0, 1, 0, 0];
+  const point = (a, b) => [at[0] * a + at[2] * b + at[4], at[1] * a + at[3] * b + at[5]];
   const style = {
     fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, globalAlpha: 1, lineDashOffset: 0,
     lineCap: "butt", lineJoin: "miter", miterLimit: 10,
@@ -42,6 +45,8 @@ globalThis.PdfCanvas = function () {
   const alphas = [];
   let size;
   const paint = (shape, operator) => {
+    const used = operator === "S" ? style.strokeStyle : style.fillStyle;
+    if (!used || used === "none" || used === "transparent") return;
     if (!alphas.includes(style.globalAlpha)) alphas.push(style.globalAlpha);
     out.push(`/G${alphas.indexOf(style.globalAlpha)} gs`);
     if (operator === "S") {
@@ -54,56 +59,73 @@ globalThis.PdfCanvas = function () {
     }
     out.push(shape + operator);
   };
-  const add = (operator, ...points) => { path += `${points.map(n).join(" ")} ${operator}\n`; [x, y] = points.slice(-2); };
-  const matrix = (...values) => out.push(values.map(n).join(" ") + " cm");
+  // Adds points of the page to the path.
+  const add = (operator, ...points) => {
+    path += `${points.flat().map(n).join(" ")} ${operator}\n`;
+    [x, y] = points.at(-1);
+  };
+  const transform = (a, b, c, d, e, f) => {
+    at = [at[0] * a + at[2] * b, at[1] * a + at[3] * b, at[0] * c + at[2] * d, at[1] * c + at[3] * d, ...point(e, f)];
+  };
   const methods = {
-    save() { out.push("q"); saved.push([{ ...style }, dashes]); },
+    save() { out.push("q"); saved.push([{ ...style }, dashes, at]); },
     restore() {
       if (!saved.length) return;
       out.push("Q");
-      const [before, lines] = saved.pop();
+      let before;
+      [before, dashes, at] = saved.pop();
       Object.assign(style, before);
-      dashes = lines;
     },
-    scale(a, b) { matrix(a, 0, 0, b, 0, 0); },
-    translate(a, b) { matrix(1, 0, 0, 1, a, b); },
-    rotate(angle) { const [s, c] = [Math.sin(angle), Math.cos(angle)]; matrix(c, s, -s, c, 0, 0); },
-    transform: matrix,
+    scale(a, b) { transform(a, 0, 0, b, 0, 0); },
+    translate(a, b) { transform(1, 0, 0, 1, a, b); },
+    rotate(angle) { const [s, c] = [Math.sin(angle), Math.cos(angle)]; transform(c, s, -s, c, 0, 0); },
+    transform,
     beginPath() { path = ""; },
     closePath() { path += "h\n"; },
-    moveTo(a, b) { add("m", a, b); },
-    lineTo(a, b) { add(path ? "l" : "m", a, b); },
-    bezierCurveTo(...points) { add("c", ...points); },
+    moveTo(a, b) { add("m", point(a, b)); },
+    lineTo(a, b) { add(path ? "l" : "m", point(a, b)); },
+    bezierCurveTo(a, b, c, d, e, f) { add("c", point(a, b), point(c, d), point(e, f)); },
     quadraticCurveTo(a, b, c, d) {
-      add("c", x + (a - x) * 2 / 3, y + (b - y) * 2 / 3, c + (a - c) * 2 / 3, d + (b - d) * 2 / 3, c, d);
+      const [pull, end] = [point(a, b), point(c, d)];
+      const near = ([from, to]) => [from + (pull[0] - from) * 2 / 3, to + (pull[1] - to) * 2 / 3];
+      add("c", near([x, y]), near(end), end);
     },
-    rect(a, b, w, h) { path += `${[a, b, w, h].map(n).join(" ")} re\n`; [x, y] = [a, b]; },
+    rect(a, b, w, h) {
+      add("m", point(a, b));
+      for (const corner of [[a + w, b], [a + w, b + h], [a, b + h]]) add("l", point(...corner));
+      path += "h\n";
+    },
     arc(cx, cy, r, from, to, back) {
       let angle = to - from;
       const turn = 2 * Math.PI;
       if (Math.abs(angle) >= turn) angle = back ? -turn : turn;
       else if (back ? angle > 0 : angle < 0) angle += back ? -turn : turn;
-      const at = (a, along) => [cx + r * (Math.cos(a) - along * Math.sin(a)), cy + r * (Math.sin(a) + along * Math.cos(a))];
+      const on = (a, along) => [cx + r * (Math.cos(a) - along * Math.sin(a)), cy + r * (Math.sin(a) + along * Math.cos(a))];
       const count = Math.max(1, Math.ceil(Math.abs(angle) / (turn / 4) - 1e-9)), step = angle / count;
       const pull = 4 / 3 * Math.tan(step / 4);
-      methods.lineTo(...at(from, 0));
+      methods.lineTo(...on(from, 0));
       for (let part = 0; part < count; part++) {
         const a = from + part * step, b = a + step;
-        add("c", ...at(a, pull), ...at(b, -pull), ...at(b, 0));
+        add("c", point(...on(a, pull)), point(...on(b, -pull)), point(...on(b, 0)));
       }
     },
     fill() { if (path) paint(path, "f"); },
     stroke() { if (path) paint(path, "S"); },
     clip() { if (path) out.push(path + "W n"); path = ""; },
-    // The first rectangle is the background of the whole page.
-    fillRect(...of) { size ||= of.slice(2); paint(`${of.map(n).join(" ")} re\n`, "f"); },
+    fillRect(a, b, w, h) {
+      // The first rectangle is the background of the whole page.
+      size ||= [w, h];
+      methods.beginPath();
+      methods.rect(a, b, w, h);
+      methods.fill();
+    },
     setLineDash(of) { dashes = [...of]; },
     measureText(text) { return { width: length(encoded(String(text)), font()) }; },
     fillText(text, a, b) {
       const bytes = encoded(String(text)), of = font(), long = length(bytes, of);
       const left = a - ({ center: long / 2, right: long, end: long }[style.textAlign] || 0);
       const hex = bytes.map((byte) => byte.toString(16).padStart(2, "0")).join("");
-      paint(`BT /${of.name} ${n(of.size)} Tf 1 0 0 -1 ${n(left)} ${n(b)} Tm <${hex}> Tj `, "ET");
+      paint(`BT /${of.name} ${n(of.size)} Tf ${[at[0], at[1], -at[2], -at[3], ...point(left, b)].map(n).join(" ")} Tm <${hex}> Tj `, "ET");
     },
   };
   // The drawing: its content, its opacities, which are the states G0, G1, …, and its size in pixels.

@@ -342,6 +342,26 @@ mod tests {
     }
 
     #[test]
+    fn symbols_of_a_pdf_are_in_the_plot_and_its_background_is_white() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut points = figure("01-points", "one");
+        points.spec["mark"] = json!({"type": "point", "filled": true, "color": "#123456"});
+        points.spec["config"] = json!({"view": {"fill": "transparent"}});
+        let paths = write(&[points], &[FigureFormat::Pdf], folder.path()).unwrap();
+        let pdf = fs::read_to_string(&paths[0]).unwrap();
+        let shapes: Vec<&str> = pdf.split("0.071 0.204 0.337 rg\n").skip(1).collect();
+        assert_eq!(shapes.len(), 2, "{pdf}");
+        for shape in shapes {
+            let x: f64 = shape.split(' ').next().unwrap().parse().unwrap();
+            assert!(x > 100.0, "a symbol is at {x}: {pdf}");
+        }
+        assert!(
+            !pdf.contains("0 0 0 rg\n0 0 m") && pdf.contains("1 1 1 rg"),
+            "{pdf}"
+        );
+    }
+
+    #[test]
     fn what_vega_cannot_draw_is_an_error_that_names_the_figure() {
         let folder = tempfile::tempdir().unwrap();
         let mut broken = figure("01-broken", "first");
