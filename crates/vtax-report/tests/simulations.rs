@@ -506,6 +506,25 @@ fn a_short_series_with_a_trend_is_not_called_flat() {
 }
 
 #[test]
+fn a_level_of_the_last_seconds_is_no_outlier_and_a_slow_wave_is_not_flat() {
+    let last = |seconds: f64, length: usize| {
+        let from = length as f64 - seconds;
+        flat(length, 0.01, move |at| if at >= from { 1.2 } else { 1.0 })
+    };
+    for (seconds, length) in [(5.0, 60), (3.0, 60), (3.0, 20), (10.0, 300)] {
+        let share = last(seconds, length);
+        assert!(
+            share <= 0.02,
+            "{seconds} of {length} s: {share} called flat"
+        );
+    }
+    // Two seconds are outliers.
+    assert!(last(2.0, 60) >= 0.96);
+    let wave = |at: f64| 1.0 + 0.1 * (std::f64::consts::TAU * at / 60.0).sin();
+    assert!(flat(60, 0.01, wave) <= 0.02);
+}
+
+#[test]
 fn a_short_series_of_noise_is_mostly_called_flat() {
     for length in [8, 10, 20, 44] {
         for noise in [0.0, 0.01, 0.2] {

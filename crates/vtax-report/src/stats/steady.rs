@@ -6,6 +6,7 @@ use super::describe::{mean, median, quantile};
 use super::trend::trend;
 use crate::results::Better;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::fmt;
 use vtax_core::{Nanoseconds, SeriesKind};
 
@@ -48,6 +49,8 @@ pub const SHORTEST: usize = 8;
 const SHORTEST_WITH_CHANGEPOINTS: usize = 45;
 /// Significance level of the trend test.
 const TREND: f64 = 0.01;
+/// Fewest points of a segment.
+const SHORTEST_SEGMENT: usize = 3;
 /// Relative difference below which two levels are the same.
 const ONE_LEVEL: f64 = 0.03;
 
@@ -173,9 +176,11 @@ impl Segment {
 }
 
 /// Replaces each outlier by the median, which keeps the time axis. An outlier is further than three times the 10-90 %
-/// range from the median, in a window of 200 points, as in the paper.
+/// range from the median, in a window of 200 points, as in the paper. As many in a row on one side as a segment has are a
+/// level, and stay.
 fn without_outliers(series: &[f64]) -> Vec<f64> {
-    let mut kept = Vec::with_capacity(series.len());
+    // Each value with its replacement and the side on which it is an outlier.
+    let mut found: Vec<(f64, f64, Ordering)> = Vec::with_capacity(series.len());
     for window in series.chunks(200) {
         let (Some(centre), Some(low), Some(high)) =
             (median(window), quantile(window, 0.1), quantile(window, 0.9))
@@ -183,21 +188,31 @@ fn without_outliers(series: &[f64]) -> Vec<f64> {
             continue;
         };
         let fence = 3.0 * (high - low);
-        kept.extend(window.iter().map(|value| {
-            if (value - centre).abs() > fence && fence > 0.0 {
-                centre
+        found.extend(window.iter().map(|value| {
+            let is_outlier = (value - centre).abs() > fence && fence > 0.0;
+            let side = if is_outlier {
+                value.total_cmp(&centre)
             } else {
-                *value
-            }
+                Ordering::Equal
+            };
+            (*value, centre, side)
         }));
     }
-    kept
+    let runs = found.chunk_by(|one, next| one.2 == next.2);
+    let kept = runs.flat_map(|run| {
+        run.iter().map(|(value, centre, side)| {
+            match *side == Ordering::Equal || run.len() >= SHORTEST_SEGMENT {
+                true => *value,
+                false => *centre,
+            }
+        })
+    });
+    kept.collect()
 }
 
 /// The starts of the segments, the first of which is 0, by PELT (Killick, Fearnhead and Eckley
 /// 2012) with the cost of a normal model whose mean and variance both change.
 fn changepoints(series: &[f64]) -> Vec<usize> {
-    const SHORTEST_SEGMENT: usize = 3;
     let n = series.len();
     // Centred and scaled, so that sums of squares keep their precision and the floor is relative.
     let centre = mean(series).unwrap_or(0.0);
