@@ -82,8 +82,8 @@ pub fn scaled(mean: f64, interval: Option<Interval>, scale: f64, unit: String) -
     }
 }
 
-/// Formats a ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. A value other than 1 is never printed as 1, because
-/// its side of 1 decides whether a difference is shown.
+/// Formats a ratio, as `3.1×`, with its interval, as `[2.9–3.3]`. A value that is off 1 by more than rounding is never printed
+/// as 1, because its side of 1 decides whether a difference is shown, and a positive one never as 0.
 pub fn ratio(value: f64, interval: Option<Interval>) -> Shown {
     let shown = scaled(value, interval, 1.0, String::new());
     let digits = decimals(&shown.value);
@@ -103,13 +103,18 @@ fn decimals(text: &str) -> usize {
     text.split_once('.').map_or(0, |(_, digits)| digits.len())
 }
 
-/// Formats a ratio with this many digits after the decimal point, or as many more as distinguish it from 1.
+/// Largest distance from 1 that the rounding of sums explains.
+const ROUNDING: f64 = 1e-9;
+
+/// Formats a ratio with this many digits after the decimal point, or as many more as distinguish it from 1 and from 0.
 fn sided(value: f64, digits: usize) -> String {
-    // An f64 next to 1 differs in the sixteenth digit.
-    let mut texts = (digits..=17).map(|digits| number(value, digits));
-    let is_one = |text: &String| text.parse() == Ok(1.0);
+    let mut texts = (digits..=10).map(|digits| number(value, digits));
+    let is = |text: &String, other: f64| text.parse() == Ok(other);
     texts
-        .find(|text| value == 1.0 || !is_one(text))
+        .find(|text| {
+            let is_rounded_to_1 = is(text, 1.0) && (value - 1.0).abs() > ROUNDING;
+            !is_rounded_to_1 && !(value > 0.0 && is(text, 0.0))
+        })
         .unwrap_or_else(|| number(value, digits))
 }
 
@@ -166,6 +171,18 @@ pub fn percent(share: f64) -> String {
     format!("{} %", (share * 100.0 * scale).round() / scale)
 }
 
+/// Formats a confidence level as `99.17 %`: with two significant digits of what is left to 100 %.
+pub fn level(confidence: f64) -> String {
+    let rest = 100.0 * (1.0 - confidence);
+    let digits = if rest > 0.0 && rest < 10.0 {
+        1.0 - rest.log10().floor()
+    } else {
+        0.0
+    };
+    let scale = 10_f64.powf(digits.min(9.0));
+    format!("{} %", (100.0 * confidence * scale).round() / scale)
+}
+
 /// Formats an RFC 3339 time as `2026-11-20 14:03:00 +01:00`.
 pub fn when(rfc3339: &str) -> String {
     match rfc3339.split_once('T') {
@@ -195,9 +212,37 @@ mod tests {
         assert_eq!(ratio(1.0, None).line(), "1.00×");
         assert_eq!(ratio(1.0001, None).line(), "1.0001×");
         assert_eq!(ratio(0.9999999, None).line(), "0.9999999×");
-        let next = 1.0 + f64::EPSILON;
-        assert!(ratio(next, None).value.ends_with("2×"), "{next}");
         assert_eq!(shown(250.0, 200.0, 300.0), "250× [200–300]");
+    }
+
+    #[test]
+    fn no_end_of_the_interval_of_a_ratio_is_printed_as_0() {
+        let shown = |value, low, high| ratio(value, Some(Interval { low, high })).line();
+        assert_eq!(shown(1.1, 0.016, 74.1), "1.1× [0.02–74.1]");
+        assert_eq!(shown(0.5, 0.0, 2.0), "0.50× [0.00–2.00]");
+    }
+
+    #[test]
+    fn a_ratio_that_is_off_1_by_the_rounding_of_its_sums_is_1() {
+        assert_eq!(ratio(1.0 + 1e-14, None).line(), "1.00×");
+        assert_eq!(ratio(1.000_001, None).line(), "1.000001×");
+    }
+
+    #[test]
+    fn a_confidence_level_has_two_digits_of_its_rest() {
+        let of = |count: f64| level(1.0 - 0.05 / count);
+        let shown = [1.0, 2.0, 6.0, 18.0, 300.0, 20_000.0].map(of);
+        assert_eq!(
+            shown,
+            [
+                "95 %",
+                "97.5 %",
+                "99.17 %",
+                "99.72 %",
+                "99.983 %",
+                "99.99975 %"
+            ]
+        );
     }
 
     #[test]

@@ -1250,6 +1250,56 @@ fn what_was_run_again_is_shown_beside_its_replacement() {
     assert!(!text.contains("foreign load"), "attempts are left out");
 }
 
+#[test]
+fn an_attempt_that_was_repeated_for_a_disturbance_has_it_as_its_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let quiet = Fake {
+        trouble: false,
+        ..Fake::default()
+    };
+    let results = quiet.write(&folder.path().join("run"));
+    let busy = "other programs used 1.95 s of CPU time, 97.3 % of the machine (limit 5.0 %)";
+    let mut trial = results.trial(4).unwrap();
+    trial.suspect = vec![busy.to_owned()];
+    results.rewrite_trial(&trial).unwrap();
+    results.set_aside(4, Aside::Again).unwrap();
+    quiet.write_trial(&results, 4);
+    let analysis = analyse(&results).unwrap();
+    let row = &analysis.attempts[0];
+    assert_eq!((row.state, row.reason.as_str()), ("disturbed", busy));
+}
+
+#[test]
+fn a_figure_at_a_load_that_not_all_kept_does_not_claim_that_they_did() {
+    let (_folder, results, before) = ramp_run();
+    let captions = |analysis: &Analysis| {
+        let mut all = figures::figures(analysis);
+        all.retain(|one| one.id.ends_with("-shift") || one.id.contains("percentiles"));
+        all.into_iter().map(|one| one.caption).collect::<Vec<_>>()
+    };
+    let kept = captions(&before);
+    assert!(
+        kept.len() >= 2
+            && kept
+                .iter()
+                .all(|one| one.contains("the highest load that all kept")),
+        "{kept:?}"
+    );
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        for phase in &mut trial.phases {
+            phase.kept = Some(false);
+        }
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let broken = captions(&analyse(&results).unwrap());
+    let lowest = "at 100 req/s, the lowest load, which not all kept";
+    assert!(
+        broken.len() == kept.len() && broken.iter().all(|one| one.contains(lowest)),
+        "{broken:?}"
+    );
+}
+
 /// A run in emulated hosts: every number depends only on the treatment and the seed. `change` modifies each trial, with
 /// its seed among its facts, before its numbers are generated.
 fn emulated(blocks: u32, change: impl Fn(&mut Trial)) -> (tempfile::TempDir, ResultsDir, Analysis) {

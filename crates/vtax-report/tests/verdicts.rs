@@ -300,6 +300,32 @@ fn every_comparison_of_pairs_has_a_noise_floor_that_its_interval_holds() {
 }
 
 #[test]
+fn the_foot_has_the_range_of_floors_of_treatments_that_scatter_differently() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake {
+        platforms: vec!["native", "container", "qemu"],
+        ..fake(BLOCKS)
+    };
+    let results = fake.write(&folder.path().join("run"));
+    set(&results, |trial| {
+        let host = (0.1 * f64::from(trial.block % 2)).exp();
+        host * noise(trial, if is_vm(trial) { 0.1 } else { 0.002 })
+    });
+    let analysis = analyse(&results).unwrap();
+    let all = analysis.comparisons.iter();
+    let mut all =
+        all.filter(|one| one.workload == "iperf3-receive" && one.metric == "cpu.per_work");
+    let of = all.find(|one| one.treatment.contains("container")).unwrap();
+    assert!(of.judgement.noise_floor.unwrap() < 0.01);
+    let mut lines = analysis.noise.iter();
+    let line = lines.find(|line| line.contains("Noise floor")).unwrap();
+    let name = format!("{} in iperf3-receive", of.title);
+    let cpu = line.split("; ").find(|part| part.contains(&name)).unwrap();
+    let (least, _) = cpu.rsplit_once('±').unwrap();
+    assert!(least.contains("±0.") && least.ends_with("% to "), "{line}");
+}
+
+#[test]
 fn a_difference_below_the_noise_floor_is_not_claimed_and_the_sentence_has_the_floor() {
     // Both rise and fall from block to block, the treatment a little more. Successive ratios are as far apart as
     // possible, so their mean square exceeds their variance.
@@ -390,10 +416,15 @@ fn a_metric_that_a_platform_cannot_have_has_its_reason_in_the_terminal() {
         terminal::table(&analyse(&results).unwrap(), 100, false)
     };
     let table = lack("");
-    assert!(table.contains("  0  not measured on this platform"), "{table}");
+    assert!(
+        table.contains("  0  not measured on this platform"),
+        "{table}"
+    );
     let table = lack("none: no guest of this host has its UUID or MAC address");
     assert!(
-        table.contains("  0  not measured:\n      no guest of this host has its UUID or MAC address\n"),
+        table.contains(
+            "  0  not measured:\n      no guest of this host has its UUID or MAC address\n"
+        ),
         "{table}"
     );
     assert!(!table.contains("no trial that counts"), "{table}");

@@ -168,7 +168,7 @@ impl Comparison {
         let Needed { effect, more, .. } = self.judgement.needed?;
         let effect = percent(effect);
         Some(match more {
-            0 => format!("enough to show {effect}"),
+            0 => format!("no more are needed to show {effect}"),
             more => format!("{} would show {effect}", self.more_in_words(more)),
         })
     }

@@ -4,7 +4,7 @@
 use super::{
     Comparison, Judgement, MetricSummary, Needed, Read, TreatmentSummary, by_label, checks, knees,
 };
-use crate::numbers::percent;
+use crate::numbers::{level, percent};
 use crate::results::Better;
 use crate::stats::{self, FEWEST_PAIRS, Judged, NoTax, Tax, Verdict, seed_of};
 use std::collections::BTreeMap;
@@ -188,10 +188,10 @@ pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
         headlines.find_map(|one| Some((one.judgement.family, one.judgement.confidence?)))?;
     (family > 1 && confidence > 0.95).then(|| {
         format!(
-            "Intervals of ratios are adjusted for {}: each is at {} %, so that they agree with the adjusted p. The \
+            "Intervals of ratios are adjusted for {}: each is at {}, so that they agree with the adjusted p. The \
              95 % interval of each alone is in analysis.json.",
             counted(family, "headline comparison"),
-            (1e6 * confidence).round() / 1e4
+            level(confidence)
         )
     })
 }

@@ -37,7 +37,9 @@ pub use summaries::{
     ActorSummary, Counts, Distribution, LevelSummary, MetricSummary, ObjectiveSummary,
     TreatmentSummary, distinct,
 };
-pub(crate) use summaries::{common_level, distinct_metrics, find_metric, headline_metrics};
+pub(crate) use summaries::{
+    at_level, common_level, distinct_metrics, find_metric, headline_metrics,
+};
 pub use timeline::{Layer, Timeline, TimelinePhase};
 pub use variance::{not_separable, separable};
 pub(crate) use within::of_trial as trial_quantiles;
@@ -336,11 +338,16 @@ fn attempts(shards: &[&ResultsDir], rows: &[TrialRow]) -> Vec<AttemptRow> {
                     Err(error) => ("damaged", error.to_string()),
                     Ok(trial) => match &trial.outcome {
                         TrialOutcome::Failed(reason) => ("failed", reason.clone()),
-                        TrialOutcome::Complete if trial.suspect.is_empty() => (
+                        TrialOutcome::Complete if !trial.suspect.is_empty() => {
+                            ("suspect", trial.suspect.join("; "))
+                        }
+                        TrialOutcome::Complete if !trial.disturbed.is_empty() => {
+                            ("disturbed", trial.disturbed.join("; "))
+                        }
+                        TrialOutcome::Complete => (
                             "counts",
                             "set aside by hand, or its files are damaged".to_owned(),
                         ),
-                        TrialOutcome::Complete => ("suspect", trial.suspect.join("; ")),
                     },
                 };
                 let row = rows.get(&attempt.index);

@@ -120,7 +120,7 @@ pub struct AttemptRow {
     pub attempt: String,
     /// Label of its treatment.
     pub treatment: String,
-    /// `suspect`, `failed` or `damaged`; `counts` for an attempt without a reason to set it aside.
+    /// `suspect`, `disturbed`, `failed` or `damaged`; `counts` for an attempt without a reason to set it aside.
     pub state: &'static str,
     /// Reason for the state.
     pub reason: String,
@@ -292,6 +292,8 @@ pub struct Shift {
     pub distribution: String,
     /// The load level; `None` where the load was steady.
     pub level: Option<String>,
+    /// Whether all treatments kept the objective at that level.
+    pub level_is_kept: bool,
     /// Number of pairs, or of machines where the run has several.
     pub n: usize,
     /// Whether the units are machines, not pairs.

@@ -27,17 +27,25 @@ pub(super) fn put_above_floor(comparison: &mut Comparison, pairs: &Pairs) {
 
 /// The noise floor of each headline metric, and the disturbances, in lines.
 pub(super) fn lines(analysis: &Analysis) -> Vec<String> {
-    let mut floors: BTreeMap<(&str, &str), f64> = BTreeMap::new();
+    let mut floors: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
     for comparison in analysis.comparisons.iter().filter(|one| one.headline) {
         if let Some(floor) = comparison.judgement.noise_floor {
             let key = (comparison.workload.as_str(), comparison.title.as_str());
-            let most = floors.entry(key).or_insert(floor);
-            *most = most.max(floor);
+            let (least, most) = floors.entry(key).or_insert((floor, floor));
+            (*least, *most) = (least.min(floor), most.max(floor));
         }
     }
     let shown: Vec<String> = floors
         .into_iter()
-        .map(|((workload, title), floor)| format!("{title} in {workload} ±{}", percent(floor)))
+        .map(|((workload, title), ends)| {
+            let (least, most) = (percent(ends.0), percent(ends.1));
+            // Treatments scatter differently.
+            let range = match least == most {
+                true => most,
+                false => format!("{least} to ±{most}"),
+            };
+            format!("{title} in {workload} ±{range}")
+        })
         .collect();
     let mut lines = Vec::new();
     if !shown.is_empty() {

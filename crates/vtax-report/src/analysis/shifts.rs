@@ -41,6 +41,7 @@ impl Shift {
 struct Of<'a> {
     distribution: &'a str,
     level: Option<&'a str>,
+    level_is_kept: bool,
 }
 
 /// The histograms of a treatment and of its baseline in one block.
@@ -80,7 +81,8 @@ pub(super) fn shifts(
             let level = common_level(&with, name);
             let of = Of {
                 distribution,
-                level,
+                level: level.map(|level| level.name),
+                level_is_kept: level.is_some_and(|level| level.is_kept),
             };
             let paired = with.iter().filter_map(|summary| {
                 let label = summary.treatment.baseline.as_ref()?;
@@ -198,6 +200,7 @@ impl<'a> Paired<'a> {
             workload: self.summary.treatment.workload.clone(),
             distribution: of.distribution.to_owned(),
             level: of.level.map(str::to_owned),
+            level_is_kept: of.level_is_kept,
             n: match over_machines {
                 true => machines.len(),
                 false => self.pairs.len(),

@@ -211,7 +211,10 @@ pub(super) fn by_label(summaries: &[TreatmentSummary]) -> HashMap<&str, &Treatme
 
 /// The highest level that every treatment reached and at which each that judged any level kept the objective; otherwise
 /// the lowest level that all reached. `None` for a steady load.
-pub(crate) fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) -> Option<&'a str> {
+pub(crate) fn common_level<'a>(
+    treatments: &[&'a TreatmentSummary],
+    name: &str,
+) -> Option<CommonLevel<'a>> {
     let reached = |summary: &TreatmentSummary, level: &str| {
         let mut own = summary.distributions.iter();
         own.any(|one| one.name == name && one.level.as_deref() == Some(level))
@@ -232,7 +235,27 @@ pub(crate) fn common_level<'a>(treatments: &[&'a TreatmentSummary], name: &str) 
         .iter()
         .rev()
         .find(|level| treatments.iter().all(|one| kept(one, &level.name)));
-    best.or(common.first()).map(|level| level.name.as_str())
+    Some(CommonLevel {
+        name: best.or(common.first())?.name.as_str(),
+        is_kept: best.is_some(),
+    })
+}
+
+/// A level that all treatments reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CommonLevel<'a> {
+    pub name: &'a str,
+    /// Whether all kept the objective at it.
+    pub is_kept: bool,
+}
+
+/// The words for such a level in a caption; none for a steady load.
+pub(crate) fn at_level(name: Option<&str>, is_kept: bool) -> String {
+    let which = match is_kept {
+        true => "the highest load that all kept",
+        false => "the lowest load, which not all kept",
+    };
+    name.map_or_else(String::new, |name| format!(" at {name}, {which}"))
 }
 
 /// The distinct `items`, in order of first occurrence.

@@ -4,7 +4,7 @@
 use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Context, Figure};
-use crate::analysis::{common_level, distinct};
+use crate::analysis::{at_level, common_level, distinct};
 use crate::numbers::{common_scale, scaled};
 use serde_json::json;
 use vtax_core::Unit;
@@ -32,7 +32,8 @@ fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
         treatments,
         ..
     } = *context;
-    let level = common_level(treatments, name);
+    let common = common_level(treatments, name);
+    let level = common.map(|level| level.name);
     let curves = Curves::of(context, "", treatments.iter().copied());
     let mut rows = Vec::new();
     let (mut most, mut lowest, mut highest) = (1.0_f64, f64::INFINITY, 0.0_f64);
@@ -81,9 +82,7 @@ fn percentile_curves(context: &Context, name: &str) -> Option<Figure> {
         .collect();
     let metric = name.rsplit('.').next().unwrap_or(name);
     let title = format!("{workload}: {metric} by percentile");
-    let at = level.map_or_else(String::new, |level| {
-        format!(" at {level}, the highest load that all were seen to keep")
-    });
+    let at = at_level(level, common.is_some_and(|level| level.is_kept));
     Some(Figure::new(
         format!("{workload} {name} percentiles"),
         title,

@@ -4,7 +4,7 @@
 use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Context, Figure};
-use crate::analysis::{Shift, TreatmentSummary, distinct};
+use crate::analysis::{Shift, TreatmentSummary, at_level, distinct};
 use crate::numbers::{ratio, scaled};
 use crate::stats::percentile;
 use serde_json::json;
@@ -57,9 +57,7 @@ fn figure(context: &Context, shifts: &[&Shift]) -> Option<Figure> {
     let order = distinct(quantiles.into_iter().map(percentile));
     let low = ends.iter().copied().fold(f64::INFINITY, f64::min) * 0.95;
     let high = ends.iter().copied().fold(0.0, f64::max) * 1.05;
-    let at = first.level.as_ref().map_or_else(String::new, |level| {
-        format!(" at {level}, the highest load that all were seen to keep")
-    });
+    let at = at_level(first.level.as_deref(), first.level_is_kept);
     let unit = if first.over_machines {
         "machine"
     } else {

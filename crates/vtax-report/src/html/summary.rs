@@ -8,7 +8,7 @@ use crate::numbers::percent;
 use crate::stats::Verdict;
 use maud::{Markup, html};
 use std::collections::HashMap;
-use vtax_core::{Source, counted};
+use vtax_core::{Source, counted, metric};
 
 /// The run and its caveats.
 pub(super) fn head(analysis: &Analysis) -> Markup {
@@ -79,17 +79,36 @@ pub(super) fn found(analysis: &Analysis) -> Markup {
     )
 }
 
-/// Number of findings of a workload above which those without a difference are folded.
-const FOLD_ABOVE: usize = 8;
+/// Number of findings of a workload above which those of other metrics than the first are folded.
+const FOLD_METRICS_ABOVE: usize = 4;
 
-/// The findings of one workload. In a large sweep, findings without a difference are folded so that the others are
-/// visible.
+/// Number of findings above which those without a difference are folded.
+const FOLD_EQUAL_ABOVE: usize = 8;
+
+/// The findings of one workload: those of processor time, or of its first metric, before the figures; the others folded.
 fn of_workload(found: &[&Sentence]) -> Markup {
+    let is_cpu = |sentence: &&&Sentence| metric::CPU_PER_WORK.is(&sentence.metric);
+    let lead = found.iter().find(is_cpu).or(found.first());
+    let (first, more): (Vec<&Sentence>, Vec<&Sentence>) =
+        (found.iter().copied()).partition(|sentence| {
+            found.len() <= FOLD_METRICS_ABOVE
+                || lead.is_some_and(|lead| lead.metric == sentence.metric)
+        });
+    html! {
+        (different_first(&first))
+        @if !more.is_empty() {
+            (fold(&format!("{} of other metrics", counted(more.len(), "finding")), false, &different_first(&more)))
+        }
+    }
+}
+
+/// Findings with a difference, then those without. In a large sweep the latter are folded so that the others are visible.
+fn different_first(found: &[&Sentence]) -> Markup {
     let (different, other): (Vec<&Sentence>, Vec<&Sentence>) =
         (found.iter().copied()).partition(|sentence| sentence.verdict == Verdict::Different);
     html! {
         (findings(&different))
-        @if found.len() > FOLD_ABOVE && !other.is_empty() {
+        @if found.len() > FOLD_EQUAL_ABOVE && !other.is_empty() {
             (fold(
                 &format!("{} without a difference shown", counted(other.len(), "comparison")),
                 false,
@@ -177,5 +196,47 @@ fn left_out(analysis: &Analysis) -> Markup {
                 "Left out of these numbers: " (left_out.join(", ")) " (" a href="#left-out" { "which, and why" } ")."
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentence(metric: &str, text: &str) -> Sentence {
+        Sentence {
+            text: text.to_owned(),
+            workload: "send".to_owned(),
+            platform: "vm".to_owned(),
+            metric: metric.to_owned(),
+            verdict: Verdict::Different,
+            source: Source::Measured,
+        }
+    }
+
+    #[test]
+    fn findings_of_processor_time_come_before_the_fold_with_those_of_other_metrics() {
+        let all = [
+            sentence(metric::THROUGHPUT.name, "throughput of a container"),
+            sentence(metric::CPU_PER_WORK.name, "CPU of a container"),
+            sentence(metric::CPU_PER_WORK.name, "CPU of a VM"),
+            sentence(metric::THROUGHPUT.name, "throughput of a VM"),
+            sentence(metric::LATENCY_P50.name, "latency of a VM"),
+        ];
+        let all: Vec<&Sentence> = all.iter().collect();
+        let page = of_workload(&all).into_string();
+        let (before, folded) = page.split_once("<details").unwrap();
+        assert!(
+            before.contains("CPU of a container") && before.contains("CPU of a VM"),
+            "{page}"
+        );
+        assert!(
+            !before.contains("throughput") && !before.contains("latency"),
+            "{page}"
+        );
+        assert!(folded.contains("3 findings of other metrics"), "{page}");
+        assert!(folded.contains("throughput of a VM"), "{page}");
+        // A few findings are all visible.
+        assert!(!of_workload(&all[..4]).into_string().contains("<details"));
     }
 }
