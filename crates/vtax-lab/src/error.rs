@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The errors of the lab.
 
+use std::io;
+use std::path::PathBuf;
 use vtax_host::HostError;
 use vtax_observe::ObserveError;
 use vtax_report::results::ResultsError;
@@ -19,7 +21,7 @@ pub enum LabError {
     Plan(String),
     /// A file or image that the plan names is not where the plan runs.
     #[error(transparent)]
-    Path(#[from] crate::plan::PathError),
+    Path(#[from] PathError),
     /// This host, or another machine of the plan, lacks something that the plan needs.
     #[error("{0}")]
     CannotHere(String),
@@ -37,6 +39,51 @@ pub enum LabError {
         evidence: String,
         /// The failure of the trial.
         cause: String,
+    },
+}
+
+/// A plan whose files are not where it is to run.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// A relative path that does not exist here.
+    #[error(
+        "`{key}` has {text}, and {} cannot be read: {cause}; a relative path starts at the directory of the plan's file",
+        path.display()
+    )]
+    Missing {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        text: String,
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        cause: io::Error,
+    },
+    /// A relative path, of a plan that runs on another machine.
+    #[error(
+        "`{key}` has {text}, a path relative to the plan's file, and {place} gets only the text of the plan: \
+         give the absolute path that it has there, or run the plan by `vtax run` on this host"
+    )]
+    Relative {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        text: String,
+        /// The place.
+        place: String,
+    },
+    /// Any file or image, of a plan that runs in an emulated host.
+    #[error(
+        "`{key}` has {text}, which is not copied into an emulated host: run the plan without --place {place}"
+    )]
+    Emulated {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        text: String,
+        /// The place.
+        place: String,
     },
 }
 

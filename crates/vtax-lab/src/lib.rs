@@ -12,4 +12,4 @@ pub mod reasons;
 pub mod run;
 pub mod suspect;
 
-pub use error::LabError;
+pub use error::{LabError, PathError};

@@ -21,7 +21,7 @@ pub mod write;
 
 pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use paths::{PathError, PlanPath};
+pub use paths::PlanPath;
 pub use profile::{Objective, ObjectiveError, Profile, Step};
 pub use schedule::{Shard, ShardError, load_seed, schedule};
 pub use study::charge_study;

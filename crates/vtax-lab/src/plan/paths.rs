@@ -3,10 +3,10 @@
 //! directory of the plan's file.
 
 use super::{NeighbourKind, Plan};
-use crate::place::Place;
+use crate::error::PathError;
+use crate::place::name::Place;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use vtax_guest::image::oci::{PARAMETER as IMAGE, Source};
 use vtax_host::settings::{Level, Settings};
@@ -21,51 +21,6 @@ pub struct PlanPath {
     pub text: String,
     /// Its path; `None` for an image of podman or docker.
     pub path: Option<PathBuf>,
-}
-
-/// A plan whose files are not where it is to run.
-#[derive(Debug, thiserror::Error)]
-pub enum PathError {
-    /// A relative path that does not exist here.
-    #[error(
-        "`{key}` has {text}, and {} cannot be read: {cause}; a relative path starts at the directory of the plan's file",
-        path.display()
-    )]
-    Missing {
-        /// The key.
-        key: &'static str,
-        /// The value.
-        text: String,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        cause: io::Error,
-    },
-    /// A relative path, of a plan that runs on another machine.
-    #[error(
-        "`{key}` has {text}, a path relative to the plan's file, and {place} gets only the text of the plan: \
-         give the absolute path that it has there, or run the plan by `vtax run` on this host"
-    )]
-    Relative {
-        /// The key.
-        key: &'static str,
-        /// The value.
-        text: String,
-        /// The place.
-        place: String,
-    },
-    /// Any file or image, of a plan that runs in an emulated host.
-    #[error(
-        "`{key}` has {text}, which is not copied into an emulated host: run the plan without --place {place}"
-    )]
-    Emulated {
-        /// The key.
-        key: &'static str,
-        /// The value.
-        text: String,
-        /// The place.
-        place: String,
-    },
 }
 
 impl Plan {
@@ -166,7 +121,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Hypervisor;
+    use crate::place::name::Hypervisor;
     use crate::plan::Catalogue;
 
     fn plan(image: &str, files: &str) -> Plan {
