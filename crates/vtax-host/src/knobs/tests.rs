@@ -2,7 +2,7 @@
 //! Tests of the knobs of the host on fake trees.
 
 use super::host::{apply, check, readings};
-use super::{TABLE, changes};
+use super::{Knob, Place, TABLE, changes};
 use crate::fake_host::FakeHost;
 use crate::journal::{Change, Journal};
 use crate::kernel_file::{Restored, Written, restore};
@@ -430,4 +430,49 @@ fn each_knob_has_a_key_of_its_own_a_description_a_reading_and_a_page() {
             assert!(!text.is_empty(), "{key}");
         }
     }
+}
+
+/// The rows of the table of knobs in `docs`.
+fn rows() -> String {
+    let row = |knob: &Knob| {
+        let place = match knob.place {
+            Place::Host(_) => "the host's kernel",
+            Place::Guest { on_veth: true, .. } => "the guest's kernel, a veth's too",
+            Place::Guest { on_veth: false, .. } => "the guest's kernel",
+            Place::Vmm => "QEMU's command line",
+        };
+        let since = knob.since.map(|(major, minor)| format!("{major}.{minor}"));
+        format!(
+            "| `{}` | {place} | {} | {} | {} |\n",
+            knob.parameter.key,
+            knob.reading,
+            since.unwrap_or_default(),
+            knob.page
+        )
+    };
+    TABLE.iter().map(row).collect()
+}
+
+#[test]
+fn the_table_of_the_pages_is_the_table_of_the_code() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let is_page = |path: &Path| path.extension().is_some_and(|end| end == "md");
+    let (mut folders, mut found) = (vec![docs], 0);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_page(&path) {
+                let text = std::fs::read_to_string(&path).unwrap();
+                if let Some((_, table)) = text.split_once("| knob | set in | proved by |") {
+                    let table = table.split_once("|---|\n").unwrap().1;
+                    let end = table.find("\n\n").map_or(table.len(), |end| end + 1);
+                    assert_eq!(&table[..end], rows(), "{}", path.display());
+                    found += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(found, 1, "one page of docs has the table:\n{}", rows());
 }
