@@ -176,7 +176,12 @@ fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() 
         .unwrap();
     let mut listed: Vec<String> = Vec::new();
     let mut missing = Vec::new();
-    for line in block.lines().filter(|line| !line.trim().is_empty()) {
+    // The first line is the language of the fence.
+    for line in block
+        .lines()
+        .skip(1)
+        .filter(|line| !line.trim().is_empty())
+    {
         let indent = line.len() - line.trim_start().len();
         let name = line
             .split_whitespace()
