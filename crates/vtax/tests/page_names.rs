@@ -177,11 +177,7 @@ fn the_layout_in_the_design_names_every_crate_and_no_module_that_is_not_there() 
     let mut listed: Vec<String> = Vec::new();
     let mut missing = Vec::new();
     // The first line is the language of the fence.
-    for line in block
-        .lines()
-        .skip(1)
-        .filter(|line| !line.trim().is_empty())
-    {
+    for line in block.lines().skip(1).filter(|line| !line.trim().is_empty()) {
         let indent = line.len() - line.trim_start().len();
         let name = line
             .split_whitespace()
@@ -332,7 +328,9 @@ fn test_commands_in_the_docs_name_a_program_and_a_module_that_are_there() {
     let mut seen = 0;
     let mut wrong = Vec::new();
     for page in vtax_testkit::pages::all() {
-        let page = fs::read_to_string(page).unwrap().replace("\n--test", " --test");
+        let page = fs::read_to_string(page)
+            .unwrap()
+            .replace("\n--test", " --test");
         for line in page.split("cargo test -p ").skip(1) {
             let command = line.split(['`', '\n']).next().unwrap();
             let words: Vec<&str> = command.split(' ').filter(|word| *word != "--").collect();
