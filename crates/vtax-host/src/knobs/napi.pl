@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Sets and prints the IRQ suspension of the NAPI instances of a network device: perl - DEVICE [NANOSECONDS]. It speaks
 # generic netlink (linux/genetlink.h, linux/netdev.h), for which Debian's minimal system has no other program.
 use strict;

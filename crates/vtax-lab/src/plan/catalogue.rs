@@ -116,3 +116,39 @@ impl Catalogue {
             .map(|parameter| parameter.key)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_knob_of_the_guests_kernel_applies_where_vtax_can_set_it() {
+        let catalogue = Catalogue::standard();
+        let applies = |platform: &str, key: &str| catalogue.parameter(platform, "", key).is_some();
+        for (platform, deferral, ring) in [
+            ("qemu", true, true),
+            ("native", true, false),
+            ("container", true, false),
+            ("ssh", false, false),
+            ("xenapi", false, false),
+        ] {
+            assert_eq!(
+                applies(platform, "guest.napi_defer_hard_irqs"),
+                deferral,
+                "{platform}"
+            );
+            assert_eq!(applies(platform, "guest.ring"), ring, "{platform}");
+            assert!(applies(platform, "host.halt_poll_ns"), "{platform}");
+            assert_eq!(applies(platform, "vm.tx_timer"), platform == "qemu");
+        }
+    }
+
+    #[test]
+    fn every_knob_is_a_key_of_plans() {
+        let catalogue = Catalogue::standard();
+        for knob in knobs::TABLE {
+            let key = knob.parameter.key;
+            assert!(catalogue.keys().any(|known| known == key), "{key}");
+        }
+    }
+}
