@@ -38,16 +38,12 @@ fn system(error: JailError) -> Error {
 /// cannot be undone.
 #[allow(unsafe_code, reason = "a request that no library has")]
 pub fn isolate_branch_predictor() {
+    // linux/prctl.h; libc has them for glibc alone.
+    const SET_SPECULATION_CTRL: libc::c_int = 53;
+    const INDIRECT_BRANCH: libc::c_ulong = 1;
+    const FORCE_DISABLE: libc::c_ulong = 1 << 3;
     // SAFETY: the request takes numbers only.
-    let result = unsafe {
-        libc::prctl(
-            libc::PR_SET_SPECULATION_CTRL,
-            libc::PR_SPEC_INDIRECT_BRANCH,
-            libc::PR_SPEC_FORCE_DISABLE,
-            0,
-            0,
-        )
-    };
+    let result = unsafe { libc::prctl(SET_SPECULATION_CTRL, INDIRECT_BRANCH, FORCE_DISABLE, 0, 0) };
     if result != 0 {
         let cause = io::Error::last_os_error();
         warn!(
