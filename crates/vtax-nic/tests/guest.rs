@@ -315,11 +315,13 @@ fn a_generic_front_end_brings_address_mtu_link_and_coalescing_to_an_unmodified_g
         [[port]]
         name = 'vm1'
         socket-path = '{}'
-        tap = 'tap0'
         generic = true
+        queue-pairs = 1
         mac = '52:54:00:12:34:56'
         mtu = 1400
-        policy = {{ cap_us = 1000, default_us = 0 }}\n",
+        policy = {{ cap_us = 1000, default_us = 0 }}
+        [[tap]]
+        name = 'tap0'\n",
         api.display(),
         socket.display(),
     );

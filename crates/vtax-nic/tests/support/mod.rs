@@ -191,6 +191,8 @@ pub struct Machine {
     pub listens: bool,
     /// Whether rings are packed, if QEMU and the guest support it.
     pub packed: bool,
+    /// Whether QEMU's generic vhost-user device is the NIC.
+    pub generic: bool,
     pub incoming: Option<PathBuf>,
     /// The disk, when two guests share it.
     pub disk: Option<PathBuf>,
@@ -206,6 +208,7 @@ impl Machine {
             offloads: true,
             listens: false,
             packed: false,
+            generic: false,
             incoming: None,
             disk: None,
         }
@@ -225,6 +228,24 @@ const FIRST_WITH_MSIX: u32 = 10;
 
 /// The first major version that counts the wait before a reconnection in milliseconds alone.
 const FIRST_WITHOUT_SECONDS: u32 = 11;
+
+/// QEMU's vhost-user device for any virtio device. Users have it from QEMU 10.1 on.
+const GENERIC_DEVICE: &str = "vhost-user-test-device-pci";
+
+/// What a test of the generic device needs.
+pub fn generic_device() -> Need {
+    let output = Command::new("qemu-system-x86_64")
+        .args(["-device", "help"])
+        .output();
+    let listed = output.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout).contains(&format!("\"{GENERIC_DEVICE}\""))
+    });
+    Need::from(
+        listed
+            .then_some(())
+            .ok_or_else(|| format!("needs a QEMU with {GENERIC_DEVICE}")),
+    )
+}
 
 fn major_version() -> u32 {
     let output = Command::new("qemu-system-x86_64").arg("--version").output();
@@ -272,12 +293,12 @@ impl Guest {
                 image.directory.join("root.ext4").display()
             ),
         };
-        let side = if machine.listens {
-            "server=on"
-        } else if version >= FIRST_WITHOUT_SECONDS {
-            "reconnect-ms=1000"
-        } else {
-            "reconnect=1"
+        let side = match version {
+            _ if machine.listens => ",server=on",
+            // It does not wait for a connection that is made again.
+            _ if machine.generic => "",
+            FIRST_WITHOUT_SECONDS.. => ",reconnect-ms=1000",
+            _ => ",reconnect=1",
         };
         let kernel = format!(
             "console=ttyS0 quiet panic=-1 cryptomgr.notests vtax.root=vda tsc=reliable \
@@ -330,13 +351,17 @@ impl Guest {
         .args(["-device", "virtio-blk-pci,disable-legacy=on,drive=root"])
         .args([
             "-chardev",
-            &format!("socket,id=nic,path={},{side}", machine.socket.display()),
-        ])
-        .args([
-            "-netdev",
-            &format!("vhost-user,id=net0,chardev=nic,queues={}", machine.pairs),
-        ])
-        .args(["-device", &device]);
+            &format!("socket,id=nic,path={}{side}", machine.socket.display()),
+        ]);
+        if machine.generic {
+            let queues = 2 * machine.pairs + 1;
+            let device =
+                format!("{GENERIC_DEVICE},chardev=nic,virtio-id=1,num_vqs={queues},config_size=64");
+            qemu.args(["-device", &device]);
+        } else {
+            let net = format!("vhost-user,id=net0,chardev=nic,queues={}", machine.pairs);
+            qemu.args(["-netdev", &net]).args(["-device", &device]);
+        }
         if let Some(incoming) = &machine.incoming {
             qemu.args(["-incoming", &format!("unix:{}", incoming.display())]);
         }
