@@ -103,9 +103,9 @@ fn every_shell_block_of_the_documentation_that_needs_nothing_runs() {
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let mut run = 0;
     let mut failed = Vec::new();
+    let work = tempfile::tempdir().unwrap();
+    prepare(work.path());
     for page in pages::all() {
-        let work = tempfile::tempdir().unwrap();
-        prepare(work.path());
         let blocks = pages::blocks(&page);
         let blocks = blocks.iter().filter(|block| block.marks.is_empty());
         for block in blocks.filter(|block| ["sh", "console"].contains(&block.language.as_str())) {
@@ -147,10 +147,12 @@ fn fragment(heading: &str) -> String {
     letters.collect()
 }
 
-/// The fragments of a page's headings.
+/// The fragments of a page's headings, and the identifiers of HTML.
 fn fragments(text: &str) -> Vec<String> {
     let mut is_fenced = false;
-    let mut found: Vec<String> = Vec::new();
+    let identifiers = text.split("id=\"").skip(1);
+    let identifiers = identifiers.filter_map(|rest| rest.split('"').next());
+    let mut found: Vec<String> = identifiers.map(str::to_owned).collect();
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
             is_fenced = !is_fenced;
