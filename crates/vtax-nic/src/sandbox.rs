@@ -90,10 +90,10 @@ fn calls(connects: bool, in_kernel: bool) -> Result<Calls, JailError> {
         calls.allow_where(libc::SYS_fcntl, &[Argument::is(1, command)])?;
     }
     let mut requests = vec![libc::TUNSETOFFLOAD, libc::FIONBIO];
-    requests.extend(memory::PAGER_REQUESTS.map(libc::Ioctl::from));
+    requests.extend(memory::PAGER_REQUESTS.map(|request| request as libc::Ioctl));
     if in_kernel {
         requests.extend([libc::TUNSETVNETHDRSZ, libc::TUNSETQUEUE]);
-        requests.extend(vhost_net::REQUESTS.map(libc::Ioctl::from));
+        requests.extend(vhost_net::REQUESTS.map(|request| request as libc::Ioctl));
     }
     for request in requests {
         #[expect(clippy::cast_possible_truncation, reason = "a request has 32 bits")]
