@@ -115,7 +115,10 @@ fn knobs_of_the_guests_network_device_are_set_from_outside_and_read_back() {
         let ring = ("guest.ring", Level::Text("rx 64".to_owned()));
         let refused = vtax_guest::knobs::set(&mut *target, &[ring].into_iter().collect());
         let error = refused.unwrap_err().to_string();
-        assert!(error.contains("guest.ring = rx 64 cannot be set"), "{error}");
+        assert!(
+            error.contains("guest.ring = rx 64 cannot be set"),
+            "{error}"
+        );
         // Over netlink, to the NAPI instance that GRO gives the veth; with Linux 6.13 and newer.
         let suspension = ("guest.irq_suspend_timeout", Level::Integer(20_000));
         match vtax_guest::knobs::set(&mut *target, &[suspension].into_iter().collect()) {

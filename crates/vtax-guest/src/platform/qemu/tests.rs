@@ -4,8 +4,8 @@
 use super::*;
 use crate::image::{self, Recipe};
 use crate::knobs;
-use crate::platform::{CommandLine, Target};
 use crate::platform::vm::surroundings::Network;
+use crate::platform::{CommandLine, Target};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
