@@ -146,6 +146,17 @@ fn a_vm_in_a_cell_is_reached_through_its_tap_and_leaves_nothing() {
     let devices = fs::read_to_string(format!("/proc/{}/net/dev", tap.namespace_of)).unwrap();
     assert!(devices.contains(&tap.name), "{devices}");
 
+    // The agent still answers after a gigabyte of output.
+    let endless = line(&["head", "-c", "1000000000", "/dev/zero"]);
+    let refused = vm.run(&endless, LIMIT).unwrap_err().to_string();
+    assert!(refused.contains("more than 32 MiB"), "{refused}");
+    let full = "df --output=pcent / /run | grep -c 100%";
+    let full = vm.run(&line(&["sh", "-c", full]), LIMIT).unwrap();
+    assert_eq!(
+        full.code, 1,
+        "neither the disk nor the agent's directory is full"
+    );
+
     let started = Instant::now();
     vm.stop().unwrap();
     eprintln!("stopped in {} ms", started.elapsed().as_millis());

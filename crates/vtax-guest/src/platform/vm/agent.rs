@@ -36,6 +36,10 @@ const MOST_CONSOLE: u64 = 64 << 20;
 /// and copies while the command runs, inside the measured window.
 const WITH_FILES: &str = r#"exec "$@" >"$0.out" 2>"$0.err""#;
 
+/// The beginning of the paths of these files. `/tmp` is a memory file system of its own: a command that fills it does not
+/// take the space that the agent needs for its state in `/run`.
+const OUTPUTS: &str = "/tmp/vtax-job-";
+
 /// The delimiter of `guest-sync-delimited`: no UTF-8 text contains it.
 const DELIMITER: u8 = 0xff;
 
@@ -205,7 +209,7 @@ impl Agent {
     pub(in crate::platform) fn start(&mut self, line: &CommandLine) -> Result<Job, HostError> {
         let job = Job(self.next_job);
         self.next_job += 1;
-        let files = format!("/run/vtax/job-{}", job.0);
+        let files = format!("{OUTPUTS}{}", job.0);
         let mut arguments = vec!["-c", WITH_FILES, &files];
         arguments.extend(line.iter().map(String::as_str));
         let answer = self.execute("guest-exec", json!({ "path": "/bin/sh", "arg": arguments }))?;
