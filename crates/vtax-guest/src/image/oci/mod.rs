@@ -120,6 +120,14 @@ pub struct AboutImage {
     pub entry_point: Vec<String>,
 }
 
+/// Checks that there is such an image, without unpacking it.
+///
+/// # Errors
+/// When there is none, or it is damaged or of another architecture.
+pub fn check(source: &Source) -> Result<(), HostError> {
+    Content::open(source).map(drop)
+}
+
 /// Returns the guest of an image, above the files of the shared image. Unpacks it if the cache has none of its digest.
 /// `progress` receives lines while it is unpacked.
 ///

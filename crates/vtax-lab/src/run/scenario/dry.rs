@@ -415,9 +415,12 @@ fn steps(planned: Planned<'_>, treatment: &PlannedTreatment) -> Vec<String> {
     let longest = treatment
         .profile
         .longest(plan.duration, 1 + treatment.neighbours.len());
+    let warm_up = match plan.warmup.is_zero() {
+        true => String::new(),
+        false => format!("warm up for {:.0?} and ", plan.warmup),
+    };
     steps.push(format!(
-        "warm up for {:.0?} and measure for {:.0?}, or until the load ends",
-        plan.warmup, longest
+        "{warm_up}measure for {longest:.0?}, or until the load ends"
     ));
     steps.push("end all of it, remove the cell, and set the host back".to_owned());
     steps

@@ -13,7 +13,7 @@ use vtax_load::workload::{Workload, command};
 
 /// The content that an image has above the shared image with these packages.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Key {
+pub(super) struct Key {
     packages: Vec<String>,
     content: Content,
 }
@@ -90,6 +90,25 @@ impl Images {
         Ok(())
     }
 
+    /// Checks that an image can be made.
+    ///
+    /// # Errors
+    /// When the image or one of the files is missing or not valid.
+    pub fn check(&self, key: &Key) -> Result<(), HostError> {
+        match &key.content {
+            Content::Image(text) => oci::check(&self.source(text)?),
+            Content::Files(texts) => user_files::check(&self.paths(texts)),
+        }
+    }
+
+    fn source(&self, text: &str) -> Result<Source, HostError> {
+        Ok(text.parse::<Source>()?.below(&self.folder))
+    }
+
+    fn paths(&self, texts: &[String]) -> Vec<PathBuf> {
+        texts.iter().map(|text| self.folder.join(text)).collect()
+    }
+
     fn make(
         &self,
         content: &Content,
@@ -98,8 +117,7 @@ impl Images {
     ) -> Result<Made, HostError> {
         match content {
             Content::Image(text) => {
-                let source = text.parse::<Source>()?.below(&self.folder);
-                let unpacked = oci::ensure(&source, base, progress)?;
+                let unpacked = oci::ensure(&self.source(text)?, base, progress)?;
                 Ok(Made {
                     files: unpacked.files,
                     digest: unpacked.about.digest,
@@ -107,7 +125,7 @@ impl Images {
                 })
             }
             Content::Files(texts) => {
-                let paths: Vec<PathBuf> = texts.iter().map(|text| self.folder.join(text)).collect();
+                let paths = self.paths(texts);
                 let digest = user_files::digest(&paths)?;
                 Ok(Made {
                     files: user_files::ensure(&paths, &digest, base, progress)?,
@@ -154,7 +172,8 @@ impl Images {
     }
 }
 
-fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
+/// The key of a guest's image; `None` where it has the shared one.
+pub(super) fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
     let image = oci::PARAMETER.given(settings);
     let content = match (image, command::files_of(settings)) {
         (Some(image), _) => Content::Image(image.to_owned()),

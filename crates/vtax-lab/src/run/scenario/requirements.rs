@@ -4,7 +4,7 @@
 use super::guest::GuestSpec;
 use super::programs::{self, Whose};
 use super::remote::ClientHost;
-use super::{Scenarios, charging};
+use super::{Scenarios, charging, images};
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use std::collections::BTreeSet;
@@ -60,6 +60,7 @@ impl Scenarios<'_> {
             missing.extend(self.missing_on_client_host(actor, host)?);
         }
         missing.extend(self.missing_commands()?);
+        missing.extend(self.missing_images()?);
         missing.extend(self.missing_for_guests(check)?);
         let traced = self
             .planned
@@ -84,6 +85,27 @@ impl Scenarios<'_> {
                     let workload = &planned.record.workload;
                     format!("{workload}: the program `{name}` is missing on this host, where clients run: install it")
                 }));
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Returns why images and files of the plan cannot be used.
+    fn missing_images(&self) -> Result<BTreeSet<String>, LabError> {
+        let mut missing = BTreeSet::new();
+        let mut checked = BTreeSet::new();
+        for planned in self.planned {
+            for spec in self.specs(planned)? {
+                let key = images::key(spec.workload, spec.settings);
+                let key = key.filter(|_| !spec.platform.is_external(spec.settings));
+                if let Some(key) = key
+                    && !checked.contains(&key)
+                {
+                    if let Err(cause) = self.images.check(&key) {
+                        missing.insert(format!("{}: {cause}", planned.record.workload));
+                    }
+                    checked.insert(key);
+                }
             }
         }
         Ok(missing)
