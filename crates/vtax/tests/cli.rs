@@ -675,12 +675,8 @@ fn an_atlas_whose_plans_fail_names_them_and_shows_the_rest() {
     // A file goes before the plan of vtax with its path, and these are no plans.
     let plans = work.path().join("plans/papers");
     fs::create_dir_all(&plans).unwrap();
-    for end in ["", "-kvm", "-xen", "-disk"] {
-        fs::write(
-            plans.join(format!("cherkasova-accuracy{end}.toml")),
-            "no plan",
-        )
-        .unwrap();
+    for name in ["accuracy-kvm", "accuracy-xen", "guests-xen"] {
+        fs::write(plans.join(format!("cherkasova-{name}.toml")), "no plan").unwrap();
     }
     let made = atlas(&["cherkasova/fig-3"]);
     assert_eq!(made.status.code(), Some(1));
