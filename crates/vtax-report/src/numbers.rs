@@ -112,8 +112,9 @@ fn sided(value: f64, digits: usize) -> String {
     let is = |text: &String, other: f64| text.parse() == Ok(other);
     texts
         .find(|text| {
-            let is_rounded_to_1 = is(text, 1.0) && (value - 1.0).abs() > ROUNDING;
-            !is_rounded_to_1 && !(value > 0.0 && is(text, 0.0))
+            let hides_side = is(text, 1.0) && (value - 1.0).abs() > ROUNDING;
+            let hides_sign = is(text, 0.0) && value > 0.0;
+            !hides_side && !hides_sign
         })
         .unwrap_or_else(|| number(value, digits))
 }

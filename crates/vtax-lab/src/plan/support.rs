@@ -69,7 +69,7 @@ fn caveat(plan: &Plan, planned: &PlannedTreatment, catalogue: &Catalogue) -> Opt
         needed,
     };
     Some(format!(
-        "the objective `{objective}` of {} rests on too few requests at {load}: {unsupported}; {key} = \"{:.1}s\" has them",
+        "the objective `{objective}` of {} is not judged at {load}: {unsupported}; {key} = \"{:.1}s\" has them",
         planned.record.workload,
         (10.0 * length.as_secs_f64()).ceil() / 10.0
     ))
