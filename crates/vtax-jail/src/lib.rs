@@ -146,6 +146,16 @@ impl Calls {
             libc::SYS_madvise,
             libc::SYS_brk,
         ]);
+        // musl makes threads by clone(2), whose other uses make processes.
+        #[cfg(target_env = "musl")]
+        calls.allow_where(
+            libc::SYS_clone,
+            &[Argument::has(
+                0,
+                libc::CLONE_THREAD.unsigned_abs(),
+                libc::CLONE_THREAD.unsigned_abs(),
+            )],
+        )?;
         // The creation and the end of threads.
         calls.allow(&[
             libc::SYS_clone3,
