@@ -102,8 +102,11 @@ mod tests {
     use super::*;
     use crate::platform::{About, CommandLine, Finished, Job};
 
-    /// A guest whose kernel keeps the values of files, and answers to shell lines by a function.
-    struct FakeGuest(Box<dyn FnMut(&str) -> Result<String, HostError>>);
+    /// The output of shell lines.
+    type Answer = dyn Fn(&str) -> Result<String, HostError>;
+
+    /// A guest that answers to shell lines by a function.
+    struct FakeGuest(Box<Answer>);
 
     impl Target for FakeGuest {
         fn about(&self) -> &About {
