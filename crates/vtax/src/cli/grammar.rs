@@ -61,9 +61,16 @@ fn options() -> BTreeMap<String, Vec<Used>> {
     options
 }
 
-/// The options with one meaning everywhere: the value's name (several where the meaning has several forms), the short
-/// name, and the first words of the help.
-const MEANINGS: [(&str, &[&str], Option<char>, &[&str]); 11] = [
+/// An option with one meaning everywhere: its name, the names of its values (several where the meaning has several
+/// forms), its short name, and the first words of its help.
+type Meaning = (
+    &'static str,
+    &'static [&'static str],
+    Option<char>,
+    &'static [&'static str],
+);
+
+const MEANINGS: [Meaning; 11] = [
     (
         "output",
         &["FILE", "DIR"],
