@@ -249,14 +249,27 @@ impl Agent {
                     .protocol("a command ended with neither code nor signal".into()));
             }
         };
-        let stdout = self.read_file(&format!("{}.out", running.files))?;
-        let stderr = self.read_file(&format!("{}.err", running.files))?;
+        let stdout = self.read_output(&format!("{}.out", running.files))?;
+        let stderr = self.read_output(&format!("{}.err", running.files))?;
         self.jobs.remove(&job.0);
         Ok(Some(Finished {
             code,
             stdout,
             stderr,
         }))
+    }
+
+    /// Reads an output of a command. Empties the file of an output that is too long, so that it leaves space for those of
+    /// further commands.
+    fn read_output(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
+        let content = self.read_file(path);
+        if content.is_err() {
+            let emptied = self.execute("guest-file-open", json!({ "path": path, "mode": "w" }));
+            // The first error is reported.
+            let _ = emptied
+                .and_then(|handle| self.execute("guest-file-close", json!({ "handle": handle })));
+        }
+        content
     }
 
     /// Reads a file of the guest, including files of `/proc`.
