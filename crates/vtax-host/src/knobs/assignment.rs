@@ -6,6 +6,7 @@ use crate::facts::chosen;
 use crate::journal::Journal;
 use crate::kernel_file::{store, unreadable, verify};
 use crate::roots::text;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// One value for one file.
@@ -28,7 +29,21 @@ impl Assignment {
         }
     }
 
+    /// Checks that the kernel offers the value, and lets the file be written.
+    ///
+    /// # Errors
+    /// When it does not, with the values that it offers.
     pub fn offered(&self) -> Result<(), HostError> {
+        let mode = std::fs::metadata(&self.path).map(|found| found.permissions().mode());
+        if mode.is_ok_and(|mode| mode & 0o222 == 0) {
+            return Err(HostError::Setting(format!(
+                "{} = `{}` cannot be set: this kernel has {} for reading only; leave {} out of the plan",
+                self.key,
+                self.value,
+                self.path.display(),
+                self.key
+            )));
+        }
         match &self.offers {
             Some(offers) if !offers.contains(&self.value) => Err(HostError::Setting(format!(
                 "{} = `{}` is not offered by {}; this host offers: {}",
