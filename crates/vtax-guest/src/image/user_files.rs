@@ -306,7 +306,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("SKIPPED: only root sets owners");
         }
-        let copied = copy(&[app.clone()], &tree, SMALL).unwrap();
+        let copied = copy(std::slice::from_ref(&app), &tree, SMALL).unwrap();
         assert_eq!(copied, digest_within(&[app], SMALL).unwrap());
         let inside = root.path().join("files/app");
         assert_eq!(fs::read(inside.join("lib/so")).unwrap(), b"library");
