@@ -18,6 +18,7 @@ pub use page::page;
 use catalogue::{Catalogue, Figure, Key, Plan, Published};
 use claims::{Judged, Score};
 use ours::{Number, Origin, Ours};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -150,6 +151,26 @@ pub fn gather(
         }
     }
     Ok((ours, unusable))
+}
+
+/// The plans whose numbers are of another text than that of their file, with the origin of the numbers. Their numbers
+/// count: the plan may differ in a comment only.
+pub fn outdated<'a>(
+    catalogue: &'a Catalogue,
+    ours: &'a Ours,
+    folders: &Folders<'_>,
+) -> Vec<(&'a str, &'a Origin)> {
+    let of_plan = |(name, plan): (&'a String, &'a Plan)| {
+        let origin = ours.origins.get(name)?;
+        let text = fs::read(folders.plans.join(&plan.file)).ok()?;
+        (origin.plan_sha256 != digest(&text)).then_some((name.as_str(), origin))
+    };
+    catalogue.plans.iter().filter_map(of_plan).collect()
+}
+
+/// The identity of a plan: the SHA-256 of its text.
+fn digest(text: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(text))
 }
 
 /// One figure with its compared series and judged claims.

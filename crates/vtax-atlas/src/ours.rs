@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measured numbers of vtax: read from results directories, and stored as CSV so that a page needs no run.
 
-use crate::AtlasError;
 use crate::catalogue::{Catalogue, Key};
-use sha2::{Digest, Sha256};
+use crate::{AtlasError, digest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use vtax_core::csv::field;
@@ -146,8 +145,7 @@ impl Ours {
     ) -> Result<Self, AtlasError> {
         let results = ResultsDir::open(path)?;
         let run = results.run();
-        let is_another =
-            text.is_some_and(|text| run.plan_sha256 != format!("{:x}", Sha256::digest(text)));
+        let is_another = text.is_some_and(|text| run.plan_sha256 != digest(text.as_bytes()));
         if run.name != plan || is_another {
             return Err(AtlasError::AnotherPlan {
                 path: path.to_owned(),

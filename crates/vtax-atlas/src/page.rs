@@ -720,6 +720,32 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_an_earlier_text_of_a_plan_are_named_and_count() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = Folders {
+            results: root.path(),
+            plans: root.path(),
+        };
+        let catalogue = Catalogue::read().unwrap();
+        let mut ours = Ours::kept().unwrap();
+        let plans = ["shea-energy", "shea-tables"];
+        for plan in plans {
+            let file = root.path().join(&catalogue.plans[plan].file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "a plan").unwrap();
+        }
+        let outdated = |ours: &Ours| -> Vec<String> {
+            let found = crate::outdated(&catalogue, ours, &folders);
+            found.into_iter().map(|(plan, _)| plan.to_owned()).collect()
+        };
+        assert_eq!(outdated(&ours), plans);
+        let origin = ours.origins.get_mut("shea-tables").unwrap();
+        origin.plan_sha256 = crate::digest(b"a plan");
+        assert_eq!(outdated(&ours), ["shea-energy"]);
+        assert!(gather(&catalogue, Some(&folders)).unwrap().0.numbers.len() > 100);
+    }
+
+    #[test]
     fn a_directory_of_another_plan_is_reported_and_left_out() {
         let root = tempfile::tempdir().unwrap();
         let folders = Folders {

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
 use vtax_atlas::claims::markdown;
-use vtax_atlas::{Folders, compare, gather, missing, page, summary};
+use vtax_atlas::{Folders, compare, gather, missing, outdated, page, summary};
 use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
 
@@ -33,6 +33,12 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     let (ours, unusable) = gather(&catalogue, Some(&folders))?;
     for cause in &unusable {
         note(&format!("left out: {cause}"));
+    }
+    for (plan, origin) in outdated(&catalogue, &ours, &folders) {
+        note(&format!(
+            "{plan}: measured with an earlier text of the plan, on {}: a new run replaces its numbers",
+            origin.started.get(..10).unwrap_or(&origin.started)
+        ));
     }
     if let Some(folder) = &arguments.keep {
         ours.keep(&catalogue, folder)?;
