@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use vtax_core::owner::Owner;
 use vtax_guest::image::GuestFiles;
 use vtax_guest::platform::{Platform, Target};
-use vtax_host::HostError;
 use vtax_host::cell::{Seat, Share, TARGET};
-use vtax_host::knobs::{HUGE_PAGES, pages};
 use vtax_host::journal::Journal;
+use vtax_host::knobs::{HUGE_PAGES, pages};
 use vtax_host::settings::Settings;
 use vtax_host::{HostError, Roots};
 use vtax_load::workload::{LoadClient, ServeContext, Service, Workload};
@@ -83,8 +82,8 @@ impl<'a> GuestSpec<'a> {
             client_place,
             client_environment: BTreeMap::new(),
             switch,
-            knobs,
             target,
+            knobs,
             service: Service::default(),
         })
     }
@@ -99,13 +98,13 @@ impl<'a> GuestSpec<'a> {
         if !outlives.is_empty() {
             journal.record_all(outlives)?;
         }
-        let booted = self.platform.boot(seat, files, self.settings);
-        Ok(booted.map_err(|cause| Share::from_settings(self.settings).explain(cause))?)
-    }
         if HUGE_PAGES.parameter.bool(self.settings) {
             let mib = self.platform.memory_mib(self.settings);
             pages::reserve(mib, &Roots::host(), journal)?;
         }
+        let booted = self.platform.boot(seat, files, self.settings);
+        Ok(booted.map_err(|cause| Share::from_settings(self.settings).explain(cause))?)
+    }
 }
 
 /// A booted guest.
@@ -119,9 +118,9 @@ pub(super) struct Guest<'a> {
     pub client_environment: BTreeMap<String, String>,
     /// The cell's switch, if it has processes. Only the target holds it.
     pub switch: Option<Subject>,
+    pub target: Box<dyn Target>,
     /// The readings of the knobs that were set in its kernel.
     pub knobs: BTreeMap<String, String>,
-    pub target: Box<dyn Target>,
     pub service: Service,
 }
 
