@@ -30,7 +30,7 @@ pub struct Settings {
     /// The seed of all random numbers of the machine.
     pub seed: u32,
     /// The resolution of the host kernel's timers. With coarse timers, several guests run under KVM for minutes: see
-    /// `docs/testbed.md`.
+    /// `docs/why/testbed.md`.
     pub timers: Timers,
     /// Whether the processor of a host with Xen has virtualization (AMD-V with nested pages), which guests
     /// other than paravirtual ones need. Under KVM it always has.
