@@ -126,7 +126,8 @@ impl Drop for Running {
 #[test(needs = [micro_vms()])]
 fn live_guests_beyond_the_descriptor_limit_spread_over_processes_that_end_with_the_first() {
     // 562 descriptors leave room for 50 guests a process.
-    let script = "ulimit -n 562; exec $MVM run --image web --live --guests 120 --listen 127.0.0.1:0";
+    let script =
+        "ulimit -n 562; exec $MVM run --image web --live --guests 120 --listen 127.0.0.1:0";
     let mut running = Running::start(script);
     let first = &running.lines[0];
     assert!(

@@ -40,7 +40,9 @@ pub enum WebError {
     #[error("cannot make a token: {0}")]
     RandomToken(io::Error),
     /// The file of the new token cannot be written.
-    #[error("cannot keep the operator's token: {0}; give one with --token-file FILE, or --watch-only")]
+    #[error(
+        "cannot keep the operator's token: {0}; give one with --token-file FILE, or --watch-only"
+    )]
     TokenFile(FileError),
     /// The kernel cannot start a thread.
     #[error("cannot start a thread: {0}")]

@@ -96,7 +96,15 @@ fn without_root_guests_are_shown_and_what_is_missing_is_named_in_80_columns() {
 fn a_hostile_name_cannot_draw_on_the_terminal_or_widen_the_table() {
     let name = format!("{}\n\x1b[2J\u{202e}\"{}", unique("evil"), "x".repeat(4096));
     let _guest = Guest::start(&name);
-    let text = output(&["top", "--count", "1", "--interval", "500ms", "--sort", "name"]);
+    let text = output(&[
+        "top",
+        "--count",
+        "1",
+        "--interval",
+        "500ms",
+        "--sort",
+        "name",
+    ]);
     assert!(text.contains("evil-"), "{text}");
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");

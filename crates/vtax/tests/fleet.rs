@@ -564,7 +564,10 @@ fn slurm_that_is_missing_or_rejects_the_job_is_reported_with_its_words() {
     let mut command = run_on(work.path(), "slurm:gpu");
     let out = finish(command.env("PATH", path), false);
     let printed = text(&out.stderr);
-    assert!(printed.contains("invalid partition specified: gpu"), "{printed}");
+    assert!(
+        printed.contains("invalid partition specified: gpu"),
+        "{printed}"
+    );
 }
 
 #[test]

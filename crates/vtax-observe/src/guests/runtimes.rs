@@ -539,7 +539,10 @@ mod tests {
     /// `docs/reference/runtimes.md` has one line for each row, in the same order.
     #[test]
     fn the_documentation_has_the_table() {
-        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/runtimes.md");
+        let page = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/runtimes.md"
+        );
         let page = std::fs::read_to_string(page).unwrap();
         let rows: Vec<String> = ROWS
             .iter()

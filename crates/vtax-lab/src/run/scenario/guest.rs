@@ -134,7 +134,11 @@ impl Guest<'_> {
             workload, settings, ..
         } = self.spec;
         let (target, client) = (self.target.as_mut(), self.client.as_ref());
-        let context = &mut ServeContext { target, client, settings };
+        let context = &mut ServeContext {
+            target,
+            client,
+            settings,
+        };
         let served = workload.serve(context);
         self.service = served.map_err(|cause| self.blame(cause))?;
         Ok(())
