@@ -152,12 +152,11 @@ pub fn cached(hypervisor: Hypervisor) -> Result<Option<Host>, HostError> {
         return Ok(None);
     }
     let cache = image::cache_dir()?;
-    let directory = cache.join("testbed");
     let names = [
         root_name(&files.recipe),
         guests_name(&[Recipe::standard()])?,
     ];
-    let whole = names.iter().all(|name| directory.join(name).is_file());
+    let whole = names.iter().all(|name| find(&cache, name).is_some());
     if whole {
         return assemble(hypervisor, Emulator::find(&cache), &mut |_| {}).map(Some);
     }
@@ -350,19 +349,25 @@ fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
     })
 }
 
+/// A file of an emulated host in the user's cache, or in the one that root fills for all users of the machine.
+fn find(cache: &Path, name: &str) -> Option<PathBuf> {
+    let directory = cache.join("testbed");
+    [&directory, Path::new("/var/cache/vtax/testbed")]
+        .map(|place| place.join(name))
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
 /// The path of a file that is made from an image. A missing file is made, and gets its name once it is complete.
 fn derived(
     cache: &Path,
     name: &str,
     make: impl FnOnce(&Path) -> Result<(), HostError>,
 ) -> Result<PathBuf, HostError> {
-    let directory = cache.join("testbed");
-    for place in [&directory, Path::new("/var/cache/vtax/testbed")] {
-        let path = place.join(name);
-        if path.is_file() {
-            return Ok(path);
-        }
+    if let Some(path) = find(cache, name) {
+        return Ok(path);
     }
+    let directory = cache.join("testbed");
     Dir::create(&directory)?;
     let partial = Scratch::create(&directory)?;
     let partial = partial.path().join(name);
