@@ -74,7 +74,7 @@ impl Emulator {
     /// The build of this vtax if there is one, otherwise one of an earlier vtax, otherwise the system's.
     pub fn find(cache: &Path) -> Self {
         // A build by root serves all users of the machine.
-        Self::find_in(&[cache, Path::new("/var/cache/vtax")])
+        Self::find_in(&[cache, Path::new(image::SHARED)])
     }
 
     fn find_in(caches: &[&Path]) -> Self {

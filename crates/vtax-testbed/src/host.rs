@@ -351,9 +351,8 @@ fn hypervisor_of(recipe: &Recipe) -> Option<Hypervisor> {
 
 /// A file of an emulated host in the user's cache, or in the one that root fills for all users of the machine.
 fn find(cache: &Path, name: &str) -> Option<PathBuf> {
-    let directory = cache.join("testbed");
-    [&directory, Path::new("/var/cache/vtax/testbed")]
-        .map(|place| place.join(name))
+    [cache, Path::new(image::SHARED)]
+        .map(|cache| cache.join("testbed").join(name))
         .into_iter()
         .find(|path| path.is_file())
 }

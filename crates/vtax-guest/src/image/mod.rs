@@ -62,13 +62,19 @@ pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestF
     ensure_in(&cache, recipe, progress)
 }
 
-/// Returns the image of a recipe if the cache has it.
+/// Returns the image of a recipe if the user's cache has it, or the one that root fills for all users of the machine.
 ///
 /// # Errors
 /// When the recipe is not valid or there is no cache directory.
 pub fn cached(recipe: &Recipe) -> Result<Option<GuestFiles>, HostError> {
-    Ok(find(&cache_dir()?, &recipe.hash()?))
+    Ok(find_in(
+        &[&cache_dir()?, Path::new(SHARED)],
+        &recipe.hash()?,
+    ))
 }
+
+/// The cache of root, whose images every user of the machine can use.
+pub const SHARED: &str = "/var/cache/vtax";
 
 /// The directory of images and verdicts: `$VTAX_CACHE_DIR`, else `/var/cache/vtax` for root and
 /// `$XDG_CACHE_HOME/vtax` or `~/.cache/vtax` for other users.
@@ -85,7 +91,7 @@ pub fn cache_dir() -> Result<PathBuf, HostError> {
         return Ok(dir);
     }
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/cache/vtax"));
+        return Ok(PathBuf::from(SHARED));
     }
     set("XDG_CACHE_HOME")
         .or_else(|| set("HOME").map(|home| home.join(".cache")))
@@ -102,11 +108,8 @@ fn ensure_in(
     progress: &mut dyn FnMut(&str),
 ) -> Result<GuestFiles, HostError> {
     let hash = recipe.hash()?;
-    // Every user of the machine can use an image that root has built.
-    for cache in [cache, Path::new("/var/cache/vtax")] {
-        if let Some(files) = find(cache, &hash) {
-            return Ok(files);
-        }
+    if let Some(files) = find_in(&[cache, Path::new(SHARED)], &hash) {
+        return Ok(files);
     }
     let images = cache.join("images");
     Dir::create(&images)?;
@@ -121,6 +124,11 @@ fn ensure_in(
         what: format!("the image that was just built in {}", images.display()),
         remedy: "somebody removed it; build it again".to_owned(),
     })
+}
+
+/// Finds an image in the first cache that has it.
+fn find_in(caches: &[&Path], hash: &str) -> Option<GuestFiles> {
+    caches.iter().find_map(|cache| find(cache, hash))
 }
 
 /// Finds an image. A directory with its final name is complete; the files are still checked, because users may
@@ -280,6 +288,17 @@ mod tests {
         let expected = fake_image(cache.path(), &recipe.hash().unwrap());
         let found = ensure_in(cache.path(), &recipe, &mut |line| panic!("printed {line}")).unwrap();
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn an_image_in_the_cache_for_all_users_is_found_after_the_users_own() {
+        let [own, shared] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let caches = [own.path(), shared.path()];
+        assert_eq!(find_in(&caches, "abc"), None);
+        let all = fake_image(shared.path(), "abc");
+        assert_eq!(find_in(&caches, "abc"), Some(all));
+        let mine = fake_image(own.path(), "abc");
+        assert_eq!(find_in(&caches, "abc"), Some(mine));
     }
 
     #[test]
