@@ -14,6 +14,7 @@ const PLAN: &str = r#"
 name = "single"
 description = "one trial"
 repetitions = 1
+idle = "0s"
 warmup = "100ms"
 duration = "300ms"
 sample_hz = 10

@@ -17,6 +17,7 @@ use vtax_testkit::skip;
 const PLAN: &str = r#"
 name = "small"
 repetitions = 8
+idle = "0s"
 warmup = "100ms"
 duration = "300ms"
 sample_hz = 10

@@ -18,6 +18,7 @@ use vtax_serve::share::Share;
 const PLAN: &str = r#"
 name = "libvirt"
 repetitions = 1
+idle = "0s"
 warmup = "300ms"
 duration = "1s"
 sample_hz = 10

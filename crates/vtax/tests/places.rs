@@ -24,6 +24,7 @@ const AHEAD: f64 = 5000.0;
 const PLAN: &str = r#"
 name = "places"
 repetitions = 1
+idle = "0s"
 warmup = "300ms"
 duration = "1s"
 sample_hz = 10
@@ -484,8 +485,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
-    // Without idle phases each kill falls into a trial or its start.
-    let plan = PLAN.replace("repetitions = 1", "repetitions = 30\nidle = \"0s\"");
+    let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
     let machines = Machines::start(&plan);
     let state = machines.work.path().join("state");
     // A probe may be left by a killed run of another test.
@@ -647,6 +647,7 @@ fn what_is_wrong_with_the_places_is_reported_before_anything_boots() {
 const FOUND: &str = r#"
 name = "found"
 repetitions = 2
+idle = "0s"
 warmup = "300ms"
 duration = "1s"
 sample_hz = 10

@@ -19,6 +19,7 @@ use vtax_report::results::{
 const PLAN: &str = r#"
 name = "small"
 repetitions = 2
+idle = "0s"
 duration = "1s"
 [[platform]]
 kind = "native"

@@ -173,6 +173,7 @@ fn a_target_that_answers_long_after_its_window_outlasts_its_neighbours() {
     let plan = r#"
 name = "overloaded"
 repetitions = 1
+idle = "0s"
 warmup = "200ms"
 duration = "1s"
 [again]
@@ -211,6 +212,7 @@ fn a_ramp_in_one_process_has_the_same_record_as_a_load_started_for_each_level() 
     let plan = r#"
 name = "ramps"
 repetitions = 1
+idle = "0s"
 warmup = "500ms"
 sample_hz = 10
 
@@ -361,6 +363,7 @@ fn a_vm_behind_our_own_nic_passes_traffic_and_its_notifications_are_counted() {
     let plan = r#"
 name = "nic"
 repetitions = 1
+idle = "0s"
 warmup = "200ms"
 duration = "1s"
 sample_hz = 5

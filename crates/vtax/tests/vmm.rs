@@ -15,6 +15,7 @@ fn plan(firecracker: &Path, cloud_hypervisor: &Path) -> String {
         r#"
 name = "vmm"
 repetitions = 1
+idle = "0s"
 warmup = "100ms"
 duration = "1s"
 sample_hz = 10
