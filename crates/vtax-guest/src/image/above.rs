@@ -4,7 +4,9 @@
 //! Each version of a user's image or files is an image of its own. A cache keeps those that were used last. A process
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
-use super::build::{building_prefix, pack, require_root_and_programs, require_space, run_logged};
+use super::build::{
+    building_prefix, pack, publish, require_root_and_programs, require_space, run_logged,
+};
 use super::{GuestFiles, lock, lock_name, refuse_mounts, remove_abandoned};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
@@ -88,13 +90,7 @@ fn build(
     let root = dir.join("root");
     make(base, &Making { dir, root: &root }, fill, progress)?;
     vtax_files::write_scratch(&dir.join(USED), [])?;
-    let handle = File::open(dir).map_err(HostError::file("read", dir))?;
-    rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
-    let done = images.join(hash);
-    fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
-    // The directory has its final name, so that nothing is left to remove.
-    let _ = building.keep();
-    Ok(())
+    publish(building, &images.join(hash))
 }
 
 /// The file whose lock an image has.

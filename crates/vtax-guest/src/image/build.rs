@@ -88,11 +88,15 @@ pub(super) fn build(
         });
     }
 
-    // The content must reach the disk before the rename does.
+    publish(building, &images.join(hash))
+}
+
+/// Gives a complete image its final name, once its content is on the disk.
+pub(super) fn publish(building: tempfile::TempDir, done: &Path) -> Result<(), HostError> {
+    let dir = building.path();
     let handle = File::open(dir).map_err(HostError::file("read", dir))?;
     rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
-    let done = images.join(hash);
-    fs::rename(dir, &done).map_err(HostError::file("create", &done))?;
+    fs::rename(dir, done).map_err(HostError::file("create", done))?;
     // The directory has its final name, so that nothing is left to remove.
     let _ = building.keep();
     Ok(())
