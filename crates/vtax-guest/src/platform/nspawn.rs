@@ -29,8 +29,8 @@ const START: &str = r#"log=$1; shift
 "$@" </dev/null >"$log" 2>&1 &
 turns=0
 until grep -qx vtax-ready "$log"; do
-    # The command line of a process that has ended is empty.
-    grep -qs . /proc/$!/cmdline && [ $turns -lt 600 ] || exit 1
+    # Z and X are the states of a process that has ended. Its command line is no sign: it is empty within execve, too.
+    grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$!/status" && [ $turns -lt 600 ] || exit 1
     turns=$((turns + 1))
     sleep 0.05
 done
