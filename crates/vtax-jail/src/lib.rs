@@ -146,8 +146,8 @@ impl Calls {
             libc::SYS_madvise,
             libc::SYS_brk,
         ]);
-        // musl makes threads by clone(2), whose other uses make processes.
-        #[cfg(target_env = "musl")]
+        // musl makes threads by clone(2), and so does glibc where a filter above this one (systemd's RestrictNamespaces=,
+        // those of container engines) answers clone3(2) with ENOSYS. Other uses of clone(2) make processes.
         calls.allow_where(
             libc::SYS_clone,
             &[Argument::has(
@@ -261,5 +261,38 @@ impl Argument {
         };
         let value = self.value.into();
         SeccompCondition::new(self.index, SeccompCmpArgLen::Dword, how, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// systemd's RestrictNamespaces= and the filters of container engines answer clone3(2) with ENOSYS; libc then calls
+    /// clone(2). Each filter is of the thread that installs it.
+    #[test]
+    fn a_server_creates_threads_also_where_clone3_is_missing() {
+        let confined = std::thread::spawn(|| {
+            set_no_new_privs(true).unwrap();
+            let missing = SeccompFilter::new(
+                BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+                SeccompAction::Allow,
+                SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
+                std::env::consts::ARCH.try_into().unwrap(),
+            );
+            let missing: BpfProgram = missing.unwrap().try_into().unwrap();
+            seccompiler::apply_filter(&missing).unwrap();
+            Calls::of_a_server().unwrap().enforce().unwrap();
+            let thread = std::thread::Builder::new().spawn(|| 7);
+            let answer = thread.map(|thread| thread.join().unwrap());
+            // SAFETY: the call has no arguments in memory; it makes no process where the filter holds.
+            let process = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
+            if process == 0 {
+                // SAFETY: ends the process that the filter should have prevented.
+                unsafe { libc::_exit(0) };
+            }
+            (answer.map_err(|error| error.to_string()), process)
+        });
+        assert_eq!(confined.join().unwrap(), (Ok(7), -1));
     }
 }
