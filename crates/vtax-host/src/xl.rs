@@ -72,7 +72,7 @@ fn parse_list(text: &str) -> Vec<Listed> {
         .collect()
 }
 
-/// The command line of a call, which ends after [`LIMIT_SECONDS`] in any case.
+/// The command line of a call, which ends after `LIMIT_SECONDS` in any case.
 pub fn line(program: &str, arguments: &[&str]) -> Vec<String> {
     ["timeout", "--kill-after=5", LIMIT_SECONDS, program]
         .iter()

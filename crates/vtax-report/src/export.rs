@@ -310,7 +310,7 @@ impl Dataset {
     /// Writes the buffered rows and the footer.
     ///
     /// # Errors
-    /// As [`Dataset::add`].
+    /// As `Dataset::add`.
     pub fn finish(mut self) -> Result<(), ResultsError> {
         self.flush()?;
         let closed = self.writer.close().map(drop);

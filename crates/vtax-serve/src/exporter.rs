@@ -184,7 +184,7 @@ impl Shared {
 }
 
 /// Exports until `stop` is set. Its addresses and every new problem are logged. The calling thread is sandboxed for
-/// good ([`crate::jail`]).
+/// good (`crate::jail`).
 ///
 /// # Errors
 /// When it cannot listen, or not read the host in its first pass. Later passes that fail are counted, and the last good

@@ -55,7 +55,7 @@ pub struct Head {
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 #[group(skip)]
 pub struct Arguments {
-    /// Server address and port, such as 10.0.0.2:80 or [fd00::2]:80
+    /// Server address and port, such as `10.0.0.2:80` or `[fd00::2]:80`
     #[arg(long)]
     pub address: SocketAddr,
     /// Most connections at once

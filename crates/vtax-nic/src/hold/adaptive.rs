@@ -7,7 +7,7 @@ use super::{Controller, Nanos};
 /// The part of the budget that a hold may use. The rest is for a worker that wakes up late.
 const HOLD_SHARE: f64 = 15.0 / 16.0;
 
-/// The default controller: a [`Window`] for both directions, which is always narrower than the budget.
+/// The default controller: a `Window` for both directions, which is always narrower than the budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Adaptive {
     window: Window,

@@ -24,7 +24,7 @@ pub enum SteadyState {
     NoSteadyState,
     /// Trials of one treatment have different classes (never the class of a single series).
     Inconsistent,
-    /// Fewer than [`SHORTEST`] seconds: no class.
+    /// Fewer than `SHORTEST` seconds: no class.
     TooShort,
 }
 

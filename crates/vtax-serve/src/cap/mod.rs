@@ -5,8 +5,8 @@
 //! guest, and the quota of its control group is set so that its own time and the host's time for it together stay
 //! within its share.
 //!
-//! The data flow of each guest: [`Ledger`](vtax_observe::charge::Ledger) → [`Controller`] (the quota that its share
-//! leaves) → [`Limit`] (the file of its control group, or its cap under Xen, journalled before the first change).
+//! The data flow of each guest: [`Ledger`](vtax_observe::charge::Ledger) → `Controller` (the quota that its share
+//! leaves) → `Limit` (the file of its control group, or its cap under Xen, journalled before the first change).
 
 mod controller;
 mod error;

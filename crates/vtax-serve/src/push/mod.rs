@@ -268,7 +268,7 @@ impl Pusher {
         self.last = pass;
     }
 
-    /// Ends every series and waits up to [`END_TIMEOUT`] for the servers to take the queues; the rest stays on disk.
+    /// Ends every series and waits up to `END_TIMEOUT` for the servers to take the queues; the rest stays on disk.
     /// Returns the last messages.
     pub fn finish(mut self) -> Vec<String> {
         if !self.last.families.is_empty() {

@@ -37,7 +37,7 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 /// The owner of the commands' series.
 const CLIENT: &Owner = &Owner::Client;
 
-/// Serves until `input` ends or sends no request for [`REQUEST_TIMEOUT`], or `output` is closed, and then kills
+/// Serves until `input` ends or sends no request for `REQUEST_TIMEOUT`, or `output` is closed, and then kills
 /// its commands. Call it on the process's main thread, because commands end with the calling thread.
 ///
 /// # Errors

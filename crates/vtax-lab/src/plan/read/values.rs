@@ -93,7 +93,7 @@ impl<C> Reader<'_, C> {
             .unwrap_or(DEFAULT_AGAIN)
     }
 
-    /// Checks the number of trials against [`MAXIMUM_TRIALS`].
+    /// Checks the number of trials against `MAXIMUM_TRIALS`.
     pub fn accepts_size(&mut self, trials: u64, offset: usize) -> bool {
         let accepted = trials <= MAXIMUM_TRIALS;
         if !accepted {

@@ -40,7 +40,7 @@ pub enum Place {
 pub struct Figure {
     /// Its place.
     pub place: Place,
-    /// Its unit as the plan writes it: see [`unit`].
+    /// Its unit as the plan writes it: see [`unit()`].
     pub unit: String,
     /// The direction that is better.
     pub better: Better,

@@ -16,7 +16,7 @@ pub enum WordsError {
     /// A NUL, which no argument can contain.
     #[error("the command contains a NUL")]
     Nul,
-    /// It is longer than [`MOST_BYTES`].
+    /// It is longer than `MOST_BYTES`.
     #[error("the command is longer than {} KiB", MOST_BYTES >> 10)]
     Long,
 }
