@@ -84,7 +84,12 @@ fn prepare(work: &Path) {
     for part in ["plans", "papers"] {
         std::os::unix::fs::symlink(pages::root().join(part), work.join(part)).unwrap();
     }
-    for (name, vm_cost) in [("base", 3.0), ("new", 4.5), ("results/redis", 3.0)] {
+    for (name, vm_cost) in [
+        ("base", 3.0),
+        ("new", 4.5),
+        ("results/redis", 3.0),
+        ("results/first", 3.0),
+    ] {
         let fake = Fake {
             blocks: 6,
             vm_cost,
