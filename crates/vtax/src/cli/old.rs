@@ -46,7 +46,8 @@ fn of_links(mut words: Vec<OsString>) -> Vec<OsString> {
         Some("vtax-mvm") => "mvm",
         _ => return words,
     };
-    words.insert(1, command.into());
+    // The usage lines of the help begin with the first word.
+    words.splice(..1, ["vtax".into(), command.into()]);
     words
 }
 
@@ -58,11 +59,8 @@ mod tests {
     fn a_link_to_vtax_is_the_command_that_its_name_has() {
         let words = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
         for (given, meant) in [
-            (
-                "/usr/bin/vtax-nic ctl list",
-                "/usr/bin/vtax-nic nic ctl list",
-            ),
-            ("vtax-mvm run", "vtax-mvm mvm run"),
+            ("/usr/bin/vtax-nic ctl list", "vtax nic ctl list"),
+            ("vtax-mvm run", "vtax mvm run"),
             ("target/debug/vtax nic top", "target/debug/vtax nic top"),
         ] {
             assert_eq!(of_links(words(given)), words(meant));
