@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The commands that write, check and run plans.
+
+use super::values::percent;
+use clap::{Args, Subcommand};
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use vtax_args::FormatArgs;
+use vtax_fleet::Engine;
+use vtax_lab::place::Place;
+use vtax_lab::plan::Shard;
+use vtax_lab::plan::new::Subject;
+
+#[derive(Debug, Subcommand)]
+pub enum PlanCommand {
+    /// Check a plan; print its treatments, the number of trials and the expected time.
+    Check(PlanCheckArgs),
+    /// Write a complete plan with comments, for a guest that exists or for a command. It reads facts about the guest and
+    /// changes nothing.
+    New(PlanNewArgs),
+    /// List the plans that are part of vtax; each runs by its name, from any directory.
+    List(FormatArgs),
+    /// Print a plan that is part of vtax.
+    Show {
+        /// Its name in `vtax plan list`.
+        name: String,
+    },
+    /// Print everything that a plan can set or vary.
+    Keys(PlanKeysArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct PlanKeysArgs {
+    /// Print only keys, platforms and workloads with this text in their name or description.
+    pub filter: Option<String>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanNewArgs {
+    /// What the plan is for: libvirt:DOMAIN, ssh:HOST, xenapi:POOL/VM, podman:NAME, or command.
+    #[arg(long = "for", value_name = "WHAT")]
+    pub subject: Subject,
+    /// The file to write, which must not exist [default: standard output].
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct PlanCheckArgs {
+    /// The plan, a TOML file.
+    pub plan: PathBuf,
+    /// Use the quick profile.
+    #[arg(long)]
+    pub quick: bool,
+    /// The results directory of a run of this plan: print how many blocks each comparison needs for an interval of the
+    /// wanted width. Several shards of one run are read together.
+    #[arg(long, value_name = "DIR")]
+    pub results: Vec<PathBuf>,
+    /// The wanted half width of each ratio's interval, in percent.
+    #[arg(long, value_name = "PCT", default_value = "5", value_parser = percent, requires = "results")]
+    pub width: f64,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub run: PlanRunArgs,
+    /// Run only this share of the blocks, such as 2/4.
+    #[arg(long, value_name = "I/N")]
+    pub shard: Option<Shard>,
+    /// Run a part of a run that another vtax merges: wait while another lab runs on this host, and write no report.
+    #[arg(long, hide = true)]
+    pub part: bool,
+    /// Check the plan, log into its guests and look, print what a run would do in order and when, and change nothing.
+    #[arg(long, conflicts_with_all = ["fleet", "part"])]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub fleet: FleetArgs,
+    #[command(flatten)]
+    pub command: CommandArgs,
+}
+
+/// A command that is measured without a plan file.
+#[derive(Debug, Default, Args)]
+#[command(group(clap::ArgGroup::new("guests").args(["platform", "image"]).multiple(true)))]
+pub struct CommandArgs {
+    /// Measure the command after `--` on these platforms, without a plan file; the plan that is made is written beside
+    /// the results.
+    #[arg(long, value_name = "KIND,…", value_delimiter = ',', conflicts_with_all = ["plan", "fleet", "quick"])]
+    pub platform: Vec<String>,
+    /// Measure an image: oci:DIR, oci:FILE.tar, dir:ROOT or podman:NAME. Its entry point is the service, unless --serve
+    /// gives another. Without --platform it runs natively, in a container and in a VM (qemu).
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["plan", "fleet", "quick"])]
+    pub image: Option<String>,
+    /// The service in the target that the command drives as its client.
+    #[arg(long, value_name = "COMMAND", requires = "guests", requires = "ready")]
+    pub serve: Option<String>,
+    /// When the service is ready: tcp:PORT, log:EXPRESSION, or exit.
+    #[arg(long, value_name = "WHEN", requires = "guests")]
+    pub ready: Option<String>,
+    /// The measured command in one text, instead of after `--`; {target} is the target's address.
+    #[arg(long, value_name = "COMMAND", requires = "guests")]
+    pub load: Option<String>,
+    /// A command in the target before each run and its service.
+    #[arg(long, value_name = "COMMAND", requires = "guests")]
+    pub prepare: Option<String>,
+    /// Runs before each measured run.
+    #[arg(long, value_name = "N", default_value_t, requires = "guests", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub warmup: u32,
+    /// Measured runs on each platform.
+    #[arg(long, value_name = "N", default_value_t = 5, requires = "guests", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub runs: u32,
+    /// Debian packages that the image gets.
+    #[arg(
+        long,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        requires = "guests"
+    )]
+    pub packages: Vec<String>,
+    /// A file or directory that the image gets; the commands in the target run beside it. It can be given several times.
+    #[arg(long, value_name = "PATH", requires = "guests")]
+    pub files: Vec<PathBuf>,
+    /// The measured command.
+    #[arg(last = true, index = 2, value_name = "COMMAND", requires = "guests")]
+    pub words: Vec<String>,
+}
+
+/// Many machines.
+#[derive(Debug, Args)]
+pub struct FleetArgs {
+    /// Run on many machines, by an engine: `slurm`, `slurm:PARTITION`, `ssh:HOSTS.txt` (a host a line) or
+    /// `kubernetes`.
+    #[arg(long, value_name = "ENGINE", conflicts_with = "shard")]
+    pub fleet: Option<Engine>,
+    /// The number of shards, each of whole blocks [default: one for each block].
+    #[arg(long, value_name = "N", requires = "fleet")]
+    pub shards: Option<NonZeroU32>,
+    /// An image that has this vtax and what the plan's platforms need (with `--fleet kubernetes`).
+    #[arg(long, value_name = "IMAGE", requires = "fleet")]
+    pub pod_image: Option<String>,
+    /// The PersistentVolumeClaim that takes the results (with `--fleet kubernetes`).
+    #[arg(long, value_name = "NAME", requires = "fleet", default_value = "vtax")]
+    pub claim: String,
+}
+
+#[derive(Debug, Args)]
+pub struct MergeArgs {
+    /// Results directories of one run: shards of it, or what several machines found of one.
+    #[arg(required = true, value_name = "RESULTS")]
+    pub sources: Vec<PathBuf>,
+    /// The results directory to make or complete; the sources stay as they are.
+    #[arg(long, value_name = "DIR")]
+    pub results: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ShardArgs {
+    /// The work directory of the run, RESULTS.fleet.
+    pub workdir: PathBuf,
+    /// Which shard.
+    pub shard: u32,
+}
+
+/// The plan, its place and its output.
+#[derive(Debug, Args)]
+pub struct PlanRunArgs {
+    /// The plan, a TOML file.
+    #[arg(required = true, index = 1)]
+    pub plan: Option<PathBuf>,
+    /// The results directory [default: results/PLAN-NAME].
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// Use the quick profile: short durations, few repetitions, marked as such in the report.
+    #[arg(long)]
+    pub quick: bool,
+    /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
+    #[arg(long, value_name = "PLACE", default_value = "local")]
+    pub place: Place,
+    /// Settings of the testbed, a TOML file (with `--place testbed:…`).
+    #[arg(long, value_name = "FILE")]
+    pub testbed: Option<PathBuf>,
+    /// Emulated hosts at the same time (with `--place testbed:…`) [default: as many as there are
+    /// processors, and memory for them].
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+    /// The name of the place in the results, when another vtax starts this one.
+    #[arg(long, hide = true)]
+    pub place_name: Option<String>,
+    /// Run this treatment alone, once, for another vtax.
+    #[arg(long, hide = true)]
+    pub treatment: Option<usize>,
+    /// The draw of that trial, of a plan with `draws`.
+    #[arg(long, hide = true, value_name = "NUMBER", requires = "treatment")]
+    pub draw: Option<u32>,
+    /// Flag every number as emulated: this host is an emulated one.
+    #[arg(long, hide = true)]
+    pub emulated: bool,
+}
+
+impl PlanRunArgs {
+    /// The plan's file; empty for a command without one.
+    pub fn plan(&self) -> &Path {
+        self.plan.as_deref().unwrap_or_else(|| Path::new(""))
+    }
+
+    /// The results directory of a plan of that name.
+    pub fn results(&self, plan: &str) -> PathBuf {
+        let results = self.results.clone();
+        results.unwrap_or_else(|| Path::new("results").join(plan))
+    }
+}
