@@ -11,6 +11,8 @@ mod containers;
 mod counters;
 mod cpu;
 mod energy;
+#[cfg(test)]
+mod fake_probes;
 mod kvm;
 mod limits;
 mod memory;

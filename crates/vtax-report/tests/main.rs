@@ -11,17 +11,23 @@
 #[macro_use]
 extern crate vtax_testkit;
 
+mod compared;
 mod directory;
 mod history;
 mod large;
+mod levels;
 mod machines;
 mod markup;
 mod quantiles;
 mod report;
+mod scenarios;
 mod scipy;
+mod seeds;
 mod simulations;
 mod statistics;
+mod support;
 mod survey;
+mod suspects;
 mod variance;
 mod verdicts;
 

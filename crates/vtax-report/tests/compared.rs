@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests of shards, of runs compared with the first, and of exports.
+
+use crate::support::run;
+use std::fs;
+use vtax_report::analysis::{analyse, analyse_shards};
+use vtax_report::results::{ResultsDir, ResultsError};
+use vtax_report::stats::Verdict;
+use vtax_report::{compare, export};
+use vtax_testkit::results::Fake;
+
+#[test]
+fn shards_are_read_together_and_strangers_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::default();
+    let shards: Vec<ResultsDir> = ["a", "b"]
+        .iter()
+        .map(|name| fake.create(&folder.path().join(name)))
+        .collect();
+    for index in shards[0].pending() {
+        fake.write_trial(&shards[index as usize % 2], index);
+    }
+    let together = analyse_shards(&[&shards[0], &shards[1]]).unwrap();
+    assert_eq!((together.counts.counted, together.counts.pending), (43, 0));
+    let stranger = Fake {
+        blocks: 2,
+        ..Fake::default()
+    }
+    .create(&folder.path().join("stranger"));
+    assert!(matches!(
+        analyse_shards(&[&shards[0], &stranger]),
+        Err(ResultsError::NotOneRun { .. })
+    ));
+}
+
+#[test]
+fn any_number_of_runs_are_compared_with_the_first_by_label() {
+    let (_one, _, before) = run(&Fake {
+        trouble: false,
+        ..Fake::default()
+    });
+    let (_two, _, after) = run(&Fake {
+        trouble: false,
+        vm_cost: 2.0,
+        ..Fake::default()
+    });
+    let (_three, _, less) = run(&Fake {
+        platforms: vec!["native", "container"],
+        ..Fake::default()
+    });
+    let comparison = compare::compare(&before, &[&before, &after, &less]);
+    let [same, changed, fewer] = comparison.others.as_slice() else {
+        panic!("three runs against one: {comparison:?}");
+    };
+    assert!(
+        same.comparisons
+            .iter()
+            .all(|c| c.judgement.verdict != Verdict::Different)
+    );
+    let vm = changed
+        .comparisons
+        .iter()
+        .find(|c| c.platform == "qemu" && c.metric == "cpu.per_work")
+        .unwrap();
+    assert_eq!(vm.judgement.verdict, Verdict::Different);
+    assert!((vm.tax.unwrap().ratio - 2.0 / 3.1).abs() < 0.05);
+    assert!(
+        changed
+            .comparisons
+            .iter()
+            .filter(|c| c.platform == "native")
+            .all(|c| c.judgement.verdict != Verdict::Different)
+    );
+    assert_eq!((fewer.only_first.len(), fewer.only_here.len()), (3, 0));
+    for width in [80, 120] {
+        let table = compare::table(&comparison, width);
+        assert!(table.contains("not in D: qemu · iperf3-receive"), "{table}");
+        assert!(table.contains("were not interleaved"));
+        for column in ["B / A", "C / A", "D / A"] {
+            assert!(table.contains(column), "{table}");
+        }
+        let beside = table.lines().find(|line| line.contains("B / A")).unwrap();
+        assert!(beside.contains("C / A") && beside.contains("D / A") == (width == 120));
+        let vm = "    cpu.per_work          1.00×";
+        assert!(table.contains(vm) && table.contains("] *"), "{table}");
+        let mut lines = table.lines().filter(|line| !line.contains("not in"));
+        assert!(
+            lines.all(|line| line.chars().count() <= width),
+            "{width}:\n{table}"
+        );
+    }
+    assert!(
+        serde_json::to_string(&comparison)
+            .unwrap()
+            .contains("\"verdict\":\"different\"")
+    );
+}
+
+#[test]
+fn exports_hold_every_trial_and_metric() {
+    let (folder, results, _) = run(&Fake {
+        spice: ",\"x\"\n",
+        ..Fake::default()
+    });
+    let mut csv = Vec::new();
+    assert!(export::csv(&results, &mut csv).unwrap().is_empty());
+    let text = String::from_utf8(csv).unwrap();
+    assert!(text.starts_with("trial,block,treatment,platform,workload,"));
+    let metrics: usize = results
+        .trials()
+        .map(|trial| trial.unwrap().metrics.len())
+        .sum();
+    // The spice puts a line break into the label of every row, and one more into two reasons.
+    assert!(text.contains("\"native · iperf3-receive,\"\"x\"\"\n\""));
+    assert_eq!(
+        text.matches("\n").count() - 1 - text.matches("\"x\"\"\n").count(),
+        metrics
+    );
+    let parquet = folder.path().join("trials.parquet");
+    assert!(export::parquet(&results, &parquet).unwrap().is_empty());
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    let reader = SerializedFileReader::new(fs::File::open(&parquet).unwrap()).unwrap();
+    assert_eq!(
+        reader.metadata().file_metadata().num_rows() as usize,
+        metrics
+    );
+    let mut samples = Vec::new();
+    assert!(
+        export::csv_samples(&results, &mut samples)
+            .unwrap()
+            .is_empty()
+    );
+    let rows: u64 = results
+        .trial_indexes()
+        .into_iter()
+        .map(|index| results.samples(index).unwrap().rows())
+        .sum();
+    assert_eq!(
+        samples.iter().filter(|byte| **byte == b'\n').count() as u64,
+        rows + 1
+    );
+}
+
+#[test]
+fn an_exported_trial_that_was_disturbed_is_marked_and_counts() {
+    let (_folder, results, _) = run(&Fake::default());
+    let mut trial = results.trial(0).unwrap();
+    trial.disturbed = vec!["other programs used 9 %".to_owned()];
+    results.rewrite_trial(&trial).unwrap();
+    let mut csv = Vec::new();
+    assert!(export::csv(&results, &mut csv).unwrap().is_empty());
+    let text = String::from_utf8(csv).unwrap();
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let disturbed = names.iter().position(|name| *name == "disturbed").unwrap();
+    let counts = names.iter().position(|name| *name == "counts").unwrap();
+    for row in lines {
+        let cells: Vec<&str> = row.split(',').collect();
+        let marked = cells[disturbed] == "other programs used 9 %";
+        assert_eq!(marked, cells[0] == "0", "{row}");
+        assert!(!marked || cells[counts] == "true", "{row}");
+    }
+}
+
+#[test]
+fn compared_runs_are_called_by_the_directories_that_were_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake {
+        trouble: false,
+        ..Fake::default()
+    };
+    let analyses = ["before", "after"].map(|name| {
+        let results = fake.write(&folder.path().join(name));
+        analyse(&results).unwrap()
+    });
+    let compared = compare::compare(&analyses[0], &[&analyses[1]]);
+    let table = compare::table(&compared, 120);
+    let called = |letter: &str, name: &str| {
+        let path = folder.path().join(name);
+        let mut lines = table.lines();
+        lines.any(|line| line.starts_with(&format!("{letter}  {} (", path.display())))
+    };
+    assert!(called("A", "before") && called("B", "after"), "{table}");
+}
