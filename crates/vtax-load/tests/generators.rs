@@ -63,6 +63,7 @@ pub fn open_loop(address: SocketAddr) -> http::Arguments {
         path: "/".to_owned(),
         closed: false,
         downloads: None,
+        close: false,
     }
 }
 
@@ -330,6 +331,36 @@ fn a_server_that_closes_after_each_answer_is_connected_to_again() {
         (20, 40, 20)
     );
     assert_eq!(report.download_seconds.len(), 20);
+}
+
+#[test(needs = [root()])]
+fn a_connection_that_the_server_will_close_is_left_to_it_unless_places_are_short() {
+    let early = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&early);
+    let address = server(move |_, socket| {
+        let _ = socket
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi");
+        let pause = Some(Duration::from_millis(100));
+        socket.set_read_timeout(pause).unwrap();
+        let ended = matches!(socket.read(&mut [0]), Ok(0));
+        count.fetch_add(u64::from(ended), Ordering::Relaxed);
+        false
+    });
+    let load = |connections| {
+        let arguments = with(open_loop(address), |it| it.connections = connections);
+        let report = http::run(&http::Arguments {
+            close: true,
+            ..arguments
+        })
+        .unwrap();
+        assert_eq!((report.errors.total(), report.connections), (0, 100));
+    };
+    load(100);
+    // The end of the load closes the last ten or so.
+    let of_end = early.load(Ordering::Relaxed);
+    assert!(of_end < 90, "{of_end} of 100");
+    load(1);
+    assert!(early.load(Ordering::Relaxed) > of_end);
 }
 
 #[test(needs = [root()])]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A kept connection: connect, send a request, receive the answer, repeat. It never blocks.
+//! A connection: connect, send a request, receive the answer, repeat. It never blocks.
 
 use super::Protocol;
 use rustix::io::Errno;
@@ -103,6 +103,11 @@ impl Connection {
     /// Whether a request is in progress.
     pub fn is_busy(&self) -> bool {
         !matches!(self.phase, Phase::Idle)
+    }
+
+    /// Whether the server closes it next: its last answer announced that.
+    pub fn is_closing(&self) -> bool {
+        self.closes && !self.is_busy()
     }
 
     /// Whether progress needs a writable socket.
@@ -245,7 +250,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut connection = Connection::open(address, 0).unwrap();
-        let get = Get::new(address, "/");
+        let get = Get::new(address, "/", true);
         connection.phase = Phase::Head(Vec::new());
         let mut total = 0;
         for piece in pieces {

@@ -59,6 +59,11 @@ impl Pool {
 
     /// Opens a connection where one is allowed; `None` where all are in use.
     pub fn open(&mut self) -> Option<io::Result<usize>> {
+        if self.vacant.is_empty() {
+            let closing =
+                |slot: &Option<Connection>| slot.as_ref().is_some_and(Connection::is_closing);
+            self.close(self.slots.iter().position(closing)?);
+        }
         let (slot, since) = self.vacant.pop()?;
         let opened = Connection::open(self.address, since).and_then(|connection| {
             let data = epoll::EventData::new_u64(slot as u64);
@@ -116,7 +121,8 @@ impl Pool {
         )?)
     }
 
-    /// Handles an event in `slot`, and closes the connection where it is of no more use.
+    /// Handles an event in `slot`, and closes the connection where it is of no more use. One that the server closes
+    /// stays open until then, so that the port waits (TIME-WAIT) at the server's end. A client has 28,000 ports.
     pub fn advance(&mut self, slot: usize) -> Option<(Progress, u64)> {
         let connection = self.slots.get_mut(slot)?.as_mut()?;
         let due = connection.due;
@@ -126,13 +132,7 @@ impl Pool {
         }
         if matches!(
             progress,
-            Progress::Failed(_)
-                | Progress::Closed
-                | Progress::Stale
-                | Progress::Done {
-                    reusable: false,
-                    ..
-                }
+            Progress::Failed(_) | Progress::Closed | Progress::Stale
         ) {
             self.close(slot);
         }

@@ -5,15 +5,20 @@ use crate::generator::{Head, Protocol};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 
-/// Asks for one file.
+/// A request for one file.
 pub struct Get(Vec<u8>);
 
 impl Get {
-    /// The file at `path`.
-    pub fn new(address: SocketAddr, path: &str) -> Self {
+    /// The file at `path`. Without `keepalive` the server is asked to close the connection after its answer.
+    pub fn new(address: SocketAddr, path: &str, keepalive: bool) -> Self {
         let head = "HTTP/1.1\r\nHost:";
-        let rest = "\r\nUser-Agent: vtax\r\nAccept: */*\r\n\r\n";
-        Self(format!("GET {path} {head} {address}{rest}").into_bytes())
+        let rest = "\r\nUser-Agent: vtax\r\nAccept: */*\r\n";
+        let close = if keepalive {
+            ""
+        } else {
+            "Connection: close\r\n"
+        };
+        Self(format!("GET {path} {head} {address}{rest}{close}\r\n").into_bytes())
     }
 }
 
@@ -74,6 +79,18 @@ mod tests {
     }
 
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: Apache\r\ncontent-length: 5\r\n\r\nhello";
+
+    #[test]
+    fn a_request_asks_for_the_end_of_its_connection_where_none_is_kept() {
+        let request = |keepalive| {
+            let mut out = Vec::new();
+            Get::new("10.0.0.2:80".parse().unwrap(), "/file", keepalive).request(&mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let (kept, closed) = (request(true), request(false));
+        assert!(!kept.contains("Connection") && kept.ends_with("*/*\r\n\r\n"));
+        assert!(closed.ends_with("*/*\r\nConnection: close\r\n\r\n"));
+    }
 
     #[test]
     fn a_head_says_status_length_and_whether_the_connection_stays() {

@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Closed loop: stop after this many downloads instead of after the duration
     #[arg(long, requires = "closed")]
     pub downloads: Option<u64>,
+    /// A connection of its own for each request
+    #[arg(long)]
+    pub close: bool,
 }
 
 impl Arguments {
@@ -46,6 +49,9 @@ impl Arguments {
         }
         if let Some(downloads) = self.downloads {
             flag(&mut flags, "downloads", downloads);
+        }
+        if self.close {
+            flags.push("--close".to_owned());
         }
         flags
     }
@@ -74,11 +80,14 @@ impl Arguments {
             connections,
             ..
         } = self.common;
-        Pool::new(
-            address,
-            Box::new(Get::new(address, &self.path)),
-            connections,
-        )
+        // In closed loop a request begins while the connection of the last one is being closed.
+        let places = if self.closed && self.close {
+            connections.saturating_mul(2)
+        } else {
+            connections
+        };
+        let get = Get::new(address, &self.path, !self.close);
+        Pool::new(address, Box::new(get), places)
     }
 }
 
@@ -137,6 +146,7 @@ mod tests {
             path: "/file".to_owned(),
             closed: false,
             downloads: None,
+            close: false,
         };
         change(&mut arguments);
         arguments
@@ -152,6 +162,7 @@ mod tests {
         let closed = example(|it| {
             it.closed = true;
             it.downloads = Some(9);
+            it.close = true;
             it.common.rate = 1000.0;
             it.common.arrival = Arrival::Poisson;
             it.common.seed = 1;

@@ -147,6 +147,7 @@ impl Workload for Board {
             path: apache::PATH.to_owned(),
             closed: true,
             downloads: Some(REQUESTS.integer(spec.settings).unsigned_abs()),
+            close: false,
         };
         open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
     }

@@ -8,7 +8,7 @@
 use super::check::Claim;
 use super::driver::script;
 use super::hping3::{PROGRAMS, interval, syn};
-use super::http_rate::FILE_BYTES;
+use super::http_rate::{FILE_BYTES, KEEPALIVE};
 use super::open_loop::{CONNECTIONS, RATE};
 use super::output::*;
 use super::*;
@@ -47,7 +47,7 @@ const ABOUT: About = About {
 static CALM: About = About {
     kind: "http-batch",
     summary: "a number of HTTP requests at a rate, until the last answer (Apache in the target)",
-    parameters: &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT],
+    parameters: &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, KEEPALIVE, TIMEOUT],
     client_programs: &[],
     ..ABOUT
 };
@@ -55,7 +55,15 @@ static CALM: About = About {
 static FLOODED: About = About {
     kind: "http-flood",
     summary: "the same while SYNs flood the web server (hping3)",
-    parameters: &[REQUESTS, RATE, CONNECTIONS, FILE_BYTES, TIMEOUT, FLOOD],
+    parameters: &[
+        REQUESTS,
+        RATE,
+        CONNECTIONS,
+        FILE_BYTES,
+        KEEPALIVE,
+        TIMEOUT,
+        FLOOD,
+    ],
     client_programs: PROGRAMS,
     ..ABOUT
 };
@@ -92,6 +100,7 @@ impl Workload for HttpBatch {
             path: apache::PATH.to_owned(),
             closed: false,
             downloads: None,
+            close: !KEEPALIVE.bool(settings),
         };
         let line = open_loop::generator("http", arguments.to_flags())?;
         let line = match self {

@@ -4,7 +4,7 @@
 //! those of `http-rate` do.
 
 use super::check::Claim;
-use super::http_rate::FILE_BYTES;
+use super::http_rate::{FILE_BYTES, KEEPALIVE};
 use super::output::{BIT_RATE, Metrics, REQUEST_RATE, garbage, work};
 use super::*;
 use crate::generator;
@@ -25,6 +25,7 @@ pub fn ask_again(
     clients: i64,
     timing: Timing,
     answers: Option<u64>,
+    keepalive: bool,
 ) -> Outcome<LoadCommand> {
     let arguments = Arguments {
         common: generator::Arguments {
@@ -37,6 +38,7 @@ pub fn ask_again(
         path: apache::PATH.to_owned(),
         closed: true,
         downloads: answers,
+        close: !keepalive,
     };
     open_loop::generator("http", arguments.to_flags()).map(LoadCommand::client)
 }
@@ -44,7 +46,7 @@ pub fn ask_again(
 static ABOUT: About = About {
     kind: "http-closed",
     summary: "HTTP requests as fast as they are answered, closed loop (Apache in the target)",
-    parameters: &[CONNECTIONS, FILE_BYTES],
+    parameters: &[CONNECTIONS, FILE_BYTES, KEEPALIVE],
     target_programs: apache::PROGRAMS,
     level: Some(LoadLevel::of(
         &CONNECTIONS,
@@ -71,6 +73,7 @@ impl Workload for HttpClosed {
             CONNECTIONS.integer(spec.settings),
             spec.timing,
             None,
+            KEEPALIVE.bool(spec.settings),
         )
     }
 

@@ -50,7 +50,7 @@ impl Workload for HttpDownload {
             Extent::FixedDuration => None,
             Extent::ToCompletion => u64::try_from(connections).ok(),
         };
-        http_closed::ask_again(spec.address, connections, spec.timing, answers)
+        http_closed::ask_again(spec.address, connections, spec.timing, answers, true)
     }
 
     fn parse(&self, raw: &[u8], settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {

@@ -19,13 +19,18 @@ pub const FILE_BYTES: Parameter =
     Parameter::new("load.file_bytes", Domain::Integer(1, 1_000_000_000), "1000")
         .help("size of each answer in bytes");
 
-fn command(common: generator::Arguments) -> Outcome<LoadCommand> {
+/// Whether connections are kept.
+pub const KEEPALIVE: Parameter = Parameter::new("load.keepalive", Domain::Bool, "true")
+    .help("whether a connection carries many requests; false: each request opens one, which the server closes");
+
+fn command(common: generator::Arguments, settings: &Settings) -> Outcome<LoadCommand> {
     let timeout = common.timeout;
     let arguments = Arguments {
         common,
         path: apache::PATH.to_owned(),
         closed: false,
         downloads: None,
+        close: !KEEPALIVE.bool(settings),
     };
     LOOP.command(arguments.to_flags(), timeout)
 }
@@ -39,6 +44,7 @@ static ABOUT: About = About {
         open_loop::SEED,
         open_loop::CONNECTIONS,
         FILE_BYTES,
+        KEEPALIVE,
         open_loop::TIMEOUT,
     ],
     target_programs: apache::PROGRAMS,
@@ -57,11 +63,11 @@ impl Workload for HttpRate {
     }
 
     fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
-        command(open_loop::arguments(
-            apache::socket(spec.address),
-            spec.settings,
-            spec.timing,
-        ))
+        let (address, settings) = (apache::socket(spec.address), spec.settings);
+        command(
+            open_loop::arguments(address, settings, spec.timing),
+            settings,
+        )
     }
 
     fn parse(&self, raw: &[u8], _settings: &Settings, _timing: Timing) -> Outcome<WorkloadResult> {
@@ -76,7 +82,8 @@ impl Workload for HttpRate {
         settle: Duration,
     ) -> Outcome<Option<LoadCommand>> {
         let common = open_loop::ramp(apache::socket(address), levels, first, settle);
-        common.map(command).transpose()
+        let command = |(common, level)| command(common, level);
+        common.zip(levels.first()).map(command).transpose()
     }
 }
 
