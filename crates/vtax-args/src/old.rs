@@ -75,7 +75,7 @@ pub fn replaced(
         words = replace(words, prefix, table, &mut notes);
     }
     for note in notes {
-        // Where nobody reads the notes, they are not needed.
+        // Without a reader the notes are not needed.
         let _ = writeln!(std::io::stderr(), "{program}: {note}");
     }
     words

@@ -262,7 +262,7 @@ fn suspicions(climb: &Climb) -> Vec<String> {
     }
     if taken < JUDGED_BYTES && climb.guests() > 0 {
         reasons.push(format!(
-            "the whole population took {:.0} MB, which other programs' coming and going may hide",
+            "the whole population took {:.0} MB, which changes by other programs may hide",
             taken.max(0.0) / 1e6
         ));
     }

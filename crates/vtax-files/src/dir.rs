@@ -106,7 +106,7 @@ impl Dir {
     /// created.
     pub fn private(path: &Path) -> Result<Self, FileError> {
         make_all(path, Access::Private)?;
-        // In a directory for all, such as /tmp, anybody can create a link.
+        // In a shared directory, such as /tmp, every user can create a link.
         if let Ok(link) = std::fs::symlink_metadata(path)
             && link.is_symlink()
             && ![0, geteuid().as_raw()].contains(&link.uid())

@@ -177,7 +177,7 @@ pub fn store(path: &Path, value: &str) -> std::io::Result<()> {
 /// can create names in these, so no link in a path is hostile, and the kernel's own links are followed.
 #[expect(
     clippy::disallowed_methods,
-    reason = "files of the kernel: its own links lead to them, and nobody else makes names there"
+    reason = "files of the kernel: its own links lead to them, and no other program makes names there"
 )]
 fn existing() -> OpenOptions {
     let mut options = OpenOptions::new();

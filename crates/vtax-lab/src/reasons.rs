@@ -38,7 +38,7 @@ pub const REASONS: &[Reason] = &[
         name: "steal",
         words: &["the hypervisor below this host took"],
         is_suspect: false,
-        because: "This host is itself a guest and waited for a processor. Stolen time is charged to nobody; it lengthens what is timed.",
+        because: "This host is itself a guest and waited for a processor. Stolen time is charged to no guest; it lengthens every measured duration.",
         source: "The steal column of /proc/stat. Limit: 25 % of the machine.",
         remedy: "Measure on hardware, on a host with processors of its own, or with --place testbed:kvm, whose counts repeat.",
     },

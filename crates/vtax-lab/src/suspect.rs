@@ -24,7 +24,7 @@ pub const FOREIGN_LOAD_SHARE: f64 = 0.05;
 pub const FOREIGN_LOAD_MINIMUM: Nanoseconds = Nanoseconds(200_000_000);
 
 /// Time that a hypervisor took from this host, as a share of the machine's capacity. The kernel
-/// charges stolen time to nobody, so that a little of it slows a trial down without changing
+/// charges stolen time to no guest, so that a little of it slows a trial down without changing
 /// what its work costs; interleaving spreads it over all treatments.
 pub const STEAL_SHARE: f64 = 0.25;
 

@@ -78,7 +78,7 @@ pub struct RunArguments {
     /// What runs the guests: KVM, or an emulating QEMU for each
     #[arg(long, value_enum, value_name = "ACCELERATOR", default_value = "kvm")]
     accel: Accel,
-    /// The address to listen on for HTTP. Guests answer anybody who reaches an address other than loopback
+    /// The address to listen on for HTTP. Guests answer every client of an address other than loopback
     #[arg(
         long = "listen",
         value_name = "ADDRESS",

@@ -190,7 +190,7 @@ fn act_as_vmm() -> ! {
     for worker in 0..60 {
         spawn(format!("worker {worker}"), false);
     }
-    // Ends with whoever started it.
+    // Ends with the process that started it.
     let mut line = String::new();
     while io::stdin()
         .lock()

@@ -203,7 +203,7 @@ pub fn run(
         }
         if address.leaves_the_host() {
             warn!(
-                "connections are not encrypted: whoever reads the network's traffic reads the token and the metrics"
+                "connections are not encrypted: every reader of the network's traffic reads the token and the metrics"
             );
         }
     }

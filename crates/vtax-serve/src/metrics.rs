@@ -312,7 +312,7 @@ fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     );
     cpu(
         "vtax_unattributed_cpu_seconds",
-        "Processor time that nobody can be charged for. Never spread over the guests.",
+        "Processor time without an owner. Never spread over the guests.",
         &[(&[], totals.unattributed.as_secs_f64())],
     );
     let (departed, left_out) = (&listing.departed_sum, &listing.left_out_sum);
@@ -349,7 +349,7 @@ fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     );
     energy(
         "vtax_unattributed_energy_joules",
-        "Energy of the time that nobody can be charged for.",
+        "Energy of the time without an owner.",
         totals.unattributed_energy.0,
     );
     let parts = totals.guests.values().map(|guest| guest.energy.0);

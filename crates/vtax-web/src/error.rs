@@ -163,7 +163,7 @@ pub enum RequestError {
     NoteLength(usize),
     /// A note cannot be written.
     #[error(
-        "cannot write the note into {}: {cause}; vtax web must run as whoever owns that directory",
+        "cannot write the note into {}: {cause}; vtax web must run as the owner of that directory",
         path.display()
     )]
     Note {

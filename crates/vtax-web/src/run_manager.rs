@@ -115,7 +115,7 @@ pub enum RunError {
         cause: io::Error,
     },
     /// No process is known that runs it.
-    #[error("nobody runs this here now, as far as can be seen: end it where it was started")]
+    #[error("no process of this host runs it: end it where it was started")]
     NotRunning,
     /// It has already received the signal to end.
     #[error("it was asked to end and does so now: it puts the host back first")]

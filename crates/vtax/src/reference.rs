@@ -73,7 +73,7 @@ fn exit_codes() -> String {
         write!(page, "\n## {name}\n\n```text\n{text}\n```\n").unwrap();
     }
     page.push_str(
-        "\nExample: a script that tells a missed gate from a failure.\n\n\
+        "\nExample: a script that distinguishes a missed gate from a failure.\n\n\
          ```sh\nvtax compare base new --fail-on 'cpu.per_work > +5%' || [ $? -eq 4 ]\n```\n",
     );
     page

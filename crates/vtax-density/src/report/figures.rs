@@ -53,7 +53,7 @@ pub(super) fn figures(summary: &Summary) -> Vec<Figure> {
         &marks,
         "boot",
         "Time to a booted guest, as the population grows",
-        "From asking for a guest to one that has booted and sleeps; symbols are medians, bars reach to the 99th percentile. \
+        "Time from the request for a guest until it has booted and sleeps; symbols are medians, bars reach to the 99th percentile. \
          Micro VMs boot in batches: for them it is the mean within each batch, all processors at work.",
         |interval| interval.births?.boot,
     ));
@@ -63,7 +63,7 @@ pub(super) fn figures(summary: &Summary) -> Vec<Figure> {
         "probe",
         "Response time of a guest, as the population grows",
         "One request at a time to a guest that sleeps among all the others; symbols are medians, bars reach to the 99th percentile. \
-         QEMU is asked at its probe guest, other platforms at guests chosen at random.",
+         Probes go to QEMU's probe guest, and to random guests of other platforms.",
         |interval| interval.probe.filter(|probe| probe.answered > 0),
     ));
     figures.extend(memory(&climbed));
@@ -166,7 +166,7 @@ fn together(climbed: &[&TreatmentClimbs], marks: &BTreeMap<String, Mark>) -> Opt
     Some(Figure::new(
         "all-platforms",
         title,
-        "The share of the resource that ends each climb, or would end it first if it went on in a straight line (marked as modelled). \
+        "The share of the resource that ends each climb, or would end it first by a straight line (marked as modelled). \
                   Bars: one standard deviation over samples and climbs. Of processors and disks only the population's own use counts.",
         json!(300),
         json!({"data": {"values": values}, "layer": layers}),
@@ -338,7 +338,7 @@ fn memory(climbed: &[&TreatmentClimbs]) -> Option<Figure> {
     if values.is_empty() {
         return None;
     }
-    let title = "What a guest’s memory consists of";
+    let title = "The parts of a guest’s memory";
     let (names, colors): (Vec<&str>, Vec<&str>) = PARTS.into_iter().unzip();
     Some(Figure::new(
         "memory",

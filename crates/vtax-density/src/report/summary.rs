@@ -453,7 +453,7 @@ impl fmt::Display for Summary {
         if charged {
             writeln!(
                 f,
-                "* what its control group is charged for: other programs hide the host's own difference"
+                "* the charge of its control group: other programs hide the difference of the host's memory"
             )?;
         }
         Ok(())

@@ -122,7 +122,7 @@ fn ensure_in(
     build::build(&images, recipe, &hash, progress)?;
     find(cache, &hash).ok_or_else(|| HostError::Missing {
         what: format!("the image that was just built in {}", images.display()),
-        remedy: "somebody removed it; build it again".to_owned(),
+        remedy: "it was removed; build it again".to_owned(),
     })
 }
 

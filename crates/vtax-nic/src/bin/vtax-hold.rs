@@ -153,7 +153,7 @@ fn run(arguments: &Arguments) -> Result<(), HoldError> {
         if arguments.once {
             return printed;
         }
-        // The lease is renewed also where nobody reads the answers.
+        // The lease is renewed also where no process reads the answers.
         // A renewal after half of the granted lease: one lost answer does not end the lease.
         std::thread::sleep(Duration::from_secs((reply.lease_s / 2).max(1).into()));
     }

@@ -77,7 +77,7 @@ pub enum ProtocolError {
     Refused(&'static str),
     /// This program would have to populate too much of the front end's memory.
     #[error(
-        "memory that it shares and nobody had touched was to be populated beyond {0} bytes: preallocate it \
+        "populating the memory that it shares would exceed {0} bytes: preallocate it \
          (prealloc=on), or raise limits.populate"
     )]
     Populated(u64),

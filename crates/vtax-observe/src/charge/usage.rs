@@ -179,7 +179,7 @@ impl UsageReader {
         let span = host.time.at.saturating_since(last.time.at);
         let Some(total) = host.time.busy_since(&last.time) else {
             self.problems.push(
-                "how long processors worked in an interval is not known, so nobody is charged for it"
+                "the busy time of the processors in an interval is unknown, so no guest is charged for it"
                     .to_owned(),
             );
             return Ok(None);

@@ -77,7 +77,7 @@ pub struct RunInfo {
 }
 
 /// A record has at most `most` of `what`: time and memory grow with them, and a page with more of them is
-/// of no use to anybody.
+/// of no use.
 fn at_most(path: &Path, what: &'static str, count: usize, most: usize) -> Result<(), ResultsError> {
     if count <= most {
         return Ok(());

@@ -377,7 +377,7 @@ impl<'a> Cap<'a> {
         }
         if self.held.is_empty() {
             say(
-                "nobody is held yet: a guest needs --guest, --each or a limit of its control group",
+                "no guest is limited yet: a guest needs --guest, --each or a limit of its control group",
             );
         }
     }

@@ -201,7 +201,7 @@ impl Queue {
             segment.file.read_exact_at(&mut record, at)?;
             if !is_whole(&record) {
                 return Err(io::Error::other(format!(
-                    "{} was changed by somebody else",
+                    "{} was changed by another program",
                     self.directory.path().join(&segment.name).display()
                 )));
             }

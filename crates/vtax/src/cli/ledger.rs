@@ -229,7 +229,7 @@ pub struct WebArgs {
     /// The file with the watchers' token, which permits to read.
     #[arg(long, value_name = "FILE")]
     pub watch_token_file: Option<PathBuf>,
-    /// Serve for reading only: nobody can start a run, write a note or set a budget.
+    /// Serve for reading only: no client can start a run, write a note or set a budget.
     #[arg(long)]
     pub watch_only: bool,
     /// The operator's socket of a `vtax nic` (its --api), to show and set its ports. It can be given several times.
