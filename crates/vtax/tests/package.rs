@@ -81,13 +81,13 @@ fn systemd_finds_nothing_wrong_with_the_units() {
     }
 }
 
-#[test(needs = [root(), program("mmdebstrap"), test_all("takes 15 s")])]
-fn a_package_that_is_purged_from_debian_12_and_13_leaves_only_results() {
+#[test(needs = [root(), brought_by_test_all("systemd-nspawn"), test_all("takes 40 s")])]
+fn a_package_is_used_in_debian_12_and_13_its_units_serve_and_a_purge_leaves_only_results() {
     let roots = Path::new(&std::env::var("HOME").unwrap_or("/root".to_owned()))
         .join(".cache/vtax-tests/roots");
     if !["bookworm", "trixie"]
         .iter()
-        .all(|suite| roots.join(format!("{suite}.tar")).exists())
+        .all(|suite| roots.join(format!("{suite}-systemd.tar")).exists())
     {
         skip!("no clean roots are here: `make package-test` fetches them");
     }
