@@ -33,7 +33,7 @@ const QEMU: &str = "qemu-system";
 /// The line that ends a trial whose guest is stuck.
 pub(crate) const STUCK: &str = "{\"testbed\":\"stuck\"}";
 
-/// Starts to watch the guests of this host; prints [`STUCK`] to standard output when one hangs.
+/// Starts to watch the guests of this host; prints `STUCK` to standard output when one hangs.
 pub fn watch() {
     std::thread::spawn(|| {
         let roots = Roots::host();
