@@ -93,9 +93,9 @@ fn found(summary: &Summary) -> Markup {
                 }
             }
             p.key {
-                "Memory is the host’s own: what less was available at the top than before the first guest, divided by the guests, kernel included. \
-                 Shared pages count once, so it is not the size that tools print for a process. Where other programs came and went so much that the host’s memory does not follow the population, \
-                 it is what the guests’ control group is charged for: a little less than all."
+                "Memory is the decrease of the host’s available memory from before the first guest to the top, divided by the guests, kernel included. \
+                 Shared pages count once, so it is not the size that tools print for a process. Where other programs change the host’s memory so much that it does not follow the population, \
+                 it is the charge of the guests’ control group: a little less than all."
             }
         },
     )
@@ -291,12 +291,12 @@ fn lines(summary: &Summary) -> Markup {
         }
     };
     html! {
-        h3 { "Straight lines through the climbs, and where they lead" }
+        h3 { "Straight lines through the climbs, and their extrapolation" }
         (table(["platform", "memory", "R²", "residual", "charged", "CPU of 10,000", "this host holds", "the paper’s host"], &rows))
         p.key {
-            "Least squares over the intervals of all climbs: what one guest more takes, with its standard error, and the worst residual. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
+            "Least squares over the intervals of all climbs: the cost of one more guest, with its standard error, and the worst residual. The paper’s host had 48 processors and 128 GB; its swap, whose size is \
              not printed, is left out, as are limits on processes and descriptors, which can be raised. A processor counts as one of this host’s. \
-             Where the host’s memory follows no line (R² below 0.9, or a suspect climb), the line of what the group is charged for is led on in its place."
+             Where the host’s memory follows no line (R² below 0.9, or a suspect climb), the line of the group’s charge is extrapolated in its place."
         }
     }
 }
