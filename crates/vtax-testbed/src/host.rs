@@ -253,19 +253,16 @@ impl Host {
         root
     }
 
-    /// The same host with the images of these sets of packages beyond the shared image; missing ones are built.
+    /// The same host with the images of these recipes; missing ones are built.
     ///
     /// # Errors
     /// See [`image::ensure`].
-    pub(crate) fn with_packages(
+    pub(crate) fn with_images(
         &self,
-        packages: &BTreeSet<Vec<String>>,
+        recipes: &BTreeSet<Recipe>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Self, HostError> {
-        let recipes: Vec<Recipe> = packages
-            .iter()
-            .map(|set| Recipe::for_packages(set))
-            .collect();
+        let recipes: Vec<Recipe> = recipes.iter().cloned().collect();
         let [root, _] = self.disks.clone();
         Ok(Self {
             disks: [root, guests(&recipes, progress)?],

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vtax_core::{Bytes, Source};
 use vtax_files::Dir;
+use vtax_guest::image::Recipe;
 use vtax_host::HostError;
 use vtax_host::journal::Journal;
 use vtax_host::roots::Roots;
@@ -187,8 +188,8 @@ struct Hosts<'a> {
     place: &'a str,
     link: Option<Link>,
     jobs: usize,
-    /// The hosts by the sets of packages that their guests' images have beyond the shared image.
-    hosts: BTreeMap<BTreeSet<Vec<String>>, Host>,
+    /// The hosts by the recipes of their guests' images.
+    hosts: BTreeMap<BTreeSet<Recipe>, Host>,
     signals: &'a Signals,
     /// The file of the payload: vtax and the plan.
     payload: PathBuf,
@@ -249,14 +250,14 @@ impl Experiment for Hosts<'_> {
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
         let PlanRun { planned, host, .. } = self.run;
         for treatment in planned.treatments {
-            let packages = planned.packages(treatment);
+            let recipes = planned.recipes(treatment);
             // The shared image is already in the host.
-            if packages.iter().all(|set| set.is_empty()) {
+            if recipes.iter().all(|recipe| *recipe == Recipe::standard()) {
                 continue;
             }
-            if let Entry::Vacant(host_of) = self.hosts.entry(packages) {
+            if let Entry::Vacant(host_of) = self.hosts.entry(recipes) {
                 let tell = &mut |line: &str| note(line.to_owned());
-                let with = host.with_packages(host_of.key(), tell)?;
+                let with = host.with_images(host_of.key(), tell)?;
                 host_of.insert(with);
             }
         }
@@ -413,12 +414,16 @@ impl Hosts<'_> {
         let PlanRun { planned, host, .. } = self.run;
         let found = planned.treatments.get(treatment);
         found
-            .and_then(|treatment| self.hosts.get(&planned.packages(treatment)))
+            .and_then(|treatment| self.hosts.get(&planned.recipes(treatment)))
             .unwrap_or(host)
     }
 
     /// Starts the job of a trial, once its snapshot is ready.
-    fn start(&mut self, treatment: usize, seed: u32) -> Result<Option<Job>, LabError> {
+    fn start(
+        &mut self,
+        Assignment { treatment, block, .. }: Assignment,
+        seed: u32,
+    ) -> Result<Option<Job>, LabError> {
         let planned = &self.run.planned;
         let settings = Settings {
             seed,

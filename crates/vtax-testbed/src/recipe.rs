@@ -58,6 +58,7 @@ pub fn recipe(hypervisor: Hypervisor) -> Recipe {
     Recipe {
         suite: "bookworm".into(),
         packages: packages.map(|name| (*name).to_owned()).collect(),
+        kernel: None,
         modules: modules.map(|name| (*name).to_owned()).collect(),
         files: vec![
             RecipeFile {

@@ -2,7 +2,7 @@
 //! Builds an image: mmdebstrap installs the tree, mke2fs packs it, without loop devices and without mounts in this
 //! namespace.
 
-use super::{Recipe, RecipeFile, initrd};
+use super::{Recipe, RecipeFile, initrd, kernel};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -58,6 +58,9 @@ pub(super) fn build(
         progress("adding vtax's own files");
         for file in &recipe.files {
             add(&root, file)?;
+        }
+        if let Some(release) = &recipe.kernel {
+            kernel::replace(release, &root, dir, &log, progress)?;
         }
         let version = take_kernel(&root, &dir.join("vmlinuz"))?;
         write(

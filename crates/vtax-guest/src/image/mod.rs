@@ -11,6 +11,7 @@ mod cpio;
 mod echo;
 mod files;
 mod initrd;
+mod kernel;
 mod modules;
 pub mod oci;
 mod recipe;
@@ -22,6 +23,7 @@ pub use compile::compile;
 pub use cpio::Archive;
 pub use echo::{ECHO_TOKEN, EchoGuest, echo_guest};
 pub use files::GuestFiles;
+pub(crate) use recipe::KERNEL;
 pub use recipe::{Recipe, RecipeFile};
 pub use vmlinux::vmlinux;
 

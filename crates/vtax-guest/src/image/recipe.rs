@@ -4,18 +4,31 @@
 use serde::{Deserialize, Serialize};
 use std::path::{Component, Path};
 use vtax_host::HostError;
+use vtax_host::settings::{Domain, Parameter, Settings};
 
 /// The version of the builder, which changes whenever the same recipe results in a different image.
 const BUILDER: &str = "1";
 
+/// The kernel of guests that are VMs. `guest.kernel` in the record of a trial is the version that booted.
+pub(crate) const KERNEL: Parameter = Parameter::unset(
+    "vm.kernel",
+    Domain::Choice(&["bookworm-backports", "trixie-backports"]),
+)
+.help(
+    "the Debian release whose cloud kernel the guest boots; unset: that of the image's own release",
+);
+
 /// The content of an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recipe {
     /// The Debian suite, such as `bookworm`.
     pub suite: String,
     /// Packages beyond the minimal system, one of which is a kernel.
     pub packages: Vec<String>,
+    /// The release whose cloud kernel replaces that of the packages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
     /// Kernel modules that the initial RAM disk loads, with their dependencies.
     pub modules: Vec<String>,
     /// Files to add after the packages are installed.
@@ -23,7 +36,7 @@ pub struct Recipe {
 }
 
 /// A file to add.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecipeFile {
     /// Its absolute path in the image.
@@ -57,6 +70,7 @@ impl Recipe {
                 "procps",
                 "qemu-guest-agent",
             ]),
+            kernel: None,
             modules: strings(&[
                 "virtio_pci",
                 "virtio_mmio",
@@ -84,6 +98,25 @@ impl Recipe {
         recipe.packages.sort();
         recipe.packages.dedup();
         recipe
+    }
+
+    /// The recipe of a guest with these settings whose workload needs these packages beyond the shared image.
+    pub fn of_guest<S: AsRef<str>>(packages: &[S], settings: &Settings) -> Self {
+        Self {
+            kernel: KERNEL.given(settings).map(str::to_owned),
+            ..Self::for_packages(packages)
+        }
+    }
+
+    /// The differences from the shared image, for messages.
+    pub fn differences(&self) -> Vec<String> {
+        let shared = Self::standard().packages;
+        let added = self.packages.iter().filter(|one| !shared.contains(one));
+        let kernel = self
+            .kernel
+            .iter()
+            .map(|release| format!("the kernel of {release}"));
+        added.cloned().chain(kernel).collect()
     }
 
     /// The recipe as it is stored beside the image.
@@ -124,6 +157,7 @@ impl Recipe {
             .into_iter()
             .flat_map(|(what, list)| list.iter().map(move |value| (what, value)))
             .chain([("suite", &self.suite)])
+            .chain(self.kernel.iter().map(|release| ("release", release)))
         {
             if !word(value) {
                 return Err(HostError::Setting(format!(
@@ -148,16 +182,18 @@ impl Recipe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_host::settings::Level;
 
     #[test]
     fn the_hash_changes_with_every_part_of_the_recipe() {
         let standard = Recipe::standard();
-        let mut variants = vec![standard.clone(); 5];
+        let mut variants = vec![standard.clone(); 6];
         variants[0].suite = "trixie".into();
         variants[1].packages.push("jq".into());
         variants[2].files[0].text = "changed".into();
         variants[3].files[0].executable = false;
         variants[4].modules.pop();
+        variants[5].kernel = Some("trixie-backports".into());
         let mut hashes: Vec<String> = variants
             .iter()
             .map(|recipe| recipe.hash().unwrap())
@@ -166,7 +202,7 @@ mod tests {
         assert!(hashes.iter().all(|hash| hash.len() == 64));
         hashes.sort();
         hashes.dedup();
-        assert_eq!(hashes.len(), 6);
+        assert_eq!(hashes.len(), 7);
     }
 
     #[test]
@@ -176,6 +212,30 @@ mod tests {
         assert_eq!(hash(&["fio"]), hash(&[]), "it has that one already");
         assert_ne!(hash(&["memcached"]), hash(&[]));
         assert_eq!(hash(&["jq", "memcached"]), hash(&["memcached", "jq"]));
+    }
+
+    #[test]
+    fn a_guest_has_the_kernel_of_its_settings_and_without_one_the_image_of_its_packages() {
+        let settings = |kernel: Option<&str>| -> Settings {
+            let level = kernel.map(|release| Level::Text(release.to_owned()));
+            level
+                .map(|level| ("vm.kernel", level))
+                .into_iter()
+                .collect()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(
+            Recipe::of_guest(&none, &settings(None)).to_toml().unwrap(),
+            Recipe::standard().to_toml().unwrap()
+        );
+        let newer = Recipe::of_guest(&["jq"], &settings(Some("trixie-backports")));
+        assert_eq!(newer.kernel.as_deref(), Some("trixie-backports"));
+        assert_eq!(
+            newer.differences(),
+            ["jq", "the kernel of trixie-backports"]
+        );
+        let read: Recipe = toml::from_str(&newer.to_toml().unwrap()).unwrap();
+        assert_eq!(read, newer);
     }
 
     #[test]

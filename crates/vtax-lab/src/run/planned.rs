@@ -6,6 +6,7 @@ use crate::plan::{Catalogue, Plan, PlannedTreatment};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
+use vtax_guest::image::Recipe;
 use vtax_report::results::Treatment;
 
 /// A plan and the treatments to run.
@@ -24,9 +25,8 @@ pub struct Planned<'a> {
 }
 
 impl<'a> Planned<'a> {
-    /// Returns the sets of packages that the booted guests of a treatment need beyond the shared image, one set for
-    /// each image.
-    pub fn packages(&self, planned: &PlannedTreatment) -> BTreeSet<Vec<String>> {
+    /// Returns the recipes of the images that the booted guests of a treatment need.
+    pub fn recipes(&self, planned: &PlannedTreatment) -> BTreeSet<Recipe> {
         let booted = planned.guests().filter(|guest| {
             let platform = self.catalogue.platform(guest.platform_kind);
             platform.is_none_or(|platform| !platform.is_external(guest.settings))
@@ -34,7 +34,10 @@ impl<'a> Planned<'a> {
         booted
             .filter_map(|guest| {
                 let workload = self.catalogue.workload(guest.workload_kind)?;
-                Some(workload.packages(guest.settings))
+                Some(Recipe::of_guest(
+                    &workload.packages(guest.settings),
+                    guest.settings,
+                ))
             })
             .collect()
     }

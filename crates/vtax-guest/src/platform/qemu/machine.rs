@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The machine of a plan, with checked settings.
 
+use crate::image::KERNEL;
 use crate::image::oci::PARAMETER as IMAGE;
 use crate::platform::vm::size::{MEMORY_MIB, PIN, VCPUS};
 use std::path::PathBuf;
@@ -60,6 +61,7 @@ pub(super) const PARAMETERS: &[Parameter] = &[
     IMAGE,
     VCPUS,
     MEMORY_MIB,
+    KERNEL,
     MACHINE,
     ACCEL,
     CPU,

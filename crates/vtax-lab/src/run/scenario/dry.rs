@@ -295,12 +295,12 @@ fn client_machine(
 /// Returns a note for each image that a run would build.
 fn images(scenarios: &Scenarios<'_>) -> Result<Vec<String>, LabError> {
     let mut notes = Vec::new();
-    let sets: BTreeSet<Vec<String>> = (scenarios.planned.iter())
-        .flat_map(|planned| scenarios.of.packages(planned))
+    let recipes: BTreeSet<image::Recipe> = (scenarios.planned.iter())
+        .flat_map(|planned| scenarios.of.recipes(planned))
         .collect();
-    for packages in sets {
-        if image::cached(&image::Recipe::for_packages(&packages))?.is_none() {
-            let with = match packages.as_slice() {
+    for recipe in recipes {
+        if image::cached(&recipe)?.is_none() {
+            let with = match recipe.differences().as_slice() {
                 [] => String::new(),
                 some => format!(" with {}", some.join(", ")),
             };

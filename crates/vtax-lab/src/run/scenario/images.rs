@@ -6,15 +6,15 @@ use crate::plan::{Catalogue, GuestRole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use vtax_guest::image::oci::{self, Source};
-use vtax_guest::image::{GuestFiles, user_files};
+use vtax_guest::image::{GuestFiles, Recipe, user_files};
 use vtax_host::HostError;
 use vtax_host::settings::Settings;
 use vtax_load::workload::{Workload, command};
 
-/// The content that an image has above the shared image with these packages.
+/// The content that an image has above the shared image of a recipe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    packages: Vec<String>,
+    base: Recipe,
     content: Content,
 }
 
@@ -59,7 +59,7 @@ impl Images {
         &mut self,
         guest: &GuestRole<'_>,
         catalogue: &Catalogue,
-        files: &BTreeMap<Vec<String>, GuestFiles>,
+        files: &BTreeMap<Recipe, GuestFiles>,
         note: &mut dyn FnMut(String),
     ) -> Result<(), LabError> {
         let platform = catalogue.platform(guest.platform_kind);
@@ -70,7 +70,7 @@ impl Images {
         let Some(key) = key(workload, guest.settings).filter(|_| !is_external) else {
             return Ok(());
         };
-        let Some(base) = files.get(&key.packages) else {
+        let Some(base) = files.get(&key.base) else {
             return Ok(());
         };
         if !self.made.contains_key(&key) {
@@ -181,7 +181,7 @@ pub(super) fn key(workload: &dyn Workload, settings: &Settings) -> Option<Key> {
         (None, _) => return None,
     };
     Some(Key {
-        packages: workload.packages(settings),
+        base: Recipe::of_guest(&workload.packages(settings), settings),
         content,
     })
 }

@@ -85,8 +85,8 @@ struct Scenarios<'a> {
     roots: &'a Roots,
     signals: &'a Signals,
     cache_dir: PathBuf,
-    /// The image of every set of packages beyond the base.
-    files: BTreeMap<Vec<String>, GuestFiles>,
+    /// The image of every recipe.
+    files: BTreeMap<image::Recipe, GuestFiles>,
     /// The images above them.
     images: images::Images,
     /// The digests of the plan's files, after [`Experiment::prepare`].
@@ -123,14 +123,13 @@ impl Experiment for Scenarios<'_> {
             .transpose()?;
         self.check(actor.as_ref())?;
         for planned in self.planned {
-            for packages in self.of.packages(planned) {
-                if self.files.contains_key(&packages) {
+            for recipe in self.of.recipes(planned) {
+                if self.files.contains_key(&recipe) {
                     continue;
                 }
-                let recipe = image::Recipe::for_packages(&packages);
                 let files = image::ensure(&recipe, &mut |line: &str| note(line.to_owned()))?;
-                programs::check_image(self.planned, self.catalogue, &packages, &files.root)?;
-                self.files.insert(packages, files);
+                programs::check_image(self.planned, self.catalogue, &recipe, &files.root)?;
+                self.files.insert(recipe, files);
             }
             for guest in planned.guests() {
                 self.images
@@ -326,7 +325,8 @@ impl Scenarios<'_> {
 
     /// The files of a guest that is not external, after [`Experiment::prepare`].
     fn files_of(&self, workload: &dyn Workload, settings: &Settings) -> Option<&GuestFiles> {
-        let shared = || self.files.get(&workload.packages(settings));
+        let recipe = image::Recipe::of_guest(&workload.packages(settings), settings);
+        let shared = || self.files.get(&recipe);
         self.images.of(workload, settings).or_else(shared)
     }
 

@@ -5,7 +5,7 @@ use crate::LabError;
 use crate::plan::{Catalogue, PlannedTreatment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use vtax_guest::image::{oci, user_files};
+use vtax_guest::image::{Recipe, oci, user_files};
 use vtax_guest::platform::Platform;
 use vtax_host::HostError;
 use vtax_host::roots::PATH;
@@ -50,18 +50,18 @@ pub(super) fn client_programs<'a>(
     })
 }
 
-/// Checks that the image at `root`, which has `packages` beyond the base, has the programs of its guests.
+/// Checks that the image at `root`, made by `recipe`, has the programs of its guests.
 ///
 /// # Errors
 /// The programs that it lacks.
 pub(super) fn check_image(
     treatments: &[PlannedTreatment],
     catalogue: &Catalogue,
-    packages: &[String],
+    recipe: &Recipe,
     root: &Path,
 ) -> Result<(), LabError> {
     let lacking: BTreeSet<String> = programs(treatments, catalogue, Whose::All, |workload| {
-        if workload.about().packages == packages {
+        if Recipe::for_packages(workload.about().packages).packages == recipe.packages {
             workload.about().target_programs
         } else {
             &[]
