@@ -49,7 +49,7 @@ pub struct Cli {
     /// Offer guests no checksum and segmentation offloads
     #[arg(long)]
     pub no_offloads: bool,
-    /// Who moves the frames of a port on a tap of its own: the kernel (vhost-net), or this process
+    /// The mover of the frames of a port on a tap of its own: the kernel (vhost-net), or this process
     #[arg(long, value_enum, value_name = "WHO", default_value_t)]
     pub datapath: Datapath,
     /// How notifications are held: off, fixed, paper or adaptive

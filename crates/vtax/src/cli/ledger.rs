@@ -17,20 +17,20 @@ use vtax_serve::top::Key;
 /// How time and energy are charged.
 #[derive(Debug, Args)]
 pub struct LedgerArgs {
-    /// How soft interrupts are charged: auto (traced where BPF works), traced, counted, or both;
-    /// what is shown of both is traced, and `charge` writes the records of each.
+    /// The method of charging soft interrupts: auto (traced where BPF works), traced, counted, or both; with both, the
+    /// traced charge is shown, and `charge` writes the records of each.
     #[arg(long, value_name = "METHOD", default_value = "auto")]
     pub method: MethodChoice,
-    /// What exchanges cost, relative to each other, where soft interrupts are counted: NAME=NUMBER
-    /// with commas between, of received, sent (packets), kibibyte, block-request, other (soft
-    /// interrupts that do no I/O). `vtax accuracy` fits them to a host.
+    /// The costs of exchanges, relative to each other, where soft interrupts are counted: NAME=NUMBER with commas
+    /// between, of received, sent (packets), kibibyte, block-request, other (soft interrupts that do no I/O). `vtax
+    /// accuracy` fits them to a host.
     #[arg(long, value_name = "WEIGHTS")]
     pub weights: Option<Weights>,
-    /// Who pays for the energy of an idle host: host, equal (all guests alike) or reservation
-    /// (by the processors that they were given).
+    /// The party that pays for the energy of an idle host: host, equal (all guests alike) or reservation (by the
+    /// processors of each guest).
     #[arg(long, value_name = "RULE", default_value = "host")]
     pub idle: IdleRule,
-    /// What the host draws doing nothing. Without it that is learned from intervals in which the processors were idle
+    /// The power of the idle host. Without it the power is learned from intervals in which the processors were idle
     /// (busy for 5 % or less), and with a real meter energy is not charged before the first of them.
     #[arg(long, value_name = "WATTS", value_parser = watts)]
     pub idle_watts: Option<f64>,
@@ -46,8 +46,8 @@ pub struct TopArgs {
     pub count: Option<u64>,
     #[command(flatten)]
     pub format: FormatArgs,
-    /// What to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden,
-    /// watts, packets, exits or name.
+    /// The key to sort by: cpu, a stage (vcpu, emulator, iothread, vhost, softirq, backend), hidden, watts, packets,
+    /// exits or name.
     #[arg(long, value_name = "KEY", default_value = "cpu")]
     pub sort: Key,
     #[command(flatten)]
@@ -83,8 +83,8 @@ pub struct ChargeArgs {
     /// The number of intervals [default: until stopped].
     #[arg(long, value_name = "N")]
     pub count: Option<u64>,
-    /// Whom to charge: each guest, or the guests of a Kubernetes pod as one. By pod, what a sandboxed
-    /// pod costs beyond its containers is printed too, as a RuntimeClass takes it (podFixed).
+    /// The unit to charge: each guest, or the guests of a Kubernetes pod as one. By pod, the cost of a sandboxed pod
+    /// beyond its containers is printed too, in the form of a RuntimeClass (podFixed).
     #[arg(long, value_name = "WHOM", default_value = "guest")]
     pub by: By,
     #[command(flatten)]
@@ -114,8 +114,9 @@ pub struct RecordArgs {
 
 #[derive(Debug, Args)]
 pub struct CapArgs {
-    /// What a guest may cost in all, in processors: its own time and what the host does for it. Of several guests of
-    /// that name each may cost so much. It can be given several times. Guests of no other mention are held to the limit that their control group has.
+    /// The share of a guest in processors, for its own time and the host's work for it. Each of several guests of that
+    /// name has this share. It can be given several times. The share of other guests is the limit of their control
+    /// group.
     #[arg(long, value_name = "NAME=PROCESSORS", value_parser = share)]
     pub guest: Vec<(String, f64)>,
     /// The share of every guest that has none of its own.
