@@ -159,6 +159,10 @@ families! {
     CPU_BUSY_AT = "cpu.busy_at.*_ns", Nanosecond;
     /// Time of one host CPU in an idle state, by the name that its driver gives it.
     CPU_IDLE_IN = "cpu.*.idle_in.*_ns", Nanosecond;
+    /// Time of one host CPU in idle gaps from an age in µs to twice that age: 0, 1, 2, 4, …
+    CPU_IDLE_GAPS_TIME = "cpu.*.idle_gaps.*us.time_ns", Nanosecond;
+    /// The number of gaps that reached this age.
+    CPU_IDLE_GAPS = "cpu.*.idle_gaps.*us.count", One;
     /// Busy time of one host CPU.
     CPU_BUSY_OF = "cpu.*.busy_ns", Nanosecond;
     /// Joules of a meter's domain.
@@ -180,6 +184,13 @@ pub fn idle_state(series: &str) -> Option<&str> {
     let (cpu, state) = CPU_IDLE_IN.part(series)?.split_once(".idle_in.")?;
     cpu.parse::<u32>().ok()?;
     Some(state)
+}
+
+/// The CPU and the age in µs in the name of a series of `family`, [`CPU_IDLE_GAPS_TIME`] or
+/// [`CPU_IDLE_GAPS`]; `None` for any other series.
+pub fn idle_gap(family: Pattern, series: &str) -> Option<(u32, u64)> {
+    let (cpu, from_us) = family.part(series)?.split_once(".idle_gaps.")?;
+    Some((cpu.parse().ok()?, from_us.parse().ok()?))
 }
 
 /// The unit of a series; 1 for a series that is not declared.
@@ -243,5 +254,20 @@ mod tests {
         assert_eq!(idle_state("cpu.3.idle_in.C1_ACPI_ns"), Some("C1_ACPI"));
         assert_eq!(idle_state("cpu.x.idle_in.C1_ns"), None);
         assert_eq!(idle_state("cpu.3.busy_ns"), None);
+    }
+
+    #[test]
+    fn the_name_of_a_series_gives_back_its_idle_gaps() {
+        for family in [CPU_IDLE_GAPS_TIME, CPU_IDLE_GAPS] {
+            let name = family.name(&["3", "64"]);
+            assert_eq!(idle_gap(family, &name), Some((3, 64)));
+            assert_eq!(idle_state(&name), None);
+        }
+        let time = CPU_IDLE_GAPS_TIME.name(&["3", "64"]);
+        assert_eq!(
+            (time.as_str(), idle_gap(CPU_IDLE_GAPS, &time)),
+            ("cpu.3.idle_gaps.64us.time_ns", None)
+        );
+        assert_eq!(self::unit(&time).to_string(), "ns");
     }
 }

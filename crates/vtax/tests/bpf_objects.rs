@@ -8,9 +8,10 @@ use vtax_testkit::needs::{Need, brought_by_test_all};
 use vtax_testkit::skip;
 
 /// An object, and the script that builds it from the source beside it.
-const OBJECTS: [(&str, &str); 4] = [
+const OBJECTS: [(&str, &str); 5] = [
     ("vtax-observe/bpf/charge.bpf.o", "vtax-observe/bpf/build.sh"),
     ("vtax-observe/bpf/grants.bpf.o", "vtax-observe/bpf/build.sh"),
+    ("vtax-observe/bpf/idle.bpf.o", "vtax-observe/bpf/build.sh"),
     (
         "vtax-observe/tests/containers/redirect.bpf.o",
         "vtax-observe/bpf/build.sh",

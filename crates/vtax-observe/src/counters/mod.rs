@@ -14,6 +14,7 @@ mod frequency;
 mod grants;
 mod hardware;
 mod host_cpu;
+mod idle_gaps;
 mod idle_sleep;
 mod idle_states;
 mod interrupts;
@@ -37,6 +38,7 @@ pub(crate) use grants::{GrantProbe, Pages, SharedGrants};
 pub use hardware::HardwareCounters;
 pub use host_cpu::HostCpu;
 pub(crate) use host_cpu::HostTimes;
+pub use idle_gaps::IdleGaps;
 pub use idle_states::IdleStates;
 pub use interrupts::Interrupts;
 pub use kvm_exits::{KvmBackend, KvmExits};
@@ -73,6 +75,7 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
     if let Some(states) = IdleStates::open(sys).transpose() {
         add(states.map(boxed));
     }
+    add(IdleGaps::open().map(boxed));
     if let Some(host) = XenHost::open(sys).transpose() {
         add(host.map(boxed));
     }

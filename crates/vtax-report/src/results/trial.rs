@@ -318,6 +318,27 @@ impl IdlePhase {
     }
 }
 
+/// Idle gaps of one processor in a trial's window: how long it was idle at a time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct IdleGaps {
+    /// The processor's number.
+    pub processor: u32,
+    /// The ages of gaps, the lowest first; without those that no gap reached.
+    pub bins: Vec<IdleBin>,
+}
+
+/// The idle time of a processor in gaps from one age to twice that age; below 1 µs where the age is 0, and without an upper limit
+/// in the last bin, from 1,048,576 µs. The sum over all ages is the idle time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct IdleBin {
+    /// The age in µs: 0 or a power of two.
+    pub from_us: u64,
+    /// The number of gaps that reached this age in the window.
+    pub gaps: u64,
+    /// The idle time from this age to the next, in seconds.
+    pub seconds: f64,
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 fn is_zero(time: &Nanoseconds) -> bool {
     time.0 == 0
@@ -362,6 +383,10 @@ pub struct ObservationCost {
     /// The idle phase before the trial's block. Absent without a meter, and in records that did not keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<IdlePhase>,
+    /// Idle gaps of each processor of the target's host. Empty where BPF is not available, for which the trial's log has the
+    /// reason, and in records that did not keep them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub idle_gaps: Vec<IdleGaps>,
 }
 
 /// `trial.json`: one trial, self-describing.

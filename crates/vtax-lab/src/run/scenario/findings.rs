@@ -7,6 +7,7 @@ use super::instruments;
 use super::metering::Metering;
 use super::observation::{Inner, Observation, ObservedGuest};
 use super::phases::{MeasuredWindow, Measurement};
+use super::residency;
 use crate::LabError;
 use crate::run::Attempt;
 use crate::suspect::{self, OwnWork};
@@ -125,6 +126,7 @@ impl Findings<'_, '_> {
         attempt.metrics.extend(knee);
         attempt.observation = ObservationCost {
             idle: attempt.observation.idle.take(),
+            idle_gaps: residency::idle_gaps(of_target.begin, of_target.end),
             cpu: self.report.cpu,
             passes: self.report.passes,
             missed: self.report.missed,

@@ -6,6 +6,7 @@ use vtax_core::metric::{self, Metric};
 use vtax_core::owner::Owner;
 use vtax_core::{Pattern, counter};
 use vtax_observe::Snapshot;
+use vtax_report::results::{IdleBin, IdleGaps};
 
 /// A metric of a window. `part` is the member of a family; empty for a single metric.
 #[derive(Debug, PartialEq)]
@@ -46,6 +47,36 @@ pub(super) fn between(begin: &Snapshot, end: &Snapshot, seconds: f64) -> Vec<Res
         add(metric::IDLE_STATE.metric(), state, value);
     }
     found
+}
+
+/// Returns the idle gaps between two marks, by processor. An age is counted from the first gap that reaches it, so that it is 0
+/// at a mark that lacks it.
+pub(super) fn idle_gaps(begin: &Snapshot, end: &Snapshot) -> Vec<IdleGaps> {
+    let mut found: BTreeMap<u32, BTreeMap<u64, IdleBin>> = BTreeMap::new();
+    for (series, after) in end.iter().filter(|(series, _)| series.owner == Owner::Host) {
+        let of = |family| Some((family, counter::idle_gap(family, &series.metric)?));
+        let of = of(counter::CPU_IDLE_GAPS_TIME).or_else(|| of(counter::CPU_IDLE_GAPS));
+        let Some((family, (processor, from_us))) = of else {
+            continue;
+        };
+        let before = begin.get(&Owner::Host, &series.metric);
+        let advance = after - before.map_or(0.0, |before| before.value);
+        let bins = found.entry(processor).or_default();
+        let bin = bins.entry(from_us).or_default();
+        bin.from_us = from_us;
+        match family == counter::CPU_IDLE_GAPS {
+            true => bin.gaps = advance.max(0.0).round() as u64,
+            false => bin.seconds = advance.max(0.0) / 1e9,
+        }
+    }
+    let of_processors = found.into_iter().map(|(processor, bins)| IdleGaps {
+        processor,
+        bins: bins
+            .into_values()
+            .filter(|bin| bin.gaps > 0 || bin.seconds > 0.0)
+            .collect(),
+    });
+    of_processors.filter(|of| !of.bins.is_empty()).collect()
 }
 
 /// Returns the mean number of processors in each idle state.
@@ -149,6 +180,49 @@ mod tests {
             .collect();
         let expected = [("idle.C1".to_owned(), 1.0), ("idle.C6".to_owned(), 0.5)];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn idle_gaps_of_each_processor_are_those_between_the_marks() {
+        let time = |cpu, from| (counter::CPU_IDLE_GAPS_TIME.name(&[cpu, from]), 0.5);
+        let count = |cpu, from, count: f64| {
+            let name = counter::CPU_IDLE_GAPS.name(&[cpu, from]);
+            // The helper multiplies each value.
+            (name, count / 1e9)
+        };
+        let begin = [
+            time("0", "64"),
+            count("0", "64", 7.0),
+            time("0", "1"),
+            count("0", "1", 2.0),
+        ];
+        let begin = snapshot(0, &begin);
+        let end = [
+            (time("0", "64").0, 2.0),
+            count("0", "64", 9.0),
+            time("0", "1"),
+            count("0", "1", 2.0),
+            // The first gap of this age, and the first of this processor, come after the first mark.
+            time("0", "128"),
+            count("0", "128", 1.0),
+            time("10", "0"),
+            count("10", "0", 3.0),
+            ("cpu.0.busy_ns".to_owned(), 1.0),
+        ];
+        let end = snapshot(4, &end);
+        let bin = |from_us, gaps, seconds| IdleBin {
+            from_us,
+            gaps,
+            seconds,
+        };
+        let of = |processor, bins| IdleGaps { processor, bins };
+        assert_eq!(
+            idle_gaps(&begin, &end),
+            [
+                of(0, vec![bin(64, 2, 1.5), bin(128, 1, 0.5)]),
+                of(10, vec![bin(0, 3, 0.5)])
+            ]
+        );
     }
 
     #[test]
