@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_that_is_there_and_cannot_be_read_is_named_to_whoever_watches() {
+    fn an_existing_meter_that_cannot_be_read_is_named() {
         let root = half_a_machine();
         let opened = open(&Roots::below(root.path())).unwrap();
         assert!(opened.meters.iter().all(|meter| meter.name() != "hwmon"));

@@ -68,7 +68,7 @@ fn receiving_is_charged_to_the_receiver_though_it_ran_in_the_senders_context() {
     };
     let a_packet = softirq(0) as f64 / sent as f64;
     eprintln!("{sent} packets, {a_packet:.0} ns of soft interrupts each");
-    // Whoever sends does nothing else, so that receiving is a good part of the time, and no more.
+    // The sender does nothing else, so that receiving is a large part of the time, and not all of it.
     let share = softirq(0) as f64 / sending.as_nanos() as f64;
     assert!(
         (0.03..1.05).contains(&share),

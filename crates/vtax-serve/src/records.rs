@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_an_interval_add_up_to_what_was_measured_whoever_pays_for_idle() {
+    fn the_records_of_an_interval_add_up_to_the_measured_total_whichever_party_pays_for_idle() {
         let mut host = Host::default();
         for number in 1..20 {
             host.start(number);

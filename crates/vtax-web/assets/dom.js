@@ -39,7 +39,7 @@ export async function get(path) {
 }
 
 async function checked(response) {
-  // Whoever had a token may have it no more.
+  // The token may have been revoked.
   if (response.status === 401) { document.dispatchEvent(new Event("stranger")); }
   const body = await response.json();
   if (!response.ok) { throw new Error(body.error); }

@@ -121,7 +121,7 @@ mod tests {
     static TURNS: Semaphore = Semaphore::const_new(1);
 
     #[test]
-    fn work_waits_for_its_turn_and_whoever_leaves_meanwhile_takes_it_along() {
+    fn work_waits_for_its_turn_and_is_dropped_when_its_client_leaves() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();

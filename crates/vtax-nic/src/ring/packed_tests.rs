@@ -280,7 +280,7 @@ fn every_write_to_the_ring_is_logged() {
 
 /// A receiver that runs out of buffers asks for more before it publishes the filled ones.
 #[test]
-fn whoever_asks_for_a_kick_with_chains_still_staged_gets_one() {
+fn a_request_for_a_kick_with_staged_chains_gets_one() {
     let mut driver = PackedDriver::new(SIZE);
     driver.offer(0, &[(BUFFERS, 64, WRITE)]);
     let (memory, mut ring) = start(&driver, START, FEATURES);
@@ -389,7 +389,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn every_chain_comes_back_once_and_in_order_whoever_dies(
+    fn every_chain_comes_back_once_and_in_order_whichever_side_dies(
         size in 1..40_u16, steps in prop::collection::vec(step(1), 1..300), in_order: bool,
     ) {
         let features = if in_order { FEATURES.with(Features::IN_ORDER) } else { FEATURES };

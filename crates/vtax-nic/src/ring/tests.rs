@@ -138,7 +138,7 @@ fn an_available_index_that_jumps_is_a_fault() {
 }
 
 #[test]
-fn an_available_index_that_jumped_stays_a_fault_whoever_looks_again() {
+fn an_available_index_that_jumped_stays_a_fault_at_every_later_check() {
     let driver = Driver::new();
     let (memory, mut ring) = ring(&driver);
     RING.set_available(&driver, SIZE + 1);

@@ -141,7 +141,7 @@ fn what_neighbours_do_is_neither_the_targets_nor_the_rest() {
 }
 
 #[test]
-fn whoever_watches_sees_every_actor_and_all_that_the_host_did() {
+fn a_watcher_sees_every_actor_and_all_work_of_the_host() {
     let counters = |at: f64| {
         [
             ("host", counter::CPU_IDLE, at),
