@@ -6,9 +6,11 @@
 //! `emulated` and have the model's name in their titles.
 
 mod frequency;
+mod sleep;
 
 use frequency::{AtFrequency, Slowdown};
 use serde::Deserialize;
+use sleep::Sleep;
 use std::fs;
 use std::path::Path;
 use vtax_core::{Base, Nanoseconds, Source, Unit, metric};
@@ -17,8 +19,9 @@ use vtax_lab::LabError;
 use vtax_report::results::{Metric, ResultsDir, Trial, TrialOutcome, emulated};
 
 /// The models that vtax ships: the default, then the others by age.
-const SHIPPED: [&str; 7] = [
+const SHIPPED: [&str; 8] = [
     include_str!("cost-models/sandy-bridge.toml"),
+    include_str!("cost-models/sandy-bridge-sleep.toml"),
     include_str!("cost-models/nehalem.toml"),
     include_str!("cost-models/haswell-ep.toml"),
     include_str!("cost-models/skylake-sp.toml"),
@@ -31,11 +34,14 @@ const SHIPPED: [&str; 7] = [
 const MODEL_FACT: &str = "cost.model";
 const NOT_COUNTED_FACT: &str = "cost.not_counted";
 
+/// The fact of a trial with the idle states that its gaps were charged by.
+const SLEEP_FACT: &str = "cost.sleep";
+
 /// The events that an emulated host counts only with a modelled cache.
 const NOT_EMULATED: &str = "references to the last-level cache (not emulated without llc_mib)";
 
-/// The events that are counted and are not part of the cycles: a copied byte's cycles are those of a missed line.
-const NOT_PRICED: &str = "references to the last-level cache (counted, not in the cycles)";
+/// The reason why a model with idle states gives no watts.
+const NOT_RECORDED: &str = "idle gaps (not recorded, so no watts)";
 
 /// A cost model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -52,6 +58,9 @@ pub struct CostModel {
     cycles: Cycles,
     /// The power of cycles.
     watts: Watts,
+    /// The idle states that idle gaps are charged by, in place of `watts.idle`.
+    #[serde(default)]
+    sleep: Option<Sleep>,
 }
 
 /// Cycles of each event, in addition to its instructions.
@@ -63,8 +72,10 @@ struct Cycles {
     vm_exit: f64,
     interrupt: f64,
     context_switch: f64,
-    /// For each byte that crosses the target's device.
+    /// For each byte that crosses the target's device, where misses of the last-level cache are not counted.
     copied_byte: f64,
+    /// For each miss of the last-level cache, where they are counted.
+    llc_miss: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -162,17 +173,21 @@ impl CostModel {
                 )));
             }
         }
+        if let Some(fault) = model.sleep.as_ref().and_then(Sleep::fault) {
+            return Err(HostError::Setting(format!("{origin}: {fault}")));
+        }
         Ok(model)
     }
 
     /// Its numbers by name: cycles of each event, then watts.
-    pub fn costs(&self) -> [(&'static str, f64); 7] {
+    pub fn costs(&self) -> [(&'static str, f64); 8] {
         let Cycles {
             instruction,
             vm_exit,
             interrupt,
             context_switch,
             copied_byte,
+            llc_miss,
         } = self.cycles;
         [
             ("instruction", instruction),
@@ -180,6 +195,7 @@ impl CostModel {
             ("interrupt", interrupt),
             ("context_switch", context_switch),
             ("copied_byte", copied_byte),
+            ("llc_miss", llc_miss),
             ("idle", self.watts.idle),
             ("per_gigahertz", self.watts.per_gigahertz),
         ]
@@ -204,6 +220,17 @@ impl CostModel {
         let mut cycles = instructions * self.cycles.instruction;
         let unknown = slowdown.unknown.iter();
         let mut left_out: Vec<_> = unknown.map(|mhz| format!("watts at {mhz} MHz")).collect();
+        // The cycles of a copied byte are those of the lines that it misses.
+        let copied_byte = match counted(metric::LLC_MISSES_PER_SECOND) {
+            Some(misses) => {
+                cycles += misses * self.cycles.llc_miss;
+                0.0
+            }
+            None => {
+                left_out.push(NOT_EMULATED.to_owned());
+                self.cycles.copied_byte
+            }
+        };
         for (event, cost) in [
             (metric::KVM_EXITS_PER_SECOND, self.cycles.vm_exit),
             (metric::INTERRUPTS_PER_SECOND, self.cycles.interrupt),
@@ -211,8 +238,8 @@ impl CostModel {
                 metric::CONTEXT_SWITCHES_PER_SECOND,
                 self.cycles.context_switch,
             ),
-            (metric::NET_RX_BYTES_PER_SECOND, self.cycles.copied_byte),
-            (metric::NET_TX_BYTES_PER_SECOND, self.cycles.copied_byte),
+            (metric::NET_RX_BYTES_PER_SECOND, copied_byte),
+            (metric::NET_TX_BYTES_PER_SECOND, copied_byte),
         ] {
             match counted(event) {
                 Some(count) => cycles += count * cost,
@@ -274,6 +301,7 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
         .retain(|name, _| metric::MODEL.part(name).is_none());
     trial.environment.remove(MODEL_FACT);
     trial.environment.remove(NOT_COUNTED_FACT);
+    trial.environment.remove(SLEEP_FACT);
     let length = instruction.0.to_string();
     trial
         .environment
@@ -283,7 +311,15 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     let Some((cycles, mut left_out)) = counted else {
         return;
     };
-    let watts = model.watts.idle + model.watts.per_gigahertz * slowdown.price * cycles / 1e9;
+    let rest = model.sleep.as_ref().map(|sleep| sleep.rest(trial));
+    if matches!(rest, Some(None)) {
+        left_out.push(NOT_RECORDED.to_owned());
+    }
+    let idle = match &rest {
+        Some(rest) => rest.as_ref().map(|rest| rest.watts),
+        None => Some(model.watts.idle),
+    };
+    let watts = idle.map(|idle| idle + model.watts.per_gigahertz * slowdown.price * cycles / 1e9);
     let seconds = trial
         .window
         .1
@@ -298,22 +334,22 @@ pub(crate) fn charge(trial: &mut Trial, model: &CostModel, instruction: Nanoseco
     };
     let none = Unit::of(Base::One);
     add(metric::MODEL_CYCLES_PER_SECOND, "", none, cycles);
-    add(metric::MODEL_POWER, "", none, watts);
+    if let Some(watts) = watts {
+        add(metric::MODEL_POWER, "", none, watts);
+    }
     if let Some(work) = trial.work.as_ref().filter(|work| work.amount > 0.0) {
         let each = seconds / work.amount;
         let mut add = |declared, value| add(declared, &work.phrase, work.unit, value);
         add(metric::MODEL_CYCLES_PER_WORK, cycles * each);
-        add(metric::MODEL_ENERGY_PER_WORK, watts * each);
+        if let Some(watts) = watts {
+            add(metric::MODEL_ENERGY_PER_WORK, watts * each);
+        }
     }
-    left_out.push(
-        match trial
-            .metrics
-            .contains_key(metric::LLC_REFERENCES_PER_SECOND.name)
-        {
-            true => NOT_PRICED.to_owned(),
-            false => NOT_EMULATED.to_owned(),
-        },
-    );
+    if let Some(rest) = rest.flatten() {
+        trial
+            .environment
+            .insert(SLEEP_FACT.to_owned(), rest.to_string());
+    }
     for (key, value) in [
         (MODEL_FACT, format!("{}: {}", model.name, model.description)),
         (NOT_COUNTED_FACT, left_out.join(", ")),
@@ -327,7 +363,7 @@ mod tests {
     use super::*;
     use crate::guard::tests::trial;
     use serde_json::json;
-    use vtax_report::results::{FORMAT, RunInfo, Scheduled};
+    use vtax_report::results::{FORMAT, IdleBin, IdleGaps, RunInfo, Scheduled};
 
     /// Results with these trials.
     fn results(folder: &Path, trials: &[Trial]) -> ResultsDir {
@@ -431,6 +467,7 @@ mod tests {
         // TDP, and the 10^9 cycles a second of all cores.
         for (name, tdp, cycles) in [
             ("sandy-bridge", 95.0, 4.0 * 3.1),
+            ("sandy-bridge-sleep", 95.0, 4.0 * 3.1),
             ("nehalem", 95.0, 4.0 * 2.93),
             ("haswell-ep", 95.0, 8.0 * 2.6),
             ("skylake-sp", 165.0, 28.0 * 2.1),
@@ -438,8 +475,10 @@ mod tests {
             ("ice-lake-sp", 270.0, 40.0 * 2.3),
             ("genoa", 210.0, 32.0 * 2.7),
         ] {
-            let watts = CostModel::find(Path::new(name)).unwrap().watts;
-            let full = watts.idle + watts.per_gigahertz * cycles;
+            let model = CostModel::find(Path::new(name)).unwrap();
+            let watts = model.watts;
+            let awake = model.sleep.map_or(watts.idle, |sleep| sleep.awake());
+            let full = awake + watts.per_gigahertz * cycles;
             assert!((full / tdp - 1.0_f64).abs() < 0.01, "{name}: {full}");
         }
     }
@@ -453,6 +492,7 @@ mod tests {
             interrupt: 10.0,
             context_switch: 1000.0,
             copied_byte: 0.5,
+            llc_miss: 3.0,
         };
         model.watts = Watts {
             idle: 5.0,
@@ -490,11 +530,53 @@ mod tests {
         charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
         let not_counted = &trial.environment[NOT_COUNTED_FACT];
         assert!(not_counted.contains("kvm.exits") && not_counted.contains(NOT_EMULATED));
-        let llc = metric::LLC_REFERENCES_PER_SECOND.name;
-        let mut counted = crate::guard::tests::trial("vm", &[("cpu.cores", 0.25), (llc, 1.0)]);
-        charge(&mut counted, &CostModel::shipped().unwrap(), Nanoseconds(1));
-        let not_counted = &counted.environment[NOT_COUNTED_FACT];
-        assert!(!not_counted.contains(NOT_EMULATED) && not_counted.contains(NOT_PRICED));
+    }
+
+    #[test]
+    fn a_counted_miss_costs_its_cycles_in_place_of_those_of_copied_bytes() {
+        let model = CostModel::shipped().unwrap();
+        let cycles = |metrics: &[(&str, f64)]| {
+            let mut trial = trial("vm", metrics);
+            charge(&mut trial, &model, Nanoseconds(1));
+            let not_counted = trial.environment[NOT_COUNTED_FACT].contains(NOT_EMULATED);
+            let cycles = trial.metrics["model.cycles_per_second"].quantity.value;
+            (cycles, not_counted)
+        };
+        let none = ("cpu.cores", 0.0);
+        let received = ("net.rx_bytes_per_second", 1e6);
+        let misses = (metric::LLC_MISSES_PER_SECOND.name, 1000.0);
+        assert_eq!(cycles(&[none, received]), (0.5e6, true));
+        let (priced, not_counted) = cycles(&[none, received, misses]);
+        assert!(!not_counted);
+        assert!((priced - 1000.0 * model.cycles.llc_miss).abs() < 1e-6);
+    }
+
+    #[test]
+    fn idle_gaps_are_charged_by_a_model_with_idle_states_and_their_absence_is_named() {
+        let model = CostModel::find(Path::new("sandy-bridge-sleep")).unwrap();
+        let mut without = trial("vm", &[("cpu.cores", 0.0)]);
+        charge(&mut without, &model, Nanoseconds(1));
+        assert!(!without.metrics.contains_key("model.power"));
+        assert!(without.metrics.contains_key("model.cycles_per_second"));
+        assert!(without.environment[NOT_COUNTED_FACT].contains(NOT_RECORDED));
+
+        let mut asleep = trial("vm", &[("cpu.cores", 0.0)]);
+        let bin = IdleBin {
+            from_us: 1 << 19,
+            gaps: 1,
+            seconds: 1.0,
+        };
+        asleep.observation.idle_gaps = vec![IdleGaps {
+            processor: 0,
+            bins: vec![bin],
+        }];
+        charge(&mut asleep, &model, Nanoseconds(1));
+        let watts = asleep.metrics["model.power"].quantity.value;
+        assert!((watts - model.watts.idle / 4.0).abs() < 1e-9, "{watts}");
+        assert!(asleep.environment[SLEEP_FACT].contains("C6 100 %"));
+        // Another model says nothing of idle states.
+        charge(&mut asleep, &CostModel::shipped().unwrap(), Nanoseconds(1));
+        assert!(!asleep.environment.contains_key(SLEEP_FACT));
     }
 
     #[test]
@@ -518,7 +600,7 @@ mod tests {
 
     #[test]
     fn a_lower_frequency_does_less_and_takes_less() {
-        let power = |busy: [(&str, f64); 3]| {
+        let power = |busy: [(&str, f64); 4]| {
             let mut trial = trial("vm", &[[("cpu.cores", 1.0)].as_slice(), &busy].concat());
             charge(&mut trial, &CostModel::shipped().unwrap(), Nanoseconds(1));
             let value = |name: &str| trial.metrics[name].quantity.value;
@@ -526,19 +608,20 @@ mod tests {
             (value("model.cycles_per_second"), value("model.power") - 6.5)
         };
         let at = |mhz: u64, busy| {
-            let states = [1600, 1867, 2267];
+            let states = [1600, 1867, 2267, 2533];
             let names = [
                 "frequency.1600_mhz.busy",
                 "frequency.1867_mhz.busy",
                 "frequency.2267_mhz.busy",
+                "frequency.2533_mhz.busy",
             ];
             let one = |index: usize| (names[index], if states[index] == mhz { busy } else { 0.0 });
-            [one(0), one(1), one(2)]
+            [one(0), one(1), one(2), one(3)]
         };
-        let (most, full) = power(at(2267, 0.9));
+        let (most, full) = power(at(2533, 0.9));
         let (fewer, saving) = power(at(1600, 0.9));
-        assert!((fewer / most - 1600.0 / 2267.0).abs() < 1e-9);
-        assert!((saving / full - 45.0 / 80.0).abs() < 1e-9);
+        assert!((fewer / most - 1600.0 / 2533.0).abs() < 1e-9);
+        assert!((saving / full - 45.0 / 95.0).abs() < 1e-9);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! runs.
 //!
 //! The second word of a block's fence names the reader: none for a whole plan, `plan-part` for a part of a plan,
-//! `density`, `testbed`, `nic`, `power-model`.
+//! `density`, `testbed`, `nic`, `power-model`, `cost-model` for a part of a cost model.
 
 use std::fs;
 use std::path::Path;
@@ -12,6 +12,7 @@ use vtax_lab::plan::{Catalogue, Plan};
 use vtax_nic::config::Config;
 use vtax_observe::meter::Model;
 use vtax_testbed::Settings;
+use vtax_testbed::cost::CostModel;
 use vtax_testkit::pages::{self, Block};
 use vtax_testkit::results::Fake;
 
@@ -55,6 +56,15 @@ fn read(block: &Block, file: &Path) -> Result<(), String> {
         "power-model" => Model::parse(&block.text)
             .map(drop)
             .map_err(|wrong| wrong.to_string()),
+        // A part of a model: it is added to a shipped one.
+        "cost-model" => {
+            let shipped = "crates/vtax-testbed/src/cost-models/sandy-bridge.toml";
+            let shipped = fs::read_to_string(pages::root().join(shipped)).unwrap();
+            fs::write(file, shipped + &block.text).unwrap();
+            CostModel::read(file)
+                .map(drop)
+                .map_err(|wrong| wrong.to_string())
+        }
         other => Err(format!("no reader is called `{other}`")),
     }
 }
