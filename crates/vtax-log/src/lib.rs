@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log of programs that serve: `tracing` events as lines on standard error.
+//! The log of programs that serve: `tracing` events as lines on standard error; and their report to systemd.
 //!
 //! In a service of systemd a line has the journal's priority and no time of its own. The output of a program, such as a
 //! table or its final error, is not logged.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod startup;
+
+pub use startup::Startup;
 
 use clap::{ArgAction, Args};
 use std::{fmt, io};

@@ -19,6 +19,7 @@ use std::path::Path;
 use tracing::{info, warn};
 use vtax_http::ListenError;
 use vtax_http::unix::{self, Users};
+use vtax_log::Startup;
 
 /// Why the program ends.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +126,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
         .collect::<Result<Vec<_>, _>>()?;
     // Timers as exact as the kernel can make them; threads inherit it.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+    let mut startup = Startup::connect();
     sandbox::drop_privileges(config.user.as_deref())?;
     // The first reading of the clock maps the vDSO, which the sandbox forbids. Without it every later reading would be
     // a system call.
@@ -144,6 +146,7 @@ pub fn serve(config: &Config) -> Result<(), ServeError> {
             .map_err(system("start a worker"))?;
         others.push(thread);
     }
+    startup.report_ready();
     let mut result = first.map_or(Ok(()), |mut worker| worker.run());
     for thread in others {
         let ended = thread.join().unwrap_or(Ok(()));

@@ -183,8 +183,8 @@ impl Shared {
     }
 }
 
-/// Exports until `stop` is set. Its addresses and every new problem are logged. The calling thread is sandboxed for
-/// good (`crate::jail`).
+/// Exports until `stop` is set. Its addresses and every new problem are logged. `serves` is called after each good
+/// pass. The calling thread is sandboxed for good (`crate::jail`).
 ///
 /// # Errors
 /// When it cannot listen, or not read the host in its first pass. Later passes that fail are counted, and the last good
@@ -193,6 +193,7 @@ pub fn run(
     mut watch: Watch,
     options: &ExporterOptions,
     stop: &AtomicBool,
+    mut serves: impl FnMut(),
 ) -> Result<(), ExporterError> {
     let shared = Arc::new(Shared::default());
     let server = shared.serve(&options.listen, options.token.clone())?;
@@ -247,6 +248,7 @@ pub fn run(
                 pusher.take_messages().iter().for_each(|line| log(line));
             }
             shared.show(snapshot, listing, own.clone(), stale_after);
+            serves();
         }
         Err(error) => {
             let why = error.to_string();

@@ -17,6 +17,7 @@ use vtax_host::lock::Lock;
 use vtax_host::meters;
 use vtax_host::signals::Signals;
 use vtax_lab::run::default_state_dir;
+use vtax_log::Startup;
 use vtax_observe::charge::{Charger, ChargerOptions, IdleEnergy};
 use vtax_serve::cap::{self, CapOptions};
 use vtax_serve::exporter::{self, ExporterOptions};
@@ -107,6 +108,7 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
 
 pub fn exporter(arguments: ExporterArgs) -> Outcome {
     arguments.verbosity.start_log();
+    let mut startup = Startup::connect();
     let stop = Signals::install()?.flag();
     let options = ExporterOptions {
         listen: arguments.listen,
@@ -120,7 +122,10 @@ pub fn exporter(arguments: ExporterArgs) -> Outcome {
         share: arguments.share,
         push: push(arguments.push)?,
     };
-    Ok(exporter::run(watch(&arguments.ledger)?, &options, &stop)?)
+    let watch = watch(&arguments.ledger)?;
+    Ok(exporter::run(watch, &options, &stop, || {
+        startup.report_ready();
+    })?)
 }
 
 fn push(arguments: PushArgs) -> Result<PushOptions, Box<dyn Error>> {
@@ -171,6 +176,7 @@ pub fn share(arguments: &ShareArgs) -> Outcome {
 
 pub fn web(arguments: &WebArgs) -> Outcome {
     arguments.verbosity.start_log();
+    let mut startup = Startup::connect();
     let stop = Signals::install()?.flag();
     let options = WebOptions {
         listen: arguments.listen,
@@ -198,7 +204,10 @@ pub fn web(arguments: &WebArgs) -> Outcome {
         watch(&arguments.ledger)?,
         &options,
         &stop,
-        &mut note,
+        &mut |line: &str| {
+            note(line);
+            startup.report_ready();
+        },
     )?)
 }
 
