@@ -64,6 +64,28 @@ fn a_build_under_sudo_runs_as_the_user_who_called_it() {
     }
 }
 
+#[test]
+fn a_user_who_cannot_install_packages_gets_their_names_and_tests_run_without_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let programs = [("id", "echo 1000"), ("sudo", "exit 1"), ("cargo", "exit 0")];
+    fake_programs(folder.path(), &programs);
+    for program in ["bash", "cut", "getent"] {
+        let installed = Path::new("/usr/bin").join(program);
+        std::os::unix::fs::symlink(installed, folder.path().join(program)).unwrap();
+    }
+    let of = |arguments: &[&str]| {
+        let mut setup = script("setup");
+        setup.args(arguments).env("PATH", folder.path());
+        setup.env_remove("SUDO_USER").output().unwrap()
+    };
+    let tests = of(&["may-lack"]);
+    let printed = String::from_utf8(tests.stdout.clone()).unwrap();
+    assert!(tests.status.success(), "{tests:?}");
+    assert!(printed.contains("skipped"), "{printed}");
+    assert!(printed.contains(" mmdebstrap"), "{printed}");
+    assert!(!of(&[]).status.success(), "a build needs the packages");
+}
+
 #[test(needs = [root()])]
 fn services_that_packages_for_tests_bring_are_disabled_and_others_are_left_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
