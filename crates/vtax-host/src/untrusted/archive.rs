@@ -203,7 +203,8 @@ pub fn entry(name: &str, kind: u8, content: &[u8]) -> Vec<u8> {
     block
 }
 
-/// A header alone, with any size and mode, and with a link's target.
+/// A header alone, with any size and mode, and with a link's target. Its owner is the user of this process, so that tests
+/// need no root.
 #[cfg(any(test, feature = "testing"))]
 pub fn header(name: &str, kind: u8, size: u64, mode: u32, link: &str) -> Vec<u8> {
     let mut block = vec![0; BLOCK];
@@ -214,6 +215,14 @@ pub fn header(name: &str, kind: u8, size: u64, mode: u32, link: &str) -> Vec<u8>
     };
     put(0, name.as_bytes());
     put(100, format!("{mode:07o}\0").as_bytes());
+    put(
+        108,
+        format!("{:07o}\0", rustix::process::geteuid().as_raw()).as_bytes(),
+    );
+    put(
+        116,
+        format!("{:07o}\0", rustix::process::getegid().as_raw()).as_bytes(),
+    );
     put(124, format!("{size:011o}\0").as_bytes());
     put(148, b"        ");
     put(156, &[kind]);

@@ -425,6 +425,8 @@ mod tests {
             login: Some(file.clone()),
         };
         let printed = |text: &str, mode: u32| {
+            // A file that its owner may not write to cannot be written again.
+            let _ = std::fs::remove_file(&file);
             std::fs::write(&file, text).unwrap();
             std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
             access.credentials().map_err(|cause| cause.to_string())
