@@ -20,9 +20,15 @@ struct State {
     control: u64,
 }
 
-/// The states of a Xeon E5520, a processor of 2267 MHz and 80 W. The watts are informative: Linux does not read them,
-/// and the cost model has watts of its own.
-const STATES: [State; 3] = [
+/// The states of a Xeon E5520, a processor of 2267 MHz and 80 W, whose turbo reaches 2.53 GHz (Intel ARK). The turbo is
+/// a state like the others: it does not depend on what other processors do. The watts are informative: Linux does not
+/// read them, and the cost model has watts of its own.
+const STATES: [State; 4] = [
+    State {
+        mhz: 2533,
+        milliwatts: 95_000,
+        control: 0x19,
+    },
     State {
         mhz: 2267,
         milliwatts: 80_000,
@@ -155,7 +161,7 @@ mod tests {
         };
         for processors in [1, 2] {
             let table = table(processors);
-            for mhz in [2267u16, 1867, 1600] {
+            for mhz in [2533u16, 2267, 1867, 1600] {
                 let word = [&[0x0b], mhz.to_le_bytes().as_slice()].concat();
                 assert_eq!(holds(&table, &word), processors, "{mhz}");
             }
