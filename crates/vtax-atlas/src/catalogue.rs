@@ -53,6 +53,9 @@ pub struct Plan {
     pub command: String,
     /// The place of its run.
     pub at: String,
+    /// The file with the testbed's settings, below the directory of plans, where the place is a testbed.
+    #[serde(default)]
+    pub testbed: Option<String>,
 }
 
 fn run() -> String {
@@ -75,6 +78,9 @@ impl Plan {
         // Climbs always run on this host.
         if at != "local" && self.command != "density" {
             words.push(format!("--place={at}"));
+            if let Some(file) = self.testbed.as_ref().filter(|_| at.starts_with("testbed:")) {
+                words.push(format!("--testbed={plans}/{file}"));
+            }
         }
         if quick {
             words.push("--quick".to_owned());
@@ -628,10 +634,11 @@ mod tests {
             file: "papers/a.toml".into(),
             command: "accuracy run".into(),
             at: "testbed:kvm".into(),
+            testbed: Some("two-exact-processors.toml".into()),
         };
         assert_eq!(
             plan.arguments("plans", "r/a", true, None).join(" "),
-            "accuracy run plans/papers/a.toml --results=r/a --place=testbed:kvm --quick"
+            "accuracy run plans/papers/a.toml --results=r/a --place=testbed:kvm --testbed=plans/two-exact-processors.toml --quick"
         );
         assert_eq!(
             plan.arguments("plans", "r/a", false, Some("local"))
