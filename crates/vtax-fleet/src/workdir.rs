@@ -190,11 +190,6 @@ impl WorkDir {
         &self.fleet.name
     }
 
-    /// The number of shards.
-    pub fn shards(&self) -> u32 {
-        self.fleet.shards
-    }
-
     /// Further arguments of each shard's `vtax run`.
     pub fn arguments(&self) -> &[String] {
         &self.fleet.arguments

@@ -389,13 +389,17 @@ impl Journal {
                 self.left.extend(left);
             }
             // Kernel state ends with its boot: nothing to undo.
-            self.cut_last()?;
+            self.forget_last()?;
         }
         Ok(())
     }
 
-    /// Removes the newest entry from the file and the list; an empty list leaves an empty file.
-    fn cut_last(&mut self) -> Result<Option<Change>, HostError> {
+    /// Removes the newest entry from the file and the list, and returns it without undoing it. An empty list leaves an
+    /// empty file.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub fn forget_last(&mut self) -> Result<Option<Change>, HostError> {
         let (Some(change), Some(place)) = (self.changes.pop(), self.places.pop()) else {
             return Ok(None);
         };
@@ -420,14 +424,6 @@ impl Journal {
         let count = self.changes.len();
         self.undo_to(Mark(0))?;
         Ok(count)
-    }
-
-    /// Removes the newest entry without undoing it and returns it, for a change that cannot be undone.
-    ///
-    /// # Errors
-    /// When the journal cannot be written.
-    pub fn forget_last(&mut self) -> Result<Option<Change>, HostError> {
-        self.cut_last()
     }
 }
 

@@ -61,11 +61,6 @@ impl Client {
             ))
     }
 
-    /// The client's address.
-    pub fn address(&self) -> IpAddr {
-        IpAddr::V4(link::End::client(self.entry.seat).address())
-    }
-
     /// The client as a subject of the counters.
     pub fn subject(&self) -> Subject {
         Subject {

@@ -266,16 +266,6 @@ impl Cell {
         &self.name
     }
 
-    /// The cell's configuration.
-    pub fn config(&self) -> &CellConfig {
-        &self.config
-    }
-
-    /// The cgroup versions that this host mounts.
-    pub fn cgroup_layout(&self) -> CgroupVersion {
-        self.layout
-    }
-
     /// The seats, the target's first.
     pub fn seats(&self) -> impl Iterator<Item = Seat<'_>> {
         self.seats

@@ -158,7 +158,7 @@ impl<'a> Seat<'a> {
         self.entry.holder
     }
 
-    /// As [`Cell::cgroup_layout`].
+    /// The cgroup versions that this host mounts.
     pub fn cgroup_layout(&self) -> CgroupVersion {
         self.cell.layout
     }

@@ -320,16 +320,6 @@ impl Population {
         }
     }
 
-    /// The processor time of a guest since it last became active, as the queue counts it. `None` for a guest that is
-    /// idle, dead or missing.
-    #[must_use]
-    pub fn processor_time(&self, number: u32) -> Option<std::time::Duration> {
-        match &*lock(self.guest(number)?) {
-            Guest::Active(active) => Some(std::time::Duration::from_nanos(active.runtime)),
-            _ => None,
-        }
-    }
-
     fn guest(&self, number: u32) -> Option<&Mutex<Guest>> {
         self.guests
             .get(number.checked_sub(self.plan.first)? as usize)

@@ -65,9 +65,6 @@ pub enum RingFault {
     /// A receive buffer that cannot hold the virtio-net header.
     #[error("a receive buffer is smaller than the virtio-net header")]
     SmallBuffer,
-    /// The file of guest memory was truncated.
-    #[error("the memory under the ring was truncated")]
-    Truncated,
 }
 
 /// The direction of a queue's buffers.
