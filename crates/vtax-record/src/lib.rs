@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod advise;
 pub mod codec;
 pub mod compare;
 pub mod export;

@@ -618,3 +618,29 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_rates_of_an_advice_are_those_of_the_recording() {
+    let (_folder, path) = place();
+    let mut recorder = Recorder::open(&path);
+    let mut host = host(2);
+    for _ in 0..20 {
+        let mut snapshot = host.pass(100_000_000);
+        set(&mut snapshot, 0, 300_000_000, 100_000_000, 8_000);
+        snapshot.guests[0].used.exchanges.exits = Some(9_000);
+        recorder.take(&snapshot);
+    }
+    recorder.writer.finish().unwrap();
+    let rates = crate::advise::read(&path).unwrap();
+    assert_eq!(rates.len(), 2);
+    let first = &rates[0];
+    assert_eq!(
+        (first.guest.as_str(), first.exits),
+        ("guest-1", Some(9_000.0))
+    );
+    assert_eq!((first.received, first.sent), (8_000.0, 4_000.0));
+    assert!((first.seconds - 20.0).abs() < 1e-9);
+    assert!((first.cpu - 0.4).abs() < 1e-3 && (first.softirq - 0.1).abs() < 1e-3);
+    // The other guest's exits were not counted.
+    assert_eq!(rates[1].exits, None);
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Estimates of what knobs that merge a guest's notifications would save, from the rates of the host's ledger.
+//!
+//! [`advise`] is a pure function. Its model is in `docs/howto/advise.md`:
+//!
+//! 1. Notifications are bounded by counters: at most one for each frame and each VM exit, at least half of that.
+//! 2. A knob that delays notifications by T leaves n / (1 + n T) of n a second, and needs a timer for each of these. A knob
+//!    that polls for T saves the notification of a frame that comes within T, and spends the time until it comes.
+//! 3. Each notification and each timer has a price in processor time, between [`PRICE`]'s ends.
+
+mod observed;
+#[cfg(test)]
+mod tests;
+
+pub use observed::{AdviseError, read};
+
+use serde::Serialize;
+
+/// The shortest observation of a guest that is judged, in seconds.
+const SHORTEST: f64 = 10.0;
+/// The share of a guest's cost below which a saving is not worth a knob.
+const LEAST_SHARE: f64 = 0.01;
+/// The processor time of a notification, in seconds. Least: the exit of the cost model with the cheapest one (`rome`, 1,360
+/// cycles) at 3.5 GHz. Most: the dearest exit (`genoa`, 3,390), an interrupt (1,000) and a context switch (1,500) at 2 GHz.
+pub const PRICE: Range = Range {
+    low: 0.4e-6,
+    high: 2.9e-6,
+};
+
+/// The ends of an estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Range {
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+}
+
+/// The rates of a guest, as the ledger counts them. Times are processors.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct GuestRates {
+    /// The guest's name.
+    pub guest: String,
+    /// Its platform.
+    pub platform: String,
+    /// The time that it was observed.
+    pub seconds: f64,
+    /// All that it costs, the host's work for it included.
+    pub cpu: f64,
+    /// The time of its virtual processors.
+    pub vcpu: f64,
+    /// The time of its monitor and its I/O threads.
+    pub emulator: f64,
+    /// The time of vhost workers.
+    pub vhost: f64,
+    /// The time of the host's soft interrupts for it.
+    pub softirq: f64,
+    /// Frames that it receives in a second.
+    pub received: f64,
+    /// Frames that it sends in a second.
+    pub sent: f64,
+    /// VM exits in a second; `None` where they are not counted.
+    pub exits: Option<f64>,
+}
+
+/// The advice for a guest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Advice {
+    /// The rates that it comes from.
+    #[serde(flatten)]
+    pub rates: GuestRates,
+    /// The knobs: the advised ones first, those that save most before others.
+    pub knobs: Vec<KnobAdvice>,
+}
+
+/// The advice about a knob.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct KnobAdvice {
+    /// The knob in words.
+    pub knob: &'static str,
+    /// The platform of `plans/moderation.toml` that has it; `None` where the plan cannot measure it.
+    pub platform: Option<&'static str>,
+    /// Its settings in a plan.
+    pub settings: &'static str,
+    /// Whether the counters support it.
+    pub is_advised: bool,
+    /// The estimate of the processors that it saves; negative where it costs more. `None` without an estimate.
+    pub saved_processors: Option<Range>,
+    /// The same as a share of all that the guest costs.
+    pub saved_share: Option<Range>,
+    /// The delay that it adds to a frame at most, in seconds.
+    pub delay_seconds: f64,
+    /// The reason why it is not advised; `None` where it is.
+    pub reason: Option<String>,
+}
+
+/// The part of a host that moves the frames.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mover {
+    Any,
+    Vhost,
+    Qemu,
+}
+
+/// The effect of a knob on the notifications of frames that a guest receives, sends, or both.
+#[derive(Debug, Clone, Copy)]
+enum Effect {
+    /// They are delayed, with a timer for each delay that costs so many notifications.
+    Delay { seconds: f64, timer: Range },
+    /// The guest or the host polls for the next frame.
+    Poll { seconds: f64 },
+    /// The ledger's counters do not show it, for this reason.
+    Hidden(&'static str),
+}
+
+struct Knob {
+    knob: &'static str,
+    platform: Option<&'static str>,
+    settings: &'static str,
+    effect: Effect,
+    receives: bool,
+    sends: bool,
+    mover: Mover,
+}
+
+/// A timer of the guest: an exit to set it, and mostly one when it expires.
+const GUEST_TIMER: Range = Range {
+    low: 1.0,
+    high: 2.0,
+};
+/// A timer of the host's kernel: its interrupt, and a wake-up of the worker that may run anyway.
+const HOST_TIMER: Range = Range {
+    low: 0.5,
+    high: 1.5,
+};
+/// A timer of QEMU's main loop: a wake-up with system calls.
+const QEMU_TIMER: Range = Range {
+    low: 1.0,
+    high: 3.0,
+};
+
+const KNOBS: &[Knob] = &[
+    Knob {
+        knob: "the guest's deferral, 0.1 ms",
+        platform: Some("deferral-0.1ms"),
+        settings: "guest.napi_defer_hard_irqs = 1, guest.gro_flush_timeout = 100_000",
+        effect: Effect::Delay {
+            seconds: 1e-4,
+            timer: GUEST_TIMER,
+        },
+        receives: true,
+        sends: false,
+        mover: Mover::Any,
+    },
+    Knob {
+        knob: "the guest's deferral, 1 ms",
+        platform: Some("deferral-1ms"),
+        settings: "guest.napi_defer_hard_irqs = 1, guest.gro_flush_timeout = 1_000_000",
+        effect: Effect::Delay {
+            seconds: 1e-3,
+            timer: GUEST_TIMER,
+        },
+        receives: true,
+        sends: false,
+        mover: Mover::Any,
+    },
+    Knob {
+        knob: "vtax-nic, adaptive, 1 ms",
+        platform: Some("adaptive"),
+        settings: "nic.backend = \"vtax\", nic.datapath = \"kernel\", nic.hold_us = 1000",
+        effect: Effect::Delay {
+            seconds: 1e-3,
+            timer: HOST_TIMER,
+        },
+        receives: true,
+        sends: true,
+        mover: Mover::Vhost,
+    },
+    Knob {
+        knob: "QEMU's timer, 0.15 ms",
+        platform: Some("tap-timer"),
+        settings: "vm.tx_timer = 150_000",
+        effect: Effect::Delay {
+            seconds: 1.5e-4,
+            timer: QEMU_TIMER,
+        },
+        receives: false,
+        sends: true,
+        mover: Mover::Qemu,
+    },
+    Knob {
+        knob: "vhost's busy loop, 50 µs",
+        platform: Some("vhost-busyloop"),
+        settings: "host.vhost_busyloop = 50",
+        effect: Effect::Poll { seconds: 5e-5 },
+        receives: false,
+        sends: true,
+        mover: Mover::Vhost,
+    },
+    Knob {
+        knob: "the guest's busy polling, 50 µs",
+        platform: Some("busy-poll"),
+        settings: "guest.busy_poll = 50",
+        effect: Effect::Hidden(
+            "the host's counters do not show whether the guest's programs wait in poll, select or reads",
+        ),
+        receives: true,
+        sends: false,
+        mover: Mover::Any,
+    },
+    Knob {
+        knob: "the guest's IRQ suspension",
+        platform: None,
+        settings: "guest.irq_suspend_timeout",
+        effect: Effect::Hidden(
+            "it serves only programs that set prefer_busy_poll on their epoll, which the host's counters do not show",
+        ),
+        receives: true,
+        sends: false,
+        mover: Mover::Any,
+    },
+    Knob {
+        knob: "the guest's adaptive moderation (DIM)",
+        platform: None,
+        settings: "guest.coalesce = \"adaptive-rx on\"",
+        effect: Effect::Hidden(
+            "it needs a device that offers notification coalescing, which QEMU's own does not, and the host's counters do not show the device",
+        ),
+        receives: true,
+        sends: false,
+        mover: Mover::Any,
+    },
+];
+
+/// Returns the advice for a guest.
+pub fn advise(rates: &GuestRates) -> Advice {
+    let mut knobs: Vec<KnobAdvice> = KNOBS.iter().map(|knob| judge(knob, rates)).collect();
+    let middle = |one: &KnobAdvice| one.saved_processors.map_or(f64::MIN, |r| r.low + r.high);
+    knobs.sort_by(|a, b| {
+        (b.is_advised.cmp(&a.is_advised)).then_with(|| middle(b).total_cmp(&middle(a)))
+    });
+    Advice {
+        rates: rates.clone(),
+        knobs,
+    }
+}
+
+fn judge(knob: &Knob, rates: &GuestRates) -> KnobAdvice {
+    let estimate = estimate(knob, rates);
+    let saved = estimate.as_ref().ok().copied();
+    let share = saved.filter(|_| rates.cpu > 0.0).map(|saved| Range {
+        low: saved.low / rates.cpu,
+        high: saved.high / rates.cpu,
+    });
+    let reason = match (estimate, share) {
+        (Err(reason), _) => Some(reason),
+        (Ok(saved), _) if saved.low + saved.high <= 0.0 => Some(match knob.effect {
+            Effect::Poll { .. } => "polling would cost more than the notifications".to_owned(),
+            _ => "its timers would cost as much as the notifications".to_owned(),
+        }),
+        (_, Some(share)) if share.high >= LEAST_SHARE => None,
+        _ => Some(format!(
+            "it would save less than {:.0} % of what the guest costs",
+            LEAST_SHARE * 100.0
+        )),
+    };
+    let delay_seconds = match knob.effect {
+        Effect::Delay { seconds, .. } => seconds,
+        Effect::Poll { .. } | Effect::Hidden(_) => 0.0,
+    };
+    KnobAdvice {
+        knob: knob.knob,
+        platform: knob.platform,
+        settings: knob.settings,
+        is_advised: reason.is_none(),
+        saved_processors: saved,
+        saved_share: share,
+        delay_seconds,
+        reason,
+    }
+}
+
+/// The processors that a knob saves, or the reason why that cannot be estimated.
+fn estimate(knob: &Knob, rates: &GuestRates) -> Result<Range, String> {
+    let exits = rates.exits.ok_or(
+        "its VM exits are not counted: it is no VM, or the kernel does not show them (`vtax doctor`)",
+    )?;
+    if rates.seconds < SHORTEST {
+        return Err(format!(
+            "{:.1} s were observed; {SHORTEST:.0} s are needed",
+            rates.seconds
+        ));
+    }
+    match (knob.mover, rates.vhost > 0.0) {
+        (Mover::Vhost, false) => {
+            return Err(
+                "no vhost worker was busy: QEMU itself moves its frames; turn vhost on (`vhost=on`) first"
+                    .to_owned(),
+            );
+        }
+        (Mover::Qemu, true) => {
+            return Err(
+                "vhost moves its frames, and QEMU's timer delays only QEMU's own".to_owned(),
+            );
+        }
+        _ => {}
+    }
+    let frames = rates.received + rates.sent;
+    let of = |frames_a_second: f64| match frames > 0.0 {
+        true => exits.min(frames) * frames_a_second / frames,
+        false => 0.0,
+    };
+    let directions = [(knob.receives, rates.received), (knob.sends, rates.sent)];
+    let directions = || {
+        let ours = directions.into_iter().filter(|(is_ours, _)| *is_ours);
+        ours.map(|(_, frames)| (frames, of(frames)))
+    };
+    let saved = |certain: f64, price: f64, high: bool| -> Result<f64, String> {
+        let mut sum = 0.0;
+        for (frames, most) in directions() {
+            let n = most * certain;
+            sum += match knob.effect {
+                Effect::Hidden(reason) => return Err(reason.to_owned()),
+                Effect::Delay { seconds, timer } => {
+                    let left = n / (1.0 + n * seconds);
+                    let timer = if high { timer.low } else { timer.high };
+                    price * (n - left - timer * left)
+                }
+                Effect::Poll { .. } if frames <= 0.0 => 0.0,
+                Effect::Poll { seconds } => {
+                    let comes = 1.0 - (-frames * seconds).exp();
+                    n * comes * (price - 1.0 / frames)
+                }
+            };
+        }
+        Ok(sum)
+    };
+    let mut range: Option<Range> = None;
+    for certain in [0.5, 1.0] {
+        for price in [PRICE.low, PRICE.high] {
+            for high in [false, true] {
+                let value = saved(certain, price, high)?.min(rates.cpu);
+                let so_far = range.get_or_insert(Range {
+                    low: value,
+                    high: value,
+                });
+                so_far.low = so_far.low.min(value);
+                so_far.high = so_far.high.max(value);
+            }
+        }
+    }
+    range.ok_or_else(|| "there is no estimate".to_owned())
+}
+
+/// The platforms of `plans/moderation.toml` that measure knobs.
+pub fn platforms() -> impl Iterator<Item = &'static str> {
+    KNOBS.iter().filter_map(|knob| knob.platform)
+}
