@@ -263,7 +263,34 @@ impl Catalogue {
         };
         let mut catalogue: Self = toml::from_str(atlas).map_err(wrong("atlas.toml"))?;
         catalogue.printed = toml::from_str(figures).map_err(wrong("figures.toml"))?;
+        for claim in &catalogue.claims {
+            let refused = |what| {
+                AtlasError::Catalogue(format!("atlas.toml: claim \"{}\" {what}", claim.text))
+            };
+            catalogue.testable(claim).map_err(refused)?;
+        }
         Ok(catalogue)
+    }
+
+    /// # Errors
+    /// What is wrong with the claim, when its figure, series or row does not exist, or it has neither a test nor a reason.
+    fn testable(&self, claim: &Claim) -> Result<(), &'static str> {
+        let mut figures = self.figures.iter();
+        let figure = figures.find(|figure| figure.name() == claim.figure);
+        let figure = figure.ok_or("is of no figure that there is")?;
+        let test = match (&claim.test, &claim.missing) {
+            (Some(test), None) => test,
+            (None, Some(_)) => return Ok(()),
+            (Some(_), Some(_)) => return Err("has a test and a reason why there is none"),
+            (None, None) => {
+                return Err("needs series, row, effect and minimum, or the reason as missing");
+            }
+        };
+        let mut series = figure.series.iter();
+        let series = series.find(|series| series.what == test.series);
+        let series = series.ok_or("is of no series of its figure")?;
+        let has_row = series.rows.iter().any(|row| row.system == test.row);
+        has_row.then_some(()).ok_or("is of no row of its series")
     }
 
     /// The figures that `wanted` names: all, those of a paper, or `PAPER/FIGURE`.
@@ -551,14 +578,12 @@ mod tests {
             let text = &claim.text;
             let mut figures = catalogue.figures.iter();
             let figure = figures.find(|figure| figure.name() == claim.figure);
-            let figure = figure.unwrap_or_else(|| panic!("{text}: no figure {}", claim.figure));
+            let figure = figure.unwrap();
             assert!(figure.uncounted.is_empty(), "{text}: a figure without vote");
-            assert_eq!(claim.test.is_some(), claim.missing.is_none(), "{text}");
             let Some(test) = &claim.test else { continue };
             assert!(test.minimum > 1.0, "{text}");
             let mut series = figure.series.iter();
-            let series = series.find(|series| series.what == test.series);
-            let series = series.unwrap_or_else(|| panic!("{text}: no series {}", test.series));
+            let series = series.find(|series| series.what == test.series).unwrap();
             let row = |system: &str| series.rows.iter().find(|row| row.system == system);
             let (own, base) = (row(&test.row).unwrap(), row(&series.baseline).unwrap());
             assert!(own.ours.is_some() && base.ours.is_some(), "{text}");
@@ -581,6 +606,39 @@ mod tests {
             let name = figure.name();
             let is_claimed = catalogue.claims.iter().any(|claim| claim.figure == name);
             assert_ne!(is_claimed, !figure.uncounted.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_claim_that_nothing_can_test_is_refused_with_its_text_and_reason() {
+        let refused = |claim: &str| {
+            let atlas = format!(
+                "paper = []\n[plan]\n[[figure]]\npaper = \"p\"\nid = \"f\"\nnumber = \"1\"\ntitle = \"T\"\nentries = []\n\
+                 [[figure.series]]\nwhat = \"w\"\nbaseline = \"a\"\nplan = \"x\"\nmetric = \"m\"\n\
+                 rows = [{{ system = \"a\" }}]\n[[claim]]\ntext = \"It holds.\"\nmechanism = \"m\"\n{claim}"
+            );
+            let catalogue = Catalogue::of(&atlas, "");
+            catalogue.err().map(|error| error.to_string())
+        };
+        let whole =
+            "figure = \"p/f\"\nseries = \"w\"\nrow = \"a\"\neffect = \"none\"\nminimum = 1.1";
+        assert_eq!(refused(whole), None);
+        assert_eq!(refused("figure = \"p/f\"\nmissing = \"no host\""), None);
+        for (claim, why) in [
+            (whole.replace("p/f", "p/g"), "no figure"),
+            (whole.replace("\"w\"", "\"v\""), "no series"),
+            (whole.replace("\"a\"", "\"b\""), "no row"),
+            (
+                whole.replace("minimum", "minimal"),
+                "minimum, or the reason",
+            ),
+            (format!("{whole}\nmissing = \"x\""), "a test and a reason"),
+        ] {
+            let printed = refused(&claim).unwrap();
+            assert!(
+                printed.contains("It holds.") && printed.contains(why),
+                "{printed}"
+            );
         }
     }
 
