@@ -247,7 +247,7 @@ fn the_arrows_of_the_design_are_dependencies() {
 fn the_table_of_dependencies_in_the_design_is_that_of_the_manifests() {
     let page = fs::read_to_string(root().join("docs/why/design.md")).unwrap();
     let (_, table) = page
-        .split_once("| crate | uses of ours |\n|---|---|\n")
+        .split_once("| crate | crates of the workspace that it uses |\n|---|---|\n")
         .unwrap();
     let listed: BTreeMap<String, BTreeSet<String>> = table
         .lines()
