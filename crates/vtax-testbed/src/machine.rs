@@ -241,10 +241,12 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
                 ),
             );
             let dom0 = settings.memory_mib / 2;
+            let scheduler = settings.scheduler.map(|one| format!(" sched={}", one.name()));
+            let scheduler = scheduler.unwrap_or_default();
             line.option(
                 "-append",
                 format!(
-                    "dom0_mem={dom0}M,max:{dom0}M console=com1 com1=115200,8n1 loglvl=warning noreboot=1"
+                    "dom0_mem={dom0}M,max:{dom0}M console=com1 com1=115200,8n1 loglvl=warning noreboot=1{scheduler}"
                 ),
             );
         }
@@ -282,7 +284,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
 mod tests {
     use super::*;
     use crate::host::tests::fake_host;
-    use crate::settings::Frequency;
+    use crate::settings::{Frequency, Scheduler};
 
     const KVM: &str = "qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot -accel \
         tcg,thread=single -icount shift=0,sleep=off -smp 1 -rtc base=2026-01-01T00:00:00,clock=vm \
@@ -590,6 +592,17 @@ mod tests {
         ] {
             assert!(xen.contains(part), "{part}: {xen}");
         }
+    }
+
+    #[test]
+    fn xen_has_the_scheduler_of_the_settings_and_otherwise_its_own() {
+        let settings = Settings {
+            scheduler: Some(Scheduler::Credit),
+            ..Settings::default()
+        };
+        assert!(line(Hypervisor::Xen, &settings).contains(" noreboot=1 sched=credit "));
+        assert!(!line(Hypervisor::Xen, &Settings::default()).contains("sched="));
+        assert!(!line(Hypervisor::Kvm, &settings).contains("sched="));
     }
 
     #[test]

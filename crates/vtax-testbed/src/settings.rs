@@ -35,6 +35,8 @@ pub struct Settings {
     /// Whether the processor of a host with Xen has virtualization (AMD-V with nested pages), which guests
     /// other than paravirtual ones need. Under KVM it always has.
     pub hvm: bool,
+    /// The scheduler of a host with Xen; by default Xen's own choice.
+    pub scheduler: Option<Scheduler>,
     /// The cost model: the name of a shipped one, or a file; by default the first shipped one.
     pub cost_model: Option<PathBuf>,
 }
@@ -57,6 +59,26 @@ pub enum Timers {
     Fine,
     /// Ticks of 4 ms.
     Coarse,
+}
+
+/// Schedulers of Xen (`sched` on its command line).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scheduler {
+    /// The default before Xen 4.12.
+    Credit,
+    /// The default since.
+    Credit2,
+}
+
+impl Scheduler {
+    /// Its name on Xen's command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Credit => "credit",
+            Self::Credit2 => "credit2",
+        }
+    }
 }
 
 impl Frequency {
@@ -85,6 +107,7 @@ impl Default for Settings {
             seed: 1,
             timers: Timers::Fine,
             hvm: false,
+            scheduler: None,
             cost_model: None,
         }
     }
@@ -214,6 +237,7 @@ mod tests {
             ("timers = \"none\"", "none"),
             ("cores = 4", "cores"),
             ("processors = 3", "1, 2 or 4"),
+            ("scheduler = \"fair\"", "fair"),
             ("llc_mib = 12", "power of two"),
             ("deterministic = false\nllc_mib = 8", "deterministic"),
         ] {

@@ -472,6 +472,7 @@ fn every_file_beside_the_plans_is_a_plan_or_distinguished() {
             | "hvm-host.toml"
             | "two-processors-deterministic.toml"
             | "two-exact-processors.toml"
+            | "xen-credit.toml"
             | "two-processors.toml" => Some("is no plan, it has the settings of a testbed"),
             "guard.counts.toml" => Some("is no plan, it has the counts that"),
             _ => None,
