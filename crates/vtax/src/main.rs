@@ -72,6 +72,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => commands::charge::top(&arguments),
         Command::Charge(arguments) => commands::charge::charge(&arguments),
         Command::Record(arguments) => commands::record::record(&arguments),
+        Command::Advise(arguments) => commands::advise::advise(&arguments),
         Command::Cap(arguments) => commands::charge::cap(&arguments),
         Command::Exporter(arguments) => commands::charge::exporter(arguments),
         Command::Share(arguments) => commands::charge::share(&arguments),

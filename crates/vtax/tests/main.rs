@@ -11,6 +11,7 @@
 #[macro_use]
 extern crate vtax_testkit;
 
+mod advise;
 mod bpf_objects;
 mod cap;
 mod charge_tools;

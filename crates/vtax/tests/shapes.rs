@@ -11,6 +11,7 @@ use vtax_testkit::results::Fake;
 
 /// The schemas with the command lines whose output they describe. RESULTS is a directory of results, FAKE another one.
 const SCHEMAS: &[(&str, &[&str])] = &[
+    ("advise", &["advise --json top.jsonl"]),
     (
         "compare",
         &[
@@ -190,6 +191,7 @@ fn the_json_of_commands_has_the_documented_shapes() {
     let work = work();
     let results = finished_results(work.path());
     Fake::default().write(&work.path().join("fake"));
+    fs::copy(crate::advise::lines(), work.path().join("top.jsonl")).unwrap();
     let writes = std::env::var_os("VTAX_WRITE_SCHEMAS").is_some();
     let mut wrong = Vec::new();
     for (name, lines) in SCHEMAS {

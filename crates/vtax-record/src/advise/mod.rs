@@ -294,7 +294,7 @@ fn estimate(knob: &Knob, rates: &GuestRates) -> Result<Range, String> {
     match (knob.mover, rates.vhost > 0.0) {
         (Mover::Vhost, false) => {
             return Err(
-                "no vhost worker was busy: QEMU itself moves its frames; turn vhost on (`vhost=on`) first"
+                "no vhost worker was busy: QEMU or another back end moves its frames; vhost (`vhost=on`) comes first where QEMU does"
                     .to_owned(),
             );
         }

@@ -9,7 +9,7 @@ pub const GROUPS: [(&str, &[&str]); 5] = [
     (
         "Look at this host",
         &[
-            "doctor", "top", "record", "charge", "exporter", "share", "web", "explain",
+            "doctor", "top", "record", "advise", "charge", "exporter", "share", "web", "explain",
         ],
     ),
     ("Measure", &["run", "plan", "merge", "image"]),
@@ -225,6 +225,19 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
             (
                 "vtax atlas --page-only -o atlas.html",
                 "all figures, without a run",
+            ),
+        ],
+    ),
+    (
+        "advise",
+        [
+            (
+                "vtax advise hour",
+                "the knobs for each guest of a recording, with estimates",
+            ),
+            (
+                "vtax top --interval 10s --count 6 --json | vtax advise - --guest web-1 -o proof.toml",
+                "a minute of one guest, and the plan that measures what is advised",
             ),
         ],
     ),

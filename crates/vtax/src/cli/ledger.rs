@@ -113,6 +113,21 @@ pub struct RecordArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct AdviseArgs {
+    /// A recording of `vtax record`, or a file with lines of `vtax top --json`; - is standard input.
+    #[arg(value_name = "RECORDING|FILE")]
+    pub source: PathBuf,
+    /// The guest, by its name [default: every guest].
+    #[arg(long, value_name = "NAME")]
+    pub guest: Option<String>,
+    /// The plan to write, which measures the advised knobs beside none.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    #[command(flatten)]
+    pub format: FormatArgs,
+}
+
+#[derive(Debug, Args)]
 pub struct CapArgs {
     /// The share of a guest in processors, for its own time and the host's work for it. Each of several guests of that
     /// name has this share. It can be given several times. The share of other guests is the limit of their control

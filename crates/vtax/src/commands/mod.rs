@@ -3,6 +3,7 @@
 
 pub mod accuracy;
 pub mod actor;
+pub mod advise;
 pub mod atlas;
 pub mod charge;
 pub mod doctor;
