@@ -28,7 +28,7 @@ use vtax_host::signals::Signals;
 use vtax_kernel::MemInfo;
 use vtax_lab::LabError;
 use vtax_lab::place::Hypervisor;
-use vtax_lab::plan::Shard;
+use vtax_lab::plan::{Shard, Variation};
 use vtax_lab::run::{
     Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
     run_experiment,
@@ -365,7 +365,7 @@ impl Hosts<'_> {
             Some(job) => (trial_job.seed, job.poll()),
             None => {
                 let seed = trial_job.seed;
-                let started = self.start(assignment.treatment, seed);
+                let started = self.start(assignment, seed);
                 let Some(trial_job) = self.trial_jobs.get_mut(&assignment.index) else {
                     return Ok(false);
                 };
@@ -402,9 +402,9 @@ impl Hosts<'_> {
 
     /// The seed of a block, which counts from 1.
     fn seed(&self, block: u32) -> u32 {
-        let varied = match self.run.planned.plan.varies_seed {
-            true => block.saturating_sub(1),
-            false => 0,
+        let varied = match self.run.planned.plan.variation {
+            Variation::None => 0,
+            Variation::Seeds | Variation::Draws { .. } => block.saturating_sub(1),
         };
         self.run.settings.seed.wrapping_add(varied)
     }
@@ -434,7 +434,9 @@ impl Hosts<'_> {
         } else {
             ""
         };
-        let trial = format!("{seed} --treatment={treatment}{quick}");
+        let draw = planned.plan.variation.draw(planned.plan.seed, block);
+        let draw = draw.map_or(String::new(), |draw| format!(" --draw={}", draw.number));
+        let trial = format!("{seed} --treatment={treatment}{quick}{draw}");
         // Linked hosts and hosts with this machine's clock have no snapshot.
         if settings.deterministic {
             match self.snapshot(treatment)?.is_ready() {

@@ -6,6 +6,7 @@
 
 mod catalogue;
 mod diagnostic;
+mod draw;
 pub mod new;
 mod paths;
 mod profile;
@@ -21,6 +22,7 @@ pub mod write;
 
 pub use catalogue::{CHARGE, Catalogue};
 pub use diagnostic::{Diagnostic, Diagnostics};
+pub use draw::{Draw, Variation};
 pub use paths::PlanPath;
 pub use profile::{Objective, ObjectiveError, Profile, Step};
 pub use schedule::{Shard, ShardError, load_seed, schedule};
@@ -47,8 +49,8 @@ pub struct Plan {
     pub seed: u64,
     /// Blocks to run: repetitions of every treatment, or the most that the stop rule may take.
     pub repetitions: u32,
-    /// Whether each block has its own seed in a testbed, where the seed determines the results.
-    pub varies_seed: bool,
+    /// The variation between blocks in a testbed.
+    pub variation: Variation,
     /// The warm-up before each window.
     pub warmup: Duration,
     /// The window of fixed-duration workloads.
@@ -225,10 +227,10 @@ impl Plan {
         commands
     }
 
-    /// Removes repetitions for a place where they give the same numbers: each treatment runs once, unless every
-    /// block has its own seed. Returns the number of repetitions that it removed.
+    /// Removes repetitions for a place where they give the same numbers: each treatment runs once, unless blocks
+    /// vary. Returns the number of repetitions that it removed.
     pub fn without_repetitions(&mut self) -> u32 {
-        if self.varies_seed {
+        if self.variation != Variation::None {
             return 0;
         }
         self.stop = StopRule::Fixed;

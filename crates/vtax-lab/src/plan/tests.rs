@@ -578,6 +578,11 @@ fn what_is_wrong_with_a_scenario_is_reported_where_it_stands() {
             "`seeds` and `repetitions` are both given",
         ),
         (
+            "repetitions = 2",
+            "seeds = 2\ndraws = 2",
+            "`draws` and `seeds` are both given",
+        ),
+        (
             "[again]",
             "[places]\nclient = \"here\"\n[again]",
             "must be \"ssh:HOST\"",

@@ -361,7 +361,7 @@ impl About {
 }
 
 /// The parameters that set a rate; 0 is as fast as possible.
-const RATES: [&str; 3] = ["load.rate", "load.rate_mbit", "load.rate_mb"];
+pub const RATES: [&str; 3] = ["load.rate", "load.rate_mbit", "load.rate_mb"];
 
 /// A workload: a service, the command that drives it, and the parser of its output.
 ///

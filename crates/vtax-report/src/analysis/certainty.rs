@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 /// The caveat for exact ratios.
 pub(crate) const ONE_SEED: &str = "Exact means: for this host, image and seed, which give the same again. One seed \
-     says nothing about chance in the timing; `seeds = 4` in the plan would.";
+     says nothing about chance in the timing; `draws = 8` in the plan would.";
 
 /// The source of variation between repetitions of a number, and so the population of an interval over them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

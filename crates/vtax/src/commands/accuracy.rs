@@ -32,7 +32,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
         }
     };
     let study = charge_study(&plan, &catalogue, untraced.is_none())?;
-    let treatments = run::narrowed(&mut plan, study, arguments.treatment)?;
+    let treatments = run::narrowed(&mut plan, study, &arguments)?;
     testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
     if let Some(why) = &untraced {
         let message = format!("traced is missing: {why}");

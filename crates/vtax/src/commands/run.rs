@@ -16,7 +16,7 @@ use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
-use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, treatments};
+use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
 use vtax_lab::run::{self, Event, OwnInstruments, Planned, Progress, RunOptions, RunSummary};
 use vtax_report::analysis::Analysis;
 use vtax_report::gate;
@@ -48,7 +48,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     };
     plan.check_place(&arguments.place)?;
     let all = treatments(&plan, &catalogue);
-    let treatments = narrowed(&mut plan, all, arguments.treatment)?;
+    let treatments = narrowed(&mut plan, all, &arguments)?;
     if dry_run {
         let planned = Planned {
             plan: &plan,
@@ -234,9 +234,9 @@ pub fn run_here(
 pub fn narrowed(
     plan: &mut Plan,
     mut treatments: Vec<PlannedTreatment>,
-    only: Option<usize>,
+    arguments: &PlanRunArgs,
 ) -> Result<Vec<PlannedTreatment>, LabError> {
-    let Some(number) = only else {
+    let Some(number) = arguments.treatment else {
         return Ok(treatments);
     };
     if number >= treatments.len() {
@@ -244,6 +244,9 @@ pub fn narrowed(
         return Err(LabError::Plan(none));
     }
     (plan.repetitions, plan.again) = (1, 0.0);
+    if let Some(first) = arguments.draw {
+        plan.variation = Variation::Draws { first };
+    }
     Ok(vec![treatments.swap_remove(number)])
 }
 

@@ -246,7 +246,7 @@ pub fn leave_out_repetitions(
         Place::Local | Place::Ssh(_) => return Ok(()),
     };
     if settings.deterministic && plan.without_repetitions() > 0 {
-        let message = "one trial of each treatment: repeated here, it would be the same again; `seeds = N` in the plan, in the place of `repetitions`, varies the seed".to_owned();
+        let message = "one trial of each treatment: repeated here, it would be the same again; `draws = N` in the plan, in the place of `repetitions`, varies the timing".to_owned();
         progress.event(Event::Note { message });
     }
     Ok(())
@@ -267,17 +267,17 @@ fn list_models() -> Outcome {
     for (place, model) in models.iter().enumerate() {
         if place == 0 {
             let names = model.costs().map(|(name, _)| format!("{name:>16}"));
-            outln!("{:14}{}", "cost model", names.concat())?;
+            outln!("{:20}{}", "cost model", names.concat())?;
         }
         let numbers = model.costs().map(|(name, cost)| {
             let sign = if model.is_assumed(name) { "~" } else { "" };
             format!("{:>16}", format!("{sign}{cost}"))
         });
-        outln!("{:14}{}", model.name, numbers.concat())?;
+        outln!("{:20}{}", model.name, numbers.concat())?;
     }
     outln!()?;
     for model in &models {
-        outln!("{:14}{}", model.name, model.description)?;
+        outln!("{:20}{}", model.name, model.description)?;
     }
     outln!(
         "\ncycles for each event beyond its instructions; watts at rest, and for each 10^9 cycles a second; ~ assumed"

@@ -11,7 +11,7 @@ pub use values::{Complaint, Reader, Value, document, flatten};
 
 use super::{
     Baseline, Catalogue, Diagnostics, Entry, NEIGHBOURS, Neighbour, NeighbourKind, Order, Plan,
-    Quick, StopRule,
+    Quick, StopRule, Variation,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,12 +27,13 @@ fn meter_names() -> impl Iterator<Item = &'static str> {
     ["auto", "none"].into_iter().chain(meter::NAMES)
 }
 
-const PLAN_KEYS: [&str; 23] = [
+const PLAN_KEYS: [&str; 24] = [
     "name",
     "description",
     "seed",
     "repetitions",
     "seeds",
+    "draws",
     "warmup",
     "duration",
     "order",
@@ -92,18 +93,7 @@ impl Reader<'_, &Catalogue> {
             }
         }
         let baseline = self.baseline(root, &platforms, &neighbours, &factors);
-        let seeds = self.integer(root, "seeds", 1, 100_000);
-        let repetitions = self.integer(root, "repetitions", 1, 100_000);
-        if let (Some(value), Some(_), Some(_)) = (root.get("seeds"), seeds, repetitions) {
-            self.complain(
-                value.span().start,
-                "`seeds` and `repetitions` are both given",
-            )
-            .help_with(
-                "with `seeds` each repetition has a seed of its own: leave the other one out",
-            );
-        }
-        let repetitions = seeds.or(repetitions).unwrap_or(5);
+        let (repetitions, variation) = self.blocks(root);
         let stop = root
             .get("stop")
             .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
@@ -114,7 +104,7 @@ impl Reader<'_, &Catalogue> {
             description: self.string(root, "description").unwrap_or_default(),
             seed: self.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
             repetitions,
-            varies_seed: seeds.is_some(),
+            variation,
             warmup: self
                 .time(root, "warmup", Duration::ZERO)
                 .unwrap_or(Duration::from_secs(2)),
@@ -149,6 +139,36 @@ impl Reader<'_, &Catalogue> {
         self.gates_apply(&gates, &plan);
         self.files_apply(root, &plan);
         Some(plan)
+    }
+
+    /// Reads the number of blocks, and the variation between them, from the one key that is given.
+    fn blocks(&mut self, root: &DeTable<'_>) -> (u32, Variation) {
+        let mut found: Option<(&str, u32, Variation)> = None;
+        for (key, variation) in [
+            ("repetitions", Variation::None),
+            ("seeds", Variation::Seeds),
+            ("draws", Variation::Draws { first: 1 }),
+        ] {
+            let Some(value) = root.get(key) else {
+                continue;
+            };
+            let Some(blocks) = self.integer(root, key, 1, 100_000) else {
+                continue;
+            };
+            if let Some((other, ..)) = found {
+                self.complain(
+                    value.span().start,
+                    format!("`{key}` and `{other}` are both given"),
+                )
+                .help_with(
+                    "`seeds` gives each repetition a seed of its own, `draws` a seed and a draw: leave the others out",
+                );
+            }
+            found = Some((key, blocks, variation));
+        }
+        found.map_or((5, Variation::None), |(_, blocks, variation)| {
+            (blocks, variation)
+        })
     }
 
     /// Reads platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.

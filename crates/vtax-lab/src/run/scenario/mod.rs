@@ -34,7 +34,7 @@ use super::{
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
-use crate::plan::{Catalogue, Plan, PlannedTreatment};
+use crate::plan::{Catalogue, Draw, Plan, PlannedTreatment};
 use guest::{Guest, GuestSpec};
 use idle::{IdleHost, IdlePhases};
 use remote::ClientHost;
@@ -177,6 +177,9 @@ impl Experiment for Scenarios<'_> {
                 assignment.treatment
             ))
         })?;
+        let draw = self.plan.variation.draw(self.plan.seed, assignment.block);
+        let drawn = draw.map(|draw| draw.applied(planned, self.catalogue));
+        let planned = drawn.as_ref().unwrap_or(planned);
         let host = IdleHost {
             meters: &self.meters,
             roots: self.roots,
@@ -198,6 +201,9 @@ impl Experiment for Scenarios<'_> {
         let actor = client_host.map(ClientHost::actor).transpose()?;
         let specs = self.specs(planned)?;
         self.signals.check()?;
+        if let Some(draw) = draw {
+            std::thread::sleep(draw.start);
+        }
         log.phase("boot");
         let clock = Instant::now();
         knobs::host::apply(&planned.settings, &self.roots.sys, journal)?;
@@ -208,6 +214,9 @@ impl Experiment for Scenarios<'_> {
         let done = booted.and_then(|()| {
             if let Some(target) = guests.first() {
                 attempt.environment = target.target.about().environment.clone();
+                attempt
+                    .environment
+                    .extend(draw.iter().flat_map(Draw::facts));
                 let spec = target.spec;
                 attempt
                     .environment
