@@ -599,8 +599,13 @@ fn words_and_colours_follow_the_kind_of_a_platform_and_not_its_name() {
     assert_eq!(noun("metal"), "bare metal");
     let figures = figures::figures(&analysis);
     let layers = figure(&figures, "The tax of each platform").spec["layer"].as_array();
-    let mut colors = layers.unwrap().iter().map(|layer| &layer["encoding"]["color"]);
-    let color = colors.find(|color| color["scale"]["domain"].is_array()).unwrap();
+    let mut colors = layers
+        .unwrap()
+        .iter()
+        .map(|layer| &layer["encoding"]["color"]);
+    let color = colors
+        .find(|color| color["scale"]["domain"].is_array())
+        .unwrap();
     let names: Vec<&str> = color["scale"]["domain"]
         .as_array()
         .unwrap()
