@@ -1,4 +1,4 @@
-// Draws the figures, switches the theme, and opens what is folded before printing.
+// Draws the figures that are not folded, switches the theme, and unfolds the page for a link and for paper.
 (function () {
   "use strict";
   var root = document.documentElement;
@@ -22,19 +22,49 @@
   });
   dark.addEventListener("change", label);
 
-  window.addEventListener("beforeprint", function () {
-    document.querySelectorAll("details.more").forEach(function (part) { part.open = true; });
-  });
-
   var figures = JSON.parse(document.getElementById("figures-data").textContent);
-  Object.keys(figures).forEach(function (id) {
-    var place = document.getElementById(id);
-    if (!place) { return; }
-    vegaEmbed(place, figures[id], {
-      renderer: "svg",
-      actions: { export: true, source: true, compiled: false, editor: false },
-      downloadFileName: id.replace(/^plot-/, ""),
-      tooltip: { theme: "custom" }
-    }).catch(function (error) { place.textContent = "This figure could not be drawn: " + error.message; });
+  var drawn = {};
+
+  /** The places of figures in `part` that are not drawn yet and not folded: what is folded has no width. */
+  function places(part) {
+    return Array.prototype.filter.call(part.querySelectorAll(".plot"), function (place) {
+      return figures[place.id] && !drawn[place.id] && !place.closest("details:not([open])");
+    });
+  }
+  function draw(part) {
+    places(part).forEach(function (place) {
+      drawn[place.id] = true;
+      vegaEmbed(place, figures[place.id], {
+        renderer: "svg",
+        actions: { export: true, source: true, compiled: false, editor: false },
+        downloadFileName: place.id.replace(/^plot-/, ""),
+        tooltip: { theme: "custom" }
+      }).catch(function (error) { place.textContent = "This figure could not be drawn: " + error.message; });
+    });
+  }
+  draw(document);
+  document.addEventListener("toggle", function (event) { if (event.target.open) { draw(event.target); } }, true);
+
+  // Paper shows what is folded. It does not wait, so the figures are drawn at once, without a menu.
+  var folded = [];
+  window.addEventListener("beforeprint", function () {
+    folded = Array.prototype.slice.call(document.querySelectorAll("details.more:not([open])"));
+    folded.forEach(function (part) { part.open = true; });
+    places(document).forEach(function (place) {
+      drawn[place.id] = true;
+      new vega.View(vega.parse(vegaLite.compile(figures[place.id]).spec), { renderer: "svg" }).initialize(place).run();
+    });
   });
+  window.addEventListener("afterprint", function () { folded.forEach(function (part) { part.open = false; }); });
+
+  // A link to what is folded unfolds it.
+  function reveal() {
+    var part = document.getElementById(location.hash.slice(1));
+    if (!part) { return; }
+    for (var outer = part; outer; outer = outer.parentElement) { if (outer.localName === "details") { outer.open = true; } }
+    if (part.querySelectorAll("details").length === 1) { part.querySelector("details").open = true; }
+    part.scrollIntoView();
+  }
+  window.addEventListener("hashchange", reveal);
+  reveal();
 })();

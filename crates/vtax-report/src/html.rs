@@ -29,8 +29,8 @@ fn page(analysis: &Analysis, provenance: &Provenance, figures: &[Figure]) -> Str
         head: summary::head(analysis),
         contents: frame::contents(),
         body: html! {
-            (summary::found(analysis))
-            (frame::drawn(figures))
+            (summary::found(analysis, figures.first()))
+            (frame::more_drawn(figures.get(1..).unwrap_or_default()))
             (tables::tables(analysis))
             (provenance::provenance(analysis, provenance))
         },

@@ -18,6 +18,7 @@ mod large;
 mod levels;
 mod machines;
 mod markup;
+mod page;
 mod quantiles;
 mod report;
 mod scenarios;

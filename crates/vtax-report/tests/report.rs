@@ -470,7 +470,7 @@ fn modelled_joules_of_an_emulated_guest_show_both_flags_and_the_model() {
     assert!(others.filter(|row| row.contains("lower,,")).count() > 0);
     let analysis = analyse(&results).unwrap();
     let table = terminal::table(&analysis, 200, false);
-    assert!(table.contains("energy is modelled by mine"), "{table}");
+    assert!(table.contains("Energy is modelled by mine"), "{table}");
     assert!(table.contains("E = emulated and modelled"), "{table}");
     let report = fs::read_to_string(write_report(&results, &analysis).unwrap()).unwrap();
     let both = "<span class=\"badge\">emulated</span><span class=\"badge\">modelled</span>";

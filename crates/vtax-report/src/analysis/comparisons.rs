@@ -160,7 +160,7 @@ fn why_not_shown(tax: &Tax, judged: Judged, size: usize, minimum_effect: f64) ->
     let excludes = judged.interval.is_some_and(|found| !found.contains(1.0));
     match stats::verdict(tax, tax.student_p, minimum_effect) {
         Verdict::Different => Some(format!(
-            "on its own p = {:.3}; among {size} comparisons {:.3}: more repetitions would decide",
+            "on its own Student’s p = {:.3}; adjusted for {size} comparisons {:.3}: more repetitions would decide",
             tax.student_p, judged.adjusted_p
         )),
         Verdict::Same => Some(format!(
@@ -188,7 +188,7 @@ pub(crate) fn adjusted_in_words(comparisons: &[Comparison]) -> Option<String> {
         headlines.find_map(|one| Some((one.judgement.family, one.judgement.confidence?)))?;
     (family > 1 && confidence > 0.95).then(|| {
         format!(
-            "Intervals of ratios are adjusted for {}: each is at {}, so that they agree with the adjusted p. The \
+            "Intervals of ratios are adjusted for {}: each is at {}, so that they agree with Student’s adjusted p. The \
              95 % interval of each alone is in analysis.json.",
             counted(family, "headline comparison"),
             level(confidence)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The lines about energy of a report: the origin of joules, the idle power with its drift, and the energy that leads.
 
+use super::words::capital;
 use super::{TreatmentSummary, distinct};
 use crate::numbers::estimate;
 use crate::results::{IdlePhase, Trial, power_model};
@@ -8,33 +9,42 @@ use crate::stats::{positive_mean_interval, seed_of, trend};
 use std::collections::BTreeMap;
 use vtax_core::{Base, Quantity, Unit, counted, metric};
 
-/// The lines, for the first mention of energy in a report; none without joules.
+/// The sentences, for the first mention of energy in a report; none without joules.
 pub(super) fn lines<'a>(
     summaries: &[TreatmentSummary],
     trials: impl Iterator<Item = &'a Trial> + Clone,
 ) -> Vec<String> {
-    let mut lines = distinct(
-        trials
-            .clone()
-            .filter_map(|trial| origin(&trial.environment)),
-    );
+    let origins = trials.clone().flat_map(|trial| origin(&trial.environment));
+    let mut lines = distinct(origins);
     lines.extend(idle(trials));
     lines.extend(paced(summaries));
     lines
+        .iter()
+        .map(|line| format!("{}.", capital(line)))
+        .collect()
 }
 
-/// The meters or the model of a trial's joules, with their caveats; `None` without joules.
-fn origin(facts: &BTreeMap<String, String>) -> Option<String> {
+/// The meters or the model of a trial's joules, and their caveats, without the name of the model that they repeat; empty
+/// without joules.
+fn origin(facts: &BTreeMap<String, String>) -> Vec<String> {
     let fact = |name: &str| facts.get(name).map(String::as_str);
-    let meters = fact(power_model::METERS);
-    let mut line = match (fact(power_model::MODEL), meters) {
-        (Some(model), _) => format!("energy is modelled by {model}"),
-        (None, meters) => format!("energy is measured by {}", meters?),
+    let name = fact(power_model::NAME);
+    let model = match (name, fact(power_model::DATE)) {
+        (Some(name), Some(date)) if !name.contains(date) => Some(format!("{name}, of {date}")),
+        (Some(name), _) => Some(name.to_owned()),
+        (None, _) => fact(power_model::MODEL).map(str::to_owned),
     };
-    if let Some(caveats) = fact(power_model::CAVEATS) {
-        line.push_str(&format!("; {caveats}"));
-    }
-    Some(line)
+    let first = match (model, fact(power_model::METERS)) {
+        (Some(model), _) => format!("energy is modelled by {model}"),
+        (None, Some(meters)) => format!("energy is measured by {meters}"),
+        (None, None) => return Vec::new(),
+    };
+    let repeated = format!(" ({})", name.unwrap_or_default());
+    let caveats = fact(power_model::CAVEATS).into_iter();
+    let caveats = caveats.flat_map(|all| all.split("; "));
+    std::iter::once(first)
+        .chain(caveats.map(|caveat| caveat.replace(&repeated, "")))
+        .collect()
 }
 
 /// The idle power of the run with its interval and its drift, and the phases on a busy host.
@@ -155,7 +165,7 @@ mod tests {
         let lines = lines(&[], trials(&rising, &[]).iter());
         assert_eq!(lines.len(), 1, "{lines:?}");
         let line = &lines[0];
-        let figure = "the idle host draws 42 [41–44] W in 6 idle phases; ";
+        let figure = "The idle host draws 42 [41–44] W in 6 idle phases; ";
         assert!(line.starts_with(figure), "{line}");
         assert!(
             line.contains("drift over the run +5.00 W (p = 0.01)"),
@@ -174,25 +184,39 @@ mod tests {
             lines[0].contains("40.0 W") && lines[0].contains("in 1 idle phase"),
             "{lines:?}"
         );
-        let left_out = "1 of 2 idle phases were not idle and left out, for instance: cc with 90 % of a processor";
+        let left_out = "1 of 2 idle phases were not idle and left out, for instance: cc with 90 % of a processor.";
         assert_eq!(lines[1], left_out);
     }
 
     #[test]
-    fn the_first_line_names_the_meters_with_their_caveats_or_the_model() {
-        let measured = [
+    fn the_first_line_names_the_meters_or_the_model_and_the_caveats_do_not_repeat_it() {
+        let of = |facts: &[(&str, &str)]| lines(&[], trials(&[phase(0, 40.0, None)], facts).iter());
+        let measured = of(&[
             (power_model::METERS, "perf package-0: processor packages"),
             (power_model::CAVEATS, "no memory counter"),
-        ];
-        let first = |facts: &[(&str, &str)]| {
-            lines(&[], trials(&[phase(0, 40.0, None)], facts).iter())[0].clone()
-        };
-        let words = "energy is measured by perf package-0: processor packages; no memory counter";
-        assert_eq!(first(&measured), words);
-        let modelled = [
+        ]);
+        let words = "Energy is measured by perf package-0: processor packages.";
+        assert_eq!(measured[..2], [words, "No memory counter."]);
+        let modelled = of(&[
             (power_model::METERS, "model host: the whole machine"),
-            (power_model::MODEL, "mine, of 2026"),
-        ];
-        assert_eq!(first(&modelled), "energy is modelled by mine, of 2026");
+            (
+                power_model::MODEL,
+                "mine, of 2026, a published curve of another machine",
+            ),
+            (power_model::NAME, "mine"),
+            (power_model::DATE, "2026"),
+            (
+                power_model::CAVEATS,
+                "joules are modelled by the published curve of another machine (mine): they rank; scaled to 2",
+            ),
+        ]);
+        assert_eq!(
+            modelled[..3],
+            [
+                "Energy is modelled by mine, of 2026.",
+                "Joules are modelled by the published curve of another machine: they rank.",
+                "Scaled to 2."
+            ]
+        );
     }
 }

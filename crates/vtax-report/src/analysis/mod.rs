@@ -18,6 +18,7 @@ mod shifts;
 mod summaries;
 mod timeline;
 mod variance;
+mod verdicts;
 mod within;
 pub(crate) mod words;
 
@@ -42,6 +43,7 @@ pub(crate) use summaries::{
 };
 pub use timeline::{Layer, Timeline, TimelinePhase};
 pub use variance::{not_separable, separable};
+pub use verdicts::PlatformVerdict;
 pub(crate) use within::of_trial as trial_quantiles;
 pub use within::{TrialQuantile, Within};
 

@@ -267,7 +267,8 @@ fn outliers_matter(comparison: &Comparison) -> Option<String> {
     is_off.then(|| ratio(robust, None).value)
 }
 
-fn capital(text: &str) -> String {
+/// The text with a capital first letter.
+pub(crate) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters
         .next()

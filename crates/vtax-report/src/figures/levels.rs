@@ -5,7 +5,9 @@ use super::metrics::Curves;
 use super::taxes::ratio_ticks;
 use super::{Context, Figure, titled, unmeasured};
 use crate::analysis::certainty::Kinds;
-use crate::analysis::{LevelSummary, MetricSummary, TreatmentSummary, knee_in_words};
+use crate::analysis::{
+    LevelSummary, MetricSummary, TreatmentSummary, distinct_metrics, knee_in_words,
+};
 use crate::numbers::{common_scale, scaled};
 use serde_json::{Value, json};
 use vtax_core::Unit;
@@ -22,26 +24,30 @@ pub(super) fn levels(context: &Context) -> Vec<Figure> {
     let Some(axis) = LevelAxis::of(context) else {
         return Vec::new();
     };
-    let against_level = [
+    let mut against_level = vec![
         Panel {
-            id: "achieved",
-            title: "what was served at each load",
-            metrics: vec![(achieved(&treatments), "")],
+            id: "achieved".to_owned(),
+            title: "what was served at each load".to_owned(),
+            metrics: vec![(achieved(&treatments).name, "")],
             log: false,
         },
         Panel {
-            id: "latency",
-            title: "latency at each load",
-            metrics: vec![(metric::LATENCY_P50, "p50"), (metric::LATENCY_P99, "p99")],
+            id: "latency".to_owned(),
+            title: "latency at each load".to_owned(),
+            metrics: vec![
+                (metric::LATENCY_P50.name, "p50"),
+                (metric::LATENCY_P99.name, "p99"),
+            ],
             log: true,
         },
         Panel {
-            id: "errors",
-            title: "errors at each load",
-            metrics: vec![(metric::ERRORS, "")],
+            id: "errors".to_owned(),
+            title: "errors at each load".to_owned(),
+            metrics: vec![(metric::ERRORS.name, "")],
             log: false,
         },
     ];
+    against_level.extend(own(&treatments));
     let against_achieved = [
         (
             metric::LATENCY_P99,
@@ -72,12 +78,26 @@ fn achieved(treatments: &[&TreatmentSummary]) -> &'static Metric {
     }
 }
 
+/// A figure for each metric that the plan's own command reports at the levels.
+fn own<'a>(treatments: &[&'a TreatmentSummary]) -> Vec<Panel<'a>> {
+    let levels = treatments.iter().flat_map(|summary| &summary.levels);
+    let metrics = distinct_metrics(levels.flat_map(|level| &level.metrics)).into_iter();
+    let own = metrics.filter(|metric| metric::OWN.part(&metric.name).is_some());
+    own.map(|metric| Panel {
+        id: metric.name.clone(),
+        title: format!("{} at each load", metric.title),
+        metrics: vec![(metric.name.as_str(), "")],
+        log: false,
+    })
+    .collect()
+}
+
 /// Metrics of the levels that share a figure.
-struct Panel {
-    id: &'static str,
-    title: &'static str,
-    /// The metrics, each with the word that distinguishes it from the others.
-    metrics: Vec<(&'static Metric, &'static str)>,
+struct Panel<'a> {
+    id: String,
+    title: String,
+    /// The names of the metrics, each with the word that distinguishes it from the others.
+    metrics: Vec<(&'a str, &'static str)>,
     log: bool,
 }
 
@@ -135,7 +155,7 @@ impl<'a> LevelAxis<'a> {
         self.curves.name(summary)
     }
 
-    fn panel(&self, panel: &Panel) -> Option<Figure> {
+    fn panel(&self, panel: &Panel<'_>) -> Option<Figure> {
         let Context {
             workload,
             treatments,
@@ -144,14 +164,12 @@ impl<'a> LevelAxis<'a> {
         let unit = treatments
             .iter()
             .flat_map(|summary| &summary.levels)
-            .find_map(|level| Some(level.metric(panel.metrics.first()?.0.name)?.unit))?;
+            .find_map(|level| Some(level.metric(panel.metrics.first()?.0)?.unit))?;
         let mut points: Vec<(&TreatmentSummary, &LevelSummary, &MetricSummary, &str)> = Vec::new();
         for summary in treatments {
             for level in &summary.levels {
-                for (declared, word) in &panel.metrics {
-                    let metric = level
-                        .metric(declared.name)
-                        .filter(|metric| metric.unit == unit);
+                for (name, word) in &panel.metrics {
+                    let metric = level.metric(name).filter(|metric| metric.unit == unit);
                     points.extend(metric.map(|metric| (*summary, level, metric, *word)));
                 }
             }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Figures of one metric: each trial and the mean, by treatment or against a factor.
 
+use super::taxes::ratio_ticks;
 use super::{Context, Figure, color, encoding, extended, flags, numbers, shape, titled};
 use crate::analysis::certainty::Kinds;
 use crate::analysis::{Analysis, MetricSummary, TreatmentSummary, distinct};
@@ -113,6 +114,48 @@ impl<'a> Values<'a> {
             (low.min(value / self.scale), high.max(value / self.scale))
         })
     }
+
+    /// The encoding of a field on the axis of values, with `room` beyond the highest value. `far_apart` asks for a
+    /// logarithmic axis, which needs positive values.
+    fn axis(&self, room: f64, far_apart: bool) -> impl Fn(&str) -> Value {
+        let (low, high) = self.span();
+        let values = self.own.iter().flat_map(|(_, own)| &own.values);
+        let least = values.fold(f64::INFINITY, |least, (_, value)| least.min(*value));
+        let (title, scale, axis) = match far_apart && least > 0.0 {
+            true => {
+                let (low, high) = (least / self.scale / room, high * room);
+                (
+                    format!("{} (logarithmic)", self.unit).trim().to_owned(),
+                    json!({"type": "log", "domain": [low, high], "nice": false}),
+                    json!({"values": ratio_ticks(low, high), "labelExpr": "format(datum.value, '.4~r')"}),
+                )
+            }
+            false => {
+                let domain = match high > low {
+                    true => [room * low, room * high],
+                    false => [0.0, 1.0],
+                };
+                (
+                    self.unit.clone(),
+                    json!({"domain": domain, "nice": true}),
+                    json!({"tickCount": 5}),
+                )
+            }
+        };
+        move |field| json!({"field": field, "type": "quantitative", "title": title, "scale": scale, "axis": axis})
+    }
+}
+
+/// Smallest ratio of the highest to the lowest mean for a logarithmic axis.
+const FAR_APART: f64 = 5.0;
+
+/// Whether one treatment dwarfs another, so that a linear axis would draw the lower at its edge.
+fn are_far_apart<'a>(own: impl Iterator<Item = &'a MetricSummary>) -> bool {
+    let means = own.map(|own| own.description.mean);
+    let (least, most) = means.fold((f64::INFINITY, 0.0_f64), |(least, most), mean| {
+        (least.min(mean), most.max(mean))
+    });
+    least > 0.0 && most / least >= FAR_APART
 }
 
 /// The caption of a figure of means and trials.
@@ -139,7 +182,7 @@ fn dots(context: &Context, metric: &MetricSummary) -> Option<Figure> {
         ..
     } = *context;
     let values = Values::of(treatments, metric);
-    let Values { own, unit, .. } = &values;
+    let Values { own, .. } = &values;
     let (mut means, trials) =
         values.rows(|summary| json!({"platform": summary.treatment.platform}));
     for (mean, (_, own)) in means.iter_mut().zip(own) {
@@ -158,13 +201,8 @@ fn dots(context: &Context, metric: &MetricSummary) -> Option<Figure> {
     let title = format!("{workload}: {}", metric.title);
     let order: Vec<&String> = own.iter().map(|(summary, _)| &summary.short).collect();
     let y = json!({"field": "treatment", "type": "nominal", "sort": order, "title": null});
-    let (low, high) = values.span();
-    let domain = if high > low {
-        [1.4 * low, 1.4 * high]
-    } else {
-        [0.0, 1.0]
-    };
-    let x = |field: &str| json!({"field": field, "type": "quantitative", "title": unit, "scale": {"domain": domain, "nice": true}, "axis": {"tickCount": 5}});
+    let far_apart = are_far_apart(own.iter().map(|(_, own)| *own));
+    let x = values.axis(1.4, far_apart);
     let tooltip = json!([
         {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
     ]);
@@ -265,7 +303,7 @@ fn sweep(context: &Context, metric: &MetricSummary, factor: &str) -> Option<Figu
     let swept = |summary: &&&TreatmentSummary| summary.treatment.factors.contains_key(factor);
     let treatments: Vec<&TreatmentSummary> = treatments.iter().filter(swept).copied().collect();
     let values = Values::of(&treatments, metric);
-    let Values { own, unit, .. } = &values;
+    let Values { own, .. } = &values;
     let level = |summary: &TreatmentSummary| summary.treatment.factors.get(factor).cloned();
     if distinct(own.iter().map(|(summary, _)| level(summary))).len() < 2 {
         return None;
@@ -287,12 +325,14 @@ fn sweep(context: &Context, metric: &MetricSummary, factor: &str) -> Option<Figu
     } else {
         json!({"field": "level", "type": "ordinal", "sort": levels, "title": factor, "axis": {"labelAngle": 0}})
     };
-    let (low, high) = values.span();
-    let domain = [1.15 * low, 1.15 * high];
-    let y = |field: &str| {
-        json!({"field": field, "type": "quantitative", "title": unit,
-               "scale": if high > low { json!({"domain": domain}) } else { json!({"zero": true}) }})
-    };
+    // A factor can change a metric by far. A platform dwarfs another only at one level.
+    let far_apart = levels.iter().any(|one| {
+        let there = own
+            .iter()
+            .filter(|(summary, _)| level(summary).as_ref() == Some(one));
+        are_far_apart(there.map(|(_, own)| *own))
+    });
+    let y = values.axis(1.15, far_apart);
     let tooltip = json!([
         {"field": "treatment"}, {"field": "shown", "title": titled("mean", values.kinds())}, {"field": "n"}, {"field": "source"}
     ]);

@@ -128,6 +128,12 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
     let most = spans.iter().copied().fold(1.25, f64::max);
     let high = most * if kinds.exact { 3.0 } else { 1.6 };
     let y = json!({"field": "row", "type": "nominal", "sort": rows, "axis": null, "scale": {"paddingInner": 0.2}});
+    // Bands behind every other row connect the label of a row with its marks.
+    let bands = rows.iter().step_by(2).flat_map(|row| {
+        let all = offsets.iter();
+        all.map(move |offset| json!({"row": row, "offset": offset}))
+    });
+    let bands: Vec<_> = bands.collect();
     let offset = json!({"field": "offset", "type": "nominal", "sort": offsets, "scale": {"domain": offsets}});
     let longest = texts.iter().map(|text| text.chars().count()).max();
     let room = room_for_text(low, most, high, longest.unwrap_or(0));
@@ -149,6 +155,8 @@ pub(super) fn forest(analysis: &Analysis, all: &Platforms) -> Option<Figure> {
         json!({
             "data": {"values": values},
             "layer": [
+                {"data": {"values": bands}, "mark": {"type": "rect", "color": "#888", "opacity": 0.1},
+                 "encoding": {"y": y, "yOffset": offset, "x": {"value": 0}, "x2": {"value": "width"}}},
                 {"data": {"values": [{"one": 1}]}, "mark": {"type": "rule", "strokeDash": [3, 3], "color": "#888"},
                  "encoding": {"x": {"datum": 1}}},
                 {"transform": [{"filter": "isValid(datum.label)"}],

@@ -5,6 +5,7 @@ use crate::figures::Figure;
 use crate::numbers::when;
 use maud::{Markup, PreEscaped, Render, html};
 use serde_json::{Map, Value};
+use vtax_core::counted;
 
 /// The colours and type of every page, light and dark, as properties of CSS.
 pub const PALETTE: &str = include_str!("../../assets/palette.css");
@@ -239,24 +240,57 @@ pub fn file(summary: &str, text: &str) -> Markup {
     fold(summary, false, &html! { pre { (text) } })
 }
 
-/// The containers that the scripts draw the figures in.
+/// A section with the figures.
 pub fn drawn(figures: &[Figure]) -> Markup {
     section(
         FIGURES,
         &html! {
-            noscript { p { "The figures need JavaScript; every number is in the tables below." } }
+            (NO_SCRIPTS)
             @if figures.is_empty() { p { "There is nothing to draw yet." } }
-            div.figures {
-                @for (number, figure) in (1..).zip(figures) {
-                    figure {
-                        h3 { (figure.title) }
-                        div.plot id={ "plot-" (figure.id) } role="img" aria-label=(figure.title) {}
-                        figcaption { b { "Figure " (number) "." } " " (figure.caption) }
-                    }
-                }
-            }
+            (places(1, figures))
         },
     )
+}
+
+/// A section with the figures after the first one, folded.
+pub(super) fn more_drawn(figures: &[Figure]) -> Markup {
+    let all = fold(
+        &counted(figures.len(), "more figure"),
+        false,
+        &places(2, figures),
+    );
+    section(
+        FIGURES,
+        &html! {
+            (NO_SCRIPTS)
+            @if figures.is_empty() { p { "There are no more figures." } } @else { (all) }
+        },
+    )
+}
+
+/// The notice for a reader without scripts.
+const NO_SCRIPTS: PreEscaped<&str> = PreEscaped(
+    "<noscript><p>The figures need JavaScript; every number is in the tables below.</p></noscript>",
+);
+
+/// The places of figures, numbered from `first`.
+fn places(first: usize, figures: &[Figure]) -> Markup {
+    html! {
+        div.figures {
+            @for (number, figure) in (first..).zip(figures) { (figure_place(number, figure)) }
+        }
+    }
+}
+
+/// The container that the scripts draw a figure in, with its title and its caption.
+pub(super) fn figure_place(number: usize, figure: &Figure) -> Markup {
+    html! {
+        figure {
+            h3 { (figure.title) }
+            div.plot id={ "plot-" (figure.id) } role="img" aria-label=(figure.title) {}
+            figcaption { b { "Figure " (number) "." } " " (figure.caption) }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -272,6 +306,54 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(prose(text).into_string(), markup);
+        }
+    }
+
+    /// The relative luminance of a colour `#rgb` or `#rrggbb`.
+    fn luminance(color: &str) -> f64 {
+        let digits: Vec<u32> = color.chars().filter_map(|c| c.to_digit(16)).collect();
+        let parts: Vec<u32> = match digits.len() {
+            3 => digits.iter().map(|digit| digit * 17).collect(),
+            _ => digits
+                .chunks(2)
+                .map(|pair| pair[0] * 16 + pair[1])
+                .collect(),
+        };
+        let linear = |part: u32| match f64::from(part) / 255.0 {
+            part if part <= 0.04045 => part / 12.92,
+            part => ((part + 0.055) / 1.055).powf(2.4),
+        };
+        0.2126 * linear(parts[0]) + 0.7152 * linear(parts[1]) + 0.0722 * linear(parts[2])
+    }
+
+    #[test]
+    fn text_has_a_contrast_of_at_least_4_5_in_every_theme_and_on_paper() {
+        let sheets = format!("{PALETTE}{STYLE}");
+        let themes: Vec<&str> = sheets.split("--paper:").skip(1).collect();
+        assert_eq!(themes.len(), 4, "light, dark twice, and print");
+        for theme in themes {
+            let theme = format!("--paper:{}", theme.split('}').next().unwrap());
+            let color = |name: &str| {
+                let (_, value) = theme.split_once(&format!("--{name}: ")).unwrap();
+                luminance(value.split(';').next().unwrap())
+            };
+            for (text, behind) in [
+                ("ink", "paper"),
+                ("soft", "paper"),
+                ("link", "paper"),
+                ("warn", "paper"),
+                ("ink", "wash"),
+                ("soft", "wash"),
+                ("link", "wash"),
+                ("warn", "warn-wash"),
+            ] {
+                let (a, b) = (color(text), color(behind));
+                let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
+                assert!(
+                    contrast >= 4.5,
+                    "{text} on {behind}: {contrast:.2} in {theme}"
+                );
+            }
         }
     }
 

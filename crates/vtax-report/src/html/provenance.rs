@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The provenance of a report's numbers: host, plan, order, and statistical methods.
 
-use super::frame::{PROVENANCE, badge, file, prose, section};
+use super::frame::{PROVENANCE, badge, file, fold, prose, section};
 use crate::analysis::Analysis;
 use crate::numbers::percent;
 use crate::results::ResultsDir;
@@ -55,26 +55,18 @@ impl Provenance {
 
 pub(super) fn provenance(analysis: &Analysis, provenance: &Provenance) -> Markup {
     let machines = analysis.fleet.sentences(&analysis.comparisons);
+    let platforms = platform_facts(analysis);
     section(
         PROVENANCE,
         &html! {
-            dl {
-                @for (name, value) in facts(analysis, &provenance.host) { dt { (name) } dd { (value) } }
+            (list(&facts(analysis, &provenance.host)))
+            @if !platforms.is_empty() {
+                (fold("The platforms: programs, kernels and command lines", false, &list(&platforms)))
             }
-            @if !machines.is_empty() {
-                h3 #machines { "The machines" }
-                ul { @for sentence in machines { li { (prose(&sentence)) } } }
-            }
-            @if !analysis.noise.is_empty() {
-                h3 #noise { "Noise of this host" }
-                ul { @for line in &analysis.noise { li { (prose(line)) } } }
-            }
-            @if !analysis.checks.is_empty() {
-                h3 #checks { "Checks on the design" }
-                ul { @for check in &analysis.checks { li { (prose(check)) } } }
-            }
-            h3 { "How each number is made" }
-            (methods(analysis))
+            (lines("The machines", &machines))
+            (lines("Noise of this host", &analysis.noise))
+            (lines("Checks on the design", &analysis.checks))
+            (fold("How each number is made", false, &methods(analysis)))
             (file("The plan", &provenance.plan))
             (file("The host", &format!("{:#}", provenance.host)))
             (file("The order of trials", &provenance.order()))
@@ -82,7 +74,18 @@ pub(super) fn provenance(analysis: &Analysis, provenance: &Provenance) -> Markup
     )
 }
 
-/// Facts about the host, the plan and each platform: name and value.
+/// Lines of text, folded; nothing without lines.
+fn lines(summary: &str, lines: &[String]) -> Markup {
+    let list = html! { ul { @for line in lines { li { (prose(line)) } } } };
+    html! { @if !lines.is_empty() { (fold(summary, false, &list)) } }
+}
+
+/// Names and values.
+fn list(facts: &[(String, String)]) -> Markup {
+    html! { dl { @for (name, value) in facts { dt { (name) } dd { (value) } } } }
+}
+
+/// Facts about the host and the plan: name and value.
 fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
     let host = host.as_object().into_iter().flatten();
     let host = host.filter_map(|(name, value)| fact(name, value));
@@ -90,6 +93,11 @@ fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
         ("plan, SHA-256".to_owned(), analysis.plan_sha256.clone()),
         ("seed".to_owned(), analysis.seed.to_string()),
     ];
+    host.chain(run).collect()
+}
+
+/// Facts about each platform: its name, and all facts in one text.
+fn platform_facts(analysis: &Analysis) -> Vec<(String, String)> {
     let mut known = HashSet::new();
     let treatments = analysis.treatments.iter().filter(|summary| {
         !summary.environment.is_empty() && known.insert(&summary.treatment.platform)
@@ -101,7 +109,7 @@ fn facts(analysis: &Analysis, host: &Value) -> Vec<(String, String)> {
             .collect();
         (summary.treatment.platform.clone(), facts.join("; "))
     });
-    host.chain(run).chain(platforms).collect()
+    platforms.collect()
 }
 
 /// A fact of `host.json` as name and text; `None` for an unknown value, a list or an object.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The top of a report: the run, its caveats, and its findings.
 
-use super::frame::{SUMMARY, banner, fold, prose, prose_with, run_facts, section};
+use super::frame::{SUMMARY, banner, figure_place, fold, prose, prose_with, run_facts, section};
 use crate::analysis::certainty::{Kinds, ONE_SEED};
 use crate::analysis::{Analysis, Sentence, adjusted_in_words, asked_effect, knee_in_words};
+use crate::figures::Figure;
 use crate::numbers::percent;
 use crate::stats::Verdict;
 use maud::{Markup, html};
@@ -44,39 +45,70 @@ pub(super) fn head(analysis: &Analysis) -> Markup {
     }
 }
 
-/// The findings.
-pub(super) fn found(analysis: &Analysis) -> Markup {
+/// The verdict on each platform in one line, the first figure, and the findings, folded.
+pub(super) fn found(analysis: &Analysis, first: Option<&Figure>) -> Markup {
+    let verdicts = analysis.platform_verdicts();
+    section(
+        SUMMARY,
+        &html! {
+            @if verdicts.is_empty() {
+                p { "Nothing was compared: no treatment with a baseline has a trial that counts." }
+            } @else {
+                ul.findings {
+                    @for of in &verdicts {
+                        li class=[of.different.then_some("different")] { b { (of.title) } ", " (with_bold_ratios(&of.text)) }
+                    }
+                }
+                p.key { "● a difference is shown. ○ none is shown, which is not proof of equality." }
+            }
+            (knees(analysis))
+            @if let Some(figure) = first { (figure_place(1, figure)) }
+            (sentences(analysis))
+            @if !analysis.energy.is_empty() {
+                (fold("Energy: meters, model and idle power", false, &html! {
+                    ul { @for line in &analysis.energy { li { (prose(line)) } } }
+                }))
+            }
+            (left_out(analysis))
+        },
+    )
+}
+
+/// The knees of the treatments.
+fn knees(analysis: &Analysis) -> Markup {
+    html! {
+        @for (workload, treatments) in analysis.by_workload() {
+            @let knees: Vec<String> = treatments.iter().filter_map(|summary| knee_in_words(summary)).collect();
+            @if !knees.is_empty() {
+                p.key { (workload) ", the highest load that kept the objective:" }
+                ul.knees { @for knee in &knees { li { (knee) } } }
+            }
+        }
+    }
+}
+
+/// All findings by workload, folded, with their legend.
+fn sentences(analysis: &Analysis) -> Markup {
     let mut sentences: HashMap<&str, Vec<&Sentence>> = HashMap::new();
     for sentence in &analysis.sentences {
         let workload = sentence.workload.as_str();
         sentences.entry(workload).or_default().push(sentence);
     }
-    section(
-        SUMMARY,
-        &html! {
-            @if analysis.sentences.is_empty() {
-                p { "Nothing was compared: no treatment with a baseline has a trial that counts." }
+    let all = html! {
+        @for (workload, _) in analysis.by_workload() {
+            @let found = sentences.remove(workload).unwrap_or_default();
+            @if !found.is_empty() {
+                h3 { (workload) }
+                (of_workload(&found))
             }
-            @for (workload, treatments) in analysis.by_workload() {
-                @let found = sentences.remove(workload).unwrap_or_default();
-                @let knees: Vec<String> = treatments.iter().filter_map(|summary| knee_in_words(summary)).collect();
-                @if !found.is_empty() || !knees.is_empty() {
-                    h3 { (workload) }
-                    @if !knees.is_empty() {
-                        p.key { "The highest load that kept the objective:" }
-                        ul.knees { @for knee in &knees { li { (knee) } } }
-                    }
-                    (of_workload(&found))
-                }
-            }
-            @if !analysis.energy.is_empty() {
-                h3 { "Energy" }
-                ul { @for line in &analysis.energy { li { (prose(line)) } } }
-            }
-            (legend(analysis))
-            (left_out(analysis))
-        },
-    )
+        }
+        (legend(analysis))
+    };
+    let summary = format!(
+        "{} in sentences",
+        counted(analysis.sentences.len(), "finding")
+    );
+    html! { @if !analysis.sentences.is_empty() { (fold(&summary, false, &all)) } }
 }
 
 /// Number of findings of a workload above which those of other metrics than the first are folded.

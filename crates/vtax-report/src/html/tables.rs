@@ -9,21 +9,22 @@ use crate::analysis::{
 };
 use crate::figures::Platforms;
 use crate::numbers::{estimate, plain, when};
-use crate::stats::SteadyState;
+use crate::stats::{SteadyState, Verdict};
 use maud::{Markup, html};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
 
 /// All tables.
 pub(super) fn tables(analysis: &Analysis) -> Markup {
     let all = Platforms::of(analysis);
+    let compared = analysis.compared();
     section(
         TABLES,
         &html! {
             (legend(analysis))
             @for (workload, treatments) in analysis.by_workload() {
-                (metrics(workload, &treatments, &all))
+                (metrics(workload, &treatments, &compared, &all))
                 (levels(workload, &treatments, &all))
                 @for summary in treatments.iter().filter(|one| one.has_neighbours()) {
                     (actors(workload, summary))
@@ -42,11 +43,13 @@ pub(super) fn tables(analysis: &Analysis) -> Markup {
 fn legend(analysis: &Analysis) -> Markup {
     let metrics = analysis.treatments.iter().flat_map(|of| &of.metrics);
     let kinds: Kinds = metrics.map(|metric| metric.certainty).collect();
-    let exact = "xact for this host, image and seed; below it the seed and the number of trials.";
+    let exact =
+        "xact for this host, image and seed; below it the tax, the seed and the number of trials.";
     html! {
         p.key {
             @if kinds.has_intervals() {
-                "Mean with its " (kinds.interval()) "; below it median, standard deviation and number of trials."
+                "Mean with its " (kinds.interval()) "; below it the tax, which is the ratio to the baseline (● a difference is shown, \
+                 ○ none is shown), the median, the standard deviation (SD) and the number of trials."
                 @if kinds.exact { " What has a seed there: e" (exact) }
             } @else {
                 "E" (exact)
@@ -74,35 +77,70 @@ fn badges(source: Source, modelled: bool) -> Markup {
     html! { @for flag in source.flags(modelled) { (badge(flag)) } }
 }
 
-fn metrics(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> Markup {
-    let mut metrics = distinct_metrics(treatments.iter().flat_map(|summary| &summary.metrics));
-    metrics.sort_by_key(|metric| !metric.headline);
-    let names = treatments.iter().map(|summary| short_name(summary, all));
-    let rows = html! {
-        @for metric in &metrics {
-            tr {
-                (metric_name(metric))
-                @for summary in treatments { (mean(summary.metric(&metric.name), scatter)) }
+/// Comparisons with baselines by treatment and metric.
+type Compared<'a> = HashMap<(&'a str, &'a str), &'a Comparison>;
+
+/// The headline metrics of a workload, and the others folded.
+fn metrics(
+    workload: &str,
+    treatments: &[&TreatmentSummary],
+    compared: &Compared<'_>,
+    all: &Platforms,
+) -> Markup {
+    let metrics = distinct_metrics(treatments.iter().flat_map(|summary| &summary.metrics));
+    let (headline, rest): (Vec<_>, Vec<_>) =
+        metrics.into_iter().partition(|metric| metric.headline);
+    let rows = |metrics: &[&MetricSummary]| {
+        let names = treatments.iter().map(|summary| short_name(summary, all));
+        let rows = html! {
+            @for metric in metrics {
+                tr {
+                    (metric_name(metric))
+                    @for summary in treatments {
+                        @let key = (summary.treatment.label.as_str(), metric.name.as_str());
+                        (mean(summary.metric(&metric.name), scatter, compared.get(&key).copied()))
+                    }
+                }
             }
-        }
+        };
+        table([html! { "metric" }].into_iter().chain(names), &rows)
     };
     html! {
         h3 { (workload) }
-        @if metrics.is_empty() {
+        @if headline.is_empty() && rest.is_empty() {
             p { "No trial that counts." }
-        } @else {
-            (table([html! { "metric" }].into_iter().chain(names), &rows))
+        }
+        @if !headline.is_empty() { (rows(&headline)) }
+        @if !rest.is_empty() {
+            (fold(&format!("{workload}: {}", counted(rest.len(), "other metric")), headline.is_empty(), &rows(&rest)))
         }
     }
 }
 
-/// One metric's cell: the mean with its interval, above `detail`.
-fn mean(metric: Option<&MetricSummary>, detail: fn(&MetricSummary) -> String) -> Markup {
+/// The tax of a cell in words, with the mark of its verdict.
+fn tax(compared: &Comparison) -> Markup {
+    let different = compared.judgement.verdict == Verdict::Different;
+    html! {
+        @if let Some(ratio) = compared.ratio_in_words() {
+            span.tax title=(compared.judgement.verdict.words()) {
+                @if different { "● " } @else { "○ " } (ratio)
+            }
+        }
+    }
+}
+
+/// One metric's cell: the mean with its interval, above its tax and `detail`.
+fn mean(
+    metric: Option<&MetricSummary>,
+    detail: fn(&MetricSummary) -> String,
+    compared: Option<&Comparison>,
+) -> Markup {
     html! {
         @if let Some(metric) = metric {
-            td.number {
-                (estimate(metric.description.mean, metric.interval, metric.unit).line())
+            td.value {
+                span.whole { (estimate(metric.description.mean, metric.interval, metric.unit).line()) }
                 (badges(metric.source, metric.modelled))
+                @if let Some(compared) = compared { (tax(compared)) }
                 span.detail { (detail(metric)) }
                 @if let Some(within) = metric.within_in_words() { span.detail { (within) } }
             }
@@ -116,10 +154,16 @@ fn mean(metric: Option<&MetricSummary>, detail: fn(&MetricSummary) -> String) ->
 fn scatter(metric: &MetricSummary) -> String {
     let what = metric.description;
     match metric.certainty {
-        Certainty::Exact { seed } => format!("exact, seed {seed} · {}", what.n),
+        Certainty::Exact { seed } => format!("exact, seed {seed}, n\u{a0}=\u{a0}{}", what.n),
         _ => {
-            let sd = what.sd.map_or(DASH.into(), |sd| plain(sd, metric.unit));
-            format!("{} · {sd} · {}", plain(what.median, metric.unit), what.n)
+            let sd = what.sd.map_or(String::new(), |sd| {
+                format!("SD {}, ", plain(sd, metric.unit))
+            });
+            format!(
+                "median {}, {sd}n\u{a0}=\u{a0}{}",
+                plain(what.median, metric.unit),
+                what.n
+            )
         }
     }
 }
@@ -164,7 +208,7 @@ fn levels(workload: &str, treatments: &[&TreatmentSummary], all: &Platforms) -> 
                 th scope="row" { (short_name(summary, all)) }
                 td.number { (level_in_words(level)) }
                 td { @if level.judged == 0 { (DASH) } @else { (level.kept) " of " (level.judged) } }
-                @for metric in &metrics { (mean(level.metric(&metric.name), size)) }
+                @for metric in &metrics { (mean(level.metric(&metric.name), size, None)) }
             }
         }
     };
@@ -200,8 +244,8 @@ fn actors(workload: &str, summary: &TreatmentSummary) -> Markup {
         @for metric in &metrics {
             tr {
                 (metric_name(metric))
-                (mean(summary.metric(&metric.name), size))
-                @for actor in &actors { (mean(find_metric(&actor.metrics, &metric.name), size)) }
+                (mean(summary.metric(&metric.name), size, None))
+                @for actor in &actors { (mean(find_metric(&actor.metrics, &metric.name), size, None)) }
             }
         }
     };
@@ -217,10 +261,10 @@ fn comparisons(analysis: &Analysis) -> Markup {
     let (headline, rest): (Vec<&Comparison>, Vec<&Comparison>) =
         (analysis.comparisons.iter()).partition(|comparison| comparison.headline);
     html! {
-        @if !analysis.comparisons.is_empty() { h3 { "Every comparison with the baseline" } }
-        @if !headline.is_empty() { (comparison_rows(&headline)) }
-        @if !rest.is_empty() {
-            (fold(&format!("{} of other metrics", counted(rest.len(), "comparison")), headline.is_empty(), &comparison_rows(&rest)))
+        @for (of, comparisons) in [("headline", &headline), ("other", &rest)] {
+            @if !comparisons.is_empty() {
+                (fold(&format!("{} of {of} metrics with the baseline", counted(comparisons.len(), "comparison")), false, &comparison_rows(comparisons)))
+            }
         }
     }
 }
@@ -247,7 +291,7 @@ fn comparison_rows(comparisons: &[&Comparison]) -> Markup {
             }
         }
     };
-    html! { (table(["treatment", "metric", "tax", "n", "Cliff’s δ", "p", "adjusted p", "verdict"], &rows)) }
+    html! { (table(["treatment", "metric", "tax", "n", "Cliff’s δ", "p, permutation", "p, Student’s t, adjusted", "verdict"], &rows)) }
 }
 
 fn probability(p: Option<f64>) -> String {
@@ -312,8 +356,7 @@ fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {
         }
     };
     let watching = &analysis.observation;
-    html! {
-        h3 { "Treatments: trials, steadiness, time by phase" }
+    let content = html! {
         (table(["treatment", "count", "left out", "steadiness", "boot", "service", "warm-up", "measured", "teardown"], &rows))
         @if let (Some(mean), Some(worst)) = (watching.cores, watching.worst_cores) {
             p.key {
@@ -321,7 +364,15 @@ fn treatments(analysis: &Analysis, all: &Platforms) -> Markup {
                 ", over " (watching.passes) " sampling passes, of which " (watching.missed) " more were missed."
             }
         }
-    }
+    };
+    fold(
+        &format!(
+            "{}: trials, steadiness, time by phase",
+            counted(analysis.treatments.len(), "treatment")
+        ),
+        false,
+        &content,
+    )
 }
 
 fn left_out(analysis: &Analysis) -> Markup {
@@ -352,16 +403,22 @@ fn left_out(analysis: &Analysis) -> Markup {
     });
     let mut rows: Vec<(u32, bool, Markup)> = attempts.chain(trials).collect();
     rows.sort_by_key(|(index, replaced, _)| (*index, *replaced));
-    let is_empty = rows.is_empty() && analysis.unreadable.is_empty();
+    let number = rows.len() + analysis.unreadable.len();
     let rows = html! {
         @for (.., row) in &rows { (row) }
         @for reason in &analysis.unreadable {
             tr { td { (DASH) } td { (DASH) } td { "damaged" } td.reason { (prose(reason)) } }
         }
     };
+    let table = table(["trial", "treatment", "state", "reason"], &rows);
     html! {
-        h3 #left-out { "Trials left out, and why" }
-        @if is_empty { p { "None." } } @else { (table(["trial", "treatment", "state", "reason"], &rows)) }
+        div #left-out {
+            @if number == 0 {
+                p.key { "No trial was left out." }
+            } @else {
+                (fold(&format!("{} left out, with reasons", counted(number, "trial")), false, &table))
+            }
+        }
     }
 }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The verdict on each platform in one line: its taxes by workload.
+
+use super::{Analysis, Comparison, distinct};
+use crate::stats::Verdict;
+use serde::Serialize;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use vtax_core::metric;
+
+/// The verdict on one platform.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PlatformVerdict {
+    /// The platform's name in the plan.
+    pub platform: String,
+    /// Its name for a reader: `A VM (QEMU, KVM)`.
+    pub title: String,
+    /// Its taxes by metric and workload, to follow the title and a comma.
+    pub text: String,
+    /// Whether a difference is shown in any workload.
+    pub different: bool,
+}
+
+impl Analysis {
+    /// The verdict on each platform that has a baseline, from the leading metric of each workload: the knee, the CPU for
+    /// a unit of work, or the first compared metric.
+    pub fn platform_verdicts(&self) -> Vec<PlatformVerdict> {
+        let leading: Vec<&Comparison> = self
+            .workloads
+            .iter()
+            .flat_map(|workload| self.leading(workload))
+            .collect();
+        let platforms = distinct(leading.iter().map(|of| of.platform.as_str()));
+        platforms
+            .into_iter()
+            .map(|platform| {
+                let own: Vec<&Comparison> = (leading.iter().copied())
+                    .filter(|of| of.platform == platform)
+                    .collect();
+                self.platform_verdict(platform, &own)
+            })
+            .collect()
+    }
+
+    /// The comparisons of the leading metric of a workload.
+    fn leading(&self, workload: &str) -> Vec<&Comparison> {
+        let own = || (self.comparisons.iter()).filter(|of| of.workload == workload);
+        let has = |name: &str| own().any(|of| of.metric == name);
+        let leads = [metric::KNEE.name, metric::CPU_PER_WORK.name];
+        let lead = leads.into_iter().find(|name| has(name));
+        let first = || own().find(|of| of.headline).or(own().next());
+        let lead = lead.or_else(|| Some(first()?.metric.as_str()));
+        own()
+            .filter(|of| Some(of.metric.as_str()) == lead)
+            .collect()
+    }
+
+    fn platform_verdict(&self, platform: &str, own: &[&Comparison]) -> PlatformVerdict {
+        let labels = self.by_label();
+        let noun = |label: &str| labels.get(label).map(|of| of.noun.as_str());
+        let title = own.first().and_then(|of| noun(&of.treatment));
+        // The baseline of a platform can be the platform itself at another level.
+        let baseline = |of: &Comparison| match labels.get(of.baseline.as_str()) {
+            Some(other) if noun(&of.treatment) == Some(&other.noun) => other.short.clone(),
+            Some(other) => other.noun.clone(),
+            None => of.baseline.clone(),
+        };
+        let key = |of: &Comparison| (quantity(of).to_owned(), baseline(of));
+        let parts =
+            distinct(own.iter().map(|of| key(of)))
+                .into_iter()
+                .map(|(quantity, baseline)| {
+                    let of_key = |of: &&Comparison| key(of) == (quantity.clone(), baseline.clone());
+                    let of_key: Vec<&Comparison> = own.iter().copied().filter(of_key).collect();
+                    format!(
+                        "{quantity} against {baseline}: {}",
+                        by_workload(&of_key).join(", ")
+                    )
+                });
+        let text = parts.collect::<Vec<_>>().join("; ");
+        let flags: BTreeSet<String> = own
+            .iter()
+            .flat_map(|of| of.source.flags(of.modelled))
+            .map(|flag| flag.to_string())
+            .collect();
+        let flags: Vec<String> = flags.into_iter().collect();
+        let flags = match flags.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", flags.join(", ")),
+        };
+        PlatformVerdict {
+            platform: platform.to_owned(),
+            title: super::words::capital(title.unwrap_or(platform)),
+            text: text + &flags + ".",
+            different: own
+                .iter()
+                .any(|of| of.judgement.verdict == Verdict::Different),
+        }
+    }
+}
+
+/// The taxes by workload, `3.1× in send`. Workloads with the same words share them.
+fn by_workload(own: &[&Comparison]) -> Vec<String> {
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    for workload in distinct(own.iter().map(|of| of.workload.as_str())) {
+        let of_workload = own.iter().copied().filter(|of| of.workload == workload);
+        let words = in_words(&of_workload.collect::<Vec<_>>());
+        match found.iter_mut().find(|(other, _)| *other == words) {
+            Some((_, workloads)) => workloads.push(workload),
+            None => found.push((words, vec![workload])),
+        }
+    }
+    let in_workloads = |(words, workloads): (String, Vec<&str>)| match workloads.as_slice() {
+        [all @ .., last] if !all.is_empty() => {
+            format!("{words} in {} and {last}", all.join(", "))
+        }
+        all => format!("{words} in {}", all.join(", ")),
+    };
+    found.into_iter().map(in_workloads).collect()
+}
+
+/// The name of the compared metric in a sentence.
+fn quantity(comparison: &Comparison) -> &str {
+    let words = metric::lookup(&comparison.metric).and_then(|metric| metric.words);
+    words.map_or(comparison.title.as_str(), |words| words.noun)
+}
+
+/// The taxes of the treatments of one workload: the ratio of one treatment, the range of several.
+fn in_words(own: &[&Comparison]) -> String {
+    let is_shown = |of: &&&Comparison| of.judgement.verdict == Verdict::Different;
+    let mut shown: Vec<&Comparison> = own.iter().filter(is_shown).copied().collect();
+    shown.sort_by(|a, b| a.ratio.partial_cmp(&b.ratio).unwrap_or(Ordering::Equal));
+    // The words without the interval have its digits, and the open end of a knee.
+    let ratio = |of: &Comparison| {
+        let words = of.ratio_in_words().unwrap_or_default();
+        words.split(" [").next().unwrap_or_default().to_owned()
+    };
+    match (shown.as_slice(), own) {
+        ([], [one]) => one.judgement.verdict.words().to_owned(),
+        ([], all) => {
+            let verdicts = distinct(all.iter().map(|of| of.judgement.verdict.words()));
+            format!("{} ({} treatments)", verdicts.join(" or "), all.len())
+        }
+        ([one], [_]) => ratio(one),
+        ([one], all) => format!("{} (1 of {} treatments)", ratio(one), all.len()),
+        ([low, .., high], all) => format!(
+            "{} to {} ({} of {} treatments)",
+            ratio(low),
+            ratio(high),
+            shown.len(),
+            all.len()
+        ),
+    }
+}
