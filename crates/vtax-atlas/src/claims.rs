@@ -29,6 +29,8 @@ pub struct Judged<'a> {
     pub interval: Option<Interval>,
     /// The verdict.
     pub outcome: Outcome,
+    /// Of a modelled ratio: the cost models under which the verdict is the same, and all.
+    pub models: Option<(usize, usize)>,
 }
 
 impl<'a> Judged<'a> {
@@ -40,6 +42,7 @@ impl<'a> Judged<'a> {
             ours: None,
             interval: None,
             outcome: Outcome::Unknown,
+            models: None,
         };
         let Some(test) = &claim.test else {
             return judged;
@@ -54,8 +57,49 @@ impl<'a> Judged<'a> {
             judged.ours = row.our_ratio;
             judged.interval = row.judged;
             judged.outcome = Outcome::judge(test.effect, test.minimum, row.judged);
+            let base = compared.rows.iter();
+            let mut base = base.filter(|one| one.row.system == compared.series.baseline);
+            let base = base.next().and_then(|base| base.models);
+            judged.models = row
+                .models
+                .zip(base)
+                .and_then(|(own, base)| judged.under(own, base));
         }
         judged
+    }
+
+    /// Counts the cost models under which the verdict is the same. The interval of a model's ratio is as wide as that of
+    /// the measured one.
+    fn under(
+        &self,
+        own: &BTreeMap<String, f64>,
+        base: &BTreeMap<String, f64>,
+    ) -> Option<(usize, usize)> {
+        let (test, measured, interval) =
+            (self.claim.test.as_ref()?, self.ours?.value, self.interval?);
+        let ratios = own
+            .iter()
+            .filter_map(|(model, value)| Some(value / base.get(model)?));
+        let same = ratios.map(|ratio| {
+            let shift = ratio / measured;
+            let interval = Interval {
+                low: interval.low * shift,
+                high: interval.high * shift,
+            };
+            Outcome::judge(test.effect, test.minimum, Some(interval)) == self.outcome
+        });
+        let same: Vec<bool> = same.collect();
+        let count = same.iter().filter(|same| **same).count();
+        (!same.is_empty()).then_some((count, same.len()))
+    }
+
+    /// The cost models under which the verdict holds, in words; `None` for a ratio that no model made.
+    pub fn under_models(&self) -> Option<String> {
+        let (same, all) = self.models?;
+        Some(match same == all {
+            true => format!("all {all}"),
+            false => format!("{same} of {all}: depends on the model"),
+        })
     }
 
     /// The measured effect as a share of the published one, where the effect is as published and its size is printed.
@@ -75,7 +119,7 @@ impl<'a> Judged<'a> {
 /// The claims of a paper as a Markdown table, with links to the figures of `page`.
 pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
     let mut text =
-        "| claim | published | ours | verdict | figure |\n|---|---:|---:|---|---|\n".to_owned();
+        "| claim | published | ours | verdict | cost models | figure |\n|---|---:|---:|---|---|---|\n".to_owned();
     let own = entries.iter().filter(|entry| entry.figure.paper == paper);
     for (entry, judged) in own.flat_map(|entry| entry.claims.iter().map(move |one| (entry, one))) {
         let published = match (judged.published, judged.effect()) {
@@ -89,9 +133,11 @@ pub fn markdown(entries: &[Entry<'_>], paper: &str, page: &str) -> String {
         let verdict = judged.outcome.name();
         let reason = judged.claim.missing.as_deref();
         let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
+        let models = judged.under_models();
+        let models = models.unwrap_or_else(|| DASH.to_owned());
         let (number, id) = (&entry.figure.number, &entry.figure.id);
         text += &format!(
-            "| {} | {published} | {} | {verdict}{reason} | [{number}]({page}#{paper}-{id}) |\n",
+            "| {} | {published} | {} | {verdict}{reason} | {models} | [{number}]({page}#{paper}-{id}) |\n",
             judged.claim.text,
             ours.unwrap_or_else(|| DASH.to_owned())
         );

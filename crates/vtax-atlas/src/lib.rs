@@ -9,17 +9,20 @@
 
 pub mod catalogue;
 pub mod claims;
+mod matrix;
 pub mod ours;
 mod page;
+#[cfg(test)]
+mod prose;
 pub mod verdict;
 
 pub use page::page;
 
 use catalogue::{Catalogue, Figure, Key, Plan, Published};
 use claims::{Judged, Score};
-use ours::{Number, Origin, Ours};
+use ours::{Models, Number, Origin, Ours};
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -88,6 +91,8 @@ pub struct Folders<'a> {
     pub results: &'a Path,
     /// The directory of plans.
     pub plans: &'a Path,
+    /// Computes the modelled metrics of a trial under other cost models.
+    pub models: Models,
 }
 
 impl Folders<'_> {
@@ -144,11 +149,15 @@ pub fn gather(
         }
         // Without its file a plan is identified by its name only.
         let text = fs::read_to_string(folders.plans.join(&plan.file)).ok();
-        match Ours::of_results(&path, name, text.as_deref(), &wanted) {
+        match Ours::of_results(&path, name, text.as_deref(), &wanted, folders.models) {
             Ok(found) if found.numbers.is_empty() => unusable.push(AtlasError::Nothing(path)),
             Ok(found) => ours.take(found),
             Err(cause) => unusable.push(cause),
         }
+    }
+    if let Some(folders) = folders {
+        let earlier = outdated(catalogue, &ours, folders).into_iter();
+        ours.earlier = earlier.map(|(plan, _)| plan.to_owned()).collect();
     }
     Ok((ours, unusable))
 }
@@ -166,6 +175,20 @@ pub fn outdated<'a>(
         (origin.plan_sha256 != digest(&text)).then_some((name.as_str(), origin))
     };
     catalogue.plans.iter().filter_map(of_plan).collect()
+}
+
+/// The results directories that are of no plan of the catalogue, in order. Their numbers are not compared.
+pub fn unlisted(catalogue: &Catalogue, folders: &Folders<'_>) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folders.results).into_iter().flatten();
+    let runs = entries.flatten().map(|entry| entry.path());
+    let runs = runs.filter(|path| path.join("run.json").exists());
+    let is_listed = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| catalogue.plans.contains_key(name))
+    };
+    let mut unlisted: Vec<PathBuf> = runs.filter(|path| !is_listed(path)).collect();
+    unlisted.sort();
+    unlisted
 }
 
 /// The identity of a plan: the SHA-256 of its text.
@@ -202,6 +225,10 @@ pub struct ComparedRow<'a> {
     pub published: Option<Published>,
     /// The measured number with its key and origin.
     pub ours: Option<(Key, &'a Number, &'a Origin)>,
+    /// The measured number by cost model, where it is modelled.
+    pub models: Option<&'a BTreeMap<String, f64>>,
+    /// Whether the number is of an earlier text of its plan.
+    pub is_earlier: bool,
     /// The plan whose run has no number for this row.
     pub absent: Option<String>,
     /// The published ratio to the baseline.
@@ -270,6 +297,15 @@ fn compare_series<'a>(
             absent: key
                 .filter(|key| found.is_none() && is_run(key))
                 .map(|key| key.plan),
+            is_earlier: (found.as_ref()).is_some_and(|(key, ..)| ours.earlier.contains(&key.plan)),
+            models: found.as_ref().and_then(|(key, number, _)| {
+                let models = ours.models.get(key)?;
+                // Models of another run of the plan do not have the number among theirs.
+                models
+                    .values()
+                    .any(|value| *value == number.value)
+                    .then_some(models)
+            }),
             ours: found,
             published_ratio: None,
             our_ratio: None,
@@ -288,10 +324,32 @@ fn compare_series<'a>(
     Ok(Compared { series, rows })
 }
 
+/// The part of a figure's published numbers that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Measured {
+    /// Each of them.
+    Fully,
+    /// Some of them.
+    Partly,
+    /// None of them.
+    Not,
+}
+
 impl Entry<'_> {
-    /// Whether any of its numbers is measured.
-    pub fn has_ours(&self) -> bool {
-        self.series.iter().any(Compared::has_ours)
+    /// The part of its published numbers that is measured. A figure with a stated gap is measured in part.
+    pub fn measured(&self) -> Measured {
+        let rows = || self.series.iter().flat_map(|series| &series.rows);
+        let is_whole = self.figure.missing.is_empty() && rows().all(|row| row.ours.is_some());
+        match rows().any(|row| row.ours.is_some()) {
+            false => Measured::Not,
+            true if is_whole => Measured::Fully,
+            true => Measured::Partly,
+        }
+    }
+
+    /// The anchor of the figure on the page.
+    fn anchor(&self) -> String {
+        format!("{}-{}", self.figure.paper, self.figure.id)
     }
 
     /// The verdict on the figure; `None` for one without vote.
@@ -313,10 +371,16 @@ impl Compared<'_> {
 
 /// The verdicts on figures and claims in one line.
 pub fn summary(entries: &[Entry<'_>]) -> String {
-    let measured = entries.iter().filter(|entry| entry.has_ours()).count();
+    let count = |measured| {
+        let own = entries.iter().filter(|entry| entry.measured() == measured);
+        own.count()
+    };
     format!(
-        "{}, {measured} with ours: {}",
+        "{}, of which {} measured in full, {} in part and {} not: {}",
         counted(entries.len(), "figure"),
+        count(Measured::Fully),
+        count(Measured::Partly),
+        count(Measured::Not),
         Score::of(entries)
     )
 }

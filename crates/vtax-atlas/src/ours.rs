@@ -9,7 +9,7 @@ use vtax_core::csv::field;
 use vtax_core::{Source, Unit, metric};
 use vtax_report::analysis::charge::Study;
 use vtax_report::analysis::{Analysis, Certainty, MetricSummary, TreatmentSummary, analyse};
-use vtax_report::results::ResultsDir;
+use vtax_report::results::{ResultsDir, Trial, TrialOutcome};
 use vtax_report::stats::{Interval, positive_mean_interval, seed_of};
 
 /// The stored numbers, by paper.
@@ -26,6 +26,15 @@ const KEPT: [(&str, &str); 5] = [
     ),
     ("chen", include_str!("../../../papers/ours/chen.csv")),
 ];
+
+/// The stored numbers of other cost models.
+const KEPT_MODELS: &str = include_str!("../../../papers/ours/models.csv");
+
+/// The columns of the file of other cost models.
+const MODEL_COLUMNS: [&str; 5] = ["plan", "treatment", "metric", "model", "value"];
+
+/// The modelled metrics of a trial by cost model: the name of each, and its values by metric.
+pub type Models = fn(&Trial) -> Vec<(String, BTreeMap<String, f64>)>;
 
 /// The columns of a stored file.
 const COLUMNS: [&str; 16] = [
@@ -95,6 +104,10 @@ pub struct Ours {
     pub numbers: BTreeMap<Key, Number>,
     /// By plan.
     pub origins: BTreeMap<String, Origin>,
+    /// The values of modelled numbers by cost model.
+    pub models: BTreeMap<Key, BTreeMap<String, f64>>,
+    /// The plans whose numbers are of an earlier text, as far as the plans' files are there.
+    pub earlier: BTreeSet<String>,
 }
 
 /// Stored numbers that cannot be read.
@@ -120,6 +133,9 @@ impl Ours {
                 |why: StoredError| AtlasError::Catalogue(format!("papers/ours/{paper}.csv: {why}"));
             all.take(Self::of_csv(text).map_err(wrong)?);
         }
+        let wrong =
+            |why: StoredError| AtlasError::Catalogue(format!("papers/ours/models.csv: {why}"));
+        all.models = models_of_csv(KEPT_MODELS).map_err(wrong)?;
         Ok(all)
     }
 
@@ -128,7 +144,9 @@ impl Ours {
     pub fn take(&mut self, other: Self) {
         let renewed = |key: &Key| other.origins.contains_key(&key.plan);
         self.numbers.retain(|key, _| !renewed(key));
+        self.models.retain(|key, _| !renewed(key));
         self.numbers.extend(other.numbers);
+        self.models.extend(other.models);
         self.origins.extend(other.origins);
     }
 
@@ -142,6 +160,7 @@ impl Ours {
         plan: &str,
         text: Option<&str>,
         wanted: &BTreeSet<Key>,
+        models: Models,
     ) -> Result<Self, AtlasError> {
         let results = ResultsDir::open(path)?;
         let run = results.run();
@@ -154,6 +173,7 @@ impl Ours {
             });
         }
         let of_plan = wanted.iter().filter(|key| key.plan == plan);
+        let mut by_model = BTreeMap::new();
         let numbers = match Study::of(&results) {
             // A study uses suspect trials where a treatment has no others.
             Ok(_) if has_doubted_treatment(&results) => BTreeMap::new(),
@@ -168,7 +188,13 @@ impl Ours {
             Err(_) => {
                 let analysis = analyse(&results)?;
                 let found = of_plan.filter_map(|key| Some((key.clone(), of_key(&analysis, key)?)));
-                found.collect::<BTreeMap<_, _>>()
+                let found = found.collect::<BTreeMap<_, _>>();
+                let trials: Vec<Trial> = results.trials().flatten().collect();
+                for key in found.keys() {
+                    let values = of_models(&trials, key, models);
+                    by_model.extend((!values.is_empty()).then(|| (key.clone(), values)));
+                }
+                found
             }
         };
         let host = results.host().unwrap_or_default();
@@ -189,6 +215,8 @@ impl Ours {
         Ok(Self {
             numbers,
             origins: BTreeMap::from([(plan.to_owned(), origin)]),
+            models: by_model,
+            earlier: BTreeSet::new(),
         })
     }
 
@@ -224,6 +252,23 @@ impl Ours {
             ];
             text.push_str(&row.map(|column| field(&column)).join(","));
             text.push('\n');
+        }
+        text
+    }
+
+    /// The values by cost model of numbers that are stored, as CSV.
+    fn models_csv(&self) -> String {
+        let mut text = MODEL_COLUMNS.join(",") + "\n";
+        for (key, values) in &self.models {
+            if !self.numbers.contains_key(key) {
+                continue;
+            }
+            for (model, value) in values {
+                let value = value.to_string();
+                let row = [&key.plan, &key.treatment, &key.metric, model, &value];
+                text.push_str(&row.map(|column| field(column)).join(","));
+                text.push('\n');
+            }
         }
         text
     }
@@ -309,8 +354,63 @@ impl Ours {
             vtax_files::write(&file, self.csv(&keys).as_bytes())
                 .map_err(|error| AtlasError::file("write", &file)(error.cause))?;
         }
+        let file = folder.join("models.csv");
+        vtax_files::write(&file, self.models_csv().as_bytes())
+            .map_err(|error| AtlasError::file("write", &file)(error.cause))?;
         Ok(())
     }
+}
+
+/// Parses the file of other cost models.
+fn models_of_csv(text: &str) -> Result<BTreeMap<Key, BTreeMap<String, f64>>, StoredError> {
+    let mut models: BTreeMap<Key, BTreeMap<String, f64>> = BTreeMap::new();
+    let mut lines = text.lines();
+    if lines.next() != Some(&MODEL_COLUMNS.join(",")) {
+        return Err(StoredError::Columns);
+    }
+    for line in lines {
+        let row: [String; MODEL_COLUMNS.len()] = fields(line)
+            .try_into()
+            .map_err(|_| StoredError::Length(line.to_owned()))?;
+        let [plan, treatment, metric, model, value] = row;
+        let value = value.parse();
+        let value = value.map_err(|_| StoredError::Field("a number", line.to_owned()))?;
+        let key = Key {
+            plan,
+            treatment,
+            metric,
+        };
+        models.entry(key).or_default().insert(model, value);
+    }
+    Ok(models)
+}
+
+/// The means of a modelled metric over the trials that count, by cost model. Empty for a measured one, for a sum of
+/// metrics, and for a load level.
+fn of_models(trials: &[Trial], key: &Key, models: Models) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<String, (f64, usize)> = BTreeMap::new();
+    if metric::MODEL.part(&key.metric).is_none() {
+        return BTreeMap::new();
+    }
+    let counted = trials.iter().filter(|trial| {
+        trial.treatment.label == key.treatment
+            && trial.outcome == TrialOutcome::Complete
+            && trial.suspect.is_empty()
+    });
+    let mut count = 0;
+    for trial in counted {
+        count += 1;
+        for (model, values) in models(trial) {
+            if let Some(value) = values.get(&key.metric) {
+                let (sum, of) = sums.entry(model).or_default();
+                (*sum, *of) = (*sum + value, *of + 1);
+            }
+        }
+    }
+    let whole = sums.into_iter().filter(|(_, (_, of))| *of == count);
+    whole
+        .map(|(model, (sum, of))| (model, sum / of as f64))
+        .collect()
 }
 
 /// Whether a treatment has run and all its trials are suspect.
@@ -514,6 +614,35 @@ mod tests {
     use super::*;
     use std::fs;
 
+    fn no_models(_: &Trial) -> Vec<(String, BTreeMap<String, f64>)> {
+        Vec::new()
+    }
+
+    #[test]
+    fn numbers_of_other_cost_models_come_back_from_their_file_and_follow_their_plan() {
+        let kept = "plan,treatment,metric,model,value\np,vm · send,model.power,genoa,2.5\n\
+                    p,vm · send,model.power,rome,3\nq,vm · send,model.power,rome,4\n";
+        let ours = Ours::kept().unwrap();
+        let number = ours.numbers.values().next().unwrap();
+        let mut all = Ours {
+            models: models_of_csv(kept).unwrap(),
+            ..Ours::default()
+        };
+        let keys: Vec<Key> = all.models.keys().cloned().collect();
+        all.numbers
+            .extend(keys.iter().map(|key| (key.clone(), number.clone())));
+        assert_eq!(all.models_csv(), kept);
+        for wrong in ["", &kept.replace("3", "three"), &format!("{kept}p,x\n")] {
+            assert!(models_of_csv(wrong).is_err(), "{wrong}");
+        }
+        // A newer run of a plan replaces what other models made of the older one.
+        all.take(Ours {
+            origins: [("p".to_owned(), Origin::default())].into(),
+            ..Ours::default()
+        });
+        assert_eq!(all.models.keys().collect::<Vec<_>>(), [&keys[1]]);
+    }
+
     #[test]
     fn numbers_come_back_from_their_file() {
         let key = |plan: &str, treatment: &str| Key {
@@ -549,6 +678,8 @@ mod tests {
             ]
             .into(),
             origins: [("p".to_owned(), origin)].into(),
+            models: BTreeMap::new(),
+            earlier: BTreeSet::new(),
         };
         let text = ours.csv(&ours.numbers.keys().cloned().collect());
         assert_eq!(Ours::of_csv(&text).unwrap(), ours);
@@ -596,7 +727,7 @@ mod tests {
         };
         let wanted = ["a + b", "a + none", "large: a", "large: b", "small: a"].map(key);
         let wanted = wanted.into();
-        let ours = Ours::of_results(root.path(), "p", None, &wanted).unwrap();
+        let ours = Ours::of_results(root.path(), "p", None, &wanted, no_models).unwrap();
         let number = &ours.numbers[&key("a + b")];
         assert_eq!((number.value, number.n), (12.0, 2));
         assert!(
@@ -613,7 +744,7 @@ mod tests {
             assert!(!ours.numbers.contains_key(&key(absent)), "{absent}");
         }
         assert_eq!(ours.origins["p"].host, "C, 6.1");
-        let another = Ours::of_results(root.path(), "p", Some("another text"), &wanted);
+        let another = Ours::of_results(root.path(), "p", Some("another text"), &wanted, no_models);
         assert!(matches!(another, Err(AtlasError::AnotherPlan { .. })));
     }
 
@@ -669,7 +800,7 @@ mod tests {
             "none @ knee",
         ]
         .map(key);
-        let ours = Ours::of_results(root.path(), "p", None, &wanted.into()).unwrap();
+        let ours = Ours::of_results(root.path(), "p", None, &wanted.into(), no_models).unwrap();
         let found = |metric| {
             let number = ours.numbers.get(&key(metric))?;
             Some(((number.value * 1e6).round() / 1e6, number.n))

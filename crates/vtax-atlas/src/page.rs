@@ -5,11 +5,11 @@ use crate::catalogue::{Catalogue, Paper, Plan, Published};
 use crate::claims::{Judged, Score};
 use crate::ours::{Number, Origin};
 use crate::verdict::{BUILD_SPREAD, FigureVerdict, Outcome, Ratio, SAME_SIZE};
-use crate::{Compared, ComparedRow, Entry, summary};
+use crate::{Compared, ComparedRow, Entry, matrix, summary};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
 use vtax_core::{Source, counted, metric, thousands};
-use vtax_report::html::frame::{DASH, Page, badge, prose, table};
+use vtax_report::html::frame::{DASH, Page, badge, fold, prose, table};
 use vtax_report::numbers;
 
 /// Renders the page of these figures.
@@ -26,12 +26,14 @@ pub fn page(catalogue: &Catalogue, entries: &[Entry<'_>]) -> String {
         kind: "vtax atlas",
         name: "The papers’ figures, published beside ours",
         lede: &format!("{}.", summary(entries)),
-        head: how_to_read(),
+        head: html! {},
         contents: html! {
-            h2 { "Scores" }
-            (scores(entries))
-            h2 { "Claims" }
-            @for (paper, own) in &papers { (contents(paper, own)) }
+            h2 { "Figures" }
+            (matrix::matrix(&papers))
+            (marks())
+            (fold("How to read this page", false, &how_to_read()))
+            (fold("Scores, beside those of instruments that measure nothing", false, &scores(entries)))
+            (fold("All claims", false, &html! { @for (paper, own) in &papers { (contents(paper, own)) } }))
         },
         body: html! {
             @for (paper, own) in &papers {
@@ -64,6 +66,12 @@ fn how_to_read() -> Markup {
             "A figure agrees where each of its claims is as published and one of them is of an effect. It contradicts where one is reversed, or \
              has an effect where the paper has none."
         }
+    }
+}
+
+/// The legend of the marks.
+fn marks() -> Markup {
+    html! {
         p.key {
             span.dot.published {} " published " span.dot.ours {} " ours, with its 95 % interval. Numbers that are not simply measured are marked "
             (badge("modelled")) " (computed by a model) or " (badge("emulated"))
@@ -132,7 +140,7 @@ fn contents(paper: &Paper, own: &[&Entry<'_>]) -> Markup {
         ul.contents {
             @for entry in own {
                 li {
-                    a href={ "#" (anchor(entry)) } { (entry.figure.number) } " " (figure_verdict(entry))
+                    a href={ "#" (entry.anchor()) } { (entry.figure.number) } " " (figure_verdict(entry)) " " (entry.figure.uncounted)
                     ul {
                         @for one in &entry.claims { li { (outcome(one.outcome)) " " (one.claim.text) } }
                     }
@@ -152,25 +160,13 @@ fn outcome(outcome: Outcome) -> Markup {
     html! { span.outcome.(class) { (outcome.name()) } }
 }
 
-/// The verdict on a figure as a coloured label; a figure without vote has its reason.
+/// The verdict on a figure as a coloured label with its sign.
 fn figure_verdict(entry: &Entry<'_>) -> Markup {
-    let class = |verdict| match verdict {
-        FigureVerdict::Agrees => "yes",
-        FigureVerdict::Partly | FigureVerdict::NotShown | FigureVerdict::Unknown => "open",
-        FigureVerdict::Contradicts => "no",
-    };
-    html! {
-        @match entry.verdict() {
-            Some(verdict) => { span.outcome.(class(verdict)) { (verdict.name()) } }
-            None => { span.outcome.open { "not counted" } " " (entry.figure.uncounted) }
-        }
-    }
+    let (sign, class) = matrix::sign(entry.verdict());
+    html! { span.outcome.(class) { (sign) " " (matrix::name(entry.verdict())) } }
 }
 
-fn anchor(entry: &Entry<'_>) -> String {
-    format!("{}-{}", entry.figure.paper, entry.figure.id)
-}
-
+/// A figure, folded below its number, verdict and title.
 fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     let figure = entry.figure;
     let prose_of = [
@@ -178,10 +174,11 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
         ("Not measured yet.", &figure.missing),
     ];
     html! {
-        article id=(anchor(entry)) {
-            h3 { (figure.number) ": " (figure.title) }
-            p.verdict { (figure_verdict(entry)) }
-            @if !entry.claims.is_empty() { (claims(&entry.claims)) }
+        article {
+          details.more {
+            summary { b { (figure.number) } " " (figure_verdict(entry)) " " (figure.title) }
+            p.key id=(entry.anchor()) { (judged_by(entry)) }
+            @if !entry.claims.is_empty() { div.claims { (claims(&entry.claims)) } }
             @for compared in &entry.series { (series(catalogue, compared)) }
             @if entry.series.is_empty() {
                 p.key { "A chart whose points are not printed: only its shape could be compared." }
@@ -190,8 +187,23 @@ fn figure(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
                 @if !text.is_empty() { p { b { (head) } " " (prose(text)) } }
             }
             (provenance(catalogue, entry))
+          }
         }
     }
+}
+
+/// The number of claims of a figure by outcome; of a figure without vote, the reason.
+fn judged_by(entry: &Entry<'_>) -> String {
+    let claims = &entry.claims;
+    if claims.is_empty() {
+        return format!("Not counted: {}.", entry.figure.uncounted);
+    }
+    let number = |outcome| claims.iter().filter(|one| one.outcome == outcome).count();
+    let outcomes = Outcome::ALL.into_iter().filter(|one| number(*one) > 0);
+    let words: Vec<String> = outcomes
+        .map(|one| format!("{} {}", number(one), one.name()))
+        .collect();
+    format!("{}: {}.", counted(claims.len(), "claim"), words.join(", "))
 }
 
 /// The claims of a figure with the ratios that judge them.
@@ -201,6 +213,7 @@ fn claims(all: &[Judged<'_>]) -> Markup {
         html! { "published" },
         html! { "ours, with the interval of the verdict" },
         html! { "verdict" },
+        html! { "the same under cost models" },
         html! { "share of the published effect" },
     ];
     let rows = html! {
@@ -213,6 +226,7 @@ fn claims(all: &[Judged<'_>]) -> Markup {
                     (outcome(one.outcome))
                     @if let Some(missing) = &one.claim.missing { span.detail { (missing) } }
                 }
+                td { (one.under_models().unwrap_or_else(|| DASH.to_owned())) }
                 td.number { @if let Some(share) = one.share() { (format!("{share:.2}")) } @else { (DASH) } }
             }
         }
@@ -245,7 +259,7 @@ fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
     let is_printed = compared.rows.iter().any(|row| row.published.is_some());
     let columns = [
         html! {},
-        html! { "published" @if !series.unit.is_empty() { ", " (series.unit) } },
+        html! { "published" },
         html! { "ours" },
         html! { "published, to " (series.baseline) },
         html! { "ours, to " (series.baseline) },
@@ -262,9 +276,9 @@ fn series(catalogue: &Catalogue, compared: &Compared<'_>) -> Markup {
         }
     };
     html! {
-        h4 { (series.what) @if !is_printed { " (a chart without printed numbers: its shape alone)" } }
+        h4 { (series.what) @if !series.unit.is_empty() { ", " (series.unit) } @if !is_printed { " (a chart without printed numbers: its shape alone)" } }
         (chart(compared))
-        (table(columns, &rows))
+        div.series { (table(columns, &rows)) }
         @for absent in compared.rows.iter().filter(|row| row.absent.is_some()) {
             p.key { "The stored run of " (absent.absent.as_deref().unwrap_or_default()) " has no number for " (absent.row.system) "." }
         }
@@ -304,6 +318,7 @@ fn ours(row: &ComparedRow<'_>) -> Markup {
             (numbers::estimate(number.value, number.interval, number.unit).line())
             (badges(&key.metric, number))
             span.detail { (repeated(number)) }
+            @if row.is_earlier { span.detail { "of an earlier text of the plan" } }
         } @else {
             (DASH)
         }
@@ -474,7 +489,7 @@ mod tests {
     use super::*;
     use crate::catalogue::Key;
     use crate::ours::Ours;
-    use crate::{Folders, compare, gather, whole_page};
+    use crate::{Folders, Measured, compare, gather, whole_page};
     use vtax_testkit::markup::{FRAGMENTS, skeleton};
 
     #[test]
@@ -491,13 +506,24 @@ mod tests {
         assert!(page.len() < 400 * 1024, "{} bytes", page.len());
     }
 
+    /// The page of the stored numbers and the repository's plans.
+    fn repository_page() -> String {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folders = Folders {
+            results: &root.join("no-results"),
+            plans: &root.join("plans"),
+            models: |_| Vec::new(),
+        };
+        whole_page(Some(&folders)).unwrap()
+    }
+
     #[test]
     fn the_kept_page_is_of_what_is_kept_and_claims_lead_to_figures() {
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/notes");
         let docs = std::path::Path::new(docs);
         let kept = std::fs::read_to_string(docs.join("atlas.html")).unwrap();
         assert!(
-            kept == whole_page(None).unwrap(),
+            kept == repository_page(),
             "made anew by: vtax atlas --page-only -o docs/notes/atlas.html"
         );
         let (catalogue, ours) = (Catalogue::read().unwrap(), Ours::kept().unwrap());
@@ -678,6 +704,49 @@ mod tests {
     }
 
     #[test]
+    fn the_matrix_comes_first_with_a_cell_for_each_figure_and_figures_are_folded() {
+        let page = whole_page(None).unwrap();
+        let figures = Catalogue::read().unwrap().figures.len();
+        let (before, after) = page.split_once("<article").unwrap();
+        assert_eq!(before.matches("<a class=\"cell ").count(), figures);
+        assert!(before.find("class=\"matrix\"") < before.find("<details"));
+        assert_eq!(
+            after
+                .matches("<details class=\"more\"><summary><b>")
+                .count(),
+            figures
+        );
+        let unfolded = after.contains("<details class=\"more\" open");
+        assert!(!unfolded, "an article is unfolded");
+    }
+
+    #[test]
+    fn a_figure_is_measured_in_full_only_without_gaps() {
+        let measured = |atlas: &str, change: fn(&mut Ours)| {
+            let catalogue = Catalogue::of(atlas, FIGURES).unwrap();
+            let (_, mut ours) = made_up(1.0, 1.6);
+            change(&mut ours);
+            let figures = catalogue.select(None).unwrap();
+            let entries = compare(&catalogue, &figures, &ours).unwrap();
+            (entries[0].measured(), summary(&entries))
+        };
+        let gap = ATLAS.replace("id = \"fig-1\"", "id = \"fig-1\"\nmissing = \"the wall\"");
+        let (whole, words) = measured(ATLAS, |_| ());
+        assert_eq!(whole, Measured::Fully);
+        assert!(
+            words.contains("1 figure, of which 1 measured in full, 0 in part and 0 not"),
+            "{words}"
+        );
+        assert_eq!(measured(&gap, |_| ()).0, Measured::Partly);
+        let without_two = |ours: &mut Ours| ours.numbers.retain(|key, _| key.treatment == "one");
+        assert_eq!(measured(ATLAS, without_two).0, Measured::Partly);
+        assert_eq!(
+            measured(ATLAS, |ours| ours.numbers.clear()).0,
+            Measured::Not
+        );
+    }
+
+    #[test]
     fn a_figure_without_vote_has_its_reason_and_no_claim() {
         let atlas = ATLAS.split("[[claim]]").next().unwrap();
         let atlas = atlas.replace(
@@ -725,10 +794,11 @@ mod tests {
         let folders = Folders {
             results: root.path(),
             plans: root.path(),
+            models: |_| Vec::new(),
         };
         let catalogue = Catalogue::read().unwrap();
         let mut ours = Ours::kept().unwrap();
-        let plans = ["shea-energy", "shea-tables"];
+        let plans = ["shea-board", "shea-tables"];
         for plan in plans {
             let file = root.path().join(&catalogue.plans[plan].file);
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -741,8 +811,17 @@ mod tests {
         assert_eq!(outdated(&ours), plans);
         let origin = ours.origins.get_mut("shea-tables").unwrap();
         origin.plan_sha256 = crate::digest(b"a plan");
-        assert_eq!(outdated(&ours), ["shea-energy"]);
-        assert!(gather(&catalogue, Some(&folders)).unwrap().0.numbers.len() > 100);
+        assert_eq!(outdated(&ours), ["shea-board"]);
+        let (ours, _) = gather(&catalogue, Some(&folders)).unwrap();
+        assert!(ours.numbers.len() > 100);
+        let figures = catalogue.select(Some("shea/fig-10")).unwrap();
+        let marked = |ours: &Ours| {
+            let entries = compare(&catalogue, &figures, ours).unwrap();
+            page(&catalogue, &entries).contains("of an earlier text of the plan")
+        };
+        assert!(marked(&ours));
+        // Without the file of a plan nothing is known of its text.
+        assert!(!marked(&Ours::kept().unwrap()));
     }
 
     #[test]
@@ -751,11 +830,13 @@ mod tests {
         let folders = Folders {
             results: root.path(),
             plans: root.path(),
+            models: |_| Vec::new(),
         };
         let catalogue = Catalogue::read().unwrap();
         for (plan, name) in [
             ("shea-tables", "something-else"),
             ("shea-buffering", "shea-buffering"),
+            ("former-plan", "former-plan"),
         ] {
             let run: vtax_report::results::RunInfo = serde_json::from_value(serde_json::json!({
                 "format": 2, "name": name, "description": "", "seed": 1, "profile": "full", "place": "local",
@@ -765,6 +846,10 @@ mod tests {
             let host = serde_json::json!({});
             vtax_report::results::ResultsDir::create(&folders.of(plan), &run, "", &host).unwrap();
         }
+        assert_eq!(
+            crate::unlisted(&catalogue, &folders),
+            [folders.of("former-plan")]
+        );
         let (ours, unusable) = gather(&catalogue, Some(&folders)).unwrap();
         assert_eq!(ours, Ours::kept().unwrap());
         let reported: Vec<String> = unusable.iter().map(ToString::to_string).collect();
@@ -786,17 +871,16 @@ mod tests {
             plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         };
         let others = [
-            "nic-closed-loop",
             "shea-board",
             "shea-board-xen",
-            "shea-energy",
             "shea-platforms",
             "shea-platforms-xen",
+            "shea-tbench",
         ];
         assert_eq!(missing("shea"), others);
         assert_eq!(
             missing("cherkasova/fig-2"),
-            ["cherkasova-http", "cherkasova-http-xen"]
+            ["cherkasova-http", "cherkasova-throughput-xen"]
         );
     }
 }

@@ -5,12 +5,16 @@
 //! instructions. A model is a small file with the cycles of each event and the watts of cycles. Its metrics are flagged
 //! `emulated` and have the model's name in their titles.
 
+#[cfg(test)]
+mod fit;
 mod frequency;
 mod sleep;
+mod variants;
 
 use frequency::{AtFrequency, Slowdown};
 use serde::Deserialize;
 use sleep::Sleep;
+pub use variants::modelled;
 use std::fs;
 use std::path::Path;
 use vtax_core::{Base, Nanoseconds, Source, Unit, metric};
@@ -158,9 +162,11 @@ impl CostModel {
                 )));
             }
         }
-        if let Some(name) =
-            (model.assumed.iter()).find(|name| costs.iter().all(|(cost, _)| cost != name))
-        {
+        if let Some(name) = (model.assumed.iter()).find(|name| {
+            let is_state = |sleep: &Sleep| sleep.names().any(|of| of == *name);
+            costs.iter().all(|(cost, _)| cost != name)
+                && !model.sleep.as_ref().is_some_and(is_state)
+        }) {
             return Err(HostError::Setting(format!(
                 "{origin}: assumed = \"{name}\" is none of its costs: {}",
                 costs.map(|(cost, _)| cost).join(", ")

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::once;
+use vtax_core::metric;
 use vtax_report::results::{IdleBin, Trial};
 
 /// The idle states of a processor package.
@@ -63,6 +64,21 @@ impl Sleep {
         self.awake
     }
 
+    /// The names of its watts: `awake`, and those of the states.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        once("awake").chain(self.state.iter().map(|of| of.name.as_str()))
+    }
+
+    /// Multiplies the watts whose names `is_scaled` accepts.
+    pub fn scale(&mut self, factor: f64, is_scaled: impl Fn(&str) -> bool) {
+        if is_scaled("awake") {
+            self.awake *= factor;
+        }
+        for state in self.state.iter_mut().filter(|of| is_scaled(&of.name)) {
+            state.watts *= factor;
+        }
+    }
+
     /// Returns the reason why it is no table of idle states, if any.
     pub fn fault(&self) -> Option<String> {
         let is_cost = |value: f64| value.is_finite() && value >= 0.0;
@@ -107,6 +123,11 @@ impl Sleep {
         let count = deepest.map_or(self.state.len(), |at| at + 1);
         let states = || self.state.iter().take(count);
 
+        // Under Xen the gaps are Dom0's, and guests run in them.
+        let busy = trial.metrics.get(metric::CPU_MACHINE.name);
+        let busy = busy.filter(|_| trial.treatment.kind() == "xen");
+        let unused = busy.map(|busy| (1.0 - busy.quantity.value / online as f64).clamp(0.0, 1.0));
+
         let names = once("awake").chain(states().map(|of| of.name.as_str()));
         let mut processors: Vec<(String, f64)> = names.map(|name| (name.to_owned(), 0.0)).collect();
         for of in gaps {
@@ -115,7 +136,8 @@ impl Sleep {
                 .collect();
             let idle: f64 = of.bins.iter().map(|bin| bin.seconds).sum();
             // Both are read a few instructions apart.
-            let scale = if idle > window { window / idle } else { 1.0 };
+            let most = window * unused.unwrap_or(1.0);
+            let scale = if idle > most { most / idle } else { 1.0 };
             let ends = until.iter().copied().chain([idle]);
             let begins = once(0.0).chain(until.iter().copied());
             for ((_, share), (begin, end)) in processors.iter_mut().zip(begins.zip(ends)) {
@@ -205,7 +227,7 @@ mod tests {
             processor,
             bins: bins(lengths),
         });
-        trial.observation.idle_gaps = of.filter(|of| !of.bins.is_empty()).collect();
+        trial.observation.idle_gaps = of.collect();
         trial
     }
 
@@ -229,10 +251,10 @@ mod tests {
 
     #[test]
     fn a_processor_has_the_share_of_one_core_and_is_awake_where_it_has_no_gap() {
-        let asleep = [WINDOW_US];
-        assert!((watts(&[&asleep]) - 2.0).abs() < 0.01);
-        assert!((watts(&[&asleep, &[]]) - 12.0).abs() < 0.01);
-        assert!((watts(&[&asleep; 4]) - 8.0).abs() < 0.01);
+        let asleep = [WINDOW_US].as_slice();
+        assert!((watts(&[asleep]) - 2.0).abs() < 0.01);
+        assert!((watts(&[asleep, &[]]) - 12.0).abs() < 0.01);
+        assert!((watts(&[asleep; 4]) - 8.0).abs() < 0.01);
     }
 
     #[test]
@@ -245,8 +267,24 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_xen_guest_is_no_idle_time_of_dom0() {
+        let mut xen = trial("vm", &[(metric::CPU_MACHINE.name, 0.5)]);
+        let idle = idle(&[&[WINDOW_US]]);
+        (xen.window, xen.observation) = (idle.window, idle.observation);
+        xen.treatment.platform_kind = "xen".to_owned();
+        // Half of the time awake, half in C1.
+        let watts = model().rest(&xen).unwrap().watts;
+        assert!((watts - (10.0 + 5.0) / 2.0).abs() < 0.01, "{watts}");
+    }
+
+    #[test]
     fn a_trial_without_recorded_gaps_has_no_idle_power() {
         assert_eq!(model().rest(&trial("vm", &[])), None);
+        // One that was never idle has recorded none.
+        assert_eq!(
+            model().rest(&idle(&[&[]])).map(|rest| rest.watts),
+            Some(10.0)
+        );
     }
 
     #[test]

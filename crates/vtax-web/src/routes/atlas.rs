@@ -13,6 +13,7 @@ pub async fn page(State(app): State<AppState>) -> Answer {
         let folders = Folders {
             results,
             plans: results,
+            models: vtax_testbed::cost::modelled,
         };
         Ok(whole_page(Some(&folders))?)
     });

@@ -14,7 +14,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use vtax_atlas::catalogue::{Catalogue, Figure, Plan};
 use vtax_atlas::claims::markdown;
-use vtax_atlas::{Folders, compare, gather, missing, outdated, page, summary};
+use vtax_atlas::{Folders, compare, gather, missing, outdated, page, summary, unlisted};
 use vtax_core::counted;
 use vtax_host::signals::{Signals, end_with_reader};
 
@@ -24,6 +24,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     let folders = Folders {
         results: &arguments.results_root,
         plans: &arguments.plans,
+        models: vtax_testbed::cost::modelled,
     };
     let failed = if arguments.page_only {
         Vec::new()
@@ -33,6 +34,12 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
     let (ours, unusable) = gather(&catalogue, Some(&folders))?;
     for cause in &unusable {
         note(&format!("left out: {cause}"));
+    }
+    for path in unlisted(&catalogue, &folders) {
+        note(&format!(
+            "left out: {}: it is of no plan of the atlas",
+            path.display()
+        ));
     }
     for (plan, origin) in outdated(&catalogue, &ours, &folders) {
         note(&format!(
