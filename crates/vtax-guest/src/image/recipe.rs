@@ -9,7 +9,7 @@ use vtax_host::settings::{Domain, Parameter, Settings};
 /// The version of the builder, which changes whenever the same recipe results in a different image.
 const BUILDER: &str = "1";
 
-/// The kernel of guests that are VMs. `guest.kernel` in the record of a trial is the version that booted.
+/// The kernel of guests that are VMs.
 pub(crate) const KERNEL: Parameter = Parameter::unset(
     "vm.kernel",
     Domain::Choice(&["bookworm-backports", "trixie-backports"]),
