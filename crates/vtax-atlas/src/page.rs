@@ -871,8 +871,10 @@ mod tests {
             plans.iter().map(|(name, _)| *name).collect::<Vec<_>>()
         };
         let others = [
+            "nic-closed-loop",
             "shea-board",
             "shea-board-xen",
+            "shea-energy",
             "shea-platforms",
             "shea-platforms-xen",
             "shea-tbench",
