@@ -76,7 +76,7 @@ pub enum Command {
     ///
     /// No load is put on anything. `vtax report`, `vtax compare` and `vtax export` read the recording.
     Record(RecordArgs),
-    /// Estimate which knobs of notifications would save a guest processor time.
+    /// Estimate which knobs of notifications save a guest processor time.
     ///
     /// From the counters of a recording, or of `vtax top --json`. A plan measures what is advised.
     Advise(AdviseArgs),

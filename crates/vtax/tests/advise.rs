@@ -55,7 +55,7 @@ fn without_an_advised_knob_no_plan_is_written_and_a_guest_that_is_not_there_is_a
     command
         .arg("advise")
         .arg(lines())
-        .args(["--json", "--guest", "batch", "-o"]);
+        .args(["batch", "--json", "-o"]);
     let output = finish(command.arg(&plan), true);
     assert!(!plan.exists());
     assert!(String::from_utf8_lossy(&output.stderr).contains("no knob is advised"));
@@ -63,10 +63,7 @@ fn without_an_advised_knob_no_plan_is_written_and_a_guest_that_is_not_there_is_a
     assert_eq!(advice.as_array().unwrap().len(), 1);
     assert!(advice[0]["knobs"][0]["saved_processors"].is_null());
     let mut command = vtax(work.path());
-    command
-        .arg("advise")
-        .arg(lines())
-        .args(["--guest", "nobody"]);
+    command.arg("advise").arg(lines()).arg("nobody");
     let output = finish(&mut command, false);
     assert!(String::from_utf8_lossy(&output.stderr).contains("has no guest nobody"));
     fs::write(&plan, "text\n").unwrap();

@@ -236,8 +236,8 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
                 "the knobs for each guest of a recording, with estimates",
             ),
             (
-                "vtax top --interval 10s --count 6 --json | vtax advise - --guest web-1 -o proof.toml",
-                "a minute of one guest, and the plan that measures what is advised",
+                "vtax advise top.jsonl web-1 -o proof.toml",
+                "one guest in lines of `vtax top --json`, and the plan that measures what is advised",
             ),
         ],
     ),

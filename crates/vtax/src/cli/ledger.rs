@@ -118,9 +118,8 @@ pub struct AdviseArgs {
     #[arg(value_name = "RECORDING|FILE")]
     pub source: PathBuf,
     /// The guest, by its name [default: every guest].
-    #[arg(long, value_name = "NAME")]
     pub guest: Option<String>,
-    /// The plan to write, which measures the advised knobs beside none.
+    /// The file to write the plan to that measures the advised knobs.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
     #[command(flatten)]
