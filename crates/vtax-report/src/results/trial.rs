@@ -323,7 +323,7 @@ impl IdlePhase {
 pub struct IdleGaps {
     /// The processor's number.
     pub processor: u32,
-    /// The ages of gaps, the lowest first; without those that no gap reached.
+    /// The ages of gaps, the lowest first, without those that no gap reached: empty for a processor that was never idle.
     pub bins: Vec<IdleBin>,
 }
 

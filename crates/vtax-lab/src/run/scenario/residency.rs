@@ -69,6 +69,7 @@ pub(super) fn idle_gaps(begin: &Snapshot, end: &Snapshot) -> Vec<IdleGaps> {
             false => bin.seconds = advance.max(0.0) / 1e9,
         }
     }
+    // A processor that was never idle between the marks has no bins: it was recorded.
     let of_processors = found.into_iter().map(|(processor, bins)| IdleGaps {
         processor,
         bins: bins
@@ -76,7 +77,7 @@ pub(super) fn idle_gaps(begin: &Snapshot, end: &Snapshot) -> Vec<IdleGaps> {
             .filter(|bin| bin.gaps > 0 || bin.seconds > 0.0)
             .collect(),
     });
-    of_processors.filter(|of| !of.bins.is_empty()).collect()
+    of_processors.collect()
 }
 
 /// Returns the mean number of processors in each idle state.
@@ -195,6 +196,8 @@ mod tests {
             count("0", "64", 7.0),
             time("0", "1"),
             count("0", "1", 2.0),
+            time("11", "1"),
+            count("11", "1", 4.0),
         ];
         let begin = snapshot(0, &begin);
         let end = [
@@ -208,6 +211,9 @@ mod tests {
             time("10", "0"),
             count("10", "0", 3.0),
             ("cpu.0.busy_ns".to_owned(), 1.0),
+            // No gap after the first mark.
+            time("11", "1"),
+            count("11", "1", 4.0),
         ];
         let end = snapshot(4, &end);
         let bin = |from_us, gaps, seconds| IdleBin {
@@ -220,7 +226,8 @@ mod tests {
             idle_gaps(&begin, &end),
             [
                 of(0, vec![bin(64, 2, 1.5), bin(128, 1, 0.5)]),
-                of(10, vec![bin(0, 3, 0.5)])
+                of(10, vec![bin(0, 3, 0.5)]),
+                of(11, Vec::new())
             ]
         );
     }
