@@ -276,7 +276,8 @@ mod tests {
         let catalogue = Catalogue::standard();
         let planned = planned(&catalogue);
         let root = tempfile::tempdir().unwrap();
-        let refused = check_image(&planned, &catalogue, &[], root.path()).unwrap_err();
+        let recipe = Recipe::for_packages::<&str>(&[]);
+        let refused = check_image(&planned, &catalogue, &recipe, root.path()).unwrap_err();
         let message = refused.to_string();
         assert!(
             message.contains("send: the program `iperf3`") && message.contains("--force"),
@@ -285,7 +286,7 @@ mod tests {
         let bin = root.path().join("usr/bin");
         fs::create_dir_all(&bin).unwrap();
         std::os::unix::fs::symlink("/etc/alternatives/iperf3", bin.join("iperf3")).unwrap();
-        check_image(&planned, &catalogue, &[], root.path()).unwrap();
+        check_image(&planned, &catalogue, &recipe, root.path()).unwrap();
     }
 
     #[test]
