@@ -290,7 +290,8 @@ mod tests {
     #[test]
     fn a_table_that_is_none_is_refused_by_name() {
         assert_eq!(model().fault(), None);
-        let change: [(&str, fn(&mut Sleep)); 6] = [
+        type Change = fn(&mut Sleep);
+        let change: [(&str, Change); 6] = [
             ("cores", |of| of.cores = 0),
             ("[[sleep.state]]", |of| of.state.clear()),
             ("-1", |of| of.awake = -1.0),
