@@ -1,6 +1,6 @@
 // One chart over time, drawn by uPlot: lines, or areas on top of each other. Its legend shows the values
-// under the pointer, else the last ones.
-import { h, say, clock } from "./dom.js";
+// under the pointer, else the last ones, and switches series off and on.
+import { h, say, clock, zone } from "./dom.js";
 
 const HEIGHT = { tall: 220, small: 110 };
 
@@ -24,12 +24,21 @@ function stacked(columns) {
 export function chart({ title, unit, series, stack, tall, show, unknown, window: shown, zoom }) {
   const values = series.map(() => h("span", { class: "value" }));
   const moment = h("span", { class: "moment" });
-  // One value stands beside the title; more need names.
-  const legend = series.length === 1 ? h("p", { class: "unknown", hidden: true }, unknown) : h("ul", { class: "legend" }, series.map((one, index) => {
+  const off = series.map(() => false);
+  const items = series.map((one, index) => {
     const swatch = h("i", { class: "swatch", "aria-hidden": "true" });
     swatch.style.backgroundColor = one.color;
-    return h("li", null, swatch, one.name + " ", values[index]);
-  }));
+    const button = h("button", {
+      type: "button", class: "series", "aria-pressed": "true", title: `Show or hide ${one.name}`, onclick: () => {
+        off[index] = !off[index];
+        button.setAttribute("aria-pressed", String(!off[index]));
+        draw();
+      },
+    }, swatch, one.name + " ", values[index]);
+    return h("li", null, button);
+  });
+  // A single value is beside the title; several need names.
+  const legend = series.length === 1 ? h("p", { class: "unknown", hidden: true }, unknown) : h("ul", { class: "legend" }, items);
   const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}, ${unit}` });
   const save = h("button", { type: "button", class: "quiet", title: "Save this graph as a picture", onclick: () => picture() }, "PNG");
   const place = h("figure", null, h("figcaption", null, h("b", null, title), " ", series.length === 1 ? values[0] : null, " ", h("span", { class: "unit" }, unit), moment, save), plot, legend);
@@ -55,8 +64,8 @@ export function chart({ title, unit, series, stack, tall, show, unknown, window:
       { ...axis, space: 70, size: 26, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step < 60)) },
       { ...axis, size: 52, values: (_, splits) => splits.map((value) => show(value, true)) },
     ],
-    series: [{}, ...series.map((one) => ({
-      stroke: one.color, width: stack ? 1 : 1.5, fill: stack ? one.color : undefined, points: { show: false }, spanGaps: false,
+    series: [{}, ...series.map((one, index) => ({
+      stroke: () => (off[index] ? "transparent" : one.color), width: stack ? 1 : 1.5, fill: stack ? () => (off[index] ? "transparent" : one.color) : undefined, points: { show: false }, spanGaps: false,
     }))],
     bands: stack ? series.slice(1).map((_, index) => ({ series: [index + 2, index + 1] })) : [],
     hooks: {
@@ -76,7 +85,7 @@ export function chart({ title, unit, series, stack, tall, show, unknown, window:
     const hovered = under !== null && under !== undefined && u.cursor.left >= 0;
     const index = hovered ? under : data.at.length - 1;
     series.forEach((_, number) => say(values[number], index < 0 ? "–" : show(data.columns[number][index])));
-    say(moment, hovered && index >= 0 ? ` at ${clock(data.at[index])}` : "");
+    say(moment, hovered && index >= 0 ? ` at ${clock(data.at[index])} ${zone(data.at[index])}` : "");
   }
 
   function draw() {
@@ -85,7 +94,10 @@ export function chart({ title, unit, series, stack, tall, show, unknown, window:
       plot.hidden = nothing;
       legend.hidden = !nothing;
     }
-    u.setData([data.at, ...(stack ? stacked(data.columns) : data.columns)], true);
+    // A stage without any time needs no place in the legend.
+    if (stack) { items.forEach((item, index) => { item.hidden = data.columns[index].every((value) => !value); }); }
+    const columns = data.columns.map((column, index) => (off[index] ? column.map(() => null) : column));
+    u.setData([data.at, ...(stack ? stacked(columns) : columns)], true);
     label();
   }
 

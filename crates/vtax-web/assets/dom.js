@@ -108,6 +108,13 @@ export function clock(at, seconds = true) {
   return seconds ? `${text}:${two(time.getSeconds())}` : text;
 }
 
+/** The time zone of the page at that time: UTC, UTC+01:00. */
+export function zone(at) {
+  const minutes = -new Date(at * 1000).getTimezoneOffset();
+  const two = (number) => String(Math.floor(Math.abs(number))).padStart(2, "0");
+  return minutes === 0 ? "UTC" : `UTC${minutes < 0 ? "−" : "+"}${two(minutes / 60)}:${two(minutes % 60)}`;
+}
+
 /** 1 guest, 2 guests. */
 export function counted(number, noun) {
   return `${number} ${noun}${number === 1 ? "" : "s"}`;
@@ -121,7 +128,10 @@ export function trouble(text) {
 /** A time that the server wrote, in the reader's time. */
 export function when(rfc3339) {
   const time = new Date(rfc3339);
-  return Number.isNaN(time.getTime()) ? rfc3339 : `${time.toISOString().slice(0, 10)} ${clock(time.getTime() / 1000, false)}`;
+  if (Number.isNaN(time.getTime())) { return rfc3339; }
+  const two = (number) => String(number).padStart(2, "0");
+  const at = time.getTime() / 1000;
+  return `${time.getFullYear()}-${two(time.getMonth() + 1)}-${two(time.getDate())} ${clock(at, false)} ${zone(at)}`;
 }
 
 /** What is not measured says so. */

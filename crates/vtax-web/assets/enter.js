@@ -35,7 +35,7 @@ export function enterView(view, about, then) {
         field.select();
       }
     },
-  }, h("div", { class: "tools" }, field, h("button", { type: "submit" }, "Enter")));
+  }, h("div", { class: "tools" }, h("label", null, "Token ", field), h("button", { type: "submit" }, "Enter")));
   view.append(h("h1", null, "Token"), h("p", null, words), form, notice);
   field.focus();
   return () => {};

@@ -1,10 +1,12 @@
 // The live host and one guest of it: graphs of the last minutes, hour or day, and who costs what now.
 import { chart } from "./chart.js";
-import { clock, counted, fixed, get, h, rate, say, span, trouble } from "./dom.js";
+import { clock, counted, fixed, get, h, rate, say, span, trouble, zone } from "./dom.js";
 
 const SPANS = [["5 min", "hour", 300], ["1 hour", "hour", 3600], ["24 hours", "day", 86400]];
 /** Points are kept so long at each resolution. */
 const KEPT = { hour: 3600, day: 8640 };
+/** The shortest time that is shown, in seconds. */
+const SHORTEST = 30;
 /** The number of stages in a point. */
 const STAGES = 6;
 
@@ -16,7 +18,9 @@ function live({ place, query, history, point, charts, update, lost }) {
   function shown() {
     if (state.zoom) { return state.zoom; }
     const to = state.at.length > 0 ? state.at[state.at.length - 1] : Date.now() / 1000;
-    return [to - SPANS[state.range][2], to];
+    // Time before the first reading has nothing to show.
+    const first = state.at.length > 0 ? Math.min(state.at[0], to - SHORTEST) : 0;
+    return [Math.max(first, to - SPANS[state.range][2]), to];
   }
   function draw() {
     drawn.forEach(({ drawn: one, columns }) => one.set({ at: state.at, columns: columns.map((name) => state.columns[state.names.indexOf(name)]) }));
@@ -142,9 +146,10 @@ function charts(about, names) {
   });
   return [
     {
-      title: "Processor time by stage", unit: "% of one processor", stack: true, tall: true, columns: names,
+      title: "Processor time by stage", unit: `% of one processor; the host has ${counted(about.processors, "processor")}`, stack: true, tall: true, columns: names,
       series: names.map((name) => ({ name, color: color(name) })), show: (value, axis) => (axis ? rate(value) : fixed(value)),
     },
+    one("Soft interrupts", "softirq", "%", (value, axis) => (axis ? rate(value) : fixed(value))),
     one("Power", "watts", "W", (value, axis) => (axis ? rate(value) : fixed(value)), "No energy meter: vtax meter list says why."),
     one("Packets", "packets", "a second, both ways", rate, "No guest, no packets."),
     one("VM exits", "exits", "a second", rate, "Not known: no VM runs on KVM here, or its debugfs is not to be read."),
@@ -231,7 +236,7 @@ export function hostView(view, about) {
   function update(message) {
     const [host, nobody] = message.point.slice(STAGES, STAGES + 2);
     const all = cpu(message.point) + host + nobody;
-    say(facts, `${clock(message.at)} · ${counted(message.guests, "guest")} · ${fixed(all)} % of one processor in all, ${fixed(host)} % the host’s own, ${fixed(nobody)} % unattributed · ${sources(message)}`);
+    say(facts, `${clock(message.at)} ${zone(message.at)} · ${counted(message.guests, "guest")} · ${fixed(all)} % of one processor in all, ${fixed(host)} % the host’s own, ${fixed(nobody)} % unattributed · ${sources(message)}`);
     const most = Math.max(1e-9, ...message.rows.map((row) => cpu(row.values)));
     const focused = body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     body.replaceChildren(...message.rows.map((row) => h("tr", null,
@@ -249,7 +254,7 @@ export function hostView(view, about) {
     problems(remarks, message.problems);
   }
 
-  view.append(h("h1", null, "This host"), facts, graphs, h("div", { class: "tools" }, h("h2", null, "Guests by what they truly cost"), find, count), table, empty, remarks);
+  view.append(h("h1", null, "This host"), facts, graphs, h("div", { class: "tools" }, h("h2", null, "Guests by what they truly cost"), h("label", { class: "find" }, "Find ", find), count), table, empty, remarks);
   mark();
   const names = about.stages.map((stage) => stage.name);
   const connection = live({

@@ -17,6 +17,10 @@ export function machinesView(view, about) {
   document.title = "NICs and micro VMs · vtax";
   const operator = about.may === "operate";
   const facts = h("p", { class: "facts" }, "Asking them.");
+  const commands = (title, ...lines) => [h("dt", null, title), h("dd", null, h("pre", null, lines.join("\n")))];
+  const example = h("dl", { hidden: true },
+    commands("The ports of a NIC", "vtax nic --socket-path /run/vm1.sock --tap tap0 --api /run/nic.api", "vtax web --nic /run/nic.api"),
+    commands("A population of micro VMs", "vtax mvm run --guests 1000 --listen 127.0.0.1:8080", "vtax web --mvm 127.0.0.1:8080"));
   const notice = h("div");
   const nics = h("div");
   const populations = h("div");
@@ -73,8 +77,10 @@ export function machinesView(view, about) {
     try {
       const seen = await get("/api/machines");
       if (ended) { return; }
-      say(facts, seen.nics.length + seen.populations.length > 0 ? "Measured by each of them; rates since the last look, a second ago. Held: from the first packet to its notification, since the NIC began."
-        : "None is shown here. vtax web --nic SOCKET shows the ports of a vtax nic that runs with --api SOCKET; vtax web --mvm ADDRESS shows the population of a vtax mvm run --http ADDRESS.");
+      const some = seen.nics.length + seen.populations.length > 0;
+      say(facts, some ? "Measured by each of them; rates since the last look, a second ago. Held: from the first packet to its notification, since the NIC began."
+        : "No NIC and no population of micro VMs is shown. To see one, start it with an address for its counters, and start this page with the same address:");
+      example.hidden = some;
       nics.replaceChildren(...seen.nics.map((nic) => h("section", null, h("h2", null, `NIC ${nic.socket}`),
         nic.error ? trouble(nic.error) : nic.ports.length > 0 ? ports(nic) : h("p", { class: "empty" }, "It has no port."))));
       if (focused) { [...nics.querySelectorAll("button")].find((one) => one.dataset.key === focused.dataset.key)?.focus({ preventScroll: true }); }
@@ -87,7 +93,7 @@ export function machinesView(view, about) {
       busy = false;
     }
   }
-  view.append(h("h1", null, "NICs and micro VMs"), facts, notice, nics, populations);
+  view.append(h("h1", null, "NICs and micro VMs"), facts, example, notice, nics, populations);
   load();
   const timer = setInterval(load, LOOK);
   return () => { ended = true; clearInterval(timer); };

@@ -88,7 +88,7 @@ export function resultsView(view) {
     }
   }
   find.addEventListener("input", show);
-  const tools = h("div", { class: "tools", hidden: true }, find, compare, count);
+  const tools = h("div", { class: "tools", hidden: true }, h("label", { class: "find" }, "Search ", find), compare, count);
   const atlas = h("p", { class: "detail" }, h("a", { href: "/api/atlas.html", target: "_blank", rel: "noopener" }, "The papers’ figures beside ours"));
   view.append(h("h1", null, "Results"), facts, tools, list, atlas, remarks);
   load();

@@ -39,7 +39,7 @@ function objective({ objective: text, points }) {
 function notesOf(dir, about) {
   const list = h("ul", { class: "reasons notes" });
   const notice = h("div");
-  const field = h("textarea", { rows: 2, maxlength: 4000, "aria-label": "A note on this run or one of its trials", placeholder: "A note that stays with these results" });
+  const field = h("textarea", { rows: 2, maxlength: 4000 });
   const trial = h("input", { type: "number", min: 0, step: 1, class: "trial", placeholder: "all", "aria-label": "The trial that the note is on; empty: the whole run" });
   async function load() {
     try {
@@ -65,10 +65,23 @@ function notesOf(dir, about) {
         notice.replaceChildren(trouble(error.message));
       }
     },
-  }, field, h("div", { class: "tools" }, h("label", null, "on trial ", trial), h("button", { type: "submit" }, "Note")));
+  }, h("label", { class: "field" }, "A note on this run or one of its trials, which stays with the results", field), h("div", { class: "tools" }, h("label", null, "on trial ", trial), h("button", { type: "submit" }, "Note")));
   const section = h("section", { hidden: true }, h("h2", null, "Notes"), list, form, notice);
   load();
   return section;
+}
+
+/** Verdicts, then a table for each workload: the numbers of its treatments, each with its tax. */
+function drawFindings({ verdicts, workloads }) {
+  const cell = (one) => (one === null ? h("td", null, "–") : h("td", { class: "number" }, one.value, " ", badge(one.source),
+    one.tax ? h("span", { class: one.different ? "detail different" : "detail" }, `${one.different ? "●" : "○"} ${one.tax}`) : null));
+  return [
+    ...(verdicts.length > 0 ? [h("h2", null, "Verdicts"), ...verdicts.map((one) => h("p", { class: one.different ? "verdict different" : "verdict" }, h("b", null, one.title), `, ${one.text}`))] : []),
+    ...workloads.map(({ name, treatments, rows }) => h("section", null, h("h2", null, name), h("div", { class: "scroll" }, h("table", null,
+      h("thead", null, h("tr", null, h("th", { scope: "col" }, "Metric"), treatments.map((words) => h("th", { scope: "col", class: "number" }, words)))),
+      h("tbody", null, rows.map((row) => h("tr", null, h("th", { scope: "row" }, row.title), row.cells.map(cell)))))))),
+    ...(workloads.length > 0 ? [h("p", { class: "facts" }, "Below a number is its tax, the ratio to the baseline: ● a difference is shown, ○ none is.")] : []),
+  ];
 }
 
 /** One run, as it goes on. */
@@ -84,7 +97,9 @@ export function runView(view, about, encoded) {
   const ended = h("section", { hidden: true });
   const heard = h("details", { class: "remarks", hidden: true });
   const drawn = h("div");
+  const found = h("div");
   let shownCurves = "";
+  let shownFindings = "";
   const now = h("section", { hidden: true });
   const sampled = h("section", { hidden: true, "aria-label": "What is sampled of this trial" });
   const meters = metersView(sampled);
@@ -141,6 +156,18 @@ export function runView(view, about, encoded) {
     if (!same) { controls.replaceChildren(...all); }
     controls.hidden = all.length === 0;
   }
+  /** The verdict on each platform and the headline numbers of a finished run. */
+  async function findings() {
+    const key = run.trials.filter((trial) => trial.seconds !== undefined).length;
+    if (shownFindings === key || key === 0) { return; }
+    shownFindings = key;
+    try {
+      found.replaceChildren(...drawFindings(await get(`/api/findings?dir=${encode(dir)}`)));
+    } catch {
+      // A run that is not written here yet has none.
+      found.replaceChildren();
+    }
+  }
   async function curves() {
     const key = run.trials.filter((trial) => trial.seconds !== undefined).length;
     if (shownCurves === key || key === 0) { return; }
@@ -161,6 +188,7 @@ export function runView(view, about, encoded) {
     heard.hidden = run.notes.length === 0;
     heard.replaceChildren(h("summary", null, counted(run.notes.length, "remark") + " of the run"), h("ul", null, run.notes.map((text) => h("li", null, text))));
     if (run.state === "complete" || run.density) { curves(); }
+    if (run.state === "complete" && !run.density) { findings(); }
     say(title, run.name);
     document.title = `${run.name} · vtax`;
     say(facts, [run.description, dir, when(run.started), run.place, run.profile].filter(Boolean).join(" · "));
@@ -228,7 +256,7 @@ export function runView(view, about, encoded) {
   const seen = () => (document.hidden ? close() : open());
   document.addEventListener("visibilitychange", seen);
   const ticking = setInterval(status, 1000);
-  view.append(h("p", { class: "back" }, h("a", { href: "#/results" }, "← All results")), title, facts, notice, progress, whole, controls, links, now, sampled, rising, ended, trust, matrix, drawn, numbers, heard, notesOf(dir, about));
+  view.append(h("p", { class: "back" }, h("a", { href: "#/results" }, "← All results")), title, facts, notice, progress, whole, controls, links, found, now, sampled, rising, ended, trust, matrix, drawn, numbers, heard, notesOf(dir, about));
   open();
   return () => { close(); meters.end(); clearInterval(ticking); document.removeEventListener("visibilitychange", seen); };
 }

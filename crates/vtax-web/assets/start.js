@@ -5,6 +5,8 @@ import { RUN_STATES } from "./run.js";
 
 const encode = encodeURIComponent;
 const TYPING = 250;
+/** The host is checked when the plan has not changed for so long. */
+const HOST = 1000;
 const LOOK = 2000;
 
 /** The runs that were started here. */
@@ -37,6 +39,9 @@ function startedHere(place) {
   return () => clearInterval(timer);
 }
 
+/** A field below its label. */
+const field = (words, element) => h("label", { class: "field" }, words, element);
+
 /** A name that no run has yet: the plan's and the time. */
 function freeName(plan) {
   const now = new Date().toISOString().replace(/[-:]/g, "").replace("T", "-").slice(0, 15);
@@ -54,11 +59,12 @@ function starter(place) {
   const beds = h("select", { "aria-label": "Settings of a testbed" }, h("option", { value: "" }, "Settings to paste"));
   const settings = h("textarea", { class: "plan", rows: 3, spellcheck: "false", autocomplete: "off", autocapitalize: "off", "aria-label": "Settings of the testbed, TOML", placeholder: "Settings of the testbed, TOML, as docs/why/testbed.md says; empty: the defaults.", oninput: () => later() });
   const testbed = h("fieldset", { hidden: true }, h("legend", null, "The testbed"),
-    h("div", { class: "tools" }, beds, h("label", null, "hosts at once ", jobs)), settings);
+    h("div", { class: "tools" }, field("Settings file", beds), field("Hosts at once", jobs)), field("Settings of the testbed, TOML", settings));
   const name = h("input", { type: "text", size: 34, "aria-label": "Name of the results directory", autocomplete: "off", spellcheck: "false" });
   const start = h("button", { type: "button", class: "primary", disabled: true, onclick: () => begin() }, "Start");
   const facts = h("p", { class: "facts" });
   const found = h("div", { role: "status", class: "found-of-plan" });
+  const host = h("div", { role: "status", class: "found-of-host" });
   const notice = h("div");
   let number = 0;
   let timer = 0;
@@ -106,9 +112,26 @@ function starter(place) {
         blocks.size > shown.length || trials > plan.schedule.length ? h("p", { class: "detail" }, "and so on") : null),
     ];
   }
+  /** Whether this host can run the plan, by the checks that a run makes before its first trial. */
+  async function ask(own) {
+    const where = at.value.trim();
+    if (where !== "local") { host.replaceChildren(); return; }
+    host.replaceChildren(h("p", { class: "facts" }, "Checking this host for the plan."));
+    try {
+      const { missing, notes } = await post("/api/plan/host", { text: text.value, quick: quick.checked });
+      if (own !== number) { return; }
+      const verdict = !missing ? [] : missing.length === 0 ? [h("p", null, "This host can run the plan.")]
+        : [h("p", null, h("b", null, "This host cannot run the plan:")), h("ul", { class: "reasons" }, missing.map((one) => h("li", null, one)))];
+      host.replaceChildren(...verdict,
+      ...notes.map((one) => h("p", { class: "facts" }, one)));
+    } catch (error) {
+      if (own === number) { host.replaceChildren(trouble(error.message)); }
+    }
+  }
   async function check() {
     clearTimeout(timer);
     const own = ++number;
+    host.replaceChildren();
     if (!text.value.trim()) {
       found.replaceChildren();
       start.disabled = true;
@@ -119,6 +142,7 @@ function starter(place) {
       if (own !== number) { return; }
       found.replaceChildren(...(checked.plan ? summary(checked.plan, checked.trials) : mistakes(checked.mistakes)), ...(checked.place ? [trouble(checked.place)] : []));
       start.disabled = !checked.plan || Boolean(checked.place);
+      if (checked.plan && !checked.place) { timer = setTimeout(() => ask(own), HOST); }
       // A name that somebody gave stays.
       if (checked.plan && (!name.value || name.value === named)) { named = freeName(checked.plan.name); name.value = named; }
     } catch (error) {
@@ -158,8 +182,8 @@ function starter(place) {
   });
   text.addEventListener("input", later);
   place.append(h("h2", null, "Start a run"), facts,
-    h("div", { class: "tools" }, choice, h("label", null, quick, " quick: a first look"), h("label", null, "at ", at), places),
-    text, testbed, found, h("div", { class: "tools" }, h("label", null, "into ", name), start), notice);
+    h("div", { class: "tools" }, field("Plan", choice), field("Place", at), h("label", null, quick, " quick: a first look"), places),
+    field("The plan, TOML", text), testbed, found, host, h("div", { class: "tools" }, field("Name of the results directory", name), start), notice);
   get("/api/plans").then(({ root, plans, testbeds }) => {
     beds.append(...testbeds.map((path) => h("option", { value: path }, path)));
     choice.append(...plans.map((plan) => h("option", { value: plan.path }, plan.mistakes ? `${plan.path}: ${counted(plan.mistakes, "mistake")}` : `${plan.path}: ${plan.description || plan.name}`)));

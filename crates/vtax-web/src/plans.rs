@@ -70,6 +70,9 @@ pub struct PlanSummary {
     /// Its gates.
     #[serde(default)]
     pub gates: Vec<String>,
+    /// Whether a treatment has a guest that exists without vtax.
+    #[serde(default)]
+    pub external: bool,
     /// Its trials in their scheduled order.
     pub schedule: Vec<Scheduled>,
     /// An estimate of the time for all trials, in seconds.
@@ -262,6 +265,7 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
             treatments: labels.collect(),
             commands: Vec::new(),
             gates: Vec::new(),
+            external: false,
             schedule: schedule(
                 plan.variants.len(),
                 plan.repetitions,
@@ -292,6 +296,10 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
         treatments: all.iter().map(|one| one.record.label.clone()).collect(),
         commands: plan.commands(),
         gates: plan.gates.iter().map(ToString::to_string).collect(),
+        external: all.iter().any(|one| {
+            let platform = catalogue.platform(one.record.kind());
+            platform.is_some_and(|platform| platform.is_external(&one.settings))
+        }),
         schedule: schedule(all.len(), plan.repetitions, plan.order, plan.seed),
         expected_seconds: plan.expected_time(&all, &catalogue).as_secs_f64(),
         at_least: false,

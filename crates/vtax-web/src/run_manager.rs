@@ -7,6 +7,7 @@
 //! runs the others.
 
 use crate::events::{EventReader, TrialCount};
+use crate::host_check::{self, HostCheck};
 use crate::lab::Lab;
 use crate::plans::{Kind, PlanSummary};
 use crate::records::{Record, Records, RunRequest};
@@ -114,6 +115,9 @@ pub enum RunError {
         /// The kernel's reason.
         cause: io::Error,
     },
+    /// The check of this host printed no result.
+    #[error("cannot check this host for the plan: {0}")]
+    Check(String),
     /// No process is known that runs it.
     #[error("no process of this host runs it: end it where it was started")]
     NotRunning,
@@ -167,6 +171,11 @@ pub enum RunError {
 enum Message {
     Do(Order, Sender<Result<(), RunError>>),
     Lab(Sender<Option<Lab>>),
+    Check {
+        text: String,
+        quick: bool,
+        reply: Sender<Result<HostCheck, RunError>>,
+    },
 }
 
 /// A handle to the thread, which ends when the last handle is dropped.
@@ -195,6 +204,18 @@ impl RunManager {
     pub fn order(&self, order: Order) -> Result<(), RunError> {
         let (reply, replied) = channel();
         let message = Message::Do(order, reply);
+        let sent = self.messages.send(message);
+        sent.map_err(|_| RunError::ThreadEnded)?;
+        replied.recv().map_err(|_| RunError::ThreadEnded)?
+    }
+
+    /// Checks that this host can run a plan, with the privileges that a run would have.
+    ///
+    /// # Errors
+    /// When the check cannot be made.
+    pub fn check_host(&self, text: String, quick: bool) -> Result<HostCheck, RunError> {
+        let (reply, replied) = channel();
+        let message = Message::Check { text, quick, reply };
         let sent = self.messages.send(message);
         sent.map_err(|_| RunError::ThreadEnded)?;
         replied.recv().map_err(|_| RunError::ThreadEnded)?
@@ -267,6 +288,16 @@ impl Worker {
             match messages.recv_timeout(poll.unwrap_or(IDLE_POLL)) {
                 Ok(Message::Lab(reply)) => {
                     let _ = reply.send(Lab::of(&self.starter.state));
+                }
+                Ok(Message::Check { text, quick, reply }) => {
+                    let program = self.starter.program.clone();
+                    // The check takes seconds. Its thread has the privileges of this one.
+                    let started = std::thread::Builder::new()
+                        .name("check".to_owned())
+                        .spawn(move || reply.send(host_check::check(&program, &text, quick)));
+                    if let Err(error) = started {
+                        warn!("{error}");
+                    }
                 }
                 Ok(Message::Do(order, reply)) => {
                     let done = match order {

@@ -143,11 +143,13 @@ fn router(app: AppState, access: Arc<Access>) -> Router {
         .route("/api/compare", get(results::compare))
         .route("/api/compare.html", get(results::shared))
         .route("/api/curves", get(results::curves))
+        .route("/api/findings", get(results::findings))
         .route("/api/notes", get(results::notes).post(results::note))
         .route("/api/run", get(runs::follow).post(runs::control))
         .route("/api/runs", get(runs::started).post(runs::start))
         .route("/api/plans", get(runs::list))
         .route("/api/plan", get(runs::plan).post(runs::check))
+        .route("/api/plan/host", post(runs::check_host))
         .route("/api/machines", get(machines::list).post(machines::budget))
         .route("/report", get(results::report));
     for path in assets::paths() {

@@ -6,6 +6,7 @@ use crate::app_state::AppState;
 use crate::comparison::MAX_COMPARED;
 use crate::curves::{Curves, Panel};
 use crate::error::RequestError;
+use crate::findings::Findings;
 use crate::notes;
 use crate::response::{self, Answer, analyse, analysis, change, document, posted, read};
 use crate::share;
@@ -80,6 +81,19 @@ fn panels(app: &AppState, dirs: &[String]) -> Result<Vec<Panel>, RequestError> {
 pub async fn curves(State(app): State<AppState>, query: Pairs) -> Answer {
     let (dirs, _) = selection(query)?;
     analysis(move || panels(&app, &dirs)).await
+}
+
+/// The numbers of a run.
+pub async fn findings(
+    State(app): State<AppState>,
+    query: Result<Query<RunQuery>, QueryRejection>,
+) -> Answer {
+    let Query(RunQuery { dir }) = query?;
+    analysis(move || {
+        let results = app.results.open(&dir)?;
+        Ok(Findings::of(&*app.analyses.of(&results)?))
+    })
+    .await
 }
 
 /// The comparison as one self-contained file.

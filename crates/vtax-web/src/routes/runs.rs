@@ -3,6 +3,7 @@
 
 use crate::app_state::AppState;
 use crate::error::RequestError;
+use crate::host_check::HostCheck;
 use crate::lab::canonical;
 use crate::plans::{self, MAX_PLAN_BYTES, Plans};
 use crate::response::{Answer, analysis, change, document, json, posted, read};
@@ -77,6 +78,35 @@ pub async fn check(headers: HeaderMap, body: Bytes) -> Answer {
         }
         let place = place_error.or_else(testbed_error);
         Ok(json!({ "plan": plan, "trials": trials, "mistakes": mistakes, "place": place }))
+    })
+    .await
+}
+
+/// A plan that a host is checked for.
+#[derive(Debug, Deserialize)]
+struct PlanToCheck {
+    text: String,
+    #[serde(default)]
+    quick: bool,
+}
+
+/// Checks that this host can run a plan.
+pub async fn check_host(State(app): State<AppState>, headers: HeaderMap, body: Bytes) -> Answer {
+    let PlanToCheck { text, quick } = posted(&headers, &body)?;
+    analysis(move || {
+        let run_manager = run_manager(&app)?;
+        let plan = plans::check(&text, quick, &Place::Local)
+            .map_err(|mistakes| RunError::Mistakes(mistakes.len()))?;
+        if plan.kind == plans::Kind::Density {
+            return Ok(HostCheck::not_made("The host is checked when the climbs start."));
+        }
+        // The check logs into such guests, which somebody who only reads a plan has not asked for.
+        if plan.external {
+            return Ok(HostCheck::not_made(
+                "The plan has external guests. They are checked when the run starts; vtax run --dry-run checks them now.",
+            ));
+        }
+        Ok(run_manager.check_host(text, quick)?)
     })
     .await
 }
@@ -267,6 +297,7 @@ pub fn about(role: &str, app: &AppState, stages: &[serde_json::Value]) -> Respon
     let about = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "stages": stages,
+        "processors": std::thread::available_parallelism().map_or(1, usize::from),
         "may": role,
         // Whether runs can be started here.
         "starts": app.plans.is_some(),

@@ -34,6 +34,9 @@ pub fn invented() -> Fake {
 pub const PLAN: &str = "name = \"small\"\ndescription = \"a small <b>plan</b>\"\nrepetitions = 4\n\
     [[platform]]\nkind = \"native\"\n[[platform]]\nkind = \"qemu\"\n[[workload]]\nkind = \"idle\"\n";
 
+/// The result of a check of this host.
+const DRY: &str = r#"{"missing":["host.governor: no <cpufreq> here"],"notes":[]}"#;
+
 /// Creates the program in a folder, which also holds its state.
 pub fn program(folder: &Path) -> PathBuf {
     let path = folder.join("vtax");
@@ -41,7 +44,7 @@ pub fn program(folder: &Path) -> PathBuf {
     let words = [own.get_program()].into_iter().chain(own.get_args());
     let words: Vec<String> = words.map(|word| format!("'{}'", word.display())).collect();
     let script = format!(
-        "#!/bin/sh\n{ARGUMENTS}=\"$*\" {STATE}='{}' exec {}\n",
+        "#!/bin/sh\ncase \"$*\" in *--dry-run*) cat > /dev/null; echo '{DRY}'; exit 5;; esac\n{ARGUMENTS}=\"$*\" {STATE}='{}' exec {}\n",
         folder.join("state").display(),
         words.join(" ")
     );

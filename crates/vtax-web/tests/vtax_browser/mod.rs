@@ -94,6 +94,10 @@ const LOOK: &str = r#"(() => {
   return { ...worst, wide: document.documentElement.scrollWidth - document.documentElement.clientWidth };
 })()"#;
 
+/// Unfolds all that is folded.
+const UNFOLD: &str =
+    "document.querySelectorAll('details').forEach((part) => { part.open = true; })";
+
 /// Checks a view on both screens in both themes. `ready` is true when it has loaded.
 fn looked_at(browser: &mut Browser, address: &str, ready: &str) {
     for (width, theme) in [
@@ -216,7 +220,7 @@ fn the_page_works_in_a_browser() {
     browser.until(&format!(
         "document.querySelector('h1').innerText === {HOSTILE:?}"
     ));
-    browser.until("document.querySelectorAll('canvas').length === 4");
+    browser.until("document.querySelectorAll('canvas').length === 5");
     assert_eq!(browser.complaints(), Vec::<String>::new());
     browser.open(&format!("{page}/#/guest/4000"));
     browser.until("document.querySelector('[role=alert]') !== null");
@@ -308,7 +312,17 @@ fn the_page_works_in_a_browser() {
 
     // A report draws its figures in its sandbox.
     browser.open(&format!("{page}/report?dir=one"));
-    browser.until("document.querySelectorAll('.plot svg').length > 3");
+    let drawn = "document.querySelectorAll('.plot svg.marks').length";
+    browser.until(&format!("{drawn} === 1"));
+    browser.eval(UNFOLD);
+    browser.until(&format!("{drawn} > 3"));
+    for (width, theme) in [(360, "light"), (1280, "dark")] {
+        browser.screen(width, theme);
+        let look = browser.eval(LOOK);
+        assert!(look["ratio"].as_f64().unwrap() >= 4.5, "{look}");
+        assert_eq!(look["wide"], 0, "{width}: {look}");
+    }
+    browser.screen(1280, "light");
     assert_eq!(
         browser.eval("fetch('/api/about').then(() => 'read', () => 'refused')"),
         "refused"

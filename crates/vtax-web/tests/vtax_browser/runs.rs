@@ -155,6 +155,8 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
     browser.eval("(() => { const plan = document.querySelector('select'); plan.value = 'small.toml'; plan.dispatchEvent(new Event('change')); })()");
     browser.until("document.querySelector('.expected')?.innerText.startsWith('2 treatments, 8 trials, about ')");
     browser.until(&text("a small <b>plan</b>"));
+    browser.until(&text("This host cannot run the plan:"));
+    browser.until(&text("host.governor: no <cpufreq> here"));
     assert_eq!(
         browser.eval("document.querySelector('.primary').disabled"),
         false
@@ -259,6 +261,7 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
     click(&mut browser, "[data-ask=resume]");
     browser.until(&format!("{progress}.startsWith('Complete')"));
     browser.until(&text("Not to be trusted"));
+    browser.until(&text("A VM (QEMU, TCG emulation), CPU against bare metal"));
     browser.until("document.querySelectorAll('[data-ask]').length === 0");
 
     // A note stays with the results.
@@ -325,7 +328,7 @@ fn runs_are_started_and_asked_to_end_in_a_browser() {
     looked_at(
         &mut browser,
         &format!("{page}/#/machines"),
-        &text("--nic SOCKET"),
+        &text("vtax web --nic"),
     );
     let policy = machines::nic(&folder.join("nic"));
     drop(server);

@@ -3,7 +3,7 @@
 
 use super::chromium::Browser;
 use super::runs::{LONG, OPERATOR, serve, text};
-use super::{Going, looked_at, printed};
+use super::{Going, UNFOLD, looked_at, printed};
 use crate::fake;
 use std::fs;
 use vtax_serve::fake::Host;
@@ -36,7 +36,7 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
             ),
         ),
         ("#/results", text("No results below")),
-        ("#/machines", text("--nic SOCKET")),
+        ("#/machines", text("vtax web --nic")),
         ("#/enter", text("enter the operator’s token")),
         ("#/nowhere", text("no such view")),
         (
@@ -76,10 +76,12 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
         ("#/run/one".to_owned(), text("Complete")),
         ("#/results".to_owned(), text("running: 0 of")),
         (format!("#/compare/one/{run}"), text("A")),
-        ("#/machines".to_owned(), text("--nic SOCKET")),
+        ("#/machines".to_owned(), text("vtax web --nic")),
         (
             "api/atlas.html".to_owned(),
-            format!("document.querySelectorAll('article').length > 3 && {OVERLAPS} === 0"),
+            format!(
+                "({UNFOLD}, document.querySelectorAll('article').length > 3 && {OVERLAPS} === 0)"
+            ),
         ),
     ];
     for (view, ready) in &there {

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The check whether this host can run a plan: `vtax run --dry-run`, which makes the checks of a run before its first
+//! trial and changes nothing.
+
+use crate::run_manager::RunError;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What the host lacks for a plan.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostCheck {
+    /// The missing requirements, each with its remedy; empty where the run can start, none where nothing was checked.
+    pub missing: Option<Vec<String>>,
+    /// What may disturb the run or make it longer.
+    pub notes: Vec<String>,
+}
+
+impl HostCheck {
+    /// A check that was not made, with the reason.
+    pub fn not_made(reason: &str) -> Self {
+        Self {
+            missing: None,
+            notes: vec![reason.to_owned()],
+        }
+    }
+}
+
+/// Checks this host for a plan, by `program`.
+///
+/// # Errors
+/// When the program cannot be started, or prints no result.
+pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, RunError> {
+    let started = |cause| RunError::Start {
+        program: program.to_owned(),
+        cause,
+    };
+    let mut command = Command::new(program);
+    command.args(["run", "/dev/stdin", "--dry-run", "--json"]);
+    if quick {
+        command.arg("--quick");
+    }
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(started)?;
+    if let Some(mut plan) = child.stdin.take() {
+        // A program that ends early reports the reason on its standard error.
+        let _ = plan.write_all(text.as_bytes());
+    }
+    let output = child.wait_with_output().map_err(started)?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let messages = String::from_utf8_lossy(&output.stderr);
+        RunError::Check(messages.lines().last().unwrap_or_default().to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A program that runs this shell script.
+    fn program(folder: &tempfile::TempDir, script: &str) -> std::path::PathBuf {
+        let path = folder.path().join("vtax");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn the_plan_goes_to_a_dry_run_and_what_is_missing_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "[ \"$*\" = 'run /dev/stdin --dry-run --json --quick' ] && read plan && \
+                      echo '{\"plan\":\"p\",\"missing\":[\"'$plan'\"],\"notes\":[\"busy\"]}'; exit 5";
+        let found = check(&program(&folder, script), "governors\n", true).unwrap();
+        let expected = HostCheck {
+            missing: Some(vec!["governors".to_owned()]),
+            notes: vec!["busy".to_owned()],
+        };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_dry_run_without_a_result_fails_with_its_last_message() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = "cat > /dev/null; echo first >&2; echo 'no such plan' >&2; exit 1";
+        let failed = check(&program(&folder, script), "x", false).unwrap_err();
+        assert!(failed.to_string().ends_with("no such plan"), "{failed}");
+        let absent = check(&folder.path().join("absent"), "x", false).unwrap_err();
+        assert!(absent.to_string().contains("cannot start"), "{absent}");
+    }
+}
