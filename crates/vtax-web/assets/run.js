@@ -80,7 +80,7 @@ function drawFindings({ verdicts, workloads }) {
     ...workloads.map(({ name, treatments, rows }) => h("section", null, h("h2", null, name), h("div", { class: "scroll" }, h("table", null,
       h("thead", null, h("tr", null, h("th", { scope: "col" }, "Metric"), treatments.map((words) => h("th", { scope: "col", class: "number" }, words)))),
       h("tbody", null, rows.map((row) => h("tr", null, h("th", { scope: "row" }, row.title), row.cells.map(cell)))))))),
-    ...(workloads.length > 0 ? [h("p", { class: "facts" }, "Below a number is its tax, the ratio to the baseline: ● a difference is shown, ○ none is.")] : []),
+    ...(workloads.length > 0 ? [h("p", { class: "facts" }, "Beside a number is its tax, the ratio to the baseline: ● a difference is shown, ○ none is.")] : []),
   ];
 }
 
