@@ -60,7 +60,7 @@ pub(super) fn build(
             add(&root, file)?;
         }
         if let Some(release) = &recipe.kernel {
-            kernel::replace(release, &root, dir, &log, progress)?;
+            replace_kernel(release, &root, dir, &log, progress)?;
         }
         let version = take_kernel(&root, &dir.join("vmlinuz"))?;
         write(
@@ -163,6 +163,29 @@ fn install(
         .args(sources(&recipe.suite));
     // The guest boots with vtax's own initial RAM disk; Debian's takes long to build.
     command.env("INITRD", "No");
+    run_logged(command, log, progress)
+}
+
+/// Replaces the kernel and the modules of the tree at `root`. The packages of the release are unpacked in `dir`.
+fn replace_kernel(
+    release: &str,
+    root: &Path,
+    dir: &Path,
+    log: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
+    progress(&format!("taking the kernel of Debian {release}"));
+    let tree = dir.join("kernel");
+    let suite = release.strip_suffix("-backports").unwrap_or(release);
+    let mut command = mmdebstrap(&[format!("{}/{release}", kernel::PACKAGE)]);
+    // The packages are unpacked and not installed.
+    command.arg("--variant=extract").arg(suite).arg(&tree);
+    command.args(kernel::with_release(sources(suite), suite, release));
+    run_logged(command, log, progress)?;
+    let version = kernel::exchange(&tree, root)?;
+    fs::remove_dir_all(&tree).map_err(HostError::file("remove", &tree))?;
+    let mut command = Command::new("chroot");
+    command.arg(root).args(["depmod", &version]);
     run_logged(command, log, progress)
 }
 

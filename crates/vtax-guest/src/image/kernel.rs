@@ -1,44 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Replaces the kernel of an image by the cloud kernel of another Debian release, whose other packages do not get into
-//! the image.
+//! The cloud kernel of another Debian release in an image, which gets no other package of that release.
 
-use super::build::{mmdebstrap, run_logged, sources};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use vtax_host::HostError;
 
 /// The meta-package of the kernel.
-const PACKAGE: &str = "linux-image-cloud-amd64";
+pub(super) const PACKAGE: &str = "linux-image-cloud-amd64";
 
 /// The mirror where the machine has none.
 const MIRROR: &str = "http://deb.debian.org/debian";
 
-/// Replaces the kernel and the modules of the tree at `root`. The packages are unpacked in `dir`.
-pub(super) fn replace(
-    release: &str,
-    root: &Path,
-    dir: &Path,
-    log: &Path,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(), HostError> {
-    progress(&format!("taking the kernel of Debian {release}"));
-    let tree = dir.join("kernel");
-    let suite = release.strip_suffix("-backports").unwrap_or(release);
-    let mut command = mmdebstrap(&[format!("{PACKAGE}/{release}")]);
-    // The packages are unpacked and not installed.
-    command.arg("--variant=extract").arg(suite).arg(&tree);
-    command.args(with_release(sources(suite), suite, release));
-    run_logged(command, log, progress)?;
-    let version = exchange(&tree, root)?;
-    fs::remove_dir_all(&tree).map_err(HostError::file("remove", &tree))?;
-    let mut command = Command::new("chroot");
-    command.arg(root).args(["depmod", &version]);
-    run_logged(command, log, progress)
-}
-
 /// The sources of a suite with another release on its mirror.
-fn with_release(mut sources: Vec<String>, suite: &str, release: &str) -> Vec<String> {
+pub(super) fn with_release(mut sources: Vec<String>, suite: &str, release: &str) -> Vec<String> {
     let mirror = sources
         .iter()
         .find_map(|line| line.strip_suffix(&format!(" {suite} main")))
@@ -54,7 +28,7 @@ fn with_release(mut sources: Vec<String>, suite: &str, release: &str) -> Vec<Str
 }
 
 /// Moves the kernel and its modules from the packages' tree to the image's; returns the kernel's version.
-fn exchange(tree: &Path, root: &Path) -> Result<String, HostError> {
+pub(super) fn exchange(tree: &Path, root: &Path) -> Result<String, HostError> {
     let (version, modules) = modules(tree)?;
     // Newer packages have the kernel in the directory of its modules.
     let kernels = [
