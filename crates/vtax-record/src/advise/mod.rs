@@ -253,7 +253,7 @@ fn judge(knob: &Knob, rates: &GuestRates) -> KnobAdvice {
         high: saved.high / rates.cpu,
     });
     let reason = match (estimate, share) {
-        (Err(reason), _) => Some(reason),
+        (Err(reason), _) => Some(reason.to_string()),
         (Ok(saved), _) if saved.low + saved.high <= 0.0 => Some(match knob.effect {
             Effect::Poll { .. } => "polling would cost more than the notifications".to_owned(),
             _ => "its timers would cost as much as the notifications".to_owned(),
@@ -280,30 +280,38 @@ fn judge(knob: &Knob, rates: &GuestRates) -> KnobAdvice {
     }
 }
 
+/// The reason why the counters do not support an estimate.
+#[derive(Debug, thiserror::Error)]
+enum Unsupported {
+    #[error(
+        "its VM exits are not counted: it is no VM, or the kernel does not show them (`vtax doctor`)"
+    )]
+    NoExits,
+    #[error("{0:.1} s were observed; {least:.0} s are needed", least = SHORTEST)]
+    TooShort(f64),
+    #[error(
+        "no vhost worker was busy: QEMU or another back end moves its frames; vhost (`vhost=on`) comes first where QEMU does"
+    )]
+    NoVhost,
+    #[error("vhost moves its frames, and QEMU's timer delays only QEMU's own")]
+    Vhost,
+    #[error("{0}")]
+    Hidden(&'static str),
+}
+
 /// The processors that a knob saves, or the reason why that cannot be estimated.
-fn estimate(knob: &Knob, rates: &GuestRates) -> Result<Range, String> {
-    let exits = rates.exits.ok_or(
-        "its VM exits are not counted: it is no VM, or the kernel does not show them (`vtax doctor`)",
-    )?;
+fn estimate(knob: &Knob, rates: &GuestRates) -> Result<Range, Unsupported> {
+    let exits = rates.exits.ok_or(Unsupported::NoExits)?;
     if rates.seconds < SHORTEST {
-        return Err(format!(
-            "{:.1} s were observed; {SHORTEST:.0} s are needed",
-            rates.seconds
-        ));
+        return Err(Unsupported::TooShort(rates.seconds));
     }
     match (knob.mover, rates.vhost > 0.0) {
-        (Mover::Vhost, false) => {
-            return Err(
-                "no vhost worker was busy: QEMU or another back end moves its frames; vhost (`vhost=on`) comes first where QEMU does"
-                    .to_owned(),
-            );
-        }
-        (Mover::Qemu, true) => {
-            return Err(
-                "vhost moves its frames, and QEMU's timer delays only QEMU's own".to_owned(),
-            );
-        }
+        (Mover::Vhost, false) => return Err(Unsupported::NoVhost),
+        (Mover::Qemu, true) => return Err(Unsupported::Vhost),
         _ => {}
+    }
+    if let Effect::Hidden(reason) = knob.effect {
+        return Err(Unsupported::Hidden(reason));
     }
     let frames = rates.received + rates.sent;
     let of = |frames_a_second: f64| match frames > 0.0 {
@@ -315,41 +323,37 @@ fn estimate(knob: &Knob, rates: &GuestRates) -> Result<Range, String> {
         let ours = directions.into_iter().filter(|(is_ours, _)| *is_ours);
         ours.map(|(_, frames)| (frames, of(frames)))
     };
-    let saved = |certain: f64, price: f64, high: bool| -> Result<f64, String> {
-        let mut sum = 0.0;
-        for (frames, most) in directions() {
+    let saved = |certain: f64, price: f64, high: bool| -> f64 {
+        let each = directions().map(|(frames, most)| {
             let n = most * certain;
-            sum += match knob.effect {
-                Effect::Hidden(reason) => return Err(reason.to_owned()),
+            match knob.effect {
                 Effect::Delay { seconds, timer } => {
                     let left = n / (1.0 + n * seconds);
                     let timer = if high { timer.low } else { timer.high };
                     price * (n - left - timer * left)
                 }
-                Effect::Poll { .. } if frames <= 0.0 => 0.0,
-                Effect::Poll { seconds } => {
+                Effect::Poll { seconds } if frames > 0.0 => {
                     let comes = 1.0 - (-frames * seconds).exp();
                     n * comes * (price - 1.0 / frames)
                 }
-            };
-        }
-        Ok(sum)
+                Effect::Poll { .. } | Effect::Hidden(_) => 0.0,
+            }
+        });
+        each.sum::<f64>().min(rates.cpu)
     };
-    let mut range: Option<Range> = None;
+    let mut range = Range {
+        low: f64::INFINITY,
+        high: f64::NEG_INFINITY,
+    };
     for certain in [0.5, 1.0] {
         for price in [PRICE.low, PRICE.high] {
-            for high in [false, true] {
-                let value = saved(certain, price, high)?.min(rates.cpu);
-                let so_far = range.get_or_insert(Range {
-                    low: value,
-                    high: value,
-                });
-                so_far.low = so_far.low.min(value);
-                so_far.high = so_far.high.max(value);
+            for value in [false, true].map(|high| saved(certain, price, high)) {
+                range.low = range.low.min(value);
+                range.high = range.high.max(value);
             }
         }
     }
-    range.ok_or_else(|| "there is no estimate".to_owned())
+    Ok(range)
 }
 
 /// The platforms of `plans/moderation.toml` that measure knobs.
