@@ -183,6 +183,13 @@ fn the_page_works_in_a_browser() {
     browser.eval("(() => { const find = document.querySelector('input'); find.value = 'guest-77'; find.dispatchEvent(new Event('input')); })()");
     browser.until(&format!("{rows} === 11"));
 
+    // A click in the legend hides a series; another one shows it.
+    let first = "document.querySelector('button.series')";
+    for shown in ["false", "true"] {
+        browser.eval(&format!("{first}.click()"));
+        browser.until(&format!("{first}.ariaPressed === '{shown}'"));
+    }
+
     // The view is paused and continued.
     let facts = "document.querySelector('.facts').innerText";
     browser.eval(
