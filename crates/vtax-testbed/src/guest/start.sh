@@ -21,6 +21,8 @@ forget() {
 unpack_payload() {
     forget /dev/disk/payload
     (cd / && busybox cpio -i </dev/disk/payload 2>/run/said) || fail "cannot unpack the payload: $(cat /run/said)"
+    # The kernel would write it back seconds later, in the middle of a trial.
+    sync
 }
 
 # The images that guests run.
