@@ -342,6 +342,14 @@ mod tests {
     }
 
     #[test]
+    fn a_plan_with_a_guest_that_exists_without_vtax_is_marked_external() {
+        let guest = "kind = \"ssh\"\nssh.host = \"root@web-1\"";
+        let text = SOUND.replace("kind = \"native\"", guest);
+        assert!(check(&text, false, &Place::Local).unwrap().external);
+        assert!(!check(SOUND, false, &Place::Local).unwrap().external);
+    }
+
+    #[test]
     fn files_beside_a_plan_s_file_are_refused_since_the_page_has_only_its_text() {
         let with = |path: &str| {
             let command = format!("kind = \"command\"\nload = \"./app\"\nfiles = [\"{path}\"]");
