@@ -113,7 +113,7 @@ mod tests {
             add(&results, None, "text")
                 .unwrap_err()
                 .to_string()
-                .contains("owns that directory")
+                .contains("the owner of that directory")
         );
         assert_eq!(fs::read_to_string(&secret).unwrap().lines().count(), 1);
     }
