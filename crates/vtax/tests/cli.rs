@@ -178,6 +178,10 @@ const COMMANDS: &[(&str, Trial)] = &[
     ),
     ("record", NotRun("it prints nothing")),
     (
+        "advise",
+        NotRun("it needs a recording, or lines of `vtax top`"),
+    ),
+    (
         "cap",
         NotRun("it prints a line for each guest, and this host may have none"),
     ),
