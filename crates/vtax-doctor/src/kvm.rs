@@ -7,8 +7,7 @@ use vtax_host::Roots;
 use vtax_host::facts::{KvmBackend, has_cpu_flag};
 
 pub(super) const KVM: &str = "KVM";
-const EMULATED: &str =
-    "VMs run under TCG instead, and each of their numbers is flagged `emulated`";
+const EMULATED: &str = "VMs run under TCG instead, and each of their numbers is flagged `emulated`";
 
 pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
     let backend = KvmBackend::detect(roots);

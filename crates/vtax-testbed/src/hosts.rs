@@ -421,7 +421,9 @@ impl Hosts<'_> {
     /// Starts the job of a trial, once its snapshot is ready.
     fn start(
         &mut self,
-        Assignment { treatment, block, .. }: Assignment,
+        Assignment {
+            treatment, block, ..
+        }: Assignment,
         seed: u32,
     ) -> Result<Option<Job>, LabError> {
         let planned = &self.run.planned;

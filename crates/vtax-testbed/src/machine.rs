@@ -241,7 +241,9 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
                 ),
             );
             let dom0 = settings.memory_mib / 2;
-            let scheduler = settings.scheduler.map(|one| format!(" sched={}", one.name()));
+            let scheduler = settings
+                .scheduler
+                .map(|one| format!(" sched={}", one.name()));
             let scheduler = scheduler.unwrap_or_default();
             line.option(
                 "-append",

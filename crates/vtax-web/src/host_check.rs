@@ -2,10 +2,9 @@
 //! The check whether this host can run a plan: `vtax run --dry-run`, which makes the checks of a run before its first
 //! trial and changes nothing.
 
-use crate::run_manager::RunError;
 use serde::{Deserialize, Serialize};
-use std::io::Write;
-use std::path::Path;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the host lacks for a plan.
@@ -27,12 +26,28 @@ impl HostCheck {
     }
 }
 
+/// Why this host was not checked.
+#[derive(Debug, thiserror::Error)]
+pub enum HostCheckError {
+    /// The program cannot be started.
+    #[error("cannot start {}: {cause}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The kernel's reason.
+        cause: io::Error,
+    },
+    /// It printed no result; its last message.
+    #[error("cannot check this host for the plan: {0}")]
+    NoResult(String),
+}
+
 /// Checks this host for a plan, by `program`.
 ///
 /// # Errors
 /// When the program cannot be started, or prints no result.
-pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, RunError> {
-    let started = |cause| RunError::Start {
+pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, HostCheckError> {
+    let started = |cause| HostCheckError::Start {
         program: program.to_owned(),
         cause,
     };
@@ -54,7 +69,7 @@ pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, RunEr
     let output = child.wait_with_output().map_err(started)?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let messages = String::from_utf8_lossy(&output.stderr);
-        RunError::Check(messages.lines().last().unwrap_or_default().to_owned())
+        HostCheckError::NoResult(messages.lines().last().unwrap_or_default().to_owned())
     })
 }
 

@@ -7,7 +7,7 @@
 //! runs the others.
 
 use crate::events::{EventReader, TrialCount};
-use crate::host_check::{self, HostCheck};
+use crate::host_check::{self, HostCheck, HostCheckError};
 use crate::lab::Lab;
 use crate::plans::{Kind, PlanSummary};
 use crate::records::{Record, Records, RunRequest};
@@ -115,9 +115,9 @@ pub enum RunError {
         /// The kernel's reason.
         cause: io::Error,
     },
-    /// The check of this host printed no result.
-    #[error("cannot check this host for the plan: {0}")]
-    Check(String),
+    /// This host was not checked.
+    #[error(transparent)]
+    Check(#[from] HostCheckError),
     /// No process is known that runs it.
     #[error("no process of this host runs it: end it where it was started")]
     NotRunning,
@@ -174,7 +174,7 @@ enum Message {
     Check {
         text: String,
         quick: bool,
-        reply: Sender<Result<HostCheck, RunError>>,
+        reply: Sender<Result<HostCheck, HostCheckError>>,
     },
 }
 
@@ -218,7 +218,7 @@ impl RunManager {
         let message = Message::Check { text, quick, reply };
         let sent = self.messages.send(message);
         sent.map_err(|_| RunError::ThreadEnded)?;
-        replied.recv().map_err(|_| RunError::ThreadEnded)?
+        Ok(replied.recv().map_err(|_| RunError::ThreadEnded)??)
     }
 
     /// The lab that runs on this host. Only the privileges of this thread make the working directory of its process

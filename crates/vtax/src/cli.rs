@@ -47,7 +47,7 @@ pub enum Command {
     ///
     /// An unfinished run in the results directory is resumed.
     #[command(mut_arg("plan", |plan| plan.required(false).required_unless_present_any(["platform", "image"])))]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Merge shards of one run into one results directory.
     Merge(MergeArgs),
     /// Write report.html of a run or recording, and print its table.

@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) if arguments.fleet.fleet.is_some() => {
             commands::fleet::run(&arguments)
         }
-        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Run(arguments) => commands::run::run(*arguments),
         Command::Merge(arguments) => commands::fleet::merge(&arguments),
         Command::Shard(arguments) => commands::fleet::shard(&arguments),
         Command::Report(arguments) => commands::report::report(&arguments),

@@ -147,7 +147,7 @@ pub fn shard(arguments: &ShardArgs) -> Outcome {
     ];
     words.extend(workdir.arguments().iter().cloned());
     match Cli::try_parse_from(words)?.command {
-        Some(Command::Run(run)) => super::run::run(run),
+        Some(Command::Run(run)) => super::run::run(*run),
         _ => Err("a shard is a run".into()),
     }
 }
