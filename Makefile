@@ -106,6 +106,7 @@ accuracy: build
 # The generated pages of docs/reference from the parser and the catalogues, and the site. The links are tested by `make test`.
 docs:
 	@VTAX_WRITE_DOCS=1 $(CARGO) test --quiet --locked -p vtax --bin vtax generated_pages
+	@VTAX_WRITE_DOCS=1 $(CARGO) test --quiet --locked -p vtax-atlas --lib kept_page
 	@command -v mdbook >/dev/null || { echo "mdbook is missing: cargo install mdbook"; false; }
 	@mdbook build
 

@@ -59,7 +59,7 @@ pub fn run(arguments: &AtlasArgs) -> Outcome {
             outln!("{}\n", paper.authors)?;
             outln!(
                 "{}",
-                markdown(&entries, &paper.key, "docs/notes/atlas.html")
+                markdown(&entries, &paper.key, "docs/notes/atlas-page.html")
             )?;
         }
     }
