@@ -245,7 +245,7 @@ fn a_front_end_whose_memory_nobody_touched_loses_its_port_and_the_program_stays_
         "{printed}"
     );
     assert!(
-        printed.contains("port a: front end disconnected: memory that it shares"),
+        printed.contains("port a: front end disconnected: populating the memory that it shares"),
         "{printed}"
     );
 }
