@@ -327,6 +327,18 @@ impl Machines {
         self.assert_as_found(&found, "after a run");
     }
 
+    /// Runs `plan`, and expects an error with all of `parts` before any trial.
+    pub(super) fn assert_refused(&self, plan: &str, parts: &[&str]) {
+        fs::write(self.work.path().join("plan.toml"), plan).unwrap();
+        let output = self.run().output().unwrap();
+        assert!(!in_order(output.status));
+        let shown = shown(&output);
+        for part in parts {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert!(!self.results().join("run.json").exists());
+    }
+
     /// The present state of both machines.
     pub(super) fn found(&self) -> Found {
         (HostState::read(), self.links(), self.other_machine())

@@ -5,8 +5,8 @@ mod machines;
 mod pooled;
 mod targets;
 
-use crate::support::{can_run_trials, finish, in_order, vtax};
-use machines::{AHEAD, Machines, finished, sh, shown};
+use crate::support::{can_run_trials, finish, vtax};
+use machines::{AHEAD, Machines, finished, sh};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -120,7 +120,7 @@ fn http_and_iperf3_are_driven_from_another_machine_and_its_samples_are_on_our_cl
 }
 
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
-fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
+fn either_side_killed_at_any_time_costs_one_trial_and_leaves_nothing() {
     let plan = PLAN.replace("repetitions = 1", "repetitions = 30");
     let machines = Machines::start(&plan);
     let state = machines.work.path().join("state");
@@ -141,7 +141,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
         seen = now;
     };
     // Fixed times of kills, spread over the start of the actor, boot, load and teardown.
-    let moments = [100, 400, 700, 1000, 1300, 1700, 2200, 2900, 3700, 4600_u64];
+    let delays = [100, 400, 700, 1000, 1300, 1700, 2200, 2900, 3700, 4600_u64];
     let start = || {
         machines
             .run()
@@ -161,18 +161,18 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
     run.wait().unwrap();
     finish(vtax(&state).arg("restore"), true);
     check("vtax killed after a trial");
-    for moment in moments {
+    for delay in delays {
         let mut run = start();
-        std::thread::sleep(Duration::from_millis(moment));
+        std::thread::sleep(Duration::from_millis(delay));
         assert!(run.try_wait().unwrap().is_none(), "the plan is too short");
         // nsenter has executed vtax in its place.
         run.kill().unwrap();
         run.wait().unwrap();
         // A change that no process owns is undone at the next start.
         finish(vtax(&state).arg("restore"), true);
-        check(&format!("vtax killed after {moment} ms"));
+        check(&format!("vtax killed after {delay} ms"));
     }
-    for (number, moment) in (0..).zip(moments) {
+    for (number, delay) in (0..).zip(delays) {
         let mut run = start();
         let deadline = Instant::now() + Duration::from_secs(60);
         let actor = loop {
@@ -182,7 +182,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
             assert!(Instant::now() < deadline && run.try_wait().unwrap().is_none());
             std::thread::sleep(Duration::from_millis(10));
         };
-        std::thread::sleep(Duration::from_millis(moment / 2));
+        std::thread::sleep(Duration::from_millis(delay / 2));
         // In turn the actor itself, and the ssh that leads to it.
         let victim = match number % 2 {
             0 => actor,
@@ -201,10 +201,7 @@ fn either_side_killed_at_any_moment_costs_one_trial_and_leaves_nothing() {
         let pid = Pid::from_child(&run);
         kill_process(pid, Signal::TERM).unwrap_or_default();
         run.wait().unwrap();
-        check(&format!(
-            "the client killed {} ms after it came",
-            moment / 2
-        ));
+        check(&format!("the client killed {} ms after it came", delay / 2));
     }
     let failed = fs::read_dir(machines.results().join("trials"))
         .unwrap()
@@ -251,16 +248,7 @@ fn without_root_there_the_load_runs_all_the_same_and_the_record_says_what_is_mis
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn what_is_wrong_with_the_places_is_reported_before_anything_boots() {
     let machines = Machines::start(PLAN);
-    let refused = |plan: String, parts: &[&str]| {
-        fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
-        let output = machines.run().output().unwrap();
-        assert!(!in_order(output.status));
-        let shown = shown(&output);
-        for part in parts {
-            assert!(shown.contains(part), "{part}: {shown}");
-        }
-        assert!(!machines.results().join("run.json").exists());
-    };
+    let refused = |plan: String, parts: &[&str]| machines.assert_refused(&plan, parts);
     refused(
         PLAN.replace("root@10.93.0.2", "10.93.0.77"),
         &["10.93.0.77", "is not to be reached"],

@@ -218,16 +218,7 @@ fn a_new_plan_for_a_target_has_its_facts_and_can_run_as_it_is() {
 #[test(needs = [can_run_trials(), brought_by_test_all("sshd")])]
 fn what_is_wrong_with_a_target_is_reported_before_anything_starts() {
     let machines = Machines::start(FOUND);
-    let refused = |plan: String, parts: &[&str]| {
-        fs::write(machines.work.path().join("plan.toml"), plan).unwrap();
-        let output = machines.run().output().unwrap();
-        assert!(!in_order(output.status));
-        let shown = shown(&output);
-        for part in parts {
-            assert!(shown.contains(part), "{part}: {shown}");
-        }
-        assert!(!machines.results().join("run.json").exists());
-    };
+    let refused = |plan: String, parts: &[&str]| machines.assert_refused(&plan, parts);
     let to = |line: &str| FOUND.replace("ssh.to = \"root@10.93.0.2\"", line);
     refused(to(""), &["ssh.to", "names no machine"]);
     refused(to("ssh.to = \"-oProxyCommand=x\""), &["names no machine"]);
