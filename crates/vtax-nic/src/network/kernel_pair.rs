@@ -110,7 +110,7 @@ impl KernelPair {
         Token::Kick(id, u8::try_from(number).unwrap_or(u8::MAX))
     }
 
-    /// Makes the kernel forget the device's settings, after [`KernelPath::pause`].
+    /// Removes the device's settings from the kernel, after [`KernelPath::pause`].
     pub(super) fn release(&mut self) {
         if std::mem::take(&mut self.owned) {
             let _ = self.device.disown();
@@ -135,8 +135,8 @@ impl KernelPair {
         self.rx.running.as_mut().map(|running| &mut running.view)
     }
 
-    /// The number of frames that the guest has offered since the last [`KernelPair::drain`]. A kick without any was
-    /// for frames that the kernel has been signalled for.
+    /// The number of frames that the guest has offered since the last [`KernelPair::drain`]. A kick without new frames
+    /// is for frames that the kernel was signalled for.
     pub(super) fn offered(&self) -> u16 {
         let tx = self.tx.running.as_ref();
         tx.map_or(0, |tx| tx.view.offered().wrapping_sub(tx.counted))
