@@ -344,7 +344,7 @@ fn a_difference_below_the_noise_floor_is_not_claimed_and_the_sentence_has_the_fl
     let text = sentence(&analysis);
     let floor = of.judgement.noise_floor.unwrap();
     let expected = format!(
-        "this host cannot tell less than ±{} today",
+        "this host resolves no difference below ±{} today",
         numbers::percent(floor)
     );
     assert!(text.contains(&expected), "{text}");

@@ -306,7 +306,7 @@ impl Comparison {
             .noise_floor
             .filter(|_| self.judgement.is_below_floor)?;
         Some(format!(
-            "this host cannot tell less than ±{} today",
+            "this host resolves no difference below ±{} today",
             percent(floor)
         ))
     }

@@ -247,7 +247,7 @@ fn sentence(
                 .map_or_else(String::new, |why| why.to_string())
         ),
         Verdict::TooFewTrials => format!(
-            "{} against {object}, {quantity} {scope}{condition}: too few trials to tell ({shown}, {evidence}; at least 4 {}s are needed).",
+            "{} against {object}, {quantity} {scope}{condition}: too few trials for a claim ({shown}, {evidence}; at least 4 {}s are needed).",
             capital(&subject),
             comparison.certainty.repetition(true)
         ),
