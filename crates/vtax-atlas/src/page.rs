@@ -316,7 +316,8 @@ fn ours(row: &ComparedRow<'_>) -> Markup {
     html! {
         @if let Some((key, number, _)) = &row.ours {
             (numbers::estimate(number.value, number.interval, number.unit).line())
-            (badges(&key.metric, number))
+            // A place to break the line: without it a narrow page breaks between the number and its unit.
+            " " (badges(&key.metric, number))
             span.detail { (repeated(number)) }
             @if row.is_earlier { span.detail { "of an earlier text of the plan" } }
         } @else {

@@ -14,6 +14,19 @@ const OVERLAPS: &str = r"[...document.querySelectorAll('.axis')].filter((axis) =
   return seen.some((one, index) => seen.some((other, at) => at > index && one.left < other.right && other.left < one.right));
 }).length";
 
+/// The number of names of the atlas that are narrower than their card, and of its numbers that are broken before their unit.
+const BROKEN_CARDS: &str = r"(() => {
+  const narrow = (name) => getComputedStyle(name.parentElement).display === 'grid' && name.offsetWidth < name.parentElement.clientWidth - 1;
+  const broken = (cell) => {
+    const number = document.createRange();
+    number.setEnd(cell.firstChild, cell.firstChild.data.trimEnd().length);
+    number.setStart(cell.firstChild, 0);
+    return !cell.firstChild.data.includes('[') && number.getClientRects().length > 1;
+  };
+  const numbers = [...document.querySelectorAll('.series td:nth-child(3)')].filter((cell) => cell.firstChild?.data);
+  return [...document.querySelectorAll('.claims tbody th, .series tbody th')].filter(narrow).length + numbers.filter(broken).length;
+})()";
+
 #[test(needs = [brought_by_test_all("chromium")])]
 fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
     let mut browser = Browser::start();
@@ -80,7 +93,7 @@ fn every_view_is_whole_with_nothing_there_and_with_a_run_under_way() {
         (
             "api/atlas.html".to_owned(),
             format!(
-                "({UNFOLD}, document.querySelectorAll('article').length > 3 && {OVERLAPS} === 0)"
+                "({UNFOLD}, document.querySelectorAll('article').length > 3 && {OVERLAPS} === 0 && {BROKEN_CARDS} === 0)"
             ),
         ),
     ];
