@@ -27,9 +27,17 @@ const EXCLUDED: [&str; 6] = [
     "/var/cache/apt/*.bin",
 ];
 
+const BUILDING: &str = ".building-";
+
 /// The prefix of the directories of unfinished builds of this recipe.
 pub(super) fn building_prefix(hash: &str) -> String {
-    format!(".building-{hash}-")
+    format!("{BUILDING}{hash}-")
+}
+
+/// The name that a directory of an unfinished build will have; `None` for other directories.
+pub(super) fn built_in(directory: &str) -> Option<&str> {
+    let (hash, _) = directory.strip_prefix(BUILDING)?.rsplit_once('-')?;
+    Some(hash)
 }
 
 /// Builds `images/<hash>`. The caller holds the recipe's lock.

@@ -199,50 +199,60 @@ fn lock_name(hash: &str) -> String {
 
 /// Locks an image, so that only one build of it runs at a time. The kernel releases the lock when the process ends.
 fn lock(images: &Path, hash: &str, progress: &mut dyn FnMut(&str)) -> Result<File, HostError> {
-    let name = lock_name(hash);
-    let path = images.join(&name);
-    let file = Dir::open(images)?.edit(&name)?;
     let mut announced = false;
     loop {
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(file),
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                if !announced {
-                    progress("another vtax is building this image; waiting for it");
-                    announced = true;
-                }
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            Err(cause) => {
-                return Err(HostError::File {
-                    action: "lock",
-                    path,
-                    cause: cause.into(),
-                });
-            }
+        if let Some(file) = try_lock(images, hash)? {
+            return Ok(file);
         }
+        if !announced {
+            progress("another vtax is building this image; waiting for it");
+            announced = true;
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
 
-/// Removes the directories of killed builds of this recipe. Called only with the lock held.
+/// Locks an image; `None` while it is locked elsewhere.
+fn try_lock(images: &Path, hash: &str) -> Result<Option<File>, HostError> {
+    let name = lock_name(hash);
+    let file = Dir::open(images)?.edit(&name)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(cause) => Err(HostError::file("lock", &images.join(name))(cause.into())),
+    }
+}
+
+/// Removes the directories of killed builds: those of this recipe, whose lock the caller holds, and those of recipes
+/// that no process builds.
 fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
-    let prefix = build::building_prefix(hash);
-    let mut leftovers: Vec<PathBuf> = fs::read_dir(images)
-        .map_err(HostError::file("read", images))?
-        .filter_map(Result::ok)
-        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
-        .map(|entry| entry.path())
-        .collect();
     // A directory with the final name that is not complete was damaged by a user.
     let damaged = images.join(hash);
     if damaged.exists() {
-        leftovers.push(damaged);
+        remove_unmounted(&damaged)?;
     }
-    for path in leftovers {
-        refuse_mounts(&path)?;
-        fs::remove_dir_all(&path).map_err(HostError::file("remove", &path))?;
+    for entry in fs::read_dir(images).map_err(HostError::file("read", images))? {
+        let entry = entry.map_err(HostError::file("read", images))?;
+        let directory = entry.file_name();
+        let Some(built) = directory.to_str().and_then(build::built_in) else {
+            continue;
+        };
+        let is_own = built == hash;
+        let lock = if is_own {
+            None
+        } else {
+            try_lock(images, built)?
+        };
+        if is_own || lock.is_some() {
+            remove_unmounted(&entry.path())?;
+        }
     }
     Ok(())
+}
+
+fn remove_unmounted(path: &Path) -> Result<(), HostError> {
+    refuse_mounts(path)?;
+    fs::remove_dir_all(path).map_err(HostError::file("remove", path))
 }
 
 /// Refuses to remove a directory with a mount below it, which could be the host's own `/dev/shm`. A build mounts
@@ -312,15 +322,20 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_build_left_is_removed_and_other_images_are_kept() {
+    fn directories_of_killed_builds_are_removed_and_those_of_running_builds_and_images_are_kept() {
         let cache = tempfile::tempdir().unwrap();
-        let other = fake_image(cache.path(), "other");
+        let image = fake_image(cache.path(), "image");
         let images = cache.path().join("images");
-        let half = images.join(format!("{}x1", build::building_prefix("abc")));
-        fs::create_dir_all(half.join("root")).unwrap();
+        let [own, killed, running] = ["abc", "qemu-0123", "qemu-4567"].map(|name| {
+            let half = images.join(format!("{}x1Y2z3", build::building_prefix(name)));
+            fs::create_dir_all(half.join("root")).unwrap();
+            half
+        });
+        let _own = lock(&images, "abc", &mut |_| {}).unwrap();
+        let _running = lock(&images, "qemu-4567", &mut |_| {}).unwrap();
         remove_abandoned(&images, "abc").unwrap();
-        assert!(!half.exists());
-        assert!(other.root.exists());
+        let left = [own, killed, running, image.root].map(|path| path.exists());
+        assert_eq!(left, [false, false, true, true]);
     }
 
     #[test]
