@@ -369,7 +369,7 @@ fn packets_that_are_redirected_to_a_device_are_charged_to_whom_they_go() {
 fn packets_that_are_handed_into_a_namespace_are_charged_to_whom_they_go_or_reported_as_the_hosts() {
     let (charged, unseen) = charged_where_redirected("hand_over");
     let [one, other, host] = charged;
-    let as_said = if unseen.contains("hand over") {
+    let as_said = if unseen.contains("packets that BPF programs redirect") {
         skip_in_part(&unseen);
         one + other < 0.05 * host
     } else {

@@ -487,13 +487,13 @@ fn attach_to_redirects(programs: &mut Ebpf, btf: &Btf) -> Option<String> {
         program.attach()
     });
     let other = other.and_then(Result::err);
-    let unseen = [("XDP redirects", xdp), ("BPF programs hand over", other)];
+    let unseen = [("XDP redirects", xdp), ("BPF programs redirect", other)];
     let unseen: Vec<String> = unseen
         .into_iter()
-        .filter_map(|(what, error)| {
+        .filter_map(|(redirects, error)| {
             let why = chain(&error?);
             Some(format!(
-                "what {what} to guests is the host's: {}",
+                "packets that {redirects} to guests are charged to the host: {}",
                 why.trim()
             ))
         })
