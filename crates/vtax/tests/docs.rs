@@ -179,7 +179,8 @@ fn fragments(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_link_of_the_documentation_leads_to_a_file_and_a_heading() {
+fn every_link_of_the_documentation_leads_to_a_file_and_a_heading_and_stays_in_the_site() {
+    let site = pages::root().join("docs").canonicalize().unwrap();
     let mut seen = 0;
     let mut wrong = Vec::new();
     for page in pages::all() {
@@ -195,7 +196,9 @@ fn every_link_of_the_documentation_leads_to_a_file_and_a_heading() {
                 "" => page.clone(),
                 path => page.parent().unwrap().join(path),
             };
+            let is_in_site = |path: &Path| path.canonicalize().unwrap().starts_with(&site);
             let is_found = to.exists()
+                && (is_in_site(&to) || !is_in_site(&page))
                 && (heading.is_empty()
                     || fs::read_to_string(&to)
                         .is_ok_and(|text| fragments(&text).iter().any(|one| one == heading)));
@@ -266,4 +269,13 @@ fn the_contents_of_the_site_list_every_page_once() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_file_of_the_site_has_the_name_of_the_html_of_a_page() {
+    let html = pages::all()
+        .into_iter()
+        .map(|page| page.with_extension("html"));
+    let taken: Vec<_> = html.filter(|path| path.exists()).collect();
+    assert!(taken.is_empty(), "{taken:?}");
 }
