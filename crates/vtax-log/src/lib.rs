@@ -14,11 +14,12 @@ use clap::{ArgAction, Args};
 use std::{fmt, io};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber, warn};
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The options for how much is logged. Without either, the directives in `RUST_LOG` apply; the default level is `info`.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -36,18 +37,19 @@ impl Verbosity {
     ///
     /// To be called before the program enters a sandbox: afterwards, an event needs no system call but `write`.
     pub fn start_log(self) {
-        let directives = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
+        let directives = std::env::var("RUST_LOG").unwrap_or_default();
         let (filter, invalid) = self.filter(&directives);
-        let builder = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+        let lines = tracing_subscriber::fmt::layer()
             .with_ansi(false)
             .with_writer(io::stderr)
             // The program does not end when the reader of standard error does.
             .log_internal_errors(false);
+        let log = tracing_subscriber::registry().with(filter);
         let _ = if is_journal() {
-            builder.event_format(JournalLine::default()).try_init()
+            log.with(lines.event_format(JournalLine::default()))
+                .try_init()
         } else {
-            builder.try_init()
+            log.with(lines).try_init()
         };
         if let Some(cause) = invalid {
             warn!(
@@ -57,7 +59,7 @@ impl Verbosity {
     }
 
     /// The filter, and the error of `directives` if they are invalid. Invalid directives are not used.
-    fn filter(self, directives: &str) -> (EnvFilter, Option<ParseError>) {
+    fn filter(self, directives: &str) -> (Targets, Option<ParseError>) {
         let level = match (self.verbose, self.quiet) {
             (0, 0) => LevelFilter::INFO,
             (0, 1) => LevelFilter::WARN,
@@ -66,13 +68,13 @@ impl Verbosity {
             (1, _) => LevelFilter::DEBUG,
             (_, _) => LevelFilter::TRACE,
         };
-        let by_level = || EnvFilter::default().add_directive(level.into());
+        let by_level = Targets::new().with_default(level);
         if directives.is_empty() || level != LevelFilter::INFO {
-            return (by_level(), None);
+            return (by_level, None);
         }
-        match EnvFilter::try_new(directives) {
+        match directives.parse() {
             Ok(filter) => (filter, None),
-            Err(cause) => (by_level(), Some(cause)),
+            Err(cause) => (by_level, Some(cause)),
         }
     }
 }
@@ -137,12 +139,14 @@ mod tests {
         }
         let buffer = Buffer::default();
         let writer = buffer.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(verbosity.filter(directives).0)
-            .with_ansi(false)
-            .event_format(JournalLine::default())
-            .with_writer(move || writer.clone())
-            .finish();
+        let subscriber = tracing_subscriber::registry()
+            .with(verbosity.filter(directives).0)
+            .with(
+                tracing_subscriber::fmt::layer()
+                    .with_ansi(false)
+                    .event_format(JournalLine::default())
+                    .with_writer(move || writer.clone()),
+            );
         tracing::subscriber::with_default(subscriber, || {
             error!("failed");
             warn!("odd");

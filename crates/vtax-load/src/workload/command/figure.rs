@@ -3,7 +3,7 @@
 
 use super::super::Outcome;
 use super::super::output::{garbage, number};
-use regex_automata::meta::Regex;
+use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vtax_core::metric::Better;
@@ -147,17 +147,13 @@ pub fn check(place: &Place) -> Result<(), FigureError> {
     }
 }
 
-/// Compiles an expression, in memory that is limited by the engine's default.
+/// Compiles an expression, in 1 MiB at most.
 ///
 /// # Errors
 /// Its mistake.
 pub fn regex(pattern: &str) -> Result<Regex, FigureError> {
-    let config = Regex::config().nfa_size_limit(Some(1 << 20));
-    let built = Regex::builder().configure(config).build(pattern);
-    built.map_err(|cause| {
-        let syntax = cause.syntax_error().map(ToString::to_string);
-        FigureError::Expression(syntax.unwrap_or_else(|| cause.to_string()))
-    })
+    let built = RegexBuilder::new(pattern).size_limit(1 << 20).build();
+    built.map_err(|cause| FigureError::Expression(cause.to_string()))
 }
 
 impl Figure {
@@ -259,9 +255,9 @@ fn fields(line: &str) -> Vec<String> {
 
 fn matched(output: &str, pattern: &str) -> Result<f64, FigureError> {
     let last = regex(pattern)?.captures_iter(output).last();
-    let group = last.as_ref().and_then(|captures| captures.get_group(1));
-    let text = group.and_then(|group| output.get(group.range()));
-    parsed(text.ok_or_else(|| FigureError::Match(pattern.to_owned()))?)
+    let group = last.and_then(|captures| captures.get(1));
+    let group = group.ok_or_else(|| FigureError::Match(pattern.to_owned()))?;
+    parsed(group.as_str())
 }
 
 /// The last lines of an output.
