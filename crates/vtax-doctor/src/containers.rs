@@ -40,6 +40,9 @@ fn control_groups(layout: &CgroupLayout) -> Finding {
         .collect();
     let seen = match layout.version {
         CgroupVersion::V1 => format!("v1: {}", list(layout.v1.keys())),
+        CgroupVersion::V2 if layout.v2_controllers.is_empty() => {
+            "v2 without controllers".to_owned()
+        }
         CgroupVersion::V2 => format!("v2: {}", list(&layout.v2_controllers)),
         CgroupVersion::Hybrid if layout.v2_controllers.is_empty() => {
             format!(

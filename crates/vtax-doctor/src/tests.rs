@@ -184,6 +184,9 @@ fn control_group_layouts_are_reported_with_their_controllers() {
     host.cgroups_v2("cpu pids");
     let poor = examined(&host, &probes);
     groups(&poor, Answer::Partly, "v2: cpu pids");
+    host.cgroups_v2("");
+    let bare = examined(&host, &probes);
+    groups(&bare, Answer::Partly, "v2 without controllers");
     assert!(
         remedy(&poor, Topic::Containers, "control groups").contains("no controller cpuset, memory")
     );
