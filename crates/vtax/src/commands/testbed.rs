@@ -218,7 +218,9 @@ impl Inside<'_> {
         };
         let host = vtax_testbed::ready(self.hypervisor, &mut tell)?;
         signals.check()?;
-        tell("each trial has an emulated host of its own: its seconds are longer than ours");
+        tell(
+            "each trial has an emulated host of its own, whose clock is slower than this machine's",
+        );
         let run = PlanRun {
             planned: self.planned,
             host: &host,
@@ -246,7 +248,7 @@ pub fn leave_out_repetitions(
         Place::Local | Place::Ssh(_) => return Ok(()),
     };
     if settings.deterministic && plan.without_repetitions() > 0 {
-        let message = "one trial of each treatment: repeated here, it would be the same again; `draws = N` in the plan, in the place of `repetitions`, varies the timing".to_owned();
+        let message = "one trial of each treatment: a repetition gives the same numbers here; `draws = N` in the plan, in place of `repetitions`, varies the timing".to_owned();
         progress.event(Event::Note { message });
     }
     Ok(())
