@@ -192,14 +192,22 @@ pub fn build(progress: &mut dyn FnMut(&str)) -> Result<PathBuf, HostError> {
     Ok(into)
 }
 
-/// Removes vtax's own builds from the cache; returns the removed ones.
+/// Removes vtax's own builds from the cache, and what killed builds left; returns the removed builds.
 ///
 /// # Errors
 /// When one cannot be removed.
 pub fn remove() -> Result<Vec<PathBuf>, HostError> {
-    let built = list()?;
+    remove_in(&image::cache_dir()?)
+}
+
+fn remove_in(cache: &Path) -> Result<Vec<PathBuf>, HostError> {
+    let built = builds(cache);
     for path in &built {
         fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
+    }
+    let testbed = cache.join("testbed");
+    if testbed.is_dir() {
+        image::remove_unfinished(&testbed, None)?;
     }
     Ok(built)
 }
@@ -277,6 +285,24 @@ pub(crate) mod tests {
         let ours = find();
         assert_eq!(ours.firmware, Some(built));
         assert!(ours.binary.ends_with(PROGRAM) && ours.is_current);
+    }
+
+    #[test]
+    fn removing_builds_also_removes_what_killed_builds_left() {
+        let cache = tempfile::tempdir().unwrap();
+        assert_eq!(remove_in(cache.path()).unwrap(), [] as [PathBuf; 0]);
+        let built = directory(cache.path());
+        let left = built.with_file_name(".building-qemu-0123456789abcdef-x1Y2z3");
+        let host = built.with_file_name("snapshot-1");
+        for path in [&built, &left, &host] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(built.join(PROGRAM), "").unwrap();
+        assert_eq!(
+            remove_in(cache.path()).unwrap(),
+            std::slice::from_ref(&built)
+        );
+        assert!(!built.exists() && !left.exists() && host.exists());
     }
 
     #[test]

@@ -223,27 +223,35 @@ fn try_lock(images: &Path, hash: &str) -> Result<Option<File>, HostError> {
     }
 }
 
-/// Removes the directories of killed builds: those of this recipe, whose lock the caller holds, and those of recipes
-/// that no process builds.
+/// Removes what killed builds left, and a damaged image of this recipe. The caller holds the recipe's lock.
 fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
     // A directory with the final name that is not complete was damaged by a user.
     let damaged = images.join(hash);
     if damaged.exists() {
         remove_unmounted(&damaged)?;
     }
+    remove_unfinished(images, Some(hash))
+}
+
+/// Removes the directories of killed builds in `images`: those of the recipe `held`, whose lock the caller holds, and
+/// those of recipes that no process builds.
+///
+/// # Errors
+/// When one cannot be removed, or something is mounted in it.
+pub fn remove_unfinished(images: &Path, held: Option<&str>) -> Result<(), HostError> {
     for entry in fs::read_dir(images).map_err(HostError::file("read", images))? {
         let entry = entry.map_err(HostError::file("read", images))?;
         let directory = entry.file_name();
         let Some(built) = directory.to_str().and_then(build::built_in) else {
             continue;
         };
-        let is_own = built == hash;
-        let lock = if is_own {
+        let is_held = held == Some(built);
+        let lock = if is_held {
             None
         } else {
             try_lock(images, built)?
         };
-        if is_own || lock.is_some() {
+        if is_held || lock.is_some() {
             remove_unmounted(&entry.path())?;
         }
     }
