@@ -490,7 +490,7 @@ impl Command {
             Ready::Log(pattern) => {
                 let regex = figure::regex(&pattern)
                     .map_err(|cause| HostError::Setting(cause.to_string()))?;
-                let up = |target: &mut dyn Target| Ok(regex.is_match(&*service_log(target)?));
+                let up = |target: &mut dyn Target| Ok(regex.is_match(&service_log(target)?));
                 context.start_until(name, &line, None, limit, &[], up)
             }
             Ready::Exit => return Ok(Service::default()),
