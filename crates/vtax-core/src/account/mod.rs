@@ -50,6 +50,22 @@ pub struct Host {
     pub softirqs_hold_stolen: bool,
 }
 
+impl Host {
+    /// The counters of a Dom0, whose kernel was not idle for `awake` and which its hypervisor ran for `ran`.
+    ///
+    /// The kernel counts the wait of a processor that leaves idle both as idle and as stolen. Only the stolen time outside of
+    /// idle time can be in the time of its tasks.
+    pub fn of_dom0(awake: Nanoseconds, ran: Nanoseconds, stolen: Nanoseconds) -> Self {
+        Self {
+            busy: ran,
+            stolen: stolen.min(Nanoseconds(awake.0.saturating_sub(ran.0))),
+            tasks_hold_stolen: true,
+            softirqs_hold_stolen: true,
+            ..Self::default()
+        }
+    }
+}
+
 /// The counters of an owner in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnerTimes {

@@ -75,6 +75,22 @@ fn a_clock_that_goes_on_while_a_hypervisor_below_has_the_processor_is_scaled() {
 }
 
 #[test]
+fn stolen_time_inside_idle_time_is_in_no_task_of_a_dom0() {
+    // In 1,000 the kernel was idle for 600. Of the 500 that it calls stolen, at most 50 are outside of them: it ran for 350.
+    let dom0 = |stolen| Host::of_dom0(Nanoseconds(400), Nanoseconds(350), Nanoseconds(stolen));
+    let backend = |host: &Host| {
+        let account = close(host, &[tasks(Stage::Backend, 320)]);
+        assert_eq!(account.total.0, 350);
+        account.charges[0].stages.get(Stage::Backend).0
+    };
+    assert_eq!(backend(&dom0(500)), 280);
+    assert_eq!(backend(&dom0(50)), 280);
+    assert_eq!(backend(&dom0(0)), 320);
+    let always_idle = Host::of_dom0(Nanoseconds(340), Nanoseconds(350), Nanoseconds(500));
+    assert_eq!(backend(&always_idle), 320);
+}
+
+#[test]
 fn soft_interrupts_in_a_domains_back_ends_are_not_taken_off_its_own_processors() {
     let owner = OwnerTimes {
         outside: Nanoseconds(900),

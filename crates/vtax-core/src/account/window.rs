@@ -89,20 +89,20 @@ impl<'a> Window<'a> {
     /// Busy time is all time that is not idle: the kernel keeps idle time by its high resolution clock, while it
     /// samples the user and system columns at the tick. Where a Dom0 ran, the hypervisor's own count is exact.
     fn host(&self) -> Option<Host> {
-        let dom0 = (self.advance)(&Owner::Host, counter::CPU_DOM0);
         let idle = (self.advance)(&Owner::Host, counter::CPU_IDLE)?;
         let stolen = self.time(&Owner::Host, counter::CPU_STEAL);
         let processors = u64::try_from(self.processors).unwrap_or(u64::MAX);
-        let away = [idle, self.time(&Owner::Host, counter::CPU_IOWAIT), stolen];
-        let busy = away
-            .iter()
-            .fold(self.span.0.saturating_mul(processors), |rest, time| {
-                rest.saturating_sub(time.0)
-            });
+        let capacity = self.span.0.saturating_mul(processors);
+        let away = idle
+            .0
+            .saturating_add(self.time(&Owner::Host, counter::CPU_IOWAIT).0);
+        let awake = Nanoseconds(capacity.saturating_sub(away));
+        if let Some(ran) = (self.advance)(&Owner::Host, counter::CPU_DOM0) {
+            return Some(Host::of_dom0(awake, ran, stolen));
+        }
         Some(Host {
-            busy: dom0.unwrap_or(Nanoseconds(busy)),
+            busy: Nanoseconds(awake.0.saturating_sub(stolen.0)),
             stolen,
-            tasks_hold_stolen: dom0.is_some(),
             softirqs_hold_stolen: true,
             ..Host::default()
         })

@@ -5,14 +5,15 @@ use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
 use crate::clock::Clock;
 use crate::counters::{
-    Change, Counter, HostCpu, HostTimes, ProcessClock, Rule, VmmThreads, process_clock,
+    Change, Counter, HostCpu, HostTimes, ProcessClock, Rule, VmmThreads, XenClock, process_clock,
 };
-use crate::guests::{Guest, Guests, HelperWork, Hierarchy};
+use crate::guests::{Guest, Guests, HelperWork, Hierarchy, is_dom0};
 use crate::{ObserveError, Roots};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
+use vtax_core::account::Host;
 use vtax_kernel::cgroup::GroupClock;
 use vtax_kernel::{KernelFile, text};
 
@@ -24,6 +25,8 @@ const TICK_SLACK: u64 = 200_000_000;
 pub(super) struct UsageReader {
     proc: PathBuf,
     host: HostCpu,
+    /// The time that the hypervisor below ran this host, where this is a Dom0 and libxenstat is installed.
+    dom0: Option<(XenClock, Counter)>,
     last: Option<HostTimes>,
     softirq_apart: bool,
     guests: HashMap<u32, Reader>,
@@ -93,6 +96,10 @@ impl UsageReader {
         Ok(Self {
             proc: roots.proc.clone(),
             host: HostCpu::open(&roots.proc, &roots.sys)?,
+            dom0: is_dom0(roots)
+                .then(|| XenClock::open(&roots.sys).ok())
+                .flatten()
+                .map(|clock| (clock, Counter::new(Rule::TIME))),
             last: None,
             softirq_apart: accounting.is_apart(),
             guests: HashMap::new(),
@@ -173,11 +180,34 @@ impl UsageReader {
             );
         }
         let host = self.read_host(clock.now())?;
+        let ran = self.dom0.as_mut().and_then(|(clock, counter)| {
+            let total = *clock.read(&[0]).ok()?.first()?;
+            let change = counter.advance(total?.0);
+            (change != Change::First).then(|| Nanoseconds(change.gain()))
+        });
         let Some(last) = self.last.replace(host) else {
             return Ok(None);
         };
         let span = host.time.at.saturating_since(last.time.at);
-        let Some(total) = host.time.busy_since(&last.time) else {
+        let times = ran.map_or_else(
+            || {
+                Some(Host {
+                    busy: host.time.busy_since(&last.time)?,
+                    stolen: host.time.stolen_since(&last.time),
+                    tasks_hold_stolen: guests.iter().any(|guest| guest.domain.is_some()),
+                    ..Host::default()
+                })
+            },
+            |ran| {
+                let awake = host.time.awake_since(&last.time)?;
+                Some(Host::of_dom0(
+                    awake,
+                    ran,
+                    host.time.stolen_since(&last.time),
+                ))
+            },
+        );
+        let Some(times) = times else {
             self.problems.push(
                 "the busy time of the processors in an interval is unknown, so no guest is charged for it"
                     .to_owned(),
@@ -188,9 +218,9 @@ impl UsageReader {
         Ok(Some(Usage {
             span,
             processors: host.time.processors,
-            total,
-            stolen: host.time.stolen_since(&last.time),
-            tasks_hold_stolen: guests.iter().any(|guest| guest.domain.is_some()),
+            total: times.busy,
+            stolen: times.stolen,
+            tasks_hold_stolen: times.tasks_hold_stolen,
             tasks: tasks.unwrap_or(host.time.sampled_since(&last.time)),
             softirq: host.time.softirq_since(&last.time),
             softirq_apart: self.softirq_apart,

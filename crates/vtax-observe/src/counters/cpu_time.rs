@@ -132,11 +132,21 @@ impl CpuMark {
     /// The busy time of all processors since `earlier`, limited to the time that they had. `None` where the file did
     /// not show it.
     pub(crate) fn busy_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+        self.remainder_since(earlier, |mark| mark.unused)
+    }
+
+    /// The time since `earlier` in which processors were not idle, whether they ran or a hypervisor below ran something
+    /// else. `None` as for [`Self::busy_since`].
+    pub(crate) fn awake_since(&self, earlier: &Self) -> Option<Nanoseconds> {
+        self.remainder_since(earlier, |mark| mark.unused.saturating_sub(mark.stolen))
+    }
+
+    fn remainder_since(&self, earlier: &Self, unused: fn(&Self) -> u64) -> Option<Nanoseconds> {
         let span = self.at.saturating_since(earlier.at).0;
         let processors = self.processors.max(earlier.processors);
         let all = span.saturating_mul(u64::from(processors));
         if self.unused_faults == earlier.unused_faults {
-            let unused = self.unused.saturating_sub(earlier.unused);
+            let unused = unused(self).saturating_sub(unused(earlier));
             return Some(Nanoseconds(all.saturating_sub(unused)));
         }
         // Only the samples are valid when a processor came or went.

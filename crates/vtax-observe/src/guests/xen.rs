@@ -33,17 +33,20 @@ pub(super) struct Toolstack {
     uuids: Vec<(u32, Option<String>)>,
 }
 
+/// Whether this host is the Dom0 of a Xen.
+pub(crate) fn is_dom0(roots: &Roots) -> bool {
+    let can = std::fs::read(roots.proc.join("xen/capabilities")).unwrap_or_default();
+    can.windows(9).any(|part| part == b"control_d")
+}
+
 impl Toolstack {
     /// Returns `None` where this host is not a Dom0.
     pub(super) fn open(roots: &Roots) -> Option<Self> {
-        let can = std::fs::read(roots.proc.join("xen/capabilities")).ok()?;
-        can.windows(9)
-            .any(|part| part == b"control_d")
-            .then(|| Self {
-                program: roots.program("xl").unwrap_or_else(|| "xl".into()),
-                clock: XenClock::open(&roots.sys).ok(),
-                uuids: Vec::new(),
-            })
+        is_dom0(roots).then(|| Self {
+            program: roots.program("xl").unwrap_or_else(|| "xl".into()),
+            clock: XenClock::open(&roots.sys).ok(),
+            uuids: Vec::new(),
+        })
     }
 
     /// Lists every domain except Dom0.
