@@ -403,6 +403,7 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
         "nic-closed-loop",
         "shea-board",
         "shea-board-xen",
+        "shea-download-draws",
         "shea-energy",
         "shea-platforms",
         "shea-platforms-xen",
