@@ -505,29 +505,41 @@ impl<'a> OfTrials<'a> {
     }
 
     /// The values at one level of each trial; `None` where no level has the metric. A trial without a knee has no value
-    /// at the knee.
+    /// at the knee. A knee is an offered load, which differs a little from its level: the nearest level is the one.
     fn at(summary: &'a TreatmentSummary, name: &str, at: At) -> Option<Self> {
-        let mut levels: Vec<(f64, &MetricSummary)> = (summary.levels.iter())
+        let levels: Vec<(f64, &MetricSummary)> = (summary.levels.iter())
             .filter_map(|level| Some((level.level.value, level.metric(name)?)))
             .collect();
-        levels.sort_by(|(one, _), (other, _)| one.total_cmp(other));
         let (_, any) = levels.first()?;
-        let knees = summary
+        let knees: BTreeMap<_, f64> = summary
             .metric(metric::KNEE.name)
-            .map(|knee| knee.values.as_slice());
-        let mut values = BTreeMap::new();
+            .into_iter()
+            .flat_map(|knee| knee.values.iter().copied())
+            .collect();
+        // How far a level is from the one that is looked for.
+        let distance = |trial, level: f64| match at {
+            At::Lowest => Some(level),
+            At::Knee => knees.get(trial).map(|knee| (level / knee).ln().abs()),
+        };
+        let mut nearest = BTreeMap::new();
         for (level, metric) in &levels {
             for (trial, value) in &metric.values {
-                let is_own = match at {
-                    At::Lowest => !values.contains_key(trial),
-                    At::Knee => knees.is_some_and(|knees| knees.contains(&(*trial, *level))),
+                let Some(distance) = distance(trial, *level) else {
+                    continue;
                 };
-                if is_own {
-                    values.insert(*trial, *value);
+                let best = nearest.entry(*trial).or_insert((distance, *value));
+                if distance < best.0 {
+                    *best = (distance, *value);
                 }
             }
         }
-        Some(Self { any, values })
+        let values = nearest
+            .into_iter()
+            .map(|(trial, (_, value))| (trial, value));
+        Some(Self {
+            any,
+            values: values.collect(),
+        })
     }
 }
 
