@@ -91,6 +91,15 @@ fn gains(counters: &mut Counters, totals: &Stages, is_new: bool, fell: &mut u64)
     gained
 }
 
+/// The gain of a counter since its last reading; `None` where a reading is missing at either end of the interval.
+fn gain_of_reading(counter: &mut Counter, total: Option<Nanoseconds>) -> Option<Nanoseconds> {
+    let change = match total {
+        Some(total) => counter.advance(total.0),
+        None => counter.vanish(),
+    };
+    change.is_exact().then(|| Nanoseconds(change.gain()))
+}
+
 impl UsageReader {
     pub(super) fn open(roots: &Roots, accounting: IrqAccounting) -> Result<Self, ObserveError> {
         Ok(Self {
@@ -181,32 +190,26 @@ impl UsageReader {
         }
         let host = self.read_host(clock.now())?;
         let ran = self.dom0.as_mut().and_then(|(clock, counter)| {
-            let total = *clock.read(&[0]).ok()?.first()?;
-            let change = counter.advance(total?.0);
-            (change != Change::First).then(|| Nanoseconds(change.gain()))
+            let total = clock.read(&[0]).ok();
+            gain_of_reading(counter, total.and_then(|times| times.first().copied()?))
         });
         let Some(last) = self.last.replace(host) else {
             return Ok(None);
         };
         let span = host.time.at.saturating_since(last.time.at);
-        let times = ran.map_or_else(
-            || {
-                Some(Host {
-                    busy: host.time.busy_since(&last.time)?,
-                    stolen: host.time.stolen_since(&last.time),
-                    tasks_hold_stolen: guests.iter().any(|guest| guest.domain.is_some()),
-                    ..Host::default()
-                })
-            },
-            |ran| {
-                let awake = host.time.awake_since(&last.time)?;
-                Some(Host::of_dom0(
-                    awake,
-                    ran,
-                    host.time.stolen_since(&last.time),
-                ))
-            },
-        );
+        let stolen = host.time.stolen_since(&last.time);
+        let times = match ran {
+            Some(ran) => host
+                .time
+                .awake_since(&last.time)
+                .map(|awake| Host::of_dom0(awake, ran, stolen)),
+            None => host.time.busy_since(&last.time).map(|busy| Host {
+                busy,
+                stolen,
+                tasks_hold_stolen: guests.iter().any(|guest| guest.domain.is_some()),
+                ..Host::default()
+            }),
+        };
         let Some(times) = times else {
             self.problems.push(
                 "the busy time of the processors in an interval is unknown, so no guest is charged for it"
@@ -378,6 +381,19 @@ mod tests {
         fn wall(&self) -> Nanoseconds {
             Nanoseconds(self.0.0 * 3600)
         }
+    }
+
+    #[test]
+    fn an_interval_without_a_reading_at_either_end_has_no_gain() {
+        let mut counter = Counter::new(Rule::TIME);
+        let mut gain = |total: Option<u64>| {
+            gain_of_reading(&mut counter, total.map(Nanoseconds)).map(|gain| gain.0)
+        };
+        let readings = [Some(100), Some(130), None, Some(190), Some(200)];
+        assert_eq!(
+            readings.map(&mut gain),
+            [None, Some(30), None, None, Some(10)]
+        );
     }
 
     /// Two processors, a control group hierarchy and a container, all files.
