@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of the numbers that are kept.
+//! Tests of the stored numbers.
 
 use super::*;
+use serde_json::Value;
 use std::fs;
 
 fn no_models(_: &Trial) -> Vec<(String, BTreeMap<String, f64>)> {
@@ -84,19 +85,24 @@ fn numbers_come_back_from_their_file() {
     }
 }
 
-#[test]
-fn sums_of_metrics_are_taken_trial_by_trial_and_of_those_that_count() {
-    let root = tempfile::tempdir().unwrap();
-    let treatment = serde_json::json!({ "label": "vm · send", "platform": "vm", "workload": "send", "factors": {},
-        "baseline": null, "platform_kind": "qemu", "workload_kind": "iperf3-send" });
+/// Makes a results directory of the plan `p` with three blocks of one treatment.
+fn create_for_three_blocks(root: &Path, treatment: &Value, host: &Value) {
     let run = serde_json::from_value(
         serde_json::json!({ "format": 2, "name": "p", "description": "", "seed": 1,
         "profile": "quick", "place": "local", "started": "2026-01-01T00:00:00Z", "plan_sha256": "x",
         "treatments": [treatment], "minimum_effect": 0.02,
         "schedule": [{"treatment": 0, "block": 0}, {"treatment": 0, "block": 1}, {"treatment": 0, "block": 2}] }),
     );
+    ResultsDir::create(root, &run.unwrap(), "", host).unwrap();
+}
+
+#[test]
+fn sums_of_metrics_are_taken_trial_by_trial_and_of_those_that_count() {
+    let root = tempfile::tempdir().unwrap();
+    let treatment = serde_json::json!({ "label": "vm · send", "platform": "vm", "workload": "send", "factors": {},
+        "baseline": null, "platform_kind": "qemu", "workload_kind": "iperf3-send" });
     let host = serde_json::json!({ "vtax": "9", "kernel": "6.1", "cpu": { "model": "C" } });
-    ResultsDir::create(root.path(), &run.unwrap(), "", &host).unwrap();
+    create_for_three_blocks(root.path(), &treatment, &host);
     for (index, a, suspect) in [(0, 1.0, vec![]), (1, 3.0, vec![]), (2, 500.0, vec!["busy"])] {
         let metric = |value: f64| serde_json::json!({ "value": value, "unit": "core", "source": "emulated", "better": "lower", "title": "t" });
         let times = serde_json::json!({ "boot": 0, "service": 0, "warmup": 0, "measured": 1, "teardown": 0, "total": 1 });
@@ -143,14 +149,8 @@ fn a_load_level_is_each_trials_own_knee_or_its_lowest() {
     let root = tempfile::tempdir().unwrap();
     let treatment = serde_json::json!({ "label": "xen · 1KB", "platform": "xen", "workload": "1KB", "factors": {},
         "baseline": null, "platform_kind": "xen", "workload_kind": "http-rate" });
-    let run = serde_json::from_value(
-        serde_json::json!({ "format": 2, "name": "p", "description": "", "seed": 1,
-        "profile": "quick", "place": "local", "started": "2026-01-01T00:00:00Z", "plan_sha256": "x",
-        "treatments": [treatment], "minimum_effect": 0.02,
-        "schedule": [{"treatment": 0, "block": 0}, {"treatment": 0, "block": 1}, {"treatment": 0, "block": 2}] }),
-    );
     let metric = |value: f64, unit: &str| serde_json::json!({ "value": value, "unit": unit, "source": "emulated", "better": "lower", "title": "t" });
-    ResultsDir::create(root.path(), &run.unwrap(), "", &serde_json::json!({})).unwrap();
+    create_for_three_blocks(root.path(), &treatment, &serde_json::json!({}));
     // The knee of the second trial is one level higher than that of the first. The third has no knee. Knees are offered
     // loads, which are not quite their levels.
     for (index, knee) in [(0, Some(20.3)), (1, Some(25.7)), (2, None)] {
