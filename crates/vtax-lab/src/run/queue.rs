@@ -144,9 +144,11 @@ impl Queue {
         let Some(reason) = reason else {
             return false;
         };
-        // A failed trial takes nothing from the budget: a user who runs a plan again has removed the cause.
-        let failed = trial.is_ok_and(|trial| trial.outcome != TrialOutcome::Complete);
-        let is_again = failed || self.take_from_budget(assignment.index);
+        // A trial that failed or whose record is damaged takes nothing from the budget: a user who runs a plan again has
+        // removed the cause.
+        let is_usable = self.damage(assignment.index).is_none()
+            && trial.is_ok_and(|trial| trial.outcome == TrialOutcome::Complete);
+        let is_again = !is_usable || self.take_from_budget(assignment.index);
         if is_again {
             self.reasons.insert(assignment.index, reason);
         }

@@ -213,6 +213,17 @@ fn what_an_earlier_run_left_suspect_or_damaged_runs_again_and_what_counts_does_n
 }
 
 #[test]
+fn a_damaged_record_is_replaced_whatever_the_share_is() {
+    let bench = Bench::new();
+    let (results, _) = bench.run(&mut Scripted::new(&[Suspect], 0.0)).unwrap();
+    fs::write(results.trial_path(3).join("trial.json"), "{ torn").unwrap();
+    let mut resumed = Scripted::new(&[], 0.0);
+    let (results, _) = bench.run(&mut resumed).unwrap();
+    assert_eq!(resumed.ran, [3]);
+    assert!(results.damaged().is_empty());
+}
+
+#[test]
 fn two_failures_of_one_treatment_in_a_row_end_the_run_and_lose_nothing() {
     let bench = Bench::new();
     let mut script = Scripted::new(&[Well, Failed, Failed], 0.5);
