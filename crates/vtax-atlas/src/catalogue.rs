@@ -74,9 +74,10 @@ impl Plan {
         let mut words: Vec<String> = self.command.split(' ').map(str::to_owned).collect();
         words.push(format!("{plans}/{}", self.file));
         words.push(format!("--results={results}"));
-        let at = at.unwrap_or(&self.at);
-        // Climbs always run on this host.
-        if at != "local" && self.command != "density" {
+        // Climbs run where the atlas says: a host that holds other guests is another host.
+        let other = at.filter(|_| self.command != "density");
+        let at = other.unwrap_or(&self.at);
+        if at != "local" {
             words.push(format!("--place={at}"));
             if let Some(file) = self.testbed.as_ref().filter(|_| at.starts_with("testbed:")) {
                 words.push(format!("--testbed={plans}/{file}"));
@@ -703,5 +704,15 @@ mod tests {
                 .join(" "),
             "accuracy run plans/papers/a.toml --results=r/a"
         );
+        let climbs = Plan {
+            command: "density".into(),
+            ..plan
+        };
+        for place in [None, Some("local"), Some("ssh:h")] {
+            assert_eq!(
+                climbs.arguments("plans", "r/a", false, place).join(" "),
+                "density plans/papers/a.toml --results=r/a --place=testbed:kvm --testbed=plans/two-exact-processors.toml"
+            );
+        }
     }
 }

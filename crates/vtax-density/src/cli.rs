@@ -2,11 +2,11 @@
 //! The command line: `vtax-density`, which `vtax density` includes.
 
 use crate::plan::Plan;
-use crate::run;
+use crate::run::{self, PlannedClimbs};
 use crate::{report, supervisor};
 use clap::Args;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use vtax_args::FormatArgs;
 use vtax_core::{Source, counted};
@@ -14,7 +14,8 @@ use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
 use vtax_lab::LabError;
 use vtax_lab::plan::{Diagnostics, shipped};
-use vtax_lab::run::{Event, RunOptions, default_state_dir};
+use vtax_lab::run::{Event, Progress, RunOptions, default_state_dir};
+use vtax_report::results::ResultsDir;
 
 /// How many guests this host holds, platform by platform.
 #[derive(Debug, Args)]
@@ -43,45 +44,18 @@ pub struct DensityArguments {
     pub supervise: Option<String>,
 }
 
-/// Runs the command. `words` are the arguments before this command line: none for `vtax-density`,
+/// Runs the command on this host. `words` are the arguments before this command line: none for `vtax-density`,
 /// `["density"]` for `vtax density`.
 ///
 /// # Errors
 /// As [`run::run`] and [`report::write`].
-pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabError> {
+pub fn execute(arguments: &DensityArguments, words: &[&str]) -> Result<(), LabError> {
     if let Some(spec) = &arguments.supervise {
         return Ok(supervisor::serve(spec)?);
     }
-    let mut text = match &arguments.plan {
-        Some(path) => {
-            let plan = shipped::read(path)?;
-            if let Some(words) = plan.note() {
-                // Without a reader of standard error the climb goes on.
-                let _ = writeln!(io::stderr(), "{words}");
-            }
-            plan.text
-        }
-        None => Plan::of_platforms(&arguments.platform),
-    };
-    let file = arguments.plan.as_ref().map_or_else(
-        || "--platform".to_owned(),
-        |path| path.display().to_string(),
-    );
-    let read = |text: &str| {
-        let wrong = |found: Diagnostics| LabError::Plan(found.to_string());
-        Plan::read(&file, text, arguments.quick).map_err(wrong)
-    };
-    let mut plan = read(&text)?;
-    if let Some(maximum) = arguments.max {
-        text = with_maximum(&text, maximum)?;
-        plan = read(&text)?;
-    }
-    let absent = plan.leave_out_absent(&Roots::host());
+    let (mut plan, text) = arguments.read()?;
     let options = RunOptions {
-        results: arguments
-            .results
-            .clone()
-            .unwrap_or_else(|| run::default_results(&plan)),
+        results: arguments.results(&plan),
         shard: None,
         waits: false,
         state_dir: default_state_dir(),
@@ -89,59 +63,136 @@ pub fn execute(arguments: DensityArguments, words: &[&str]) -> Result<(), LabErr
         host: Source::Measured,
         own: None,
     };
-    let words: Vec<String> = words
-        .iter()
-        .copied()
-        .chain(["--supervise"])
-        .map(str::to_owned)
-        .collect();
-    let signals = Signals::install()
-        .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))?;
-    // A closed output requests an orderly stop of the run.
-    let mut report_event: Box<dyn FnMut(Event)> = if arguments.format.is_json() {
-        let asked = signals.flag();
-        Box::new(move |event| {
-            if let Ok(line) = serde_json::to_string(&event)
-                && print_line(&line).is_err()
-            {
-                asked.store(true, Ordering::SeqCst);
+    let signals = arguments.signals()?;
+    let mut progress = arguments.progress(&signals);
+    arguments.run_here(&mut plan, &text, words, &options, &signals, &mut progress)?;
+    arguments.report(&options.results)
+}
+
+impl DensityArguments {
+    /// Reads the plan. Returns it with its text, in which the maximum of the command line is.
+    ///
+    /// # Errors
+    /// When the plan cannot be read, or has mistakes.
+    pub fn read(&self) -> Result<(Plan, String), LabError> {
+        let mut text = match &self.plan {
+            Some(path) => {
+                let plan = shipped::read(path)?;
+                if let Some(words) = plan.note() {
+                    // Without a reader of standard error the climb goes on.
+                    let _ = writeln!(io::stderr(), "{words}");
+                }
+                plan.text
             }
-        })
-    } else {
+            None => Plan::of_platforms(&self.platform),
+        };
+        let file = self.plan.as_ref().map_or_else(
+            || "--platform".to_owned(),
+            |path| path.display().to_string(),
+        );
+        let read = |text: &str| {
+            let wrong = |found: Diagnostics| LabError::Plan(found.to_string());
+            Plan::read(&file, text, self.quick).map_err(wrong)
+        };
+        let mut plan = read(&text)?;
+        if let Some(maximum) = self.max {
+            text = with_maximum(&text, maximum)?;
+            plan = read(&text)?;
+        }
+        Ok((plan, text))
+    }
+
+    /// The results directory.
+    pub fn results(&self, plan: &Plan) -> PathBuf {
+        let given = self.results.clone();
+        given.unwrap_or_else(|| run::default_results(plan))
+    }
+
+    /// Takes requests to stop.
+    ///
+    /// # Errors
+    /// When they cannot be handled.
+    pub fn signals(&self) -> Result<Signals, LabError> {
+        Signals::install()
+            .map_err(|cause| LabError::other(format!("cannot handle signals: {cause}")))
+    }
+
+    /// The receiver of events. A closed output requests an orderly stop of the run.
+    pub fn progress(&self, signals: &Signals) -> Box<dyn FnMut(Event)> {
         let asked = signals.flag();
-        Box::new(move |event| {
-            if let Some(words) = line_of(&event)
-                && writeln!(io::stderr(), "{words}").is_err()
-            {
-                asked.store(true, Ordering::SeqCst);
-            }
-        })
-    };
-    for label in absent {
-        report_event(Event::Note {
-            message: format!("{label} is not installed here and left out"),
+        if self.format.is_json() {
+            Box::new(move |event| {
+                if let Ok(line) = serde_json::to_string(&event)
+                    && print_line(&line).is_err()
+                {
+                    asked.store(true, Ordering::SeqCst);
+                }
+            })
+        } else {
+            Box::new(move |event| {
+                if let Some(words) = line_of(&event)
+                    && writeln!(io::stderr(), "{words}").is_err()
+                {
+                    asked.store(true, Ordering::SeqCst);
+                }
+            })
+        }
+    }
+
+    /// Climbs on this host, without the platforms that it may leave out.
+    ///
+    /// # Errors
+    /// As [`run::run`].
+    pub fn run_here(
+        &self,
+        plan: &mut Plan,
+        text: &str,
+        words: &[&str],
+        options: &RunOptions,
+        signals: &Signals,
+        progress: &mut dyn Progress,
+    ) -> Result<(), LabError> {
+        note_absent(plan.leave_out_absent(&Roots::host()), "here", progress);
+        let words = words.iter().copied().chain(["--supervise"]);
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        let planned = PlannedClimbs { plan, text };
+        run::run(planned, &words, options, signals, progress).map(drop)
+    }
+
+    /// Writes the report of a run and prints its summary.
+    ///
+    /// # Errors
+    /// As [`report::write`], and when a climb failed.
+    pub fn report(&self, results: &Path) -> Result<(), LabError> {
+        let (path, summary) = report::write(&ResultsDir::open(results)?)?;
+        let written = if self.format.is_json() {
+            print_line(&serde_json::json!({"event": "report", "path": path}).to_string())
+        } else {
+            print_line(&format!("{summary}\nreport: {}", path.display()))
+        };
+        // The report exists, so a closed output is no error.
+        if let Err(cause) = written
+            && cause.kind() != io::ErrorKind::BrokenPipe
+        {
+            return Err(HostError::file("write", "standard output")(cause).into());
+        }
+        if summary.failed > 0 {
+            return Err(LabError::other(format!(
+                "{} failed; the report names the reasons",
+                counted(summary.failed, "climb")
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Reports the platforms that are left out.
+pub fn note_absent(labels: Vec<String>, place: &str, progress: &mut dyn Progress) {
+    for label in labels {
+        progress.event(Event::Note {
+            message: format!("{label} is not installed {place} and left out"),
         });
     }
-    let (results, _) = run::run(&plan, &text, &words, &options, &signals, &mut report_event)?;
-    let (path, summary) = report::write(&results)?;
-    let written = if arguments.format.is_json() {
-        print_line(&serde_json::json!({"event": "report", "path": path}).to_string())
-    } else {
-        print_line(&format!("{summary}\nreport: {}", path.display()))
-    };
-    // The report exists, so a closed output is no error.
-    if let Err(cause) = written
-        && cause.kind() != io::ErrorKind::BrokenPipe
-    {
-        return Err(HostError::file("write", "standard output")(cause).into());
-    }
-    if summary.failed > 0 {
-        return Err(LabError::other(format!(
-            "{} failed; the report names the reasons",
-            counted(summary.failed, "climb")
-        )));
-    }
-    Ok(())
 }
 
 /// Writes a line to standard output, which may be closed.

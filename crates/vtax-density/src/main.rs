@@ -16,7 +16,7 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    match execute(Cli::parse().arguments, &[]) {
+    match execute(&Cli::parse().arguments, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             eprintln!("vtax-density: {cause}");

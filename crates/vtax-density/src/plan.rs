@@ -9,8 +9,11 @@ use toml::de::DeTable;
 use vtax_guest::platform::vmm::Vmm;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::{Roots, knobs};
+use vtax_lab::LabError;
+use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::read::{self, Value, flatten};
-use vtax_lab::plan::{Diagnostics, combinations};
+use vtax_lab::plan::{Diagnostics, Variation, combinations};
+use vtax_mvm::image::Image;
 use vtax_report::results::Treatment;
 
 /// The workload of every trial of a density run.
@@ -55,6 +58,8 @@ pub struct Churn {
 /// A platform with one level of each of its factors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Variant {
+    /// Its number in the plan, from 0.
+    pub number: usize,
     /// Its name in trials and tables.
     pub treatment: Treatment,
     /// The kind of its guests.
@@ -104,6 +109,32 @@ impl Kind {
             Self::Thread | Self::Process | Self::Container { .. } | Self::Mvm { .. } => None,
         }
     }
+
+    /// The reason why an emulated host cannot make such guests. It has the packages of its recipe and no file of this
+    /// host; with Xen it has no KVM and no QEMU for guests of its own.
+    fn absence(&self, hypervisor: Hypervisor) -> Option<String> {
+        match self {
+            Self::Thread | Self::Process => None,
+            Self::Container { runtime } => (runtime == "crun")
+                .then(|| "an emulated host has runc only: write runtime = \"runc\"".to_owned()),
+            Self::Mvm { .. } | Self::Qemu(_) if hypervisor == Hypervisor::Xen => Some(
+                "an emulated host with Xen has neither KVM nor this QEMU: use --place testbed:kvm"
+                    .to_owned(),
+            ),
+            Self::Qemu(options) if options.program.contains('/') => Some(no_file(&options.program)),
+            Self::Mvm { image, .. } | Self::Qemu(QemuOptions { image, .. }) => {
+                Image::shipped(image).is_none().then(|| no_file(image))
+            }
+            Self::Linux(vmm) => Some(format!(
+                "{} is not installed in an emulated host",
+                vmm.program()
+            )),
+        }
+    }
+}
+
+fn no_file(path: &str) -> String {
+    format!("an emulated host does not have this host's file {path}")
 }
 
 /// A plan that was checked.
@@ -117,6 +148,8 @@ pub struct Plan {
     pub seed: u64,
     /// Climbs of each platform.
     pub repetitions: u32,
+    /// The variation between them in a deterministic emulated host.
+    pub variation: Variation,
     /// The share of climbs that may be repeated because they failed or are suspect.
     pub again: f64,
     /// Their method.
@@ -264,16 +297,65 @@ impl Plan {
 
     /// Removes the optional platforms whose program is missing and returns them.
     pub fn leave_out_absent(&mut self, roots: &Roots) -> Vec<String> {
-        let absent = |variant: &Variant| {
+        self.leave_out(&|variant| {
             let program = variant.kind.program();
-            variant.if_present && program.is_some_and(|name| roots.program(name).is_none())
-        };
-        let left_out = self.variants.iter().filter(|variant| absent(variant));
-        let labels = left_out
-            .map(|variant| variant.treatment.label.clone())
-            .collect();
-        self.variants.retain(|variant| !absent(variant));
-        labels
+            program.is_some_and(|name| roots.program(name).is_none())
+        })
+    }
+
+    /// Removes the optional platforms that are absent and returns them.
+    fn leave_out(&mut self, is_absent: &dyn Fn(&Variant) -> bool) -> Vec<String> {
+        let (absent, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.variants)
+            .into_iter()
+            .partition(|variant| variant.if_present && is_absent(variant));
+        self.variants = left;
+        let labels = absent.into_iter().map(|variant| variant.treatment.label);
+        labels.collect()
+    }
+
+    /// Prepares the plan for emulated hosts, which have no files but their own. Removes the optional platforms that they
+    /// do not have and returns them.
+    ///
+    /// # Errors
+    /// The other platforms that they do not have, each with the reason.
+    pub fn for_testbed(&mut self, hypervisor: Hypervisor) -> Result<Vec<String>, LabError> {
+        let labels = self.leave_out(&|variant| variant.kind.absence(hypervisor).is_some());
+        let missing = self.variants.iter().filter_map(|variant| {
+            let why = variant.kind.absence(hypervisor)?;
+            Some(format!("{}: {why}", variant.treatment.label))
+        });
+        let missing: Vec<String> = missing.collect();
+        if missing.is_empty() {
+            return Ok(labels);
+        }
+        Err(LabError::Plan(format!(
+            "testbed:{hypervisor} cannot run the plan:\n  {}",
+            missing.join("\n  ")
+        )))
+    }
+
+    /// Removes repetitions for a place where they give the same numbers, unless they vary. Returns the number of
+    /// repetitions that it removed.
+    pub fn without_repetitions(&mut self) -> u32 {
+        if self.variation != Variation::None {
+            return 0;
+        }
+        self.again = 0.0;
+        std::mem::replace(&mut self.repetitions, 1) - 1
+    }
+
+    /// Reduces the plan to one climb of the platform with this number.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn narrow(&mut self, number: usize) -> Result<(), LabError> {
+        self.variants.retain(|variant| variant.number == number);
+        (self.repetitions, self.again) = (1, 0.0);
+        if self.variants.is_empty() {
+            let none = format!("the plan has no treatment {number}");
+            return Err(LabError::Plan(none));
+        }
+        Ok(())
     }
 
     /// The text of a plan of these platforms with their defaults.
@@ -306,12 +388,22 @@ const METHOD: [&str; 14] = [
     "cloud_load_percent",
 ];
 
+/// The keys of the number of climbs, and the variation between them.
+const BLOCKS: [(&str, Variation); 2] = [
+    ("repetitions", Variation::None),
+    ("seeds", Variation::Seeds),
+];
+
+/// The most climbs of a platform.
+const MOST_BLOCKS: i64 = 1000;
+
 fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<Plan> {
     let keys = [
         "name",
         "description",
         "seed",
         "repetitions",
+        "seeds",
         "again",
         "density",
         "quick",
@@ -319,7 +411,9 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
     ];
     reader.only(root, keys.into_iter(), "a density plan");
     let mut method = Method::default();
-    let mut repetitions = repetitions(reader, root).unwrap_or(3);
+    let (mut repetitions, variation) = reader
+        .blocks(root, &BLOCKS, MOST_BLOCKS)
+        .unwrap_or((3, Variation::None));
     if root.get("density").is_none() {
         reader
             .complain(0, "`[density]` is missing")
@@ -331,7 +425,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
     let of_quick = METHOD.into_iter().chain(["repetitions"]);
     if let Some(table) = reader.section(root, "quick", of_quick) {
         let quick = read_method(reader, table, method);
-        let fewer = self::repetitions(reader, table);
+        let fewer = reader.integer(table, "repetitions", 1, MOST_BLOCKS);
         if is_quick {
             (method, repetitions) = (quick, fewer.unwrap_or(repetitions));
         }
@@ -342,15 +436,12 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
         description: reader.string(root, "description").unwrap_or_default(),
         seed: reader.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
         repetitions,
+        variation,
         again: reader.again(root),
         method,
         variants,
         is_quick,
     })
-}
-
-fn repetitions(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<u32> {
-    reader.integer(table, "repetitions", 1, 1000)
 }
 
 /// The method of a section; keys that it leaves out keep the values of `before`.
@@ -417,7 +508,8 @@ fn read_variants(
             break;
         }
         for levels in combinations(factors.iter()) {
-            let variant = variant(platform, &own, &factors, levels, is_quick);
+            let number = variants.len();
+            let variant = variant(number, platform, &own, &factors, levels, is_quick);
             let label = &variant.treatment.label;
             if variants.iter().any(|other| other.treatment.label == *label) {
                 reader
@@ -471,6 +563,7 @@ fn read_platform(
 }
 
 fn variant(
+    number: usize,
     platform: &Platform,
     own: &Settings,
     factors: &BTreeMap<String, Vec<Level>>,
@@ -500,6 +593,7 @@ fn variant(
     settings.0.extend(of_guests);
     let written = settings.0.iter().chain(&host);
     Variant {
+        number,
         treatment: Treatment {
             label,
             platform: platform.kind.to_owned(),
@@ -728,6 +822,73 @@ mod tests {
         assert!(plan.leave_out_absent(&roots).is_empty());
         let wrong = text.replace("if_present = true", "if_present = 3");
         assert!(complaint(&wrong).contains("plan.toml:5:14: `if_present` must be true or false"));
+    }
+
+    #[test]
+    fn an_emulated_host_climbs_what_it_has_and_the_rest_is_refused_with_its_reason() {
+        let text = format!(
+            "{HEAD}[[platform]]\nkind = \"firecracker\"\nif_present = true\n\
+             [[platform]]\nkind = \"qemu\"\naccel = [\"tcg\", \"kvm\"]\n\
+             [[platform]]\nkind = \"mvm-live\"\n[[platform]]\nkind = \"thread\"\n"
+        );
+        let mut plan = read(&text, false).unwrap();
+        assert_eq!(plan.for_testbed(Hypervisor::Kvm).unwrap(), ["firecracker"]);
+        let numbers: Vec<usize> = plan.variants.iter().map(|variant| variant.number).collect();
+        // The numbers of the whole plan, by which another vtax takes one of them.
+        assert_eq!(numbers, [1, 2, 3, 4]);
+        plan.narrow(2).unwrap();
+        assert_eq!(plan.variants[0].treatment.label, "qemu accel=kvm");
+        assert_eq!((plan.repetitions, plan.again), (1, 0.0));
+        let none = plan.narrow(0).unwrap_err().to_string();
+        assert!(none.contains("no treatment 0"), "{none}");
+
+        let refused = |lines: &str, hypervisor| {
+            let text = format!("{HEAD}[[platform]]\n{lines}");
+            let mut plan = read(&text, false).unwrap();
+            plan.for_testbed(hypervisor).unwrap_err().to_string()
+        };
+        for (lines, reason) in [
+            (
+                "kind = \"cloud-hypervisor\"",
+                "not installed in an emulated host",
+            ),
+            ("kind = \"container\"\nruntime = \"crun\"", "runc only"),
+            (
+                "kind = \"qemu\"\nbinary = \"/opt/qemu\"",
+                "this host's file /opt/qemu",
+            ),
+            (
+                "kind = \"qemu\"\nimage = \"own.asm\"",
+                "this host's file own.asm",
+            ),
+            (
+                "kind = \"mvm-parked\"\nimage = \"own.bin\"",
+                "this host's file own.bin",
+            ),
+        ] {
+            let printed = refused(lines, Hypervisor::Kvm);
+            assert!(
+                printed.contains("testbed:kvm cannot run the plan"),
+                "{printed}"
+            );
+            assert!(printed.contains(reason), "{printed}");
+        }
+        let printed = refused("kind = \"qemu\"", Hypervisor::Xen);
+        assert!(printed.contains("use --place testbed:kvm"), "{printed}");
+    }
+
+    #[test]
+    fn repetitions_that_do_not_vary_are_left_out_and_seeds_are_not() {
+        let text = format!("repetitions = 4\n{HEAD}[[platform]]\nkind = \"thread\"");
+        let mut plan = read(&text, false).unwrap();
+        assert_eq!((plan.without_repetitions(), plan.repetitions), (3, 1));
+        let mut plan = read(&text.replace("repetitions", "seeds"), false).unwrap();
+        assert_eq!((plan.without_repetitions(), plan.repetitions), (0, 4));
+        let both = complaint(&format!("seeds = 2\n{text}"));
+        assert!(
+            both.contains("`seeds` and `repetitions` are both given"),
+            "{both}"
+        );
     }
 
     #[test]

@@ -7,19 +7,20 @@ use crate::plan::{Plan, Variant};
 use crate::record::{Climb, Cloud, Interval, Latency};
 use crate::resources::{Memory, Resource};
 use crate::stop::nearest;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vtax_core::owner::Owner;
 use vtax_core::{Base, Nanoseconds, Quantity, Series, SeriesKind, Source, Unit, counter, metric};
+use vtax_guest::image::Recipe;
 use vtax_host::journal::Journal;
 use vtax_host::signals::Signals;
 use vtax_host::{Roots, knobs};
 use vtax_lab::LabError;
-use vtax_lab::plan::Order;
+use vtax_lab::plan::{Order, RemoteClient, Variation};
 use vtax_lab::run::{
-    Assignment, Attempt, Event, Experiment, Log, NewRun, Progress, RunOptions, RunSummary,
-    run_experiment,
+    Assignment, Attempt, Event, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions,
+    RunSummary, run_experiment,
 };
 use vtax_report::results::{
     Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, TrialWriter,
@@ -36,23 +37,97 @@ const RETURNED_PERCENT: f64 = 95.0;
 /// The least memory whose return is judged: below it, changes by other programs are larger.
 const JUDGED_BYTES: f64 = 64e6;
 
+/// The longest time of one guest's boot that is not taken for a host that hangs, in a deterministic emulated host.
+const LONGEST_BOOT: Duration = Duration::from_secs(5);
+
+/// A plan and its text.
+#[derive(Debug, Clone, Copy)]
+pub struct PlannedClimbs<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// The plan as it is written.
+    pub text: &'a str,
+}
+
+impl PlanTrials for PlannedClimbs<'_> {
+    fn new_run<'a>(&'a self, place: &'a str) -> NewRun<'a> {
+        NewRun {
+            plan_text: self.text,
+            files: "",
+            name: &self.plan.name,
+            description: &self.plan.description,
+            is_quick: self.plan.is_quick,
+            place,
+            seed: self.plan.seed,
+            repetitions: self.plan.repetitions,
+            order: Order::Interleaved,
+            minimum_effect: MINIMUM_EFFECT,
+        }
+    }
+
+    fn records(&self) -> Vec<Treatment> {
+        let variants = self.plan.variants.iter();
+        variants.map(|variant| variant.treatment.clone()).collect()
+    }
+
+    fn number(&self, treatment: usize) -> usize {
+        let variant = self.plan.variants.get(treatment);
+        variant.map_or(treatment, |variant| variant.number)
+    }
+
+    fn again(&self) -> f64 {
+        self.plan.again
+    }
+
+    fn variation(&self) -> Variation {
+        self.plan.variation
+    }
+
+    /// The standard image, which every emulated host has, suffices for all platforms.
+    fn recipes(&self, _treatment: usize) -> BTreeSet<Recipe> {
+        BTreeSet::new()
+    }
+
+    fn sets_governor(&self) -> bool {
+        let mut variants = self.plan.variants.iter();
+        variants.any(|variant| variant.host.0.contains_key("host.governor"))
+    }
+
+    fn client(&self) -> Option<&RemoteClient> {
+        None
+    }
+
+    /// The boots of one step, or the time at the top.
+    fn longest_silence(&self, treatment: usize) -> Duration {
+        let method = &self.plan.method;
+        let variant = self.plan.variants.get(treatment);
+        let step = variant.map_or(0, |variant| variant.maximum.div_ceil(method.intervals));
+        let top = method.idle + method.churn.watched + method.memory_return;
+        top.max(LONGEST_BOOT.saturating_mul(step))
+    }
+
+    fn expected(&self, _treatment: usize) -> Duration {
+        self.plan.method.least_time()
+    }
+}
+
 /// Runs a plan. `words` are the arguments that make this program a supervisor.
 ///
 /// # Errors
 /// As [`run_experiment`]. Finished climbs stay.
 pub fn run(
-    plan: &Plan,
-    text: &str,
+    planned: PlannedClimbs<'_>,
     words: &[String],
     options: &RunOptions,
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<(ResultsDir, RunSummary), LabError> {
     let mut climbs = Climbs {
-        plan,
-        text,
+        plan: planned.plan,
+        planned,
         words,
         place: &options.place,
+        host: options.host,
         signals,
         roots: Roots::host(),
         energy: None,
@@ -62,9 +137,11 @@ pub fn run(
 
 struct Climbs<'a> {
     plan: &'a Plan,
-    text: &'a str,
+    planned: PlannedClimbs<'a>,
     words: &'a [String],
     place: &'a str,
+    /// The flag of this host: no number of a climb has a better one.
+    host: Source,
     signals: &'a Signals,
     roots: Roots,
     energy: Option<Energy>,
@@ -72,27 +149,15 @@ struct Climbs<'a> {
 
 impl Experiment for Climbs<'_> {
     fn new_run(&self) -> NewRun<'_> {
-        NewRun {
-            plan_text: self.text,
-            files: "",
-            name: &self.plan.name,
-            description: &self.plan.description,
-            is_quick: self.plan.is_quick,
-            place: self.place,
-            seed: self.plan.seed,
-            repetitions: self.plan.repetitions,
-            order: Order::Interleaved,
-            minimum_effect: MINIMUM_EFFECT,
-        }
+        self.planned.new_run(self.place)
     }
 
     fn treatments(&self) -> Vec<Treatment> {
-        let variants = self.plan.variants.iter();
-        variants.map(|variant| variant.treatment.clone()).collect()
+        self.planned.records()
     }
 
     fn again(&self) -> f64 {
-        self.plan.again
+        self.planned.again()
     }
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
@@ -118,8 +183,8 @@ impl Experiment for Climbs<'_> {
         Ok(())
     }
 
-    fn expected(&self, _treatment: usize) -> Duration {
-        self.plan.method.least_time()
+    fn expected(&self, treatment: usize) -> Duration {
+        self.planned.expected(treatment)
     }
 
     fn perform(
@@ -152,9 +217,9 @@ impl Experiment for Climbs<'_> {
         let raw = serde_json::to_vec_pretty(&record)
             .map_err(|cause| LabError::other(cause.to_string()))?;
         writer.write_workload_json(&raw)?;
-        samples(&record, writer.samples()?)?;
+        samples(&record, self.host, writer.samples()?)?;
         attempt.suspect = suspicions(&record);
-        attempt.metrics = metrics(&record, source_of(variant));
+        attempt.metrics = metrics(&record, self.host.combine(source_of(variant)));
         attempt.environment = facts;
         let factors = variant.treatment.factors.iter();
         attempt
@@ -344,14 +409,14 @@ fn metrics(climb: &Climb, source: Source) -> BTreeMap<String, Metric> {
 }
 
 /// Writes all samples in the format of any trial.
-fn samples(climb: &Climb, mut writer: SampleWriter) -> Result<(), LabError> {
+fn samples(climb: &Climb, source: Source, mut writer: SampleWriter) -> Result<(), LabError> {
     let mut register = |owner: Owner, metric: &str, base| {
         writer.register(&Series {
             owner,
             metric: metric.to_owned(),
             unit: Unit::of(base),
             kind: SeriesKind::Gauge,
-            source: Source::Measured,
+            source,
         })
     };
     let population = register(Owner::Target, metric::GUESTS.name, Base::One);

@@ -30,7 +30,7 @@ use vtax_lab::LabError;
 use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::{Shard, Variation};
 use vtax_lab::run::{
-    Assignment, Attempt, Experiment, Log, NewRun, Planned, Progress, RunOptions, RunSummary,
+    Assignment, Attempt, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
     run_experiment,
 };
 use vtax_report::results::{
@@ -56,8 +56,8 @@ const BESIDE_MEMORY_MIB: u64 = 512;
 /// A plan to run in emulated hosts.
 #[derive(Clone)]
 pub struct PlanRun<'a> {
-    /// The plan.
-    pub planned: Planned<'a>,
+    /// The trials of the plan.
+    pub trials: &'a dyn PlanTrials,
     /// The emulated host.
     pub host: &'a Host,
     /// Its settings.
@@ -66,7 +66,7 @@ pub struct PlanRun<'a> {
     pub cost_model: &'a CostModel,
     /// The binary of vtax.
     pub binary: PathBuf,
-    /// The subcommand of vtax: `run`, `accuracy run`.
+    /// The subcommand of vtax: `run`, `accuracy run`, `density`.
     pub command: &'a str,
     /// The results directory; an unfinished run in it is continued.
     pub results: PathBuf,
@@ -87,18 +87,18 @@ pub fn run_plan(
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
-    let client = run.planned.plan.places.client.as_ref();
+    let client = run.trials.client();
     if client.is_some() && run.settings.deterministic {
         return Err(LabError::Host(HostError::Setting(
             "the plan has its client on a second host, and two hosts share no clock of instructions: use --testbed FILE with deterministic = false".to_owned(),
         )));
     }
-    if governors(run) && run.host.hypervisor == Hypervisor::Xen {
+    if run.trials.sets_governor() && run.host.hypervisor == Hypervisor::Xen {
         return Err(LabError::Host(HostError::Setting(
             "a Dom0 has no cpufreq driver, because Xen sets the frequency: remove host.governor from the plan, or use --place testbed:kvm".to_owned(),
         )));
     }
-    if governors(run) && !run.host.emulator.is_ours() {
+    if run.trials.sets_governor() && !run.host.emulator.is_ours() {
         return Err(LabError::Host(HostError::Missing {
             what: "a QEMU whose processors have a clock that is the same at every frequency, which a plan with host.governor needs".to_owned(),
             remedy: "vtax testbed build qemu".to_owned(),
@@ -148,13 +148,6 @@ fn state_dir(run: &PlanRun<'_>) -> PathBuf {
     let digest = Sha256::digest(path.as_os_str().as_encoded_bytes());
     let name = format!("testbed-{digest:x}");
     run.state_dir.join(name.get(..24).unwrap_or_default())
-}
-
-/// Whether any treatment sets the governor. If so, all hosts of the plan have frequencies, so that they can be
-/// compared.
-fn governors(run: &PlanRun<'_>) -> bool {
-    let mut treatments = run.planned.treatments.iter();
-    treatments.any(|planned| planned.settings.0.contains_key("host.governor"))
 }
 
 /// The number of hosts that run at the same time.
@@ -215,12 +208,13 @@ fn payload<'a>(run: &'a PlanRun<'a>) -> Payload<'a> {
     Payload::Trial {
         binary: &run.binary,
         command: run.command,
-        plan: run.planned.text,
+        plan: run.trials.new_run("").plan_text,
         rest: match run.settings.deterministic {
             true => REST,
             false => Duration::ZERO,
         },
-        governors: governors(run),
+        // All hosts of a plan have frequencies if any needs them, so that they can be compared.
+        governors: run.trials.sets_governor(),
     }
 }
 
@@ -236,25 +230,25 @@ struct TrialJob {
 
 impl Experiment for Hosts<'_> {
     fn new_run(&self) -> NewRun<'_> {
-        self.run.planned.new_run(self.place)
+        self.run.trials.new_run(self.place)
     }
 
     fn treatments(&self) -> Vec<Treatment> {
-        self.run.planned.records()
+        self.run.trials.records()
     }
 
     fn again(&self) -> f64 {
         match self.run.settings.deterministic {
             // Another attempt would give the same numbers.
             true => 0.0,
-            false => self.run.planned.plan.again,
+            false => self.run.trials.again(),
         }
     }
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
-        let PlanRun { planned, host, .. } = self.run;
-        for treatment in planned.treatments {
-            let recipes = planned.recipes(treatment);
+        let PlanRun { trials, host, .. } = self.run;
+        for treatment in 0..trials.records().len() {
+            let recipes = trials.recipes(treatment);
             // The shared image is already in the host.
             if recipes.iter().all(|recipe| *recipe == Recipe::standard()) {
                 continue;
@@ -269,7 +263,7 @@ impl Experiment for Hosts<'_> {
     }
 
     fn expected(&self, treatment: usize) -> Duration {
-        self.run.planned.expected(treatment) * SLOWER
+        self.run.trials.expected(treatment) * SLOWER
     }
 
     fn jobs(&self) -> usize {
@@ -331,7 +325,7 @@ impl Experiment for Hosts<'_> {
             let instruction = self.run.settings.frequency.instruction();
             cost::charge(&mut trial, self.run.cost_model, instruction);
         }
-        if governors(self.run) {
+        if self.run.trials.sets_governor() {
             let speed = speed::FACT.to_owned();
             trial
                 .environment
@@ -406,7 +400,7 @@ impl Hosts<'_> {
 
     /// The seed of a block, which counts from 1.
     fn seed(&self, block: u32) -> u32 {
-        let varied = match self.run.planned.plan.variation {
+        let varied = match self.run.trials.variation() {
             Variation::None => 0,
             Variation::Seeds | Variation::Draws { .. } => block.saturating_sub(1),
         };
@@ -415,11 +409,8 @@ impl Hosts<'_> {
 
     /// The host with the images of a treatment's guests.
     fn host(&self, treatment: usize) -> &Host {
-        let PlanRun { planned, host, .. } = self.run;
-        let found = planned.treatments.get(treatment);
-        found
-            .and_then(|treatment| self.hosts.get(&planned.recipes(treatment)))
-            .unwrap_or(host)
+        let PlanRun { trials, host, .. } = self.run;
+        self.hosts.get(&trials.recipes(treatment)).unwrap_or(host)
     }
 
     /// Starts the job of a trial, once its snapshot is ready.
@@ -430,19 +421,17 @@ impl Hosts<'_> {
         }: Assignment,
         seed: u32,
     ) -> Result<Option<Job>, LabError> {
-        let planned = &self.run.planned;
+        let trials = self.run.trials;
+        let plan = trials.new_run(self.place);
         let settings = Settings {
             seed,
             ..self.run.settings.clone()
         };
-        let quick = if planned.plan.is_quick {
-            " --quick"
-        } else {
-            ""
-        };
-        let draw = planned.plan.variation.draw(planned.plan.seed, block);
+        let quick = if plan.is_quick { " --quick" } else { "" };
+        let draw = trials.variation().draw(plan.seed, block);
         let draw = draw.map_or(String::new(), |draw| format!(" --draw={}", draw.number));
-        let trial = format!("{seed} --treatment={treatment}{quick}{draw}");
+        let number = trials.number(treatment);
+        let trial = format!("{seed} --treatment={number}{quick}{draw}");
         // Linked hosts and hosts with this machine's clock have no snapshot.
         if settings.deterministic {
             match self.snapshot(treatment)?.is_ready() {
@@ -461,7 +450,7 @@ impl Hosts<'_> {
             host,
             settings: &settings,
             link: self.link.as_ref(),
-            silence: planned.longest_silence(treatment),
+            silence: trials.longest_silence(treatment),
             trial: &trial,
             payload: &self.payload,
         };
@@ -542,6 +531,7 @@ mod tests {
     use crate::host::tests::fake_host;
     use tempfile::TempDir;
     use vtax_lab::plan::{Catalogue, Plan, treatments};
+    use vtax_lab::run::Planned;
 
     #[test]
     fn no_more_hosts_run_at_once_than_fit_into_free_memory() {
@@ -575,7 +565,7 @@ mod tests {
             host.emulator = pretended(folder.path(), "7.2.22", does);
         }
         let run = PlanRun {
-            planned: Planned {
+            trials: &Planned {
                 plan: &plan,
                 text: &text,
                 folder: folder.path(),

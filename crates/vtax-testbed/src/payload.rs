@@ -39,7 +39,7 @@ pub(crate) enum Payload<'a> {
     Trial {
         /// The vtax that runs it.
         binary: &'a Path,
-        /// The subcommand of vtax: `run`, `accuracy run`.
+        /// The subcommand of vtax: `run`, `accuracy run`, `density`.
         command: &'a str,
         /// The plan's text.
         plan: &'a str,

@@ -21,7 +21,6 @@ use std::time::Duration;
 use values::ValueError;
 use vtax_args::FormatArgs;
 use vtax_args::time::between;
-use vtax_density::cli::DensityArguments;
 use vtax_lab::place::Hypervisor;
 use vtax_mvm::cli::MvmCommand;
 
@@ -105,7 +104,7 @@ pub enum Command {
     /// A virtual NIC for VMs that merges notifications.
     Nic(Box<vtax_nic::cli::Cli>),
     /// Measure how many guests this host holds.
-    Density(DensityArguments),
+    Density(Box<DensityArgs>),
     /// Measure the error of charge-back.
     ///
     /// Two guests run together, and each of them alone.

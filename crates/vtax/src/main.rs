@@ -85,9 +85,7 @@ fn main() -> ExitCode {
         Command::Testbed(command) => commands::testbed::execute(command),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
         Command::Nic(command) => command.execute(&mut output::Stdout).map_err(Into::into),
-        Command::Density(arguments) => {
-            vtax_density::cli::execute(arguments, &["density"]).map_err(Into::into)
-        }
+        Command::Density(arguments) => commands::density::run(&arguments),
         Command::Accuracy(AccuracyCommand::Run(arguments)) => commands::accuracy::run(arguments),
         Command::Accuracy(AccuracyCommand::Table { results, format }) => {
             commands::accuracy::table(&results, format.is_json())

@@ -67,6 +67,11 @@ fn succeeded(output: &Output) {
 /// every metric and every sample is equal to the last bit. Returns the results of the first, and the number of compared
 /// metrics. Nothing is compared where the system's QEMU ran the plan (docs/why/testbed.md).
 fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
+    execute_twice("run", place, plan, work)
+}
+
+/// The same with another command than `vtax run`.
+fn execute_twice(command: &str, place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     // Both plans have the same length: another length would move the data that is loaded after the plan.
     let other = plan.replacen("\nseed = 5\n", "\nseed = 8\n", 1).replacen(
         "\nseeds = 2\n",
@@ -81,7 +86,7 @@ fn run_twice(place: &str, plan: &str, work: &Path) -> (ResultsDir, usize) {
     });
     std::thread::scope(|scope| {
         for (file, into) in &files {
-            let command = ["run", "--jobs", "1"];
+            let command = [command, "--jobs", "1"];
             scope.spawn(move || succeeded(&run_at(place, &command, file, into)));
         }
     });
@@ -167,6 +172,31 @@ fn a_run_gives_the_same_numbers_twice_and_the_committed_counts() {
         "counts moved too far:\n  {}\nif that is wanted: `vtax testbed guard --accept`, and commit plans/guard.counts.toml",
         moved.join("\n  ")
     );
+}
+
+#[test(needs = [test_all("builds and emulates testbeds")])]
+fn a_climb_gives_the_same_numbers_twice_and_what_is_not_there_is_left_out() {
+    need("kvm");
+    let text = "name = \"climbs\"\nseed = 5\nrepetitions = 3\n[density]\nintervals = 2\nsamples = 2\nprobes = 5\nidle_seconds = 1\n\
+                [[platform]]\nkind = \"firecracker\"\nif_present = true\n\
+                [[platform]]\nkind = \"qemu\"\naccel = [\"kvm\", \"tcg\"]\nmaximum = 4\n";
+    let work = tempfile::tempdir().unwrap();
+    let (results, compared) = execute_twice("density", "testbed:kvm", text, work.path());
+    assert_eq!(results.run().place, "testbed:kvm");
+    assert!(!is_exact() || compared > 20, "only {compared} metrics");
+    let trials: Vec<Trial> = results.trials().map(Result::unwrap).collect();
+    let [one, other] = ["qemu accel=kvm", "qemu accel=tcg"].map(|label| {
+        let mut trials = trials.iter();
+        trials.find(|trial| trial.treatment.label == label).unwrap()
+    });
+    // A repetition would give the same numbers.
+    assert_eq!(trials.len(), 2);
+    for trial in [one, other] {
+        assert_eq!(trial.environment["testbed.seed"], "1");
+        assert_eq!(trial.metrics["guests"].quantity.value, 4.0);
+    }
+    let boot = |trial: &Trial| trial.metrics["boot.last"].quantity.value;
+    assert!(boot(one) < boot(other), "{} {}", boot(one), boot(other));
 }
 
 #[test(needs = [test_all("builds and emulates testbeds")])]

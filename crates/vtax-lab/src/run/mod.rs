@@ -18,7 +18,7 @@ mod tests;
 mod trial;
 
 pub use directory::NewRun;
-pub use planned::Planned;
+pub use planned::{PlanTrials, Planned};
 pub use progress::{Event, Progress};
 pub use restore::{RestoredChange, restore};
 pub use scenario::{

@@ -2,12 +2,45 @@
 //! The part of a plan that one run executes, at any place.
 
 use super::NewRun;
-use crate::plan::{Catalogue, Plan, PlannedTreatment};
+use crate::plan::{Catalogue, Plan, PlannedTreatment, RemoteClient, Variation};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use vtax_guest::image::Recipe;
 use vtax_report::results::Treatment;
+
+/// The trials of a plan, as a place needs to know them that runs each by a vtax of its own.
+pub trait PlanTrials {
+    /// Returns the run at `place` as results record it.
+    fn new_run<'a>(&'a self, place: &'a str) -> NewRun<'a>;
+
+    /// Returns the treatments as results record them.
+    fn records(&self) -> Vec<Treatment>;
+
+    /// Returns the number of a treatment in the plan, which the other vtax takes with `--treatment`.
+    fn number(&self, treatment: usize) -> usize;
+
+    /// Returns the largest share of all trials that may run again because they do not count.
+    fn again(&self) -> f64;
+
+    /// Returns the variation between the blocks.
+    fn variation(&self) -> Variation;
+
+    /// Returns the recipes of the images that the booted guests of a treatment need.
+    fn recipes(&self, treatment: usize) -> BTreeSet<Recipe>;
+
+    /// Whether a treatment sets the governor of processor frequencies.
+    fn sets_governor(&self) -> bool;
+
+    /// Returns the client, where it is on another host than the target.
+    fn client(&self) -> Option<&RemoteClient>;
+
+    /// Returns the longest time without an event in a trial of a treatment.
+    fn longest_silence(&self, treatment: usize) -> Duration;
+
+    /// Returns a rough estimate of the time of one trial of a treatment.
+    fn expected(&self, treatment: usize) -> Duration;
+}
 
 /// A plan and the treatments to run.
 #[derive(Clone, Copy)]
@@ -24,9 +57,9 @@ pub struct Planned<'a> {
     pub catalogue: &'a Catalogue,
 }
 
-impl<'a> Planned<'a> {
+impl Planned<'_> {
     /// Returns the recipes of the images that the booted guests of a treatment need.
-    pub fn recipes(&self, planned: &PlannedTreatment) -> BTreeSet<Recipe> {
+    pub fn recipes_of(&self, planned: &PlannedTreatment) -> BTreeSet<Recipe> {
         let booted = planned.guests().filter(|guest| {
             let platform = self.catalogue.platform(guest.platform_kind);
             platform.is_none_or(|platform| !platform.is_external(guest.settings))
@@ -41,9 +74,10 @@ impl<'a> Planned<'a> {
             })
             .collect()
     }
+}
 
-    /// Returns the run at `place` as results record it.
-    pub fn new_run(&self, place: &'a str) -> NewRun<'a> {
+impl PlanTrials for Planned<'_> {
+    fn new_run<'a>(&'a self, place: &'a str) -> NewRun<'a> {
         let plan = self.plan;
         NewRun {
             plan_text: self.text,
@@ -59,23 +93,46 @@ impl<'a> Planned<'a> {
         }
     }
 
-    /// Returns the treatments as results record them.
-    pub fn records(&self) -> Vec<Treatment> {
+    fn records(&self) -> Vec<Treatment> {
         let treatments = self.treatments.iter();
         treatments.map(|planned| planned.record.clone()).collect()
     }
 
-    /// Returns the longest time without an event in a trial of a treatment: its warm-up and its longest window, or the
-    /// idle phase.
-    pub fn longest_silence(&self, treatment: usize) -> Duration {
+    fn number(&self, treatment: usize) -> usize {
+        treatment
+    }
+
+    fn again(&self) -> f64 {
+        self.plan.again
+    }
+
+    fn variation(&self) -> Variation {
+        self.plan.variation
+    }
+
+    fn recipes(&self, treatment: usize) -> BTreeSet<Recipe> {
+        let planned = self.treatments.get(treatment);
+        planned.map_or_else(BTreeSet::new, |planned| self.recipes_of(planned))
+    }
+
+    fn sets_governor(&self) -> bool {
+        let mut treatments = self.treatments.iter();
+        treatments.any(|planned| planned.settings.0.contains_key("host.governor"))
+    }
+
+    fn client(&self) -> Option<&RemoteClient> {
+        self.plan.places.client.as_ref()
+    }
+
+    /// Its warm-up and its longest window, or the idle phase.
+    fn longest_silence(&self, treatment: usize) -> Duration {
         let duration = self.plan.duration;
         let planned = self.treatments.get(treatment);
         let loaded = planned.map_or(duration, |planned| planned.profile.each(duration));
         self.plan.idle.max(self.plan.warmup + loaded)
     }
 
-    /// Returns a rough estimate of the time of one trial of a treatment.
-    pub fn expected(&self, treatment: usize) -> Duration {
+    fn expected(&self, treatment: usize) -> Duration {
         let planned = self.treatments.get(treatment);
         planned.map_or(Duration::ZERO, |planned| {
             planned.expected_time(self.plan, self.catalogue)

@@ -490,8 +490,8 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
                 "how many VMs of QEMU fit, up to 8",
             ),
             (
-                "vtax density plans/density.toml --quick",
-                "a plan, for a first look",
+                "vtax density plans/papers/bratterud-kvm.toml --place testbed:kvm",
+                "a plan in emulated hosts",
             ),
         ],
     ),

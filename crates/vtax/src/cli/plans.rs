@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use vtax_args::FormatArgs;
+use vtax_density::cli::DensityArguments;
 use vtax_fleet::Engine;
 use vtax_lab::place::Place;
 use vtax_lab::plan::Shard;
@@ -166,18 +167,9 @@ pub struct ShardArgs {
     pub shard: u32,
 }
 
-/// The plan, its place and its output.
+/// The place of a run, and the part of it that another vtax starts there.
 #[derive(Debug, Args)]
-pub struct PlanRunArgs {
-    /// The plan, a TOML file.
-    #[arg(required = true, index = 1)]
-    pub plan: Option<PathBuf>,
-    /// The results directory [default: results/PLAN-NAME].
-    #[arg(long, value_name = "DIR")]
-    pub results: Option<PathBuf>,
-    /// Use the quick profile: short durations, few repetitions, marked as such in the report.
-    #[arg(long)]
-    pub quick: bool,
+pub struct PlaceArgs {
     /// Where to run: `local`, `ssh:HOST`, `testbed:kvm` or `testbed:xen`.
     #[arg(long, value_name = "PLACE", default_value = "local")]
     pub place: Place,
@@ -188,8 +180,6 @@ pub struct PlanRunArgs {
     /// processors, and memory for them].
     #[arg(long, value_name = "N")]
     pub jobs: Option<NonZeroUsize>,
-    #[command(flatten)]
-    pub format: FormatArgs,
     /// The name of the place in the results, when another vtax starts this one.
     #[arg(long, hide = true)]
     pub place_name: Option<String>,
@@ -202,6 +192,33 @@ pub struct PlanRunArgs {
     /// Flag every number as emulated: this host is an emulated one.
     #[arg(long, hide = true)]
     pub emulated: bool,
+}
+
+/// The climbs of guests and their place.
+#[derive(Debug, Args)]
+pub struct DensityArgs {
+    #[command(flatten)]
+    pub climbs: DensityArguments,
+    #[command(flatten)]
+    pub at: PlaceArgs,
+}
+
+/// The plan, its place and its output.
+#[derive(Debug, Args)]
+pub struct PlanRunArgs {
+    /// The plan, a TOML file.
+    #[arg(required = true, index = 1)]
+    pub plan: Option<PathBuf>,
+    /// The results directory [default: results/PLAN-NAME].
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// Use the quick profile: short durations, few repetitions, marked as such in the report.
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub at: PlaceArgs,
+    #[command(flatten)]
+    pub format: FormatArgs,
 }
 
 impl PlanRunArgs {

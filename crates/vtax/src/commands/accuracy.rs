@@ -17,11 +17,11 @@ use vtax_report::analysis::charge::{self, Study};
 pub fn run(arguments: PlanRunArgs) -> Outcome {
     let catalogue = Catalogue::standard();
     let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &catalogue)?;
-    plan.check_place(&arguments.place)?;
+    plan.check_place(&arguments.at.place)?;
     let results = arguments.results(&plan.name);
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
-    let untraced = match &arguments.place {
+    let untraced = match &arguments.at.place {
         Place::Local => why_not_traced(),
         // Emulated hosts have all prerequisites of tracing.
         Place::Testbed(_) => None,
@@ -33,7 +33,12 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     };
     let study = charge_study(&plan, &catalogue, untraced.is_none())?;
     let treatments = run::narrowed(&mut plan, study, &arguments)?;
-    testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
+    testbed::leave_out_repetitions(
+        "draws",
+        &mut || plan.without_repetitions(),
+        &arguments.at,
+        progress.as_mut(),
+    )?;
     if let Some(why) = &untraced {
         let message = format!("traced is missing: {why}");
         progress.event(Event::Note { message });

@@ -20,10 +20,10 @@ const MOST_TRIALS: usize = 40;
 
 /// Checks the plan on this host, looks at its guests and prints what a run would do.
 pub fn show(planned: Planned<'_>, arguments: &PlanRunArgs, shard: Option<Shard>) -> Outcome {
-    if arguments.place != Place::Local {
+    if arguments.at.place != Place::Local {
         return Err(Box::new(LabError::Plan(format!(
             "--dry-run looks at this host and at the plan's guests: {} is another place; run it there",
-            arguments.place
+            arguments.at.place
         ))));
     }
     let signals = Signals::install()?;
@@ -32,7 +32,7 @@ pub fn show(planned: Planned<'_>, arguments: &PlanRunArgs, shard: Option<Shard>)
         shard,
         waits: false,
         state_dir: run::default_state_dir(),
-        place: arguments.place.to_string(),
+        place: arguments.at.place.to_string(),
         host: Source::Measured,
         own: None,
     };

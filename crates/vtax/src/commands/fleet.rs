@@ -24,7 +24,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
     } = arguments;
     let engine = fleet.fleet.clone().ok_or("--fleet names no engine")?;
     let (mut plan, text) = plan::read(arguments.plan(), arguments.quick, &Catalogue::standard())?;
-    match &arguments.place {
+    match &arguments.at.place {
         place @ Place::Testbed(_) => plan.check_place(place)?,
         _ => plan.check_elsewhere(&format!("--fleet {engine}"))?,
     }
@@ -32,24 +32,29 @@ pub fn run(arguments: &RunArgs) -> Outcome {
         return Err("a plan that stops by precision cannot be cut into shards: none of them sees the others' trials; take [stop] out and give repetitions".into());
     }
     let mut forwarded = super::run::forwarded(arguments, None);
-    match &arguments.place {
+    match &arguments.at.place {
         Place::Local => {}
         Place::Ssh(_) => {
             return Err("--fleet names the machines that run the plan: leave --place out".into());
         }
-        Place::Testbed(_) if arguments.testbed.is_some() => {
+        Place::Testbed(_) if arguments.at.testbed.is_some() => {
             return Err(
                 "the machines of --fleet do not have the file of --testbed: leave it out".into(),
             );
         }
         place @ Place::Testbed(_) => {
             forwarded.push(format!("--place={place}"));
-            forwarded.extend(arguments.jobs.map(|jobs| format!("--jobs={jobs}")));
+            forwarded.extend(arguments.at.jobs.map(|jobs| format!("--jobs={jobs}")));
         }
     }
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
-    testbed::leave_out_repetitions(&mut plan, arguments, progress.as_mut())?;
+    testbed::leave_out_repetitions(
+        "draws",
+        &mut || plan.without_repetitions(),
+        &arguments.at,
+        progress.as_mut(),
+    )?;
     drop(progress);
     let blocks = plan.repetitions;
     let shards = fleet.shards.map_or(blocks, u32::from);

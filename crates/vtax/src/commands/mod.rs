@@ -6,6 +6,7 @@ pub mod actor;
 pub mod advise;
 pub mod atlas;
 pub mod charge;
+pub mod density;
 pub mod doctor;
 pub mod dry_run;
 pub mod explain;

@@ -4,7 +4,7 @@
 use super::charge::CAP;
 use super::{GatesNotPassed, NothingCounts, dry_run, json, one_liner, plan, report, testbed};
 use crate::Outcome;
-use crate::cli::{PlanRunArgs, RestoreArgs, RunArgs};
+use crate::cli::{PlaceArgs, PlanRunArgs, RestoreArgs, RunArgs};
 use crate::output::outln;
 use crate::progress::{self, in_words, note};
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
             (plan, text, plan::folder_of(arguments.plan()))
         }
     };
-    plan.check_place(&arguments.place)?;
+    plan.check_place(&arguments.at.place)?;
     let all = treatments(&plan, &catalogue);
     let treatments = narrowed(&mut plan, all, &arguments)?;
     if dry_run {
@@ -62,17 +62,22 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let results = arguments.results(&plan.name);
     // The vtax that merges partial results judges them.
     let is_whole =
-        shard.is_none() && arguments.treatment.is_none() && arguments.place_name.is_none();
+        shard.is_none() && arguments.at.treatment.is_none() && arguments.at.place_name.is_none();
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
-    testbed::leave_out_repetitions(&mut plan, &arguments, progress.as_mut())?;
+    testbed::leave_out_repetitions(
+        "draws",
+        &mut || plan.without_repetitions(),
+        &arguments.at,
+        progress.as_mut(),
+    )?;
     if is_whole {
         for message in treatments.iter().filter_map(plan::without_baseline) {
             progress.event(Event::Note { message });
         }
     }
     let began = Instant::now();
-    let failed = if let Place::Ssh(host) = &arguments.place {
+    let failed = if let Place::Ssh(host) = &arguments.at.place {
         let elsewhere = SshRun {
             ssh: "ssh".into(),
             host: host.clone(),
@@ -189,42 +194,54 @@ pub fn run_here(
     signals: &Signals,
     progress: &mut dyn Progress,
 ) -> Result<RunSummary, LabError> {
-    if let Place::Testbed(hypervisor) = &arguments.place {
+    if let Place::Testbed(hypervisor) = &arguments.at.place {
         let inside = testbed::Inside {
             hypervisor: *hypervisor,
-            settings: arguments.testbed.as_deref(),
+            settings: arguments.at.testbed.as_deref(),
             command,
-            planned,
+            trials: &planned,
             results: results.to_owned(),
             shard: share.shard,
-            jobs: arguments.jobs.map(usize::from),
+            jobs: arguments.at.jobs.map(usize::from),
         };
         return inside.run(signals, progress);
     }
-    if arguments.emulated {
+    if arguments.at.emulated {
         vtax_testbed::watch();
     }
-    let place = arguments.place_name.clone();
+    run::run(
+        planned,
+        &options(&arguments.at, results, share)?,
+        signals,
+        progress,
+    )
+}
+
+/// The options of a run on this host, which may be an emulated one.
+///
+/// # Errors
+/// When the speed of an emulated host cannot be adjusted to its frequency.
+pub fn options(at: &PlaceArgs, results: &Path, share: Share) -> Result<RunOptions, LabError> {
+    let place = at.place_name.clone();
     // The frequencies of an emulated host have no effect unless this adjusts its speed to them.
-    let speed = match arguments.emulated {
+    let speed = match at.emulated {
         true => Speed::start(&Roots::host())?,
         false => None,
     };
     let own = speed.map(|speed| Arc::new(speed) as Arc<dyn OwnInstruments>);
-    let options = RunOptions {
+    Ok(RunOptions {
         results: results.to_owned(),
         shard: share.shard,
         waits: share.waits,
         state_dir: run::default_state_dir(),
-        place: place.unwrap_or_else(|| arguments.place.to_string()),
-        host: if arguments.emulated {
+        place: place.unwrap_or_else(|| at.place.to_string()),
+        host: if at.emulated {
             Source::Emulated
         } else {
             Source::Measured
         },
         own,
-    };
-    run::run(planned, &options, signals, progress)
+    })
 }
 
 /// The treatments that are to run: all, or one of them, once.
@@ -236,7 +253,7 @@ pub fn narrowed(
     mut treatments: Vec<PlannedTreatment>,
     arguments: &PlanRunArgs,
 ) -> Result<Vec<PlannedTreatment>, LabError> {
-    let Some(number) = arguments.treatment else {
+    let Some(number) = arguments.at.treatment else {
         return Ok(treatments);
     };
     if number >= treatments.len() {
@@ -244,7 +261,7 @@ pub fn narrowed(
         return Err(LabError::Plan(none));
     }
     (plan.repetitions, plan.again) = (1, 0.0);
-    if let Some(first) = arguments.draw {
+    if let Some(first) = arguments.at.draw {
         plan.variation = Variation::Draws { first };
     }
     Ok(vec![treatments.swap_remove(number)])

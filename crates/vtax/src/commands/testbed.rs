@@ -3,7 +3,7 @@
 
 use super::{json, plan};
 use crate::Outcome;
-use crate::cli::{PlanRunArgs, TestbedCommand, TestbedPart};
+use crate::cli::{PlaceArgs, TestbedCommand, TestbedPart};
 use crate::output::outln;
 use crate::progress::{self, in_words, note};
 use serde_json::json;
@@ -14,8 +14,8 @@ use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Place};
-use vtax_lab::plan::{Catalogue, Plan, Shard, treatments};
-use vtax_lab::run::{Event, Planned, Progress, RunSummary, default_state_dir};
+use vtax_lab::plan::{Catalogue, Shard, treatments};
+use vtax_lab::run::{Event, PlanTrials, Planned, Progress, RunSummary, default_state_dir};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
 use vtax_testbed::emulator;
@@ -138,7 +138,7 @@ fn guard(path: &Path, counts: &Path, accept: bool) -> Outcome {
         hypervisor: Hypervisor::Kvm,
         settings: None,
         command: "run",
-        planned: Planned {
+        trials: &Planned {
             plan: &plan,
             text: &text,
             folder: &plan::folder_of(path),
@@ -196,7 +196,7 @@ pub struct Inside<'a> {
     pub settings: Option<&'a Path>,
     /// The vtax command that runs the plan.
     pub command: &'a str,
-    pub planned: Planned<'a>,
+    pub trials: &'a dyn PlanTrials,
     pub results: PathBuf,
     pub shard: Option<Shard>,
     /// The number of emulated hosts at the same time.
@@ -222,7 +222,7 @@ impl Inside<'_> {
             "each trial has an emulated host of its own, whose clock is slower than this machine's",
         );
         let run = PlanRun {
-            planned: self.planned,
+            trials: self.trials,
             host: &host,
             settings: &settings,
             cost_model: &cost_model,
@@ -237,18 +237,22 @@ impl Inside<'_> {
     }
 }
 
-/// In a deterministic testbed each treatment runs once: a repetition would give the same results.
+/// In a deterministic testbed each treatment runs once: a repetition would give the same results. `without_repetitions`
+/// removes the repetitions of a plan and returns their number; `key` is the plan's key that varies them instead.
 pub fn leave_out_repetitions(
-    plan: &mut Plan,
-    arguments: &PlanRunArgs,
+    key: &str,
+    without_repetitions: &mut dyn FnMut() -> u32,
+    at: &PlaceArgs,
     progress: &mut dyn Progress,
 ) -> Result<(), HostError> {
-    let settings = match arguments.place {
-        Place::Testbed(_) => read_settings(arguments.testbed.as_deref())?,
+    let settings = match at.place {
+        Place::Testbed(_) => read_settings(at.testbed.as_deref())?,
         Place::Local | Place::Ssh(_) => return Ok(()),
     };
-    if settings.deterministic && plan.without_repetitions() > 0 {
-        let message = "one trial of each treatment: a repetition gives the same numbers here; `draws = N` in the plan, in place of `repetitions`, varies the timing".to_owned();
+    if settings.deterministic && without_repetitions() > 0 {
+        let message = format!(
+            "one trial of each treatment: a repetition gives the same numbers here; `{key} = N` in the plan, in place of `repetitions`, varies the timing"
+        );
         progress.event(Event::Note { message });
     }
     Ok(())

@@ -9,7 +9,7 @@ use super::requirements::lacks;
 use crate::LabError;
 use crate::external::look::{self, GuestLook};
 use crate::plan::{PlannedTreatment, schedule};
-use crate::run::{Planned, RunOptions, busy};
+use crate::run::{PlanTrials, Planned, RunOptions, busy};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -296,7 +296,7 @@ fn client_machine(
 fn images(scenarios: &Scenarios<'_>) -> Result<Vec<String>, LabError> {
     let mut notes = Vec::new();
     let recipes: BTreeSet<image::Recipe> = (scenarios.planned.iter())
-        .flat_map(|planned| scenarios.of.recipes(planned))
+        .flat_map(|planned| scenarios.of.recipes_of(planned))
         .collect();
     for recipe in recipes {
         if image::cached(&recipe)?.is_none() {

@@ -29,8 +29,8 @@ pub use dry::{DryRun, DryTreatment, DryTrial, SeenGuest, dry_run};
 pub use residency::busy_mhz;
 
 use super::{
-    Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, Planned, Progress, RunOptions,
-    RunSummary, run_experiment, stop,
+    Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, PlanTrials, Planned, Progress,
+    RunOptions, RunSummary, run_experiment, stop,
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
@@ -123,7 +123,7 @@ impl Experiment for Scenarios<'_> {
             .transpose()?;
         self.check(actor.as_ref())?;
         for planned in self.planned {
-            for recipe in self.of.recipes(planned) {
+            for recipe in self.of.recipes_of(planned) {
                 if self.files.contains_key(&recipe) {
                     continue;
                 }
