@@ -474,6 +474,7 @@ fn every_file_beside_the_plans_is_a_plan_or_distinguished() {
         let other = match path.file_name().unwrap().to_str().unwrap() {
             "coarse-timers.toml"
             | "hvm-host.toml"
+            | "small-host.toml"
             | "two-processors-deterministic.toml"
             | "two-exact-processors.toml"
             | "xen-credit.toml"
