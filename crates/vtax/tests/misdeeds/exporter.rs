@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Misbehaving clients of the exporter.
 
-use super::{any, bytes, commit};
+use super::{Subject, any, bytes, commit};
 use crate::guest::{self, Guest, eventually, get};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -102,8 +102,11 @@ const PRETENDED: Duration = Duration::from_millis(1200);
 fn a_thousand_misdeeds_keep_no_scrape_out() {
     let name = guest::unique("misdeeds");
     let _guest = Guest::start(&name);
-    let (child, address) = guest::exporter(&["--interval", "500ms", "--method", "counted"]);
-    eventually("the first scrape", || get(&address, "/metrics", ""));
+    let start = || guest::exporter(&["--interval", "500ms", "--method", "counted"]);
+    let ((child, address), (control, beside)) = (start(), start());
+    for address in [&address, &beside] {
+        eventually("the first scrape", || get(address, "/metrics", ""));
+    }
     let scraped = address.clone();
     let scrape = move || match get(&scraped, "/metrics", "")? {
         text if text.contains("vtax_") => Ok(()),
@@ -111,7 +114,11 @@ fn a_thousand_misdeeds_keep_no_scrape_out() {
     };
     let mut held = Vec::new();
     let mut pretenders: Vec<(Instant, Guest)> = Vec::new();
-    commit(child.0.id(), 50, scrape, |random| {
+    let subject = Subject {
+        process: child.0.id(),
+        control: Some(control.0.id()),
+    };
+    commit(subject, 50, scrape, |random| {
         let Some(random) = random else {
             held.clear();
             pretenders.clear();
@@ -126,6 +133,8 @@ fn a_thousand_misdeeds_keep_no_scrape_out() {
         speak(random, &address, &mut held);
         if random.below(100) == 0 {
             held.clear();
+            // The control's responses grow with the guests, too.
+            get(&beside, "/metrics", "").unwrap();
         }
     });
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A thousand random misdeeds, one for each seed, against each program that serves untrusted clients, while a
 //! well-behaved neighbour sends requests at a steady rate. At most 1 % of the neighbour's requests fail. Afterwards the
-//! program has as many descriptors open as before and at most 1 MiB more memory.
+//! program has as many descriptors open as before and at most 1 MiB more memory. Guests of other tests come and go
+//! meanwhile: files of running guests are not counted, and memory is compared with that of a second program that sees
+//! the same guests.
 
 #![allow(clippy::indexing_slicing, reason = "in a test, a failure is a panic")]
 
@@ -12,6 +14,7 @@ mod nic;
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_report::stats::Random;
@@ -20,7 +23,7 @@ use vtax_report::stats::Random;
 const MISDEEDS: u64 = 1000;
 
 /// The number of misdeeds before the first footprint: afterwards the program has made its one-time allocations.
-const FIRST: u64 = 100;
+const FIRST: u64 = 300;
 
 /// The pause between two misdeeds.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -28,21 +31,39 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The time limit in which a program must release all resources.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The resources of a process.
+/// The program under test.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    process: u32,
+    /// A program of the same kind that sees the same guests and serves only its test.
+    control: Option<u32>,
+}
+
+/// The resources that a program holds.
 #[derive(Debug, Clone, Copy)]
 struct Footprint {
     descriptors: usize,
-    resident_kib: u64,
+    /// More than the control has.
+    resident_kib: i64,
 }
 
 impl Footprint {
-    fn of(process: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let resident = resident.unwrap().trim().trim_end_matches(" kB");
+    fn of(subject: Subject) -> Self {
+        let resident = |process| {
+            let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+            let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let resident = resident.unwrap().trim().trim_end_matches(" kB");
+            resident.parse::<i64>().unwrap()
+        };
+        let open = fs::read_dir(format!("/proc/{}/fd", subject.process)).unwrap();
+        let targets = open
+            .flatten()
+            .filter_map(|open| open.path().read_link().ok());
         Self {
-            descriptors: fs::read_dir(format!("/proc/{process}/fd")).unwrap().count(),
-            resident_kib: resident.parse().unwrap(),
+            descriptors: targets
+                .filter(|target| !is_of_a_running_guest(target))
+                .count(),
+            resident_kib: resident(subject.process) - subject.control.map_or(0, resident),
         }
     }
 
@@ -51,12 +72,12 @@ impl Footprint {
         self.descriptors <= before.descriptors && self.resident_kib <= before.resident_kib + 1024
     }
 
-    /// The footprint of a process with no connection but its neighbour's.
-    fn settled(process: u32) -> Self {
-        let mut last = Self::of(process);
+    /// The footprint of a program with no connection but its neighbour's.
+    fn settled(subject: Subject) -> Self {
+        let mut last = Self::of(subject);
         for _ in 0..PATIENCE.as_secs() {
             std::thread::sleep(Duration::from_secs(1));
-            let now = Self::of(process);
+            let now = Self::of(subject);
             if now.descriptors == last.descriptors && now.resident_kib <= last.resident_kib {
                 return now;
             }
@@ -66,10 +87,16 @@ impl Footprint {
     }
 }
 
-/// Commits the misdeeds against a process, while the neighbour sends `rate` requests a second. `asks` fails where there
+/// Whether this is a file of a process or a control group that exists. The link of a file of an ended process ends in
+/// "(deleted)".
+fn is_of_a_running_guest(target: &Path) -> bool {
+    (target.starts_with("/proc") || target.starts_with("/sys/fs/cgroup")) && target.exists()
+}
+
+/// Commits the misdeeds against a program, while the neighbour sends `rate` requests a second. `asks` fails where there
 /// is no right response. A call of `misdeed` with `None` releases all resources that it holds.
 fn commit(
-    process: u32,
+    subject: Subject,
     rate: u32,
     mut asks: impl FnMut() -> Result<(), String> + Send,
     mut misdeed: impl FnMut(Option<&mut Random>),
@@ -98,18 +125,21 @@ fn commit(
         for seed in 0..MISDEEDS {
             if seed == FIRST {
                 misdeed(None);
-                before = Some(Footprint::settled(process));
+                before = Some(Footprint::settled(subject));
             }
             misdeed(Some(&mut Random::new(seed)));
             std::thread::sleep(PAUSE);
-            assert!(is_alive(process), "misdeed {seed} ended the process");
+            assert!(
+                is_alive(subject.process),
+                "misdeed {seed} ended the process"
+            );
         }
         misdeed(None);
         let seconds = started.elapsed().as_secs_f64();
         let before = before.unwrap();
         let over = Instant::now();
         let after = loop {
-            let after = Footprint::of(process);
+            let after = Footprint::of(subject);
             if after.is_within(before) || over.elapsed() > PATIENCE {
                 break after;
             }

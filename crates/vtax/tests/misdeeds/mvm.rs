@@ -2,7 +2,7 @@
 //! Misbehaving clients of micro VMs, and guests that execute code of untrusted senders.
 
 use super::exporter::speak;
-use super::{bytes, commit};
+use super::{Subject, bytes, commit};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -104,7 +104,11 @@ fn a_thousand_misdeeds_keep_no_guest_from_its_answers() {
         }
     };
     let (mut held, mut lines): (Vec<TcpStream>, Vec<UnixStream>) = (Vec::new(), Vec::new());
-    commit(child.0.id(), 50, asks, |random| {
+    let subject = Subject {
+        process: child.0.id(),
+        control: None,
+    };
+    commit(subject, 50, asks, |random| {
         let Some(random) = random else {
             lines.clear();
             held.clear();

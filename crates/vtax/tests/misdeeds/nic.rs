@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Misbehaving front ends and drivers of the virtual NIC.
 
-use super::{any, bytes, commit};
+use super::{Subject, any, bytes, commit};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::io::Write;
@@ -165,7 +165,11 @@ fn a_thousand_misdeeds_lose_no_frame_of_another_link() {
     let api = directory.path().join("api");
     let mut held = Vec::new();
     let (mut tried, mut connected) = (0, 0);
-    commit(process, RATE, asks, |random| {
+    let subject = Subject {
+        process,
+        control: None,
+    };
+    commit(subject, RATE, asks, |random| {
         let Some(random) = random else {
             held.clear();
             return;
