@@ -415,7 +415,7 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
         missing("cherkasova/fig-2"),
         [
             "cherkasova-http",
-            "cherkasova-throughput-steady",
+            "cherkasova-throughput-draws",
             "cherkasova-throughput-xen"
         ]
     );
