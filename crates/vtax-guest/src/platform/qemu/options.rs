@@ -83,11 +83,13 @@ impl Options {
         &self.0
     }
 
-    /// A command that ends with this process, even after `kill -9`.
+    /// A command that ends with this process, even after `kill -9`, and that preempts no other program when it wakes up
+    /// (`SCHED_BATCH`). The threads of a QEMU whose clock is the instruction count wake each other tens of thousands of
+    /// times a second while its host is idle, and each wakeup would preempt.
     pub fn command(&self) -> Command {
         let mut command = Command::new("setpriv");
         command
-            .args(["--pdeathsig", "KILL", "--"])
+            .args(["--pdeathsig", "KILL", "--", "chrt", "--batch", "0"])
             .args(&self.0)
             .env("PATH", PATH);
         command
@@ -97,5 +99,19 @@ impl Options {
 impl From<Options> for CommandLine {
     fn from(options: Options) -> Self {
         options.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_preempts_no_other_program() {
+        let mut asks = Options::stock("sh");
+        asks.option("-c", "chrt -p $$");
+        let printed = asks.command().output().unwrap();
+        let printed = String::from_utf8(printed.stdout).unwrap();
+        assert!(printed.contains("SCHED_BATCH"), "{printed}");
     }
 }
