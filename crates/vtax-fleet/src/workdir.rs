@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_depot_is_gone_on_with_by_its_own_run_and_by_no_other() {
+    fn a_work_directory_is_continued_by_its_own_run_and_by_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let first = WorkDir::open(&run(folder.path())).unwrap();
         let again = WorkDir::open(&run(folder.path())).unwrap();

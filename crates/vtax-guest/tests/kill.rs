@@ -192,13 +192,13 @@ fn groups_of(owner: u32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
+fn kill_9_leaves_only_what_the_journal_removes() {
     let bench = Bench::new();
     let disks = disks(bench.folder.path()).unwrap_or_else(|error| skip!("{error}"));
     // Spread over the time in which the victim starts, and a little beyond.
-    for moment in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401, 617] {
+    for delay_ms in [3, 11, 19, 31, 47, 67, 101, 149, 233, 401, 617] {
         let victim = victim(bench.folder.path());
-        std::thread::sleep(Duration::from_millis(moment));
+        std::thread::sleep(Duration::from_millis(delay_ms));
         let owner = victim.0.id();
         drop(victim);
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -209,14 +209,18 @@ fn kill_9_at_any_moment_leaves_only_what_the_journal_removes() {
         assert_eq!(
             left(),
             (Vec::new(), Vec::new()),
-            "after {moment} ms: processes, loop devices"
+            "after {delay_ms} ms: processes, loop devices"
         );
         let journal = Journal::open(&bench.folder.path().join("state")).unwrap();
         for path in journalled(&journal) {
             vtax_host::cell::remove::remove_stale(&path).unwrap();
         }
         cgroup::sweep_probes();
-        assert_eq!(groups_of(owner), Vec::<PathBuf>::new(), "after {moment} ms");
+        assert_eq!(
+            groups_of(owner),
+            Vec::<PathBuf>::new(),
+            "after {delay_ms} ms"
+        );
     }
 }
 

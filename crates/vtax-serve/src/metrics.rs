@@ -210,7 +210,7 @@ fn guests(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
             "vtax_guest_cpu_error_seconds",
             Kind::Counter,
             Some("seconds"),
-            "How far vtax_guest_cpu_seconds of a guest may be off, all stages together: over any stretch, at most by what this grew. Absent where the times are measured.",
+            "How far vtax_guest_cpu_seconds of a guest may be off, all stages together: over any window, at most by what this grew. Absent where the times are measured.",
         );
         for (guest, total) in &listed {
             out.sample(&labels(guest), total.error.as_secs_f64());

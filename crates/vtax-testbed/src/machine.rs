@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_moment_writes_its_files_and_what_begins_there_does_not() {
+    fn a_host_that_is_saved_writes_its_disks_and_one_from_a_snapshot_does_not() {
         let host = fake_host(Path::new("/cache"), Hypervisor::Kvm);
         let line = |creates| {
             let files = Files {

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_errand_gives_the_same_bytes() {
+    fn the_same_payload_has_the_same_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let host = fake_host(directory.path(), Hypervisor::Kvm);
         let binary = directory.path().join("vtax");
@@ -299,25 +299,25 @@ mod tests {
                 .windows(text.len())
                 .any(|part| part == text.as_bytes())
         };
-        let brought = |payload: &Payload<'_>| {
+        let packed = |payload: &Payload<'_>| {
             let path = payload.pack(directory.path(), host.hypervisor).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().len(), PAYLOAD_BYTES);
             let mut start = vec![0; 4096];
             std::io::Read::read_exact(&mut fs::File::open(path).unwrap(), &mut start).unwrap();
             start
         };
-        let errand_of_it = brought(&payload);
-        assert_eq!(errand_of_it, brought(&payload));
+        let archive = packed(&payload);
+        assert_eq!(archive, packed(&payload));
         for text in ["a program", "testbed:kvm", "name = \"x\""] {
-            assert!(holds(&errand_of_it, text), "{text}");
+            assert!(holds(&archive, text), "{text}");
             // Hosts with different plans boot alike.
             assert!(!holds(&first, text), "{text}");
         }
         assert!(holds(&first, "kvm_amd"));
         assert!(holds(&with, "acpi-cpufreq") && !holds(&first, "acpi-cpufreq"));
-        let shell = brought(&Payload::Shell { binary: &binary });
+        let shell = packed(&Payload::Shell { binary: &binary });
         assert!(holds(&shell, "a program") && !holds(&shell, "name = \"x\""));
-        assert!(!holds(&brought(&Payload::Client), "a program"));
+        assert!(!holds(&packed(&Payload::Client), "a program"));
     }
 
     #[test]

@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_serves_hosts_that_boot_alike() {
+    fn a_snapshot_serves_hosts_that_boot_alike() {
         let directory = tempfile::tempdir().unwrap();
         let mut host = fake_host(directory.path(), Hypervisor::Kvm);
         host.emulator = pretended(directory.path(), "7.2.22", "exit 1");

@@ -115,7 +115,7 @@ fn killed_ten_times_a_run_loses_nothing_and_leaves_nothing() {
 }
 
 /// Kills a run after each time, in milliseconds, and then finishes it.
-fn killed_a_run_loses_nothing(moments: &[u64]) {
+fn killed_a_run_loses_nothing(delays_ms: &[u64]) {
     // Runs of other tests change the settings that this one compares.
     let _host = the_host();
     let work = tempfile::tempdir().unwrap();
@@ -137,13 +137,13 @@ fn killed_a_run_loses_nothing(moments: &[u64]) {
         }
     };
     let mut killed = 0;
-    for &moment in moments {
+    for &delay_ms in delays_ms {
         let mut run = run(&state, &plan, &results)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(moment));
+        std::thread::sleep(Duration::from_millis(delay_ms));
         if run.try_wait().unwrap().is_none() {
             killed += 1;
         }
@@ -155,7 +155,7 @@ fn killed_a_run_loses_nothing(moments: &[u64]) {
     }
     assert_eq!(
         killed,
-        moments.len(),
+        delays_ms.len(),
         "every kill must hit a run in progress: the plan is too short"
     );
 

@@ -64,13 +64,13 @@ fn a_plan_is_run_killed_and_finished_and_leaves_nothing() {
     let before = HostState::read();
 
     // During the creation of a cell, the boot of a guest, and a measurement.
-    for moment in [700, 3000, 9000] {
+    for delay_ms in [700, 3000, 9000] {
         let mut run = run(&state, &file, &results)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(moment));
+        std::thread::sleep(Duration::from_millis(delay_ms));
         assert_eq!(run.try_wait().unwrap(), None, "the plan is too short");
         run.kill().unwrap();
         run.wait().unwrap();

@@ -42,8 +42,8 @@ impl Count {
     }
 
     /// Returns the counts if a time is in the window. A request counts by the time it was due.
-    fn at(&mut self, moment: u64) -> Option<&mut Self> {
-        self.window.contains(&moment).then_some(self)
+    fn at(&mut self, time: u64) -> Option<&mut Self> {
+        self.window.contains(&time).then_some(self)
     }
 
     fn received(&mut self, bytes: u64, now: u64) {

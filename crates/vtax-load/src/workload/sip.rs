@@ -134,9 +134,9 @@ fn rows(table: &str) -> Outcome<Vec<Counts>> {
     for line in lines {
         let cells: Vec<&str> = line.split(';').collect();
         // Date, time and seconds since 1970, with tabs between them.
-        let moment = |column: usize| figure(cells.get(column)?.rsplit('\t').next()?);
+        let time = |column: usize| figure(cells.get(column)?.rsplit('\t').next()?);
         let values = counts.map(|column| figure(cells.get(column)?));
-        let (Some(start), Some(now)) = (moment(start), moment(now)) else {
+        let (Some(start), Some(now)) = (time(start), time(now)) else {
             continue;
         };
         if let [

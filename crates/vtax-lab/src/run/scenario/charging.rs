@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_charged_in_a_stretch_becomes_rates() {
+    fn charges_of_a_window_become_rates() {
         let work = Work {
             amount: 500.0,
             unit: Unit::of(Base::Request),
