@@ -124,12 +124,15 @@ struct cpu_state {
 const volatile u32 accounted_by_cpuacct = 0;
 const volatile u32 most_others = 15;
 
-// Soft interrupts that are drawn from, and the time of 64 looks below which there are fewer, and above which more.
+// Soft interrupts that are drawn from.
 #define NET_TX_VEC 2
 #define NET_RX_VEC 3
-#define DRAWN 64
-#define TOO_SOON 16000000ULL
-#define TOO_LATE 64000000ULL
+// MANY looks within a period halve the share that is looked into, and a period with less than FEW doubles it. A burst of
+// less than MANY is looked into as a whole: the cost depends on the mean rate, and the error on the few long soft
+// interrupts of a burst.
+#define PERIOD 256000000ULL
+#define MANY 1024
+#define FEW 256
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -487,12 +490,12 @@ int BPF_PROG(softirq_entry, unsigned int vec)
 	s->weight = 1;
 	if (is_network) {
 		s->weight += s->others;
-		if (++s->drawn >= DRAWN) {
-			u64 took = now - s->drawn_since;
-			if (took < TOO_SOON && s->others < most_others)
-				s->others = s->others * 2 + 1;
-			else if (took > TOO_LATE)
-				s->others >>= 1;
+		u32 is_over = now - s->drawn_since >= PERIOD, are_many = ++s->drawn >= MANY;
+		if (is_over && s->drawn < FEW)
+			s->others >>= 1;
+		else if (!is_over && are_many && s->others < most_others)
+			s->others = s->others * 2 + 1;
+		if (is_over || are_many) {
 			s->drawn = 0;
 			s->drawn_since = now;
 		}

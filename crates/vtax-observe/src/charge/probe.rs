@@ -671,44 +671,95 @@ mod tests {
         assert_eq!(programs.probe().unread.len(), 2);
     }
 
-    /// The packets of devices, as counted by two probes at the same time: one examines all soft interrupts, the other a
-    /// random sample. Packets are compared, not times: a packet during which the host or its hypervisor runs something
-    /// else takes as long as thousands of others, and few samples contain it.
-    #[test]
-    fn what_is_drawn_by_lot_counts_for_all() {
-        let opened =
-            [0, MOST_OTHERS].map(|others| Programs::open(Path::new("/sys"), false, others));
-        let [Ok(all), Ok(drawn)] = opened else {
-            drop(programs(ENTRIES));
-            return;
-        };
+    /// Two probes at the same time, one of which examines all soft interrupts and the other a random sample. Tests that
+    /// have them wait for one another: the rate of packets determines the sample.
+    struct AllAndDrawn([Programs; 2], #[expect(dead_code)] MutexGuard<'static, ()>);
+
+    impl AllAndDrawn {
+        fn open() -> Option<Self> {
+            static ONE: Mutex<()> = Mutex::new(());
+            let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+            let opened =
+                [0, MOST_OTHERS].map(|others| Programs::open(Path::new("/sys"), false, others));
+            let [Ok(all), Ok(drawn)] = opened else {
+                drop(programs(ENTRIES));
+                return None;
+            };
+            Some(Self([all, drawn], one))
+        }
+
+        /// The packets of devices that each counts while `work` runs. Packets are compared, not times: a packet during
+        /// which the host or its hypervisor runs something else takes as long as thousands of others, and few samples
+        /// contain it.
+        fn packets_of(&self, work: impl FnOnce()) -> [u64; 2] {
+            let before = self.0.each_ref().map(packets);
+            work();
+            let [all, drawn] = self.0.each_ref().map(packets);
+            [all - before[0], drawn - before[1]]
+        }
+    }
+
+    fn packets(programs: &Programs) -> u64 {
+        let probe = programs.probe();
+        let entries = probe.charges.iter().map(Result::unwrap);
+        let devices = entries.filter(|(key, _)| matches!(worked(*key), Worked::Device { .. }));
+        devices
+            .flat_map(|(_, each)| each.to_vec())
+            .map(|charge| charge.events)
+            .sum()
+    }
+
+    /// Returns a function that sends datagrams over the loopback device, each of which is a soft interrupt.
+    fn sender() -> impl Fn(u32) {
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         receiver.set_nonblocking(true).unwrap();
-        let send = |packets: u32| {
+        move |packets| {
             for _ in 0..packets {
                 sender.send(&[0; 64]).unwrap();
                 while receiver.recv(&mut [0; 64]).is_ok() {}
             }
+        }
+    }
+
+    #[test]
+    fn what_is_drawn_by_lot_counts_for_all() {
+        let Some(both) = AllAndDrawn::open() else {
+            return;
         };
-        let of_devices = |programs: &Programs| {
-            let probe = programs.probe();
-            let entries = probe.charges.iter().map(Result::unwrap);
-            let devices = entries.filter(|(key, _)| matches!(worked(*key), Worked::Device { .. }));
-            let charges: Vec<Charge> = devices.flat_map(|(_, each)| each.to_vec()).collect();
-            assert!(charges.iter().map(|charge| charge.ns).sum::<u64>() > 0);
-            charges.iter().map(|charge| charge.events).sum::<u64>()
-        };
+        let send = sender();
         // Until the sample is at its smallest share.
-        send(20_000);
-        let before = [&all, &drawn].map(of_devices);
-        send(300_000);
-        let counted = [(&all, before[0]), (&drawn, before[1])]
-            .map(|(programs, before)| of_devices(programs) - before);
+        send(50_000);
+        let counted = both.packets_of(|| send(300_000));
         // A standard deviation of a sample of one in 16 is 0.7 % of 300,000 packets.
         let ratio = counted[1] as f64 / counted[0] as f64;
         assert!((0.95..1.05).contains(&ratio), "{counted:?}");
         assert!(counted[0] >= 300_000, "{counted:?}");
+    }
+
+    #[test]
+    fn bursts_at_a_low_mean_rate_are_examined_as_a_whole() {
+        let Some(both) = AllAndDrawn::open() else {
+            return;
+        };
+        let send = sender();
+        let bursts = || {
+            for _ in 0..5 {
+                send(400);
+                std::thread::sleep(Duration::from_millis(300));
+            }
+        };
+        // Other programs' packets may raise the mean rate, and come between the readings of the two probes.
+        let rounds = (0..5).map(|_| both.packets_of(bursts));
+        let mut seen = Vec::new();
+        for [all, drawn] in rounds {
+            assert!(all >= 2000, "{all}");
+            if all.abs_diff(drawn) <= 4 {
+                return;
+            }
+            seen.push([all, drawn]);
+        }
+        panic!("all and the sample: {seen:?}");
     }
 }
