@@ -12,7 +12,7 @@ use vtax_host::{Roots, knobs};
 use vtax_lab::LabError;
 use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::read::{self, Value, flatten};
-use vtax_lab::plan::{Diagnostics, Variation, combinations};
+use vtax_lab::plan::{Diagnostics, combinations};
 use vtax_mvm::image::Image;
 use vtax_report::results::Treatment;
 
@@ -148,8 +148,6 @@ pub struct Plan {
     pub seed: u64,
     /// Climbs of each platform.
     pub repetitions: u32,
-    /// The variation between them in a deterministic emulated host.
-    pub variation: Variation,
     /// The share of climbs that may be repeated because they failed or are suspect.
     pub again: f64,
     /// Their method.
@@ -334,12 +332,8 @@ impl Plan {
         )))
     }
 
-    /// Removes repetitions for a place where they give the same numbers, unless they vary. Returns the number of
-    /// repetitions that it removed.
+    /// Removes repetitions for a place where they give the same numbers. Returns the number of repetitions that it removed.
     pub fn without_repetitions(&mut self) -> u32 {
-        if self.variation != Variation::None {
-            return 0;
-        }
         self.again = 0.0;
         std::mem::replace(&mut self.repetitions, 1) - 1
     }
@@ -388,22 +382,12 @@ const METHOD: [&str; 14] = [
     "cloud_load_percent",
 ];
 
-/// The keys of the number of climbs, and the variation between them.
-const BLOCKS: [(&str, Variation); 2] = [
-    ("repetitions", Variation::None),
-    ("seeds", Variation::Seeds),
-];
-
-/// The most climbs of a platform.
-const MOST_BLOCKS: i64 = 1000;
-
 fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<Plan> {
     let keys = [
         "name",
         "description",
         "seed",
         "repetitions",
-        "seeds",
         "again",
         "density",
         "quick",
@@ -411,9 +395,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
     ];
     reader.only(root, keys.into_iter(), "a density plan");
     let mut method = Method::default();
-    let (mut repetitions, variation) = reader
-        .blocks(root, &BLOCKS, MOST_BLOCKS)
-        .unwrap_or((3, Variation::None));
+    let mut repetitions = repetitions(reader, root).unwrap_or(3);
     if root.get("density").is_none() {
         reader
             .complain(0, "`[density]` is missing")
@@ -425,7 +407,7 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
     let of_quick = METHOD.into_iter().chain(["repetitions"]);
     if let Some(table) = reader.section(root, "quick", of_quick) {
         let quick = read_method(reader, table, method);
-        let fewer = reader.integer(table, "repetitions", 1, MOST_BLOCKS);
+        let fewer = self::repetitions(reader, table);
         if is_quick {
             (method, repetitions) = (quick, fewer.unwrap_or(repetitions));
         }
@@ -436,12 +418,15 @@ fn plan(reader: &mut Reader<'_>, root: &DeTable<'_>, is_quick: bool) -> Option<P
         description: reader.string(root, "description").unwrap_or_default(),
         seed: reader.integer(root, "seed", 0, i64::MAX).unwrap_or(1),
         repetitions,
-        variation,
         again: reader.again(root),
         method,
         variants,
         is_quick,
     })
+}
+
+fn repetitions(reader: &mut Reader<'_>, table: &DeTable<'_>) -> Option<u32> {
+    reader.integer(table, "repetitions", 1, 1000)
 }
 
 /// The method of a section; keys that it leaves out keep the values of `before`.
@@ -878,17 +863,11 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_that_do_not_vary_are_left_out_and_seeds_are_not() {
+    fn repetitions_are_left_out_where_they_give_the_same_numbers() {
         let text = format!("repetitions = 4\n{HEAD}[[platform]]\nkind = \"thread\"");
         let mut plan = read(&text, false).unwrap();
-        assert_eq!((plan.without_repetitions(), plan.repetitions), (3, 1));
-        let mut plan = read(&text.replace("repetitions", "seeds"), false).unwrap();
-        assert_eq!((plan.without_repetitions(), plan.repetitions), (0, 4));
-        let both = complaint(&format!("seeds = 2\n{text}"));
-        assert!(
-            both.contains("`seeds` and `repetitions` are both given"),
-            "{both}"
-        );
+        assert_eq!(plan.without_repetitions(), 3);
+        assert_eq!((plan.repetitions, plan.again), (1, 0.0));
     }
 
     #[test]

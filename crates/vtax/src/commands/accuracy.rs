@@ -34,7 +34,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     let study = charge_study(&plan, &catalogue, untraced.is_none())?;
     let treatments = run::narrowed(&mut plan, study, &arguments)?;
     testbed::leave_out_repetitions(
-        "draws",
+        testbed::DRAWS_VARY,
         &mut || plan.without_repetitions(),
         &arguments.at,
         progress.as_mut(),

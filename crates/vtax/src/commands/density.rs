@@ -34,12 +34,7 @@ pub fn run(arguments: &DensityArgs) -> Outcome {
         "in an emulated host",
         &mut progress,
     );
-    testbed::leave_out_repetitions(
-        "seeds",
-        &mut || plan.without_repetitions(),
-        at,
-        &mut progress,
-    )?;
+    testbed::leave_out_repetitions("", &mut || plan.without_repetitions(), at, &mut progress)?;
     let inside = testbed::Inside {
         hypervisor,
         settings: at.testbed.as_deref(),

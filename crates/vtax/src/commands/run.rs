@@ -66,7 +66,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
     testbed::leave_out_repetitions(
-        "draws",
+        testbed::DRAWS_VARY,
         &mut || plan.without_repetitions(),
         &arguments.at,
         progress.as_mut(),

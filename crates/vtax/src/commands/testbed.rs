@@ -237,10 +237,14 @@ impl Inside<'_> {
     }
 }
 
+/// The advice for plans that have the key `draws`.
+pub const DRAWS_VARY: &str =
+    "; `draws = N` in the plan, in place of `repetitions`, varies the timing";
+
 /// In a deterministic testbed each treatment runs once: a repetition would give the same results. `without_repetitions`
-/// removes the repetitions of a plan and returns their number; `key` is the plan's key that varies them instead.
+/// removes the repetitions of a plan and returns their number; `advice` is added to the note.
 pub fn leave_out_repetitions(
-    key: &str,
+    advice: &str,
     without_repetitions: &mut dyn FnMut() -> u32,
     at: &PlaceArgs,
     progress: &mut dyn Progress,
@@ -251,7 +255,7 @@ pub fn leave_out_repetitions(
     };
     if settings.deterministic && without_repetitions() > 0 {
         let message = format!(
-            "one trial of each treatment: a repetition gives the same numbers here; `{key} = N` in the plan, in place of `repetitions`, varies the timing"
+            "one trial of each treatment: a repetition gives the same numbers here{advice}"
         );
         progress.event(Event::Note { message });
     }

@@ -54,13 +54,6 @@ const PLAN_KEYS: [&str; 24] = [
     "gate",
 ];
 
-/// The keys of the number of blocks, and the variation between them.
-const BLOCKS: [(&str, Variation); 3] = [
-    ("repetitions", Variation::None),
-    ("seeds", Variation::Seeds),
-    ("draws", Variation::Draws { first: 1 }),
-];
-
 pub(super) fn read(file: &str, text: &str, catalogue: &Catalogue) -> Result<Plan, Diagnostics> {
     document(file, text, catalogue, |reader, root| reader.plan(root))
 }
@@ -100,9 +93,7 @@ impl Reader<'_, &Catalogue> {
             }
         }
         let baseline = self.baseline(root, &platforms, &neighbours, &factors);
-        let (repetitions, variation) = self
-            .blocks(root, &BLOCKS, 100_000)
-            .unwrap_or((5, Variation::None));
+        let (repetitions, variation) = self.blocks(root);
         let stop = root
             .get("stop")
             .map_or(Some(StopRule::Fixed), |value| self.stop(value, repetitions));
@@ -148,6 +139,36 @@ impl Reader<'_, &Catalogue> {
         self.gates_apply(&gates, &plan);
         self.files_apply(root, &plan);
         Some(plan)
+    }
+
+    /// Reads the number of blocks, and the variation between them, from the one key that is given.
+    fn blocks(&mut self, root: &DeTable<'_>) -> (u32, Variation) {
+        let mut found: Option<(&str, u32, Variation)> = None;
+        for (key, variation) in [
+            ("repetitions", Variation::None),
+            ("seeds", Variation::Seeds),
+            ("draws", Variation::Draws { first: 1 }),
+        ] {
+            let Some(value) = root.get(key) else {
+                continue;
+            };
+            let Some(blocks) = self.integer(root, key, 1, 100_000) else {
+                continue;
+            };
+            if let Some((other, ..)) = found {
+                self.complain(
+                    value.span().start,
+                    format!("`{key}` and `{other}` are both given"),
+                )
+                .help_with(
+                    "`seeds` gives each repetition a seed of its own, `draws` a seed and a draw: leave the others out",
+                );
+            }
+            found = Some((key, blocks, variation));
+        }
+        found.map_or((5, Variation::None), |(_, blocks, variation)| {
+            (blocks, variation)
+        })
     }
 
     /// Reads platforms or workloads: `[[platform]]` tables with `kind`, optional `name`, and settings.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The reader of plan documents, which checks values and collects complaints.
 
-use crate::plan::{Diagnostic, Diagnostics, Variation};
+use crate::plan::{Diagnostic, Diagnostics};
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -91,35 +91,6 @@ impl<C> Reader<'_, C> {
         self.section(root, "again", ["share"].into_iter())
             .and_then(|table| self.number(table, "share", 0.0, 10.0))
             .unwrap_or(DEFAULT_AGAIN)
-    }
-
-    /// Reads the number of blocks, at most `most`, and the variation between them, from the one of `keys` that is given.
-    pub fn blocks(
-        &mut self,
-        root: &DeTable<'_>,
-        keys: &[(&'static str, Variation)],
-        most: i64,
-    ) -> Option<(u32, Variation)> {
-        let mut found: Option<(&str, u32, Variation)> = None;
-        for (key, variation) in keys {
-            let Some(value) = root.get(*key) else {
-                continue;
-            };
-            let Some(blocks) = self.integer(root, key, 1, most) else {
-                continue;
-            };
-            if let Some((other, ..)) = found {
-                self.complain(
-                    value.span().start,
-                    format!("`{key}` and `{other}` are both given"),
-                )
-                .help_with(
-                    "`seeds` gives each repetition a seed of its own, `draws` a seed and a draw: leave the others out",
-                );
-            }
-            found = Some((key, blocks, *variation));
-        }
-        found.map(|(_, blocks, variation)| (blocks, variation))
     }
 
     /// Checks the number of trials against `MAXIMUM_TRIALS`.
