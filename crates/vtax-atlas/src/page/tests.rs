@@ -408,15 +408,10 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
         "shea-platforms",
         "shea-platforms-xen",
         "shea-tbench",
-        "shea-tbench-draws",
     ];
     assert_eq!(missing("shea"), others);
     assert_eq!(
         missing("cherkasova/fig-2"),
-        [
-            "cherkasova-http",
-            "cherkasova-throughput-draws",
-            "cherkasova-throughput-xen"
-        ]
+        ["cherkasova-http", "cherkasova-throughput-xen"]
     );
 }
