@@ -16,8 +16,9 @@ pub(super) fn lines<'a>(
 ) -> Vec<String> {
     let origins = trials.clone().flat_map(|trial| origin(&trial.environment));
     let mut lines = distinct(origins);
-    lines.extend(idle(trials));
+    lines.extend(idle(trials.clone()));
     lines.extend(paced(summaries));
+    lines.extend(without_series(trials));
     lines
         .iter()
         .map(|line| format!("{}.", capital(line)))
@@ -118,6 +119,23 @@ fn paced(summaries: &[TreatmentSummary]) -> Option<String> {
     })
 }
 
+/// The trials whose power has no figure over time, because the record does not name its series.
+fn without_series<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<String> {
+    let unnamed = trials.filter(|trial| {
+        let has_power = trial.metrics.contains_key(metric::POWER_MEAN.name);
+        has_power && trial.observation.energy.is_empty()
+    });
+    let count = unnamed.count();
+    (count > 0).then(|| {
+        format!(
+            "power over time is not recorded in {}, which {} not name the series of {}",
+            counted(count, "trial"),
+            if count == 1 { "does" } else { "do" },
+            metric::POWER_MEAN.name
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +167,7 @@ mod tests {
         let with = |phase| Trial {
             environment: facts.clone(),
             observation: ObservationCost {
+                energy: vec!["energy.model.host_joules".to_owned()],
                 idle: Some(phase),
                 ..ObservationCost::default()
             },
@@ -218,5 +237,17 @@ mod tests {
                 "Scaled to 2."
             ]
         );
+    }
+    #[test]
+    fn records_that_do_not_name_the_series_of_power_are_counted() {
+        let mut all = trials(&[phase(0, 40.0, None)], &[]);
+        assert_eq!(without_series(all.iter()), None);
+        all[1].observation.energy.clear();
+        assert_eq!(
+            without_series(all.iter()).unwrap(),
+            "power over time is not recorded in 1 trial, which does not name the series of power.mean"
+        );
+        all[1].metrics.clear();
+        assert_eq!(without_series(all.iter()), None, "no power at all");
     }
 }

@@ -307,71 +307,32 @@ fn advances(
         .collect()
 }
 
-/// Largest relative difference between a series' mean and the trial's mean power.
-const SAME_POWER: f64 = 0.05;
-
-/// The host's power over time, from the series behind the trial's `power.mean`.
+/// The host's power over time: the sum of the series that the record names as those of `power.mean`. `None` where one of
+/// them is absent, and in records that name none.
 fn watts(trial: &Trial, samples: &[Samples]) -> Option<(Vec<f64>, Source)> {
     let known = trial.metrics.get(metric::POWER_MEAN.name)?;
-    let domains: Vec<(&Samples, Vec<f64>)> = samples
-        .iter()
-        .filter(|samples| samples.series.owner == Owner::Host)
-        .filter(|samples| match samples.series.kind {
-            SeriesKind::Counter => samples.series.unit.base == Base::Joule,
-            SeriesKind::Gauge => samples.series.unit.base == Base::Watt,
-        })
-        .map(|samples| {
-            let watts = stats::rates(&samples.points, samples.series.kind, trial.window, SECOND);
-            (samples, watts)
-        })
-        .collect();
-    let named = &trial.observation.energy;
-    let watts = if named.is_empty() {
-        guessed(known.quantity.value, &domains)?
-    } else {
-        let of = |name: &String| {
-            let mut all = domains.iter();
-            all.find(|(samples, _)| samples.series.metric == *name)
-                .map(|(_, watts)| watts)
+    let rates = |name: &String| {
+        let mut of_host = samples
+            .iter()
+            .filter(|samples| samples.series.owner == Owner::Host);
+        let found = of_host.find(|samples| samples.series.metric == *name)?;
+        let series = &found.series;
+        let base = match series.kind {
+            SeriesKind::Counter => Base::Joule,
+            SeriesKind::Gauge => Base::Watt,
         };
-        sum(&named.iter().map(of).collect::<Option<Vec<_>>>()?)
+        (series.unit.base == base)
+            .then(|| stats::rates(&found.points, series.kind, trial.window, SECOND))
     };
-    Some((watts, known.source))
+    let named = trial.observation.energy.iter();
+    let parts = named.map(rates).collect::<Option<Vec<_>>>()?;
+    (!parts.is_empty()).then(|| (sum(&parts), known.source))
 }
 
-fn sum(parts: &[&Vec<f64>]) -> Vec<f64> {
-    let seconds = parts.iter().map(|part| part.len()).max().unwrap_or(0);
+fn sum(parts: &[Vec<f64>]) -> Vec<f64> {
+    let seconds = parts.iter().map(Vec::len).max().unwrap_or(0);
     let of = |second: usize| parts.iter().filter_map(|part| part.get(second)).sum();
     (0..seconds).map(of).collect()
-}
-
-/// Selects the series for records without their names: the domain, or all domains of a meter, whose mean is the trial's
-/// mean power. Domains overlap, so their total is not the host's power.
-fn guessed(mean: f64, domains: &[(&Samples, Vec<f64>)]) -> Option<Vec<f64>> {
-    let meter = |samples: &Samples| {
-        let mut words = samples.series.metric.split('.');
-        (
-            words.next().map(str::to_owned),
-            words.next().map(str::to_owned),
-        )
-    };
-    let mut candidates: Vec<Vec<f64>> = Vec::new();
-    for (samples, watts) in domains {
-        candidates.push(watts.clone());
-        let siblings = domains
-            .iter()
-            .filter(|(other, _)| meter(other) == meter(samples));
-        candidates.push(sum(&siblings.map(|(_, watts)| watts).collect::<Vec<_>>()));
-    }
-    let off = |watts: &Vec<f64>| {
-        let own = stats::mean(watts)?;
-        Some((own / mean - 1.0).abs()).filter(|off| *off < SAME_POWER)
-    };
-    let (_, best) = candidates
-        .into_iter()
-        .filter_map(|watts| Some((off(&watts)?, watts)))
-        .min_by(|(a, _), (b, _)| a.total_cmp(b))?;
-    Some(best)
 }
 
 #[cfg(test)]

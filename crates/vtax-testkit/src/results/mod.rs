@@ -509,6 +509,7 @@ impl Fake {
                 cpu: Nanoseconds(second / 50),
                 passes: (self.seconds + 2) * self.rate,
                 missed: u64::from(index.is_multiple_of(9)),
+                energy: vec!["power".to_owned()],
                 ..ObservationCost::default()
             },
         }

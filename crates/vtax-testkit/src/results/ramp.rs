@@ -18,6 +18,8 @@ pub const LEVELS: [f64; 8] = [100.0, 150.0, 200.0, 250.0, 300.0, 350.0, 400.0, 4
 pub const OBJECTIVE: &str = "latency.p99 <= 20ms";
 const PHASE_SECONDS: u64 = 20;
 const SECOND: u64 = 1_000_000_000;
+/// The series of the host's power.
+const JOULES: &str = "energy.model.host_joules";
 /// The start of the measured part, in ns.
 const START: u64 = 5 * SECOND;
 
@@ -248,7 +250,10 @@ pub fn trial(run: &RunInfo, index: u32) -> Trial {
         }),
         metrics: metrics.found,
         environment: [("accel".to_owned(), "kvm".to_owned())].into(),
-        observation: ObservationCost::default(),
+        observation: ObservationCost {
+            energy: vec![JOULES.to_owned()],
+            ..ObservationCost::default()
+        },
         actors,
         phases,
         objective: Some(ObjectiveOutcome {
@@ -290,7 +295,7 @@ pub fn write_trial(results: &ResultsDir, index: u32) {
         let client = format!("{guest}.client");
         counters.push((series(&client, "cpu.total_ns", "ns"), 0.0, 0.15));
     }
-    let joules = series("host", "energy.model.host_joules", "J");
+    let joules = series("host", JOULES, "J");
     let idle = series("host", "energy.model.idle_joules", "J");
     let mut random = Random::new(u64::from(index) + 99);
     let mut totals = vec![0.0; counters.len()];
