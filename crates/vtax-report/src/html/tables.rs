@@ -69,7 +69,12 @@ fn short_name(summary: &TreatmentSummary, all: &Platforms) -> Markup {
 
 /// A metric's title, above its name in plans and queries.
 fn metric_name(metric: &MetricSummary) -> Markup {
-    html! { th scope="row" { (metric.title) span.detail { (metric.name) } } }
+    html! { th scope="row" { (metric.title) span.detail { (breakable(&metric.name)) } } }
+}
+
+/// A metric's name, which a narrow column may break after a dot or an underscore.
+fn breakable(name: &str) -> Markup {
+    html! { @for part in name.split_inclusive(['.', '_']) { (part) wbr; } }
 }
 
 /// The flags of a number.
@@ -318,7 +323,7 @@ fn variance(analysis: &Analysis) -> Markup {
         @for of in all {
             tr {
                 th scope="row" { (of.treatment) }
-                td { (of.title) span.detail { (of.metric) } }
+                td { (of.title) span.detail { (breakable(&of.metric)) } }
                 @for name in &names {
                     td.number { (of.level(name).map_or(DASH.into(), |level| level.in_words())) }
                 }
