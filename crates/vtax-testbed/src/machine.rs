@@ -100,12 +100,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
         line.option("-L", firmware.to_string_lossy());
     }
     if settings.deterministic {
-        // One thread executes all. The clock is the instruction count. It skips idle time, except at a shell: skipping the
-        // time until the next key would occupy a processor.
-        let sleep = match files.console {
-            Some(_) => "off",
-            None => "on",
-        };
+        // One thread executes all. The clock is the instruction count and skips idle time.
         let shift = settings.frequency.shift();
         // One processor keeps the loop of an unmodified QEMU.
         let slack = match settings.processors() {
@@ -113,7 +108,7 @@ pub(crate) fn command_line(host: &Host, settings: &Settings, files: Files<'_>) -
             _ => format!(",slack={SLACK_NS}"),
         };
         line.option("-accel", "tcg,thread=single")
-            .option("-icount", format!("shift={shift},sleep={sleep}{slack}"))
+            .option("-icount", format!("shift={shift},sleep=off{slack}"))
             .option("-smp", settings.processors().to_string())
             .option("-rtc", "base=2026-01-01T00:00:00,clock=vm")
             .option("-seed", settings.seed.to_string());
