@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds QEMU for emulated hosts, in a Debian of its own: the source of Debian's package with three faults fixed and
+# Builds QEMU for emulated hosts, in a Debian of its own: the source of Debian's package with four faults fixed and
 # with the patches in /root, linked statically, so that it runs on any x86-64 Linux. The build is in /out.
 set -e
 step() { echo "I: $*"; }
@@ -17,6 +17,13 @@ file=target/i386/tcg/sysemu/svm_helper.c
 line='            do_interrupt_x86_hardirq(env, vector, 1);'
 [ "$(grep -cFx "$line" $file)" = 1 ] || { echo "$file is not as it was"; exit 1; }
 sed -i "s/^$line\$/&\n            cs->exception_index = -1;/" $file
+
+# CMPXCHG8B and CMPXCHG16B compute the flags that they leave as they are from the last operation, which the executing
+# thread may not have noted yet. An interrupt then pushes flags that are none, and the kernel panics.
+file=target/i386/tcg/translate.c
+line='        case 1: \/\* CMPXCHG8, CMPXCHG16 \*\/'
+[ "$(grep -cx "$line" $file)" = 1 ] || { echo "$file is not as it was"; exit 1; }
+sed -i "s/^$line\$/&\n            gen_update_cc_op(s);/" $file
 
 # The clock of an emulated processor is invariant, and its CPUID may say so.
 file=target/i386/cpu.c
