@@ -33,12 +33,7 @@ pub fn run(arguments: PlanRunArgs) -> Outcome {
     };
     let study = charge_study(&plan, &catalogue, untraced.is_none())?;
     let treatments = run::narrowed(&mut plan, study, &arguments)?;
-    testbed::leave_out_repetitions(
-        testbed::DRAWS_VARY,
-        &mut || plan.without_repetitions(),
-        &arguments.at,
-        progress.as_mut(),
-    )?;
+    testbed::leave_out_repetitions(&mut plan, &arguments.at, progress.as_mut())?;
     if let Some(why) = &untraced {
         let message = format!("traced is missing: {why}");
         progress.event(Event::Note { message });

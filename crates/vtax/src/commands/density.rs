@@ -8,6 +8,7 @@ use crate::cli::DensityArgs;
 use vtax_density::cli::{execute, note_absent};
 use vtax_density::run::PlannedClimbs;
 use vtax_lab::place::Place;
+use vtax_lab::run::Event;
 
 /// The arguments before the command line of a supervisor.
 const WORDS: [&str; 1] = ["density"];
@@ -34,7 +35,12 @@ pub fn run(arguments: &DensityArgs) -> Outcome {
         "in an emulated host",
         &mut progress,
     );
-    testbed::leave_out_repetitions("", &mut || plan.without_repetitions(), at, &mut progress)?;
+    if testbed::repeats_exactly(at)? && plan.without_repetitions() > 0 {
+        let message = "one climb of each treatment: a repetition gives the same numbers here";
+        progress(Event::Note {
+            message: message.to_owned(),
+        });
+    }
     let inside = testbed::Inside {
         hypervisor,
         settings: at.testbed.as_deref(),

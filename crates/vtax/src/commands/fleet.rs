@@ -49,12 +49,7 @@ pub fn run(arguments: &RunArgs) -> Outcome {
     }
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
-    testbed::leave_out_repetitions(
-        testbed::DRAWS_VARY,
-        &mut || plan.without_repetitions(),
-        &arguments.at,
-        progress.as_mut(),
-    )?;
+    testbed::leave_out_repetitions(&mut plan, &arguments.at, progress.as_mut())?;
     drop(progress);
     let blocks = plan.repetitions;
     let shards = fleet.shards.map_or(blocks, u32::from);

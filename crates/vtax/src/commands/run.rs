@@ -65,12 +65,7 @@ pub fn run(arguments: RunArgs) -> Outcome {
         shard.is_none() && arguments.at.treatment.is_none() && arguments.at.place_name.is_none();
     let signals = Signals::install()?;
     let mut progress = progress::choose(arguments.format.is_json(), &signals);
-    testbed::leave_out_repetitions(
-        testbed::DRAWS_VARY,
-        &mut || plan.without_repetitions(),
-        &arguments.at,
-        progress.as_mut(),
-    )?;
+    testbed::leave_out_repetitions(&mut plan, &arguments.at, progress.as_mut())?;
     if is_whole {
         for message in treatments.iter().filter_map(plan::without_baseline) {
             progress.event(Event::Note { message });

@@ -14,7 +14,7 @@ use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Place};
-use vtax_lab::plan::{Catalogue, Shard, treatments};
+use vtax_lab::plan::{Catalogue, Plan, Shard, treatments};
 use vtax_lab::run::{Event, PlanTrials, Planned, Progress, RunSummary, default_state_dir};
 use vtax_report::results::ResultsDir;
 use vtax_testbed::cost::{self, CostModel};
@@ -237,26 +237,28 @@ impl Inside<'_> {
     }
 }
 
-/// The advice for plans that have the key `draws`.
-pub const DRAWS_VARY: &str =
-    "; `draws = N` in the plan, in place of `repetitions`, varies the timing";
+/// Whether a repetition of a trial would give the same results: in a deterministic testbed.
+///
+/// # Errors
+/// When the settings of the testbed cannot be read.
+pub fn repeats_exactly(at: &PlaceArgs) -> Result<bool, HostError> {
+    match at.place {
+        Place::Testbed(_) => Ok(read_settings(at.testbed.as_deref())?.deterministic),
+        Place::Local | Place::Ssh(_) => Ok(false),
+    }
+}
 
-/// In a deterministic testbed each treatment runs once: a repetition would give the same results. `without_repetitions`
-/// removes the repetitions of a plan and returns their number; `advice` is added to the note.
+/// Reduces a plan to one trial of each treatment where repetitions repeat exactly.
+///
+/// # Errors
+/// As [`repeats_exactly`].
 pub fn leave_out_repetitions(
-    advice: &str,
-    without_repetitions: &mut dyn FnMut() -> u32,
+    plan: &mut Plan,
     at: &PlaceArgs,
     progress: &mut dyn Progress,
 ) -> Result<(), HostError> {
-    let settings = match at.place {
-        Place::Testbed(_) => read_settings(at.testbed.as_deref())?,
-        Place::Local | Place::Ssh(_) => return Ok(()),
-    };
-    if settings.deterministic && without_repetitions() > 0 {
-        let message = format!(
-            "one trial of each treatment: a repetition gives the same numbers here{advice}"
-        );
+    if repeats_exactly(at)? && plan.without_repetitions() > 0 {
+        let message = "one trial of each treatment: a repetition gives the same numbers here; `draws = N` in the plan, in place of `repetitions`, varies the timing".to_owned();
         progress.event(Event::Note { message });
     }
     Ok(())
