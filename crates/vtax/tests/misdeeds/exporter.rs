@@ -133,8 +133,8 @@ fn a_thousand_misdeeds_keep_no_scrape_out() {
         speak(random, &address, &mut held);
         if random.below(100) == 0 {
             held.clear();
-            // The control's responses grow with the guests, too.
-            get(&beside, "/metrics", "").unwrap();
+            // The control's responses grow with the guests, too. Whether one comes in time is not judged.
+            let _ = get(&beside, "/metrics", "");
         }
     });
 }
