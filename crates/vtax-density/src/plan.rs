@@ -334,7 +334,6 @@ impl Plan {
 
     /// Removes repetitions for a place where they give the same numbers. Returns the number of repetitions that it removed.
     pub fn without_repetitions(&mut self) -> u32 {
-        self.again = 0.0;
         std::mem::replace(&mut self.repetitions, 1) - 1
     }
 
@@ -867,7 +866,7 @@ mod tests {
         let text = format!("repetitions = 4\n{HEAD}[[platform]]\nkind = \"thread\"");
         let mut plan = read(&text, false).unwrap();
         assert_eq!(plan.without_repetitions(), 3);
-        assert_eq!((plan.repetitions, plan.again), (1, 0.0));
+        assert_eq!(plan.repetitions, 1);
     }
 
     #[test]

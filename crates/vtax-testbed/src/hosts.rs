@@ -238,11 +238,11 @@ impl Experiment for Hosts<'_> {
     }
 
     fn again(&self) -> f64 {
-        self.run.trials.again()
-    }
-
-    fn is_deterministic(&self) -> bool {
-        self.run.settings.deterministic
+        match self.run.settings.deterministic {
+            // Another attempt would give the same numbers.
+            true => 0.0,
+            false => self.run.trials.again(),
+        }
     }
 
     fn prepare(&mut self, note: &mut dyn FnMut(String)) -> Result<(), LabError> {
@@ -620,6 +620,18 @@ mod tests {
             printed.contains("signal: 11") && printed.contains("oops"),
             "{printed}"
         );
+    }
+
+    #[test]
+    fn a_trial_of_a_deterministic_host_does_not_run_again() {
+        let (_, folder) = printed(
+            Hypervisor::Kvm,
+            "again = { share = 2.0 }\n",
+            &Settings::default(),
+            Some("exit 1"),
+        );
+        let results = ResultsDir::open(&folder.path().join("results")).unwrap();
+        assert!(results.attempts().is_empty());
     }
 
     #[test]

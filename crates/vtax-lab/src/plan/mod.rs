@@ -234,7 +234,6 @@ impl Plan {
             return 0;
         }
         self.stop = StopRule::Fixed;
-        self.again = 0.0;
         std::mem::replace(&mut self.repetitions, 1) - 1
     }
 

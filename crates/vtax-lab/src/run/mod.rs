@@ -115,11 +115,6 @@ pub trait Experiment {
     /// Returns the largest share of all trials that may run again because they do not count.
     fn again(&self) -> f64;
 
-    /// Whether another attempt of a suspect trial would give the same numbers, so that none is made.
-    fn is_deterministic(&self) -> bool {
-        false
-    }
-
     /// Prepares the resources that all trials share, before the results directory is created.
     ///
     /// # Errors
@@ -196,7 +191,7 @@ pub fn run_experiment(
     let results = experiment
         .new_run()
         .open(&options.results, &roots, experiment.treatments())?;
-    let mut queue = Queue::of(&results, options.shard.as_ref(), &*experiment);
+    let mut queue = Queue::of(&results, options.shard.as_ref(), experiment.again());
     let runner = Runner {
         results: &results,
         roots: is_shared.then_some(&roots),

@@ -2,7 +2,7 @@
 //! The queue of trials that are still to run, in the order of the schedule. A trial that does not count runs again
 //! at the end of its block, close to the trials of its pair, until the run's share of repeated trials is used up.
 
-use super::{Assignment, Experiment};
+use super::Assignment;
 use crate::LabError;
 use crate::plan::Shard;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,21 +20,15 @@ pub(super) struct Queue {
     attempts: BTreeMap<u32, u32>,
     /// Trials whose record cannot be read, with the reason.
     damaged: BTreeMap<u32, String>,
-    /// Whether suspect trials run again.
-    repeats_suspect: bool,
     /// The number of further trials that may run again.
     budget: usize,
     already: usize,
 }
 
 impl Queue {
-    /// Returns the trials of a shard that a results directory lacks, and those that do not count, up to the experiment's
-    /// share of all trials.
-    pub(super) fn of(
-        results: &ResultsDir,
-        shard: Option<&Shard>,
-        experiment: &dyn Experiment,
-    ) -> Self {
+    /// Returns the trials of a shard that a results directory lacks, and those that do not count, up to `share` of
+    /// all trials.
+    pub(super) fn of(results: &ResultsDir, shard: Option<&Shard>, share: f64) -> Self {
         let ours = |block: u32| shard.is_none_or(|shard| shard.contains(block));
         let scheduled: Vec<Assignment> = (0..)
             .zip(&results.run().schedule)
@@ -56,7 +50,7 @@ impl Queue {
             clippy::cast_sign_loss,
             reason = "a share of a count"
         )]
-        let budget = (experiment.again() * scheduled.len() as f64) as usize;
+        let budget = (share * scheduled.len() as f64) as usize;
         let mut queue = Self {
             waiting: VecDeque::new(),
             reasons: BTreeMap::new(),
@@ -66,7 +60,6 @@ impl Queue {
                 .map(|(index, cause)| (index, format!("its record is damaged ({cause})")))
                 .collect(),
             attempts,
-            repeats_suspect: !experiment.is_deterministic(),
             budget: budget.saturating_sub(usize::try_from(used).unwrap_or(usize::MAX)),
             already: 0,
         };
@@ -125,7 +118,7 @@ impl Queue {
 
     /// Puts a trial that does not count at the end of its block, if it may run again.
     pub(super) fn judge(&mut self, assignment: Assignment, trial: &Trial) {
-        let Some(reason) = self.why_again(trial) else {
+        let Some(reason) = why_not_counted(trial) else {
             return;
         };
         if !self.take_from_budget(assignment.index) {
@@ -145,7 +138,7 @@ impl Queue {
         let reason = match &trial {
             Ok(trial) => self
                 .damage(assignment.index)
-                .or_else(|| self.why_again(trial)),
+                .or_else(|| why_not_counted(trial)),
             Err(cause) => Some(format!("its record is damaged ({cause})")),
         };
         let Some(reason) = reason else {
@@ -162,15 +155,6 @@ impl Queue {
         is_again
     }
 
-    /// Returns the reason to run a trial again; `None` when it counts, or when another attempt would be alike.
-    fn why_again(&self, trial: &Trial) -> Option<String> {
-        match &trial.outcome {
-            TrialOutcome::Failed(reason) => Some(format!("it failed: {reason}")),
-            TrialOutcome::Complete if trial.suspect.is_empty() || !self.repeats_suspect => None,
-            TrialOutcome::Complete => Some(trial.suspect.join("; ")),
-        }
-    }
-
     fn damage(&self, index: u32) -> Option<String> {
         self.damaged.get(&index).cloned()
     }
@@ -183,5 +167,14 @@ impl Queue {
         *attempts += 1;
         self.budget -= 1;
         true
+    }
+}
+
+/// Returns the reason why a trial does not count; `None` when it counts.
+fn why_not_counted(trial: &Trial) -> Option<String> {
+    match &trial.outcome {
+        TrialOutcome::Failed(reason) => Some(format!("it failed: {reason}")),
+        TrialOutcome::Complete if trial.suspect.is_empty() => None,
+        TrialOutcome::Complete => Some(trial.suspect.join("; ")),
     }
 }

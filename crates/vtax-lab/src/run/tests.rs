@@ -20,7 +20,6 @@ enum End {
 struct Scripted {
     ends: VecDeque<End>,
     again: f64,
-    is_deterministic: bool,
     ran: Vec<u32>,
 }
 
@@ -29,7 +28,6 @@ impl Scripted {
         Self {
             ends: ends.iter().copied().collect(),
             again,
-            is_deterministic: false,
             ran: Vec::new(),
         }
     }
@@ -66,10 +64,6 @@ impl Experiment for Scripted {
 
     fn again(&self) -> f64 {
         self.again
-    }
-
-    fn is_deterministic(&self) -> bool {
-        self.is_deterministic
     }
 
     fn prepare(&mut self, _note: &mut dyn FnMut(String)) -> Result<(), LabError> {
@@ -177,20 +171,6 @@ fn a_disturbed_trial_counts_and_does_not_come_again() {
     assert_eq!(script.ran, [0, 1, 2, 3, 4, 5]);
     let trial = results.trial(0).unwrap();
     assert_eq!((trial.suspect.len(), trial.disturbed.len()), (0, 1));
-}
-
-#[test]
-fn a_suspect_trial_of_a_deterministic_host_does_not_come_again_and_a_failed_one_does() {
-    let bench = Bench::new();
-    let mut script = Scripted::new(&[Suspect, Failed], 0.5);
-    script.is_deterministic = true;
-    let (results, _) = bench.run(&mut script).unwrap();
-    assert_eq!(script.ran, [0, 1, 1, 2, 3, 4, 5]);
-    assert_eq!(results.trial(0).unwrap().suspect.len(), 1);
-    let mut resumed = Scripted::new(&[], 0.5);
-    resumed.is_deterministic = true;
-    bench.run(&mut resumed).unwrap();
-    assert!(resumed.ran.is_empty());
 }
 
 #[test]
