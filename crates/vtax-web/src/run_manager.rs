@@ -99,8 +99,8 @@ pub enum RunError {
     /// The run is already in progress.
     #[error("this run goes on already, into {}", .0.display())]
     Running(PathBuf),
-    /// Climbs at a place other than `local`.
-    #[error("climbs run on this host only: give `local` as the place")]
+    /// Climbs on another machine.
+    #[error("climbs run on this host or in a testbed: give `local` or `testbed:kvm` as the place")]
     ClimbsElsewhere,
     /// The record of the run cannot be written.
     #[error(
@@ -330,7 +330,7 @@ impl Worker {
         if known.is_some_and(|record| record.is_alive()) {
             return Err(RunError::Running(results.clone()));
         }
-        if start.plan.kind == Kind::Density && start.place != Place::Local {
+        if start.plan.kind == Kind::Density && matches!(start.place, Place::Ssh(_)) {
             return Err(RunError::ClimbsElsewhere);
         }
         let folder = self.records.make(results).map_err(io::Error::from)?;
@@ -382,14 +382,12 @@ impl Worker {
             }
         };
         let mut command = Command::new(&self.starter.program);
-        match start.plan.kind {
-            Kind::Run => command
-                .arg("run")
-                .arg(&plan)
-                .arg("--place")
-                .arg(start.place.to_string()),
-            Kind::Density => command.arg("density").arg(&plan),
-        };
+        command.arg(match start.plan.kind {
+            Kind::Run => "run",
+            Kind::Density => "density",
+        });
+        command.arg(&plan);
+        command.arg("--place").arg(start.place.to_string());
         command.arg("--results").arg(&start.results).arg("--json");
         if start.quick {
             command.arg("--quick");

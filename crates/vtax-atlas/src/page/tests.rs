@@ -412,6 +412,10 @@ fn a_directory_of_another_plan_is_reported_and_left_out() {
     assert_eq!(missing("shea"), others);
     assert_eq!(
         missing("cherkasova/fig-2"),
-        ["cherkasova-http", "cherkasova-throughput-xen"]
+        [
+            "cherkasova-http",
+            "cherkasova-throughput-steady",
+            "cherkasova-throughput-xen"
+        ]
     );
 }

@@ -110,7 +110,7 @@ fn vtax() {
         arguments[at + 1]
     };
     let is_climb = arguments[0] == "density";
-    let place = if is_climb { "local" } else { after("--place") };
+    let place = after("--place");
     let path = Path::new(after("--results"));
     assert!(arguments.contains(&"--json") && (is_climb || arguments[0] == "run"));
     let plan = if is_climb { CLIMBS } else { PLAN };
