@@ -341,7 +341,10 @@ fn a_climb_is_seen_while_it_goes_up() {
     let (status, answer) = page.post("/api/runs", &far);
     assert_eq!(status, 409);
     assert!(
-        answer["error"].as_str().unwrap().contains("`local` or `testbed:kvm`"),
+        answer["error"]
+            .as_str()
+            .unwrap()
+            .contains("`local` or `testbed:kvm`"),
         "{answer}"
     );
 }
