@@ -10,8 +10,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use vtax_core::Source;
 use vtax_report::analysis::charge::{Method, Study};
+use vtax_report::results::emulated::INSTRUCTION_NS;
 use vtax_report::results::{ResultsDir, Trial};
 use vtax_testbed::guard::Counts;
+use vtax_testkit::results::Fake;
 use vtax_testkit::{skip, skip_in_part};
 
 fn vtax(arguments: &[&str]) -> Output {
@@ -128,6 +130,35 @@ fn execute_twice(command: &str, place: &str, plan: &str, work: &Path) -> (Result
         apart.join("\n  ")
     );
     (results, compared)
+}
+
+#[test]
+fn another_cost_model_prints_what_it_computes_of_each_treatment() {
+    let work = tempfile::tempdir().unwrap();
+    let run = work.path().join("run");
+    Fake {
+        blocks: 2,
+        trouble: false,
+        ..Fake::default()
+    }
+    .write(&run);
+    let results = ResultsDir::open(&run).unwrap();
+    for index in results.trial_indexes() {
+        let mut trial = results.trial(index).unwrap();
+        let length = (INSTRUCTION_NS.to_owned(), "1".to_owned());
+        trial.environment.extend([length]);
+        results.rewrite_trial(&trial).unwrap();
+    }
+    let run = run.to_str().unwrap();
+    let printed = vtax(&["testbed", "cost", run, "--model", "genoa"]);
+    let out = String::from_utf8(printed.stdout).unwrap();
+    let (_, modelled) = out.split_once("by the cost model genoa:\n").unwrap();
+    let label = &results.run().treatments[0].label;
+    let mut lines = modelled.lines().skip_while(|line| line.trim() != label);
+    assert!(lines.next().is_some(), "{modelled}");
+    let power = lines.find(|line| line.trim().starts_with("model.power"));
+    let power = power.unwrap_or_else(|| panic!("{modelled}"));
+    assert!(power.ends_with(" W (n = 2)"), "{power}");
 }
 
 #[test(needs = [test_all("builds and emulates testbeds")])]

@@ -9,14 +9,17 @@ use crate::progress::{self, in_words, note};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use vtax_core::counted;
+use vtax_core::{counted, metric};
 use vtax_host::HostError;
 use vtax_host::signals::{Signals, end_with_reader};
 use vtax_lab::LabError;
 use vtax_lab::place::{Hypervisor, Place};
 use vtax_lab::plan::{Catalogue, Plan, Shard, treatments};
 use vtax_lab::run::{Event, PlanTrials, Planned, Progress, RunSummary, default_state_dir};
+use vtax_report::analysis::Analysis;
+use vtax_report::numbers::estimate;
 use vtax_report::results::ResultsDir;
+use vtax_report::text::clean;
 use vtax_testbed::cost::{self, CostModel};
 use vtax_testbed::emulator;
 use vtax_testbed::guard::{Counts, TOLERANCE};
@@ -36,9 +39,11 @@ pub fn execute(command: TestbedCommand) -> Outcome {
             model,
             ..
         } => {
-            cost::apply_again(&ResultsDir::open(&results)?, &read_model(model.as_deref())?)?;
+            let model = read_model(model.as_deref())?;
+            cost::apply_again(&ResultsDir::open(&results)?, &model)?;
             end_with_reader()?;
-            super::report::show(std::slice::from_ref(&results)).map(drop)
+            let analysis = super::report::show(std::slice::from_ref(&results))?;
+            list_modelled(&analysis, &model)
         }
         TestbedCommand::Cost { results: None, .. } => list_models(),
         TestbedCommand::Guard {
@@ -270,6 +275,23 @@ fn read_settings(file: Option<&Path>) -> Result<Settings, HostError> {
 
 fn read_model(name: Option<&Path>) -> Result<CostModel, HostError> {
     name.map_or_else(CostModel::shipped, CostModel::find)
+}
+
+/// Prints what the model computes of each treatment.
+fn list_modelled(analysis: &Analysis, model: &CostModel) -> Outcome {
+    outln!("\nby the cost model {}:", model.name)?;
+    for summary in &analysis.treatments {
+        outln!("  {}", clean(&summary.treatment.label))?;
+        for metric in &summary.metrics {
+            if metric::MODEL.part(&metric.name).is_none() {
+                continue;
+            }
+            let n = metric.description.n;
+            let mean = estimate(metric.description.mean, metric.interval, metric.unit);
+            outln!("    {:26}{} (n = {n})", metric.name, mean.line())?;
+        }
+    }
+    Ok(())
 }
 
 /// Prints the shipped cost models, a column for each of their numbers.
