@@ -4,7 +4,7 @@
 use crate::AtlasError;
 use crate::verdict::Effect;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 const ATLAS: &str = include_str!("../../../papers/atlas.toml");
@@ -126,14 +126,6 @@ impl Figure {
     pub fn name(&self) -> String {
         format!("{}/{}", self.paper, self.id)
     }
-
-    /// The names of the plans that measure it.
-    pub fn plans(&self) -> impl Iterator<Item = &str> {
-        self.series.iter().flat_map(|series| {
-            let rows = series.rows.iter();
-            rows.map(|row| series.plan_of(row))
-        })
-    }
 }
 
 /// A claim of a paper. Claims are fixed before the runs that judge them.
@@ -191,6 +183,11 @@ pub struct Series {
 impl Series {
     fn plan_of<'a>(&'a self, row: &'a Row) -> &'a str {
         row.plan.as_deref().unwrap_or(&self.plan)
+    }
+
+    /// The names of the plans that measure it.
+    fn plans(&self) -> impl Iterator<Item = &str> {
+        self.rows.iter().map(|row| self.plan_of(row))
     }
 
     /// The plan, treatment and metric of a row; `None` for a row that is not measured.
@@ -330,12 +327,24 @@ impl Catalogue {
         }
     }
 
-    /// The plans of these figures with their names, each once.
-    pub fn plans_of(&self, figures: &[&Figure]) -> Vec<(&str, &Plan)> {
-        let used: Vec<&str> = figures.iter().flat_map(|figure| figure.plans()).collect();
+    /// The plans of these figures with their names, each once; of all series, or only of those that judge a claim.
+    pub fn plans_of(&self, figures: &[&Figure], only_judging: bool) -> Vec<(&str, &Plan)> {
+        let judging = |figure: &Figure, series: &Series| {
+            let mut claims = self.claims.iter();
+            claims.any(|claim| {
+                let test = claim.test.as_ref();
+                claim.figure == figure.name() && test.is_some_and(|test| test.series == series.what)
+            })
+        };
+        let mut used = BTreeSet::new();
+        for figure in figures {
+            let series = figure.series.iter();
+            let series = series.filter(|series| !only_judging || judging(figure, series));
+            used.extend(series.flat_map(Series::plans));
+        }
         let plans = self.plans.iter();
         plans
-            .filter(|(name, _)| used.contains(&name.as_str()))
+            .filter(|(name, _)| used.contains(name.as_str()))
             .map(|(name, plan)| (name.as_str(), plan))
             .collect()
     }
@@ -535,7 +544,7 @@ mod tests {
                 !measured.contains(&true) || !figure.differs.is_empty(),
                 "{name} does not say what differs"
             );
-            for plan in figure.plans() {
+            for plan in figure.series.iter().flat_map(Series::plans) {
                 let plan = catalogue.plans.get(plan);
                 let plan = plan.unwrap_or_else(|| panic!("{name}: a plan that is not listed"));
                 let plans = concat!(env!("CARGO_MANIFEST_DIR"), "/../../plans");

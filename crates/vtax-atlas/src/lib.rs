@@ -109,11 +109,13 @@ pub fn wanted<'a>(figures: impl IntoIterator<Item = &'a Figure>) -> BTreeSet<Key
         .collect()
 }
 
-/// The plans of these figures without a complete run in their results directories.
+/// The plans of these figures without a complete run in their results directories; of all series, or only of those that
+/// judge a claim.
 pub fn missing<'a>(
     catalogue: &'a Catalogue,
     figures: &[&Figure],
     folders: &Folders<'_>,
+    only_judging: bool,
 ) -> Vec<(&'a str, &'a Plan)> {
     let is_failed = |trial: Result<Trial, ResultsError>| {
         trial.is_ok_and(|trial| matches!(trial.outcome, TrialOutcome::Failed(_)))
@@ -123,7 +125,7 @@ pub fn missing<'a>(
         results
             .is_ok_and(|results| results.pending().is_empty() && !results.trials().any(is_failed))
     };
-    let mut plans = catalogue.plans_of(figures);
+    let mut plans = catalogue.plans_of(figures, only_judging);
     plans.retain(|(name, _)| !is_whole(name));
     plans
 }

@@ -458,7 +458,7 @@ fn provenance(catalogue: &Catalogue, entry: &Entry<'_>) -> Markup {
     let origins: BTreeMap<&str, &Origin> = found
         .map(|(key, _, origin)| (key.plan.as_str(), *origin))
         .collect();
-    let plans = catalogue.plans_of(&[entry.figure]);
+    let plans = catalogue.plans_of(&[entry.figure], false);
     if plans.is_empty() {
         return html! {};
     }

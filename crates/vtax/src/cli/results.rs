@@ -165,7 +165,7 @@ pub struct AtlasArgs {
     /// A paper's figures alone, or one of them: shea, shea/fig-7.
     #[arg(value_name = "PAPER[/FIGURE]")]
     pub figures: Option<String>,
-    /// Run the plans' quick profiles.
+    /// Run the quick profiles of the plans that judge a claim, and no others.
     #[arg(long)]
     pub quick: bool,
     /// Where to run every plan, in place of the atlas's own places.

@@ -88,7 +88,7 @@ fn run_missing<'a>(
     figures: &[&Figure],
     folders: &Folders<'_>,
 ) -> Result<Vec<&'a str>, Box<dyn std::error::Error>> {
-    let todo = missing(catalogue, figures, folders);
+    let todo = missing(catalogue, figures, folders, arguments.quick);
     let signals = Signals::install()?;
     let mut failed = Vec::new();
     for (number, (name, plan)) in todo.iter().enumerate() {
