@@ -44,13 +44,7 @@ impl Use {
         self.energy += other.energy;
         self.error += other.error;
         self.present += other.present;
-        let (sum, more) = (&mut self.exchanges, &other.exchanges);
-        sum.received = sum.received.saturating_add(more.received);
-        sum.sent = sum.sent.saturating_add(more.sent);
-        sum.bytes = sum.bytes.saturating_add(more.bytes);
-        sum.block_requests = sum.block_requests.saturating_add(more.block_requests);
-        sum.exits = added(sum.exits, more.exits);
-        sum.pages = added(sum.pages, more.pages);
+        self.exchanges.merge(&other.exchanges);
     }
 
     /// All of its processor time.
@@ -61,13 +55,6 @@ impl Use {
     /// Packets received and sent.
     pub fn packets(&self) -> u64 {
         self.exchanges.received.saturating_add(self.exchanges.sent)
-    }
-}
-
-fn added(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.saturating_add(b)),
-        (known, None) | (None, known) => known,
     }
 }
 

@@ -43,8 +43,7 @@ impl Host {
     pub fn end(&mut self, number: u32) {
         self.guests.retain(|(other, ..)| *other != number);
         if let Some(gone) = self.totals.guests.remove(&number) {
-            self.totals.gone.stages.merge(&gone.stages);
-            self.totals.gone.energy += gone.energy;
+            self.totals.gone.merge(&gone);
         }
     }
 
@@ -100,11 +99,7 @@ impl Host {
         let mut guests = Vec::new();
         for (number, name, platform) in &self.guests {
             let total = totals.guests.entry(*number).or_default();
-            total.stages.merge(&used.stages);
-            total.energy += used.energy;
-            total.error += used.error;
-            total.exchanges.received += used.exchanges.received;
-            total.exchanges.sent += used.exchanges.sent;
+            total.merge(&used);
             guests.push(GuestUse {
                 number: *number,
                 platform: *platform,

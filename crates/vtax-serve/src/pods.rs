@@ -39,14 +39,8 @@ pub fn by_pod(mut snapshot: Snapshot) -> Snapshot {
                 {
                     of_pod.name = name;
                 }
-                for (sum, part) in [
-                    (&mut of_pod.used, &guest.used),
-                    (&mut of_pod.total, &guest.total),
-                ] {
-                    sum.stages.merge(&part.stages);
-                    sum.energy += part.energy;
-                    sum.error += part.error;
-                }
+                of_pod.used.merge(&guest.used);
+                of_pod.total.merge(&guest.total);
             }
         }
     }

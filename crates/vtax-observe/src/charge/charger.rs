@@ -114,6 +114,16 @@ pub struct GuestTotals {
     pub error: Nanoseconds,
 }
 
+impl GuestTotals {
+    /// Adds the use of another interval or guest.
+    pub fn merge(&mut self, other: &Self) {
+        self.stages.merge(&other.stages);
+        self.energy += other.energy;
+        self.exchanges.merge(&other.exchanges);
+        self.error += other.error;
+    }
+}
+
 /// The totals since charging began. They never decrease.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
@@ -394,9 +404,7 @@ impl Charger {
         totals.guests.retain(|number, guest| {
             let stays = present.contains(number);
             if !stays {
-                gone.stages.merge(&guest.stages);
-                gone.energy += guest.energy;
-                gone.error += guest.error;
+                gone.merge(guest);
             }
             stays
         });
@@ -422,17 +430,7 @@ impl Charger {
         }
         for (number, exchanged) in &pass.exchanges.guests {
             if let Some(guest) = totals.guests.get_mut(number) {
-                let sum = &mut guest.exchanges;
-                sum.received += exchanged.received;
-                sum.sent += exchanged.sent;
-                sum.bytes += exchanged.bytes;
-                sum.block_requests += exchanged.block_requests;
-                if let Some(exits) = exchanged.exits {
-                    sum.exits = Some(sum.exits.unwrap_or(0) + exits);
-                }
-                if let Some(pages) = exchanged.pages {
-                    sum.pages = Some(sum.pages.unwrap_or(0) + pages);
-                }
+                guest.exchanges.merge(exchanged);
             }
         }
     }

@@ -33,6 +33,25 @@ pub struct GuestExchanges {
     pub pages: Option<u64>,
 }
 
+impl GuestExchanges {
+    /// Adds the exchanges of another interval or guest. A number that only one of the two has is the sum.
+    pub fn merge(&mut self, other: &Self) {
+        self.received = self.received.saturating_add(other.received);
+        self.sent = self.sent.saturating_add(other.sent);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.block_requests = self.block_requests.saturating_add(other.block_requests);
+        for (sum, more) in [
+            (&mut self.exits, other.exits),
+            (&mut self.pages, other.pages),
+        ] {
+            *sum = [*sum, more]
+                .into_iter()
+                .flatten()
+                .reduce(u64::saturating_add);
+        }
+    }
+}
+
 /// All exchanges in an interval.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IntervalExchanges {
