@@ -8,7 +8,7 @@
 
 pub mod cap;
 pub mod exporter;
-#[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod jail;
 mod metrics;

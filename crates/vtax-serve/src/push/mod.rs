@@ -85,7 +85,7 @@ pub enum PushError {
 }
 
 /// Returns a snapshot as the body of one request, and its number of samples; for benchmarks of servers.
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn body(
     protocol: Protocol,
     snapshot: &Snapshot,
