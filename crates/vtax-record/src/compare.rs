@@ -7,9 +7,9 @@ use crate::summary::{Guest, Recording, Use};
 use std::collections::{BTreeMap, BTreeSet};
 use vtax_core::metric::{self, Metric};
 use vtax_core::{Source, counted};
-use vtax_report::compare::RunComparison;
+use vtax_report::compare::{ComparedRun, RunComparison};
 use vtax_report::numbers::when;
-use vtax_report::over_time::{Compared, Pair, compare as over_time};
+use vtax_report::over_time::{Pair, compare as over_time};
 use vtax_report::text::cut;
 
 /// Smallest relative difference that counts as a difference.
@@ -141,15 +141,18 @@ pub fn compare(before: &Recording, after: &Recording) -> RunComparison {
             .cloned()
             .collect()
     };
-    let compared = Compared {
+    RunComparison {
         first: named(before),
-        other: named(after),
-        only_first: only(&old, &new),
-        only_here: only(&new, &old),
+        others: vec![ComparedRun {
+            run: named(after),
+            only_first: only(&old, &new),
+            only_here: only(&new, &old),
+            plan_keys: Vec::new(),
+            comparisons: over_time(&pairs, MINIMUM_EFFECT),
+        }],
         cautions: cautions(before, after, small),
         minimum_effect: MINIMUM_EFFECT,
-    };
-    over_time(&pairs, compared)
+    }
 }
 
 fn by_label(recording: &Recording) -> BTreeMap<String, &Guest> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use vtax_core::{Joules, Nanoseconds, Source};
 use vtax_observe::charge::{EnergyUse, GuestExchanges, Ledger, Modelled, Row, Stage, Stages};
+use vtax_serve::records::active_energy;
 use vtax_serve::{GuestUse, Snapshot};
 
 /// Nanoseconds in a unit of time.
@@ -177,7 +178,7 @@ impl Remainders {
     /// Converts a snapshot.
     pub fn second(&mut self, snapshot: &Snapshot, own_cpu: Nanoseconds) -> Second {
         let ledger = &snapshot.ledger;
-        let active = Active::of(ledger, snapshot.energy);
+        let active = active_energy(snapshot.energy, ledger).unwrap_or(0.0);
         let mut host = [0; OF_HOST];
         let mut put = |place: usize, value: u64, unit: u64| {
             if let (Some(into), Some(rest)) = (host.get_mut(place), self.host.get_mut(place)) {
@@ -191,7 +192,7 @@ impl Remainders {
         put(UNATTRIBUTED, ledger.unattributed.0, UNIT);
         put(EXCESS, ledger.excess.0, UNIT);
         put(RECORDER, own_cpu.0, UNIT);
-        let idle = |energy: Joules, time: u64| microjoules(energy.0 - active.joules(time));
+        let idle = |energy: Joules, time: u64| microjoules(energy.0 - active * time as f64);
         put(HOST_IDLE, idle(ledger.host_energy, own), 1000);
         let rest = ledger.unattributed.0;
         put(
@@ -248,11 +249,11 @@ impl Remainders {
         }
     }
 
-    fn guest(&mut self, guest: &GuestUse, ledger: &Ledger, active: Active) -> [u64; OF_GUEST] {
+    fn guest(&mut self, guest: &GuestUse, ledger: &Ledger, active: f64) -> [u64; OF_GUEST] {
         let used = &guest.used;
         let rests = self.guests.entry(guest.number).or_default();
         let mut values = [0; OF_GUEST];
-        let idle = microjoules(used.energy.0 - active.joules(used.stages.total().0));
+        let idle = microjoules(used.energy.0 - active * used.stages.total().0 as f64);
         let exchanges = used.exchanges;
         let rounded = Stage::CHARGED.map(|stage| (used.stages.get(stage).0, UNIT));
         let packets = [exchanges.received, exchanges.sent].map(|packets| (packets, 1));
@@ -278,26 +279,6 @@ impl Remainders {
             values[place] = value;
         }
         values
-    }
-}
-
-/// The energy beyond idle, which is charged by processor time.
-#[derive(Debug, Clone, Copy)]
-struct Active {
-    per_nanosecond: f64,
-}
-
-impl Active {
-    fn of(ledger: &Ledger, energy: Option<EnergyUse>) -> Self {
-        let sum = ledger.sum().0 as f64;
-        let active = energy.map_or(0.0, |energy| (energy.total.0 - energy.idle.0).max(0.0));
-        Self {
-            per_nanosecond: if sum > 0.0 { active / sum } else { 0.0 },
-        }
-    }
-
-    fn joules(self, nanoseconds: u64) -> f64 {
-        self.per_nanosecond * nanoseconds as f64
     }
 }
 
@@ -367,10 +348,9 @@ impl Second {
                     _ => Source::Modelled,
                 },
             });
-        if energy.is_some() {
-            let active = Active::of(&ledger, energy);
+        if let Some(active) = active_energy(energy, &ledger) {
             let of =
-                |nanoseconds: u64, idle: u64| Joules(active.joules(nanoseconds) + joules(idle).0);
+                |nanoseconds: u64, idle: u64| Joules(active * nanoseconds as f64 + joules(idle).0);
             for (row, (_, values)) in ledger.rows.iter_mut().zip(&self.guests) {
                 row.energy = of(row.stages.total().0, values[IDLE]);
             }

@@ -2,7 +2,6 @@
 //! Two recordings of one host: each subject's costs for its work in successive minutes, before and after a change.
 
 use crate::analysis::{Certainty, Comparison, Judgement, judge};
-use crate::compare::{ComparedRun, RunComparison};
 use crate::stats;
 use vtax_core::Source;
 use vtax_core::metric::Metric;
@@ -26,39 +25,11 @@ pub struct Pair {
     pub after: Vec<(f64, f64)>,
 }
 
-/// Names and caveats of a comparison of two recordings.
-#[derive(Debug, Clone, Default)]
-pub struct Compared {
-    /// The recording before the change.
-    pub first: String,
-    /// The recording after it.
-    pub other: String,
-    /// Subjects that only the first has.
-    pub only_first: Vec<String>,
-    /// Subjects that only the other has.
-    pub only_here: Vec<String>,
-    /// Caveats.
-    pub cautions: Vec<String>,
-    /// Smallest relative difference that counts as a difference.
-    pub minimum_effect: f64,
-}
-
-/// Compares two recordings. All comparisons are one family.
-pub fn compare(pairs: &[Pair], compared: Compared) -> RunComparison {
+/// The comparisons of two recordings, which are one family.
+pub fn compare(pairs: &[Pair], minimum_effect: f64) -> Vec<Comparison> {
     let mut comparisons: Vec<Comparison> = pairs.iter().map(comparison).collect();
-    judge(&mut comparisons, compared.minimum_effect);
-    RunComparison {
-        first: compared.first,
-        others: vec![ComparedRun {
-            run: compared.other,
-            only_first: compared.only_first,
-            only_here: compared.only_here,
-            plan_keys: Vec::new(),
-            comparisons,
-        }],
-        cautions: compared.cautions,
-        minimum_effect: compared.minimum_effect,
-    }
+    judge(&mut comparisons, minimum_effect);
+    comparisons
 }
 
 /// A comparison of a subject in two recordings, not yet judged.

@@ -217,7 +217,7 @@ pub fn of_ledger<'a>(interval: &Interval<'a>, method: &'a str, ledger: &Ledger) 
 
 /// Returns the active energy per nanosecond of processor time, in joules: active energy is charged by use. `None`
 /// without a meter.
-fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
+pub fn active_energy(energy: Option<EnergyUse>, ledger: &Ledger) -> Option<f64> {
     let sum = ledger.sum().0 as f64;
     energy.map(|energy| {
         let active = (energy.total.0 - energy.idle.0).max(0.0);
