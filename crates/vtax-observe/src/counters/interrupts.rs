@@ -6,43 +6,24 @@
 //! counts are exact, not sampled.
 
 use super::table::{CpuTable, metric_part};
-use crate::{Instrument, ObserveError, Readings};
+use crate::ObserveError;
 use std::path::Path;
-use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner::Owner;
 use vtax_kernel::{CpuRow, text};
 
-/// Interrupts of the host, by source.
-#[derive(Debug)]
-pub struct Interrupts(CpuTable);
-
-impl Interrupts {
-    /// Opens `interrupts` below `proc`.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
-    pub fn open(proc: &Path) -> Result<Self, ObserveError> {
-        CpuTable::open(
-            proc.join("interrupts"),
-            &Owner::Host,
-            counter::INTERRUPTS_TOTAL,
-            |part| counter::INTERRUPTS.of(part),
-            source,
-            is_interrupt,
-        )
-        .map(Self)
-    }
-}
-
-impl Instrument for Interrupts {
-    fn name(&self) -> &str {
-        "interrupts"
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        self.0.read(now, into)
-    }
+/// Opens `interrupts` below `proc`, the interrupts of the host by source.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn interrupts(proc: &Path) -> Result<CpuTable, ObserveError> {
+    CpuTable::open(
+        proc,
+        "interrupts",
+        counter::INTERRUPTS_TOTAL,
+        |part| counter::INTERRUPTS.of(part),
+        source,
+        is_interrupt,
+    )
 }
 
 /// Rows of `/proc/interrupts` that count errors and polls, not interrupts.
@@ -90,8 +71,10 @@ fn source(row: &CpuRow<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Snapshot;
+    use crate::{Instrument, Readings, Snapshot};
     use std::fs;
+    use vtax_core::Nanoseconds;
+    use vtax_core::owner::Owner;
 
     const TABLE: &str = "           CPU0       CPU1       \n\
          24:          1          0  IO-APIC   5-edge      ACPI:Ged\n\
@@ -103,14 +86,14 @@ mod tests {
         LOC:     100     200   Local timer interrupts\n\
         ERR:          7\n";
 
-    fn open(text: &str) -> (tempfile::TempDir, Interrupts) {
+    fn open(text: &str) -> (tempfile::TempDir, CpuTable) {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("interrupts"), text).unwrap();
-        let interrupts = Interrupts::open(root.path()).unwrap();
+        let interrupts = interrupts(root.path()).unwrap();
         (root, interrupts)
     }
 
-    fn snapshot(interrupts: &mut Interrupts, readings: &mut Readings) -> Snapshot {
+    fn snapshot(interrupts: &mut CpuTable, readings: &mut Readings) -> Snapshot {
         readings.clear_values();
         interrupts.read(Nanoseconds(0), readings).unwrap();
         Snapshot::of(Nanoseconds(0), readings)
@@ -227,7 +210,7 @@ mod tests {
 
     #[test]
     fn this_hosts_interrupts_grow() {
-        let mut interrupts = Interrupts::open(Path::new("/proc")).unwrap();
+        let mut interrupts = super::interrupts(Path::new("/proc")).unwrap();
         let mut readings = Readings::default();
         let before = snapshot(&mut interrupts, &mut readings);
         std::thread::sleep(std::time::Duration::from_millis(300));

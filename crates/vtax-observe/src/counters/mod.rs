@@ -40,10 +40,11 @@ pub use host_cpu::HostCpu;
 pub(crate) use host_cpu::HostTimes;
 pub use idle_gaps::IdleGaps;
 pub use idle_states::IdleStates;
-pub use interrupts::Interrupts;
+pub use interrupts::interrupts;
 pub use kvm_exits::{KvmBackend, KvmExits};
 pub use net::NetDevices;
-pub use softirqs::Softirqs;
+pub use softirqs::softirqs;
+pub use table::CpuTable;
 pub(crate) use threads::{ProcessClock, process_clock};
 pub use threads::{ThreadTimes, VmmThreads};
 pub use xen::{DomainTimes, XenClock, XenDomain, XenHost, XenRings};
@@ -61,8 +62,8 @@ pub fn for_host(proc: &Path, sys: &Path) -> (Vec<Box<dyn Instrument>>, Vec<Obser
         Err(error) => unavailable.push(error),
     };
     add(HostCpu::open(proc, sys).map(boxed));
-    add(Interrupts::open(proc).map(boxed));
-    add(Softirqs::open(proc).map(boxed));
+    add(interrupts(proc).map(boxed));
+    add(softirqs(proc).map(boxed));
     // An emulated processor has no counters of its own.
     add(match EmulatedCaches::host() {
         Some(caches) => Ok(boxed(caches)),

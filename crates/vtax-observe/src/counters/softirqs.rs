@@ -3,59 +3,38 @@
 //! runs; one run may handle many packets.
 
 use super::table::{CpuTable, metric_part};
-use crate::{Instrument, ObserveError, Readings};
+use crate::ObserveError;
 use std::path::Path;
-use vtax_core::Nanoseconds;
 use vtax_core::counter;
-use vtax_core::owner::Owner;
-use vtax_kernel::CpuRow;
 
-/// Software interrupts of the host, by kind.
-#[derive(Debug)]
-pub struct Softirqs(CpuTable);
-
-impl Softirqs {
-    /// Opens `softirqs` below `proc`.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
-    pub fn open(proc: &Path) -> Result<Self, ObserveError> {
-        fn kind(row: &CpuRow<'_>) -> String {
-            metric_part(row.label)
-        }
-        CpuTable::open(
-            proc.join("softirqs"),
-            &Owner::Host,
-            counter::SOFTIRQS_TOTAL,
-            |part| counter::SOFTIRQS.of(part),
-            kind,
-            |_| true,
-        )
-        .map(Self)
-    }
-}
-
-impl Instrument for Softirqs {
-    fn name(&self) -> &str {
-        "softirqs"
-    }
-
-    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
-        self.0.read(now, into)
-    }
+/// Opens `softirqs` below `proc`, the software interrupts of the host by kind.
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn softirqs(proc: &Path) -> Result<CpuTable, ObserveError> {
+    CpuTable::open(
+        proc,
+        "softirqs",
+        counter::SOFTIRQS_TOTAL,
+        |part| counter::SOFTIRQS.of(part),
+        |row| metric_part(row.label),
+        |_| true,
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Snapshot;
+    use crate::{Instrument, Readings, Snapshot};
+    use vtax_core::Nanoseconds;
+    use vtax_core::owner::Owner;
 
     #[test]
     fn softirqs_are_summed_over_cpus_by_kind() {
         let root = tempfile::tempdir().unwrap();
         let table = "       CPU0  CPU1\n  NET_RX: 30 12\n   TIMER: 1 2\n";
         std::fs::write(root.path().join("softirqs"), table).unwrap();
-        let mut softirqs = Softirqs::open(root.path()).unwrap();
+        let mut softirqs = softirqs(root.path()).unwrap();
         let mut readings = Readings::default();
         softirqs.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);
@@ -74,7 +53,7 @@ mod tests {
 
     #[test]
     fn this_hosts_softirqs_can_be_read() {
-        let mut softirqs = Softirqs::open(Path::new("/proc")).unwrap();
+        let mut softirqs = softirqs(Path::new("/proc")).unwrap();
         let mut readings = Readings::default();
         softirqs.read(Nanoseconds(0), &mut readings).unwrap();
         let snapshot = Snapshot::of(Nanoseconds(0), &readings);

@@ -3,8 +3,8 @@
 
 use super::counter::{Counter, Findings, Rule};
 use super::series::Column;
-use crate::{ObserveError, Readings};
-use std::path::PathBuf;
+use crate::{Instrument, ObserveError, Readings};
+use std::path::{Path, PathBuf};
 use vtax_core::Nanoseconds;
 use vtax_core::owner::Owner;
 use vtax_kernel::text;
@@ -15,11 +15,11 @@ const MOST_A_MICROSECOND: u64 = 10;
 
 /// A table that is read repeatedly: a series for each row and one for their sum.
 #[derive(Debug)]
-pub(crate) struct CpuTable {
+pub struct CpuTable {
+    name: &'static str,
     path: PathBuf,
     file: KernelFile,
-    owner: &'static Owner,
-    name: fn(&CpuRow<'_>) -> String,
+    part: fn(&CpuRow<'_>) -> String,
     counts: fn(&CpuRow<'_>) -> bool,
     metric: fn(&str) -> String,
     total: (u64, Column),
@@ -39,37 +39,39 @@ struct KnownRow {
 }
 
 impl CpuTable {
-    /// Opens the table at `path`. `name` names a row, `counts` decides whether it belongs to the total, and `metric`
-    /// converts its name to a metric.
-    pub(crate) fn open(
-        path: PathBuf,
-        owner: &'static Owner,
+    /// Opens the table `name` below `proc`. `part` names a row, `counts` decides whether it belongs to the total, and
+    /// `metric` converts its name to a metric.
+    pub(super) fn open(
+        proc: &Path,
+        name: &'static str,
         total: &str,
         metric: fn(&str) -> String,
-        name: fn(&CpuRow<'_>) -> String,
+        part: fn(&CpuRow<'_>) -> String,
         counts: fn(&CpuRow<'_>) -> bool,
     ) -> Result<Self, ObserveError> {
+        let path = proc.join(name);
         Ok(Self {
+            name,
             file: KernelFile::open(&path)?,
             path,
-            owner,
-            name,
+            part,
             counts,
             metric,
-            total: (0, Column::counter(owner, total)),
+            total: (0, Column::counter(&Owner::Host, total)),
             header: Vec::new(),
             at: Nanoseconds(0),
             passes: 0,
             known: Vec::new(),
         })
     }
+}
 
-    /// Reads the table and records every row and the total.
-    pub(crate) fn read(
-        &mut self,
-        now: Nanoseconds,
-        into: &mut Readings,
-    ) -> Result<(), ObserveError> {
+impl Instrument for CpuTable {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn read(&mut self, now: Nanoseconds, into: &mut Readings) -> Result<(), ObserveError> {
         let path = self.path.as_path();
         let table = self.file.read()?;
         let header = text::lines(table).next().unwrap_or_default();
@@ -94,8 +96,7 @@ impl CpuTable {
         let most = (span / 1000).saturating_mul(MOST_A_MICROSECOND * columns as u64);
         self.at = now;
         let Self {
-            owner,
-            name,
+            part,
             counts,
             metric,
             total,
@@ -116,12 +117,12 @@ impl CpuTable {
                     Some(position) => position,
                     None => {
                         let last_of_label = known.iter().any(|other| *other.label == *row.label);
-                        let metric = distinct(metric(&name(&row)), row.label, known);
+                        let metric = distinct(metric(&part(&row)), row.label, known);
                         known.push(KnownRow {
                             label: row.label.into(),
                             description: row.description.into(),
                             counter: Counter::new(Rule::FROM_ZERO_IN_32_BITS),
-                            column: Column::counter(owner, metric.clone()),
+                            column: Column::counter(&Owner::Host, metric.clone()),
                             metric,
                         });
                         // A reused number may carry the counts of its previous device.
