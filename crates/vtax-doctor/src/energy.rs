@@ -20,8 +20,8 @@ pub(super) fn examine(roots: &Roots, options: &Options) -> Vec<Finding> {
 
 fn meter(found: &Discovery) -> Finding {
     let meter = match found {
-        Discovery::Meter(meter) => meter,
-        Discovery::Absent(absent) => {
+        Ok(meter) => meter,
+        Err(absent) => {
             let finding = Finding::new(
                 Topic::Energy,
                 absent.meter,

@@ -63,13 +63,9 @@ impl Meters {
         let mut meters: Vec<Box<dyn Meter>> = Vec::new();
         for found in probed(discover(&names, roots)?)? {
             match found {
-                Discovery::Meter(meter) => meters.push(meter),
-                Discovery::Absent(absent) if is_auto => {
-                    if let Some(line) = unreadable(&absent) {
-                        note(line);
-                    }
-                }
-                Discovery::Absent(absent) => {
+                Ok(meter) => meters.push(meter),
+                Err(absent) if is_auto => unreadable(&absent).into_iter().for_each(&mut *note),
+                Err(absent) => {
                     return Err(HostError::Missing {
                         what: format!("the meter that the plan asks for ({absent})"),
                         remedy: absent
@@ -81,11 +77,9 @@ impl Meters {
         }
         let energy = host_energy(meters.iter().map(AsRef::as_ref));
         if energy.is_none() && is_auto {
-            for found in discover(&["model"], roots)? {
-                if let Discovery::Meter(meter) = found {
-                    note("no energy meter on this host: joules come from the power model and are marked `modelled`".to_owned());
-                    meters.push(meter);
-                }
+            for meter in discover(&["model"], roots)?.into_iter().flatten() {
+                note("no energy meter on this host: joules come from the power model and are marked `modelled`".to_owned());
+                meters.push(meter);
             }
         }
         Ok(Self::of(meters))
@@ -138,8 +132,8 @@ pub fn open(roots: &Roots) -> Result<Opened, HostError> {
     };
     for found in discover(&meter::NAMES, roots)? {
         match found {
-            Discovery::Meter(meter) => opened.meters.push(meter),
-            Discovery::Absent(absent) => opened.unreadable.extend(unreadable(&absent)),
+            Ok(meter) => opened.meters.push(meter),
+            Err(absent) => opened.unreadable.extend(unreadable(&absent)),
         }
     }
     Ok(opened)
@@ -170,12 +164,8 @@ fn discover(names: &[&str], roots: &Roots) -> Result<Vec<Discovery>, HostError> 
 
 /// Marks meters whose readings never change as absent; only measured meters need the load.
 fn probed(found: Vec<Discovery>) -> Result<Vec<Discovery>, HostError> {
-    let measured = |found: &Discovery| {
-        found
-            .meter()
-            .is_some_and(|meter| meter.source() == Source::Measured)
-    };
-    if !found.iter().any(measured) {
+    let mut there = found.iter().flatten();
+    if !there.any(|meter| meter.source() == Source::Measured) {
         return Ok(found);
     }
     let mut load = BusyLoad::start().map_err(HostError::file("start", "the probe's load"))?;

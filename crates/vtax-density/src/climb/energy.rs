@@ -7,7 +7,7 @@ use vtax_host::meters;
 use vtax_host::{HostError, Roots};
 use vtax_observe::Readings;
 use vtax_observe::clock::{Clock, SystemClock};
-use vtax_observe::meter::{Discovery, Meter, host_energy};
+use vtax_observe::meter::{Meter, host_energy};
 
 /// The meters of this host.
 pub struct Energy {
@@ -24,10 +24,8 @@ impl Energy {
     pub fn open(roots: &Roots) -> Result<Option<Self>, HostError> {
         let meters: Vec<Box<dyn Meter>> = meters::list(roots)?
             .into_iter()
-            .filter_map(|found| match found {
-                Discovery::Meter(meter) if meter.source() == Source::Measured => Some(meter),
-                _ => None,
-            })
+            .flatten()
+            .filter(|meter| meter.source() == Source::Measured)
             .collect();
         let series = host_energy(meters.iter().map(AsRef::as_ref)).map(|energy| energy.series);
         Ok(series.map(|series| Self {

@@ -355,9 +355,7 @@ fn count(number: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::clock::Clock;
-    use crate::meter::{
-        Discovery, Domain, Load, ModelMeter, Part, Probe, keep_moving, probe_under_load,
-    };
+    use crate::meter::{Domain, Load, ModelMeter, Part, Probe, keep_moving, probe_under_load};
     use crate::{Instrument, Readings};
     use std::cell::RefCell;
     use std::fs;
@@ -605,12 +603,12 @@ mod tests {
             }
             let kept = with_bench(&machine, |bench, _| {
                 keep_moving(
-                    vec![Discovery::Meter(Box::new(SimulatedMeter::new(&machine)))],
+                    vec![Ok(Box::new(SimulatedMeter::new(&machine)) as Box<dyn Meter>)],
                     bench,
                 )
             });
-            assert_eq!(kept[0].meter().is_some(), moves);
-            if let Discovery::Absent(absent) = &kept[0] {
+            assert_eq!(kept[0].is_ok(), moves);
+            if let Err(absent) = &kept[0] {
                 assert!(
                     absent
                         .to_string()

@@ -8,7 +8,6 @@ use super::{
 };
 use crate::Roots;
 use crate::clock::Clock;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,39 +26,8 @@ pub struct Options {
     pub model: Option<PathBuf>,
 }
 
-/// A meter, or the reason for its absence.
-pub enum Discovery {
-    /// A meter that was opened.
-    Meter(Box<dyn Meter>),
-    /// An absent meter.
-    Absent(Absent),
-}
-
-impl Discovery {
-    /// The meter, if present.
-    pub fn meter(&self) -> Option<&dyn Meter> {
-        match self {
-            Self::Meter(meter) => Some(meter.as_ref()),
-            Self::Absent(_) => None,
-        }
-    }
-
-    fn of<M: Meter + 'static>(opened: Result<M, Absent>) -> Self {
-        match opened {
-            Ok(meter) => Self::Meter(Box::new(meter)),
-            Err(absent) => Self::Absent(absent),
-        }
-    }
-}
-
-impl fmt::Debug for Discovery {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Meter(meter) => f.debug_tuple("Meter").field(&meter.name()).finish(),
-            Self::Absent(absent) => f.debug_tuple("Absent").field(absent).finish(),
-        }
-    }
-}
+/// A meter that was opened, or the reason for its absence.
+pub type Discovery = Result<Box<dyn Meter>, Absent>;
 
 /// Every meter's name, in order of preference: the processor's own counters first (exact and
 /// fast), then boards and supplies, then slow and averaged ones, and the model last.
@@ -88,31 +56,28 @@ pub fn discover(roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Vec
 }
 
 fn open(name: &'static str, roots: &Roots, options: &Options, clock: &Arc<dyn Clock>) -> Discovery {
-    match name {
-        perf_power::NAME => {
-            Discovery::of(PerfPower::open(&roots.sys, &roots.proc, &mut open_event))
-        }
-        powercap::NAME => Discovery::of(Powercap::open(&roots.sys, &roots.proc)),
-        hwmon::NAME => Discovery::of(Hwmon::open(&roots.sys)),
-        nvml::NAME => Discovery::of(NvmlMeter::open(options.nvml_library.as_deref())),
-        battery::NAME => Discovery::of(Battery::open(&roots.sys)),
-        ipmi::NAME => Discovery::of(Ipmi::open(
+    Ok(match name {
+        perf_power::NAME => Box::new(PerfPower::open(&roots.sys, &roots.proc, &mut open_event)?),
+        powercap::NAME => Box::new(Powercap::open(&roots.sys, &roots.proc)?),
+        hwmon::NAME => Box::new(Hwmon::open(&roots.sys)?),
+        nvml::NAME => Box::new(NvmlMeter::open(options.nvml_library.as_deref())?),
+        battery::NAME => Box::new(Battery::open(&roots.sys)?),
+        ipmi::NAME => Box::new(Ipmi::open(
             &roots.dev,
             options.ipmi.clone(),
             Arc::clone(clock),
-        )),
-        wall::NAME => match &options.wall {
-            Some(config) => Discovery::of(WallMeter::open(config, Arc::clone(clock))),
-            None => Discovery::Absent(
-                Absent::because(
-                    wall::NAME,
-                    "none is configured, and a serial port cannot be guessed",
+        )?),
+        wall::NAME => {
+            let config = options.wall.as_ref().ok_or_else(|| {
+                let reason = "none is configured, and a serial port cannot be guessed";
+                Absent::because(wall::NAME, reason).remedy(
+                    "name sigrok's driver and port, such as mastech-mas345:conn=/dev/ttyUSB0",
                 )
-                .remedy("name sigrok's driver and port, such as mastech-mas345:conn=/dev/ttyUSB0"),
-            ),
-        },
-        _ => Discovery::of(ModelMeter::open(&roots.proc, options.model.as_deref())),
-    }
+            })?;
+            Box::new(WallMeter::open(config, Arc::clone(clock))?)
+        }
+        _ => Box::new(ModelMeter::open(&roots.proc, options.model.as_deref())?),
+    })
 }
 
 /// The constant that is a meter's name.
@@ -145,13 +110,13 @@ mod tests {
         let found = discover(&roots, &options, &clock);
         assert_eq!(found.len(), NAMES.len());
         for (found, name) in found.iter().zip(NAMES).take(NAMES.len() - 1) {
-            let Discovery::Absent(absent) = found else {
+            let Err(absent) = found else {
                 panic!("{name} is there")
             };
             assert_eq!(absent.meter, name);
             assert!(!absent.reason.is_empty());
         }
-        let energy = host_energy(found.iter().filter_map(Discovery::meter)).unwrap();
+        let energy = host_energy(found.iter().flatten().map(AsRef::as_ref)).unwrap();
         assert_eq!(energy.series, ["energy.model.host_joules"]);
         assert_eq!(energy.source, vtax_core::Source::Modelled);
     }
@@ -171,7 +136,7 @@ mod tests {
     fn the_meters_of_this_machine_can_be_listed() {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         for found in discover(&Roots::host(), &Options::default(), &clock) {
-            eprintln!("{found:?}");
+            eprintln!("{:?}", found.map(|meter| meter.name().to_owned()));
         }
     }
 }

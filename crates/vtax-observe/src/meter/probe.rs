@@ -67,15 +67,13 @@ pub fn probe_under_load(
 
 /// Probes every measured meter and marks those that do not move as absent.
 pub fn keep_moving(found: Vec<Discovery>, bench: &mut Bench<'_>) -> Vec<Discovery> {
-    let probe = |found| match found {
-        Discovery::Meter(mut meter) if meter.source() == vtax_core::Source::Measured => {
+    let probe = |found: Discovery| match found {
+        Ok(mut meter) if meter.source() == vtax_core::Source::Measured => {
             let name = super::discovery::static_name(meter.name());
             match probe_under_load(meter.as_mut(), bench) {
-                Ok(Probe::Moves(_)) => Discovery::Meter(meter),
-                Ok(Probe::Still) => Discovery::Absent(still(name)),
-                Err(error) => {
-                    Discovery::Absent(Absent::because(name, error.to_string()).unreadable())
-                }
+                Ok(Probe::Moves(_)) => Ok(meter),
+                Ok(Probe::Still) => Err(still(name)),
+                Err(error) => Err(Absent::because(name, error.to_string()).unreadable()),
             }
         }
         other => other,

@@ -14,7 +14,7 @@ use vtax_host::meters;
 use vtax_host::signals::end_with_reader;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::meter::{
-    Bench, BusyLoad, CalibrationSettings, Discovery, calibrate as fit, host_domains,
+    Bench, BusyLoad, CalibrationSettings, Discovery, Meter, calibrate as fit, host_domains,
 };
 
 pub fn list(as_json: bool) -> Outcome {
@@ -25,7 +25,7 @@ pub fn list(as_json: bool) -> Outcome {
     }
     for found in all {
         match found {
-            Discovery::Meter(meter) => {
+            Ok(meter) => {
                 let domains: Vec<&str> = meter
                     .domains()
                     .iter()
@@ -41,7 +41,7 @@ pub fn list(as_json: bool) -> Outcome {
                     outln!("{:<11} {caveat}", "")?;
                 }
             }
-            Discovery::Absent(absent) => {
+            Err(absent) => {
                 outln!("{:<11} absent: {}", absent.meter, absent.reason)?;
                 if let Some(remedy) = absent.remedy {
                     outln!("{:<11} {remedy}", "")?;
@@ -54,7 +54,7 @@ pub fn list(as_json: bool) -> Outcome {
 
 fn document(found: &Discovery) -> Value {
     match found {
-        Discovery::Meter(meter) => {
+        Ok(meter) => {
             let domains = meter.domains().iter().map(|domain| domain.name.as_str());
             json!({
                 "name": meter.name(),
@@ -63,7 +63,7 @@ fn document(found: &Discovery) -> Value {
                 "caveats": meter.caveats(),
             })
         }
-        Discovery::Absent(absent) => json!({
+        Err(absent) => json!({
             "name": absent.meter,
             "absent": absent.reason,
             "remedy": absent.remedy,
@@ -72,19 +72,14 @@ fn document(found: &Discovery) -> Value {
 }
 
 pub fn calibrate(output: &Path, step: Duration) -> Outcome {
-    let covers_host = |found: Discovery| match found {
-        Discovery::Meter(meter)
-            if meter.source() == Source::Measured
-                && !host_domains(meter.domains()).0.is_empty() =>
-        {
-            Some(meter)
-        }
-        _ => None,
+    let covers_host = |meter: &Box<dyn Meter>| {
+        meter.source() == Source::Measured && !host_domains(meter.domains()).0.is_empty()
     };
     let roots = Roots::host();
     let mut meter = meters::list(&roots)?
         .into_iter()
-        .find_map(covers_host)
+        .flatten()
+        .find(covers_host)
         .ok_or("no meter of this host measures it, so there is nothing to fit a model to; `vtax meter list` says why")?;
     let settings = CalibrationSettings {
         observations: u32::try_from(step.as_secs().div_ceil(2))
