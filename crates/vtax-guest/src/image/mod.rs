@@ -29,7 +29,6 @@ pub use vmlinux::vmlinux;
 
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -171,11 +170,7 @@ fn key(parts: &[&str]) -> String {
 
 /// A digest in hexadecimal.
 fn hexadecimal(hasher: Sha256) -> String {
-    let mut text = String::with_capacity(64);
-    for byte in hasher.finalize() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    format!("{:x}", hasher.finalize())
 }
 
 /// The end of a log, for error messages.

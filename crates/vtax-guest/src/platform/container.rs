@@ -5,21 +5,20 @@
 use super::oci::Bundle;
 use super::podman::Podman;
 use super::root::Root;
-use super::shared_kernel::{Entrance, SharedKernelTarget};
+use super::shared_kernel::{Entrance, SharedKernelTarget, works};
 use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
 use crate::image::oci::{DIRECTORY, PARAMETER as IMAGE};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vtax_host::HostError;
 use vtax_host::cell::Attached;
 use vtax_host::cell::cgroup::{Group, Hierarchies};
-use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
+use vtax_host::cell::{self, Seat, Space};
 use vtax_host::command::need_program;
 use vtax_host::command::version_line;
 use vtax_host::facts::CgroupVersion;
@@ -109,45 +108,14 @@ impl Runtime {
     /// # Errors
     /// When it is not installed or fails, with its output.
     pub fn check(self) -> Result<(), HostError> {
-        static KNOWN: Mutex<BTreeMap<Runtime, Result<(), Arc<HostError>>>> =
-            Mutex::new(BTreeMap::new());
-        // A poisoned lock still holds valid results, since each is inserted at once.
-        let mut known = KNOWN
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let known = known
-            .entry(self)
-            .or_insert_with(|| self.probe().map_err(Arc::new));
-        known.clone().map_err(|why| HostError::Unusable {
-            what: self.name().to_owned(),
-            why: why.to_string(),
-            remedy: format!(
-                "set container.runtime to `auto`, or install the Debian package {} in a version that \
-                 supports this host's control groups",
-                self.name()
-            ),
+        let remedy = format!(
+            "set container.runtime to `auto`, or install the Debian package {} in a version that \
+             supports this host's control groups",
+            self.name()
+        );
+        works(self.name(), self.name(), remedy, |seat| {
+            boot(seat, Path::new("/"), self)
         })
-    }
-
-    fn probe(self) -> Result<(), HostError> {
-        need_program(self.name(), self.name())?;
-        cell::cgroup::sweep_probes();
-        let config = CellConfig {
-            name: cell::cgroup::PROBE.to_owned(),
-            ..CellConfig::default()
-        };
-        let cell = Cell::create_unrecorded(config)?;
-        let mut target = boot(&cell.target()?, Path::new("/"), self)?;
-        let finished = target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
-        if finished.code != 0 {
-            return Err(HostError::Program {
-                command: format!("{} exec {NAME} true", self.name()),
-                status: format!("exit code {}", finished.code),
-                output: String::from_utf8_lossy(&finished.stderr).into_owned(),
-            });
-        }
-        target.stop()?;
-        cell.destroy()
     }
 }
 

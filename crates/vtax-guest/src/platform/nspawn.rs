@@ -2,16 +2,15 @@
 //! A container of systemd-nspawn, in the cell's target network namespace and control group, not managed by systemd.
 
 use super::root::Root;
-use super::shared_kernel::{Entrance, SharedKernelTarget};
+use super::shared_kernel::{Entrance, SharedKernelTarget, works};
 use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
 use crate::image::oci::PARAMETER as IMAGE;
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use vtax_host::HostError;
-use vtax_host::cell::{self, Cell, CellConfig, Seat, Space};
-use vtax_host::command::{need_program, version_line};
+use vtax_host::cell::{self, Seat, Space};
+use vtax_host::command::version_line;
 use vtax_host::settings::{Parameter, Settings};
 
 /// The platform `systemd-nspawn`.
@@ -49,7 +48,11 @@ impl Platform for Nspawn {
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         cell::check(settings)?;
-        works()
+        let remedy = "install the Debian package systemd-container; where vtax itself is in a container, that one \
+                      must be allowed to mount procfs and control groups";
+        works(PROGRAM, "systemd-container", remedy.to_owned(), |seat| {
+            boot(seat, Path::new("/"))
+        })
     }
 
     fn means(&self) -> Means {
@@ -67,41 +70,6 @@ impl Platform for Nspawn {
     fn boot(&self, seat: &Seat, guest: &GuestFiles, _settings: &Settings) -> Booted {
         boot(seat, &guest.root)
     }
-}
-
-/// Checks that it works on this host by running `true` in a container, once in each process.
-fn works() -> Result<(), HostError> {
-    static KNOWN: Mutex<Option<Result<(), Arc<HostError>>>> = Mutex::new(None);
-    // A poisoned lock holds a complete result or none.
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let known = known.get_or_insert_with(|| probe().map_err(Arc::new));
-    known.clone().map_err(|why| HostError::Unusable {
-        what: PROGRAM.to_owned(),
-        why: why.to_string(),
-        remedy: "install the Debian package systemd-container; where vtax itself is in a container, that one \
-                 must be allowed to mount procfs and control groups"
-            .to_owned(),
-    })
-}
-
-fn probe() -> Result<(), HostError> {
-    need_program(PROGRAM, "systemd-container")?;
-    cell::cgroup::sweep_probes();
-    let cell = Cell::create_unrecorded(CellConfig {
-        name: cell::cgroup::PROBE.to_owned(),
-        ..CellConfig::default()
-    })?;
-    let mut target = boot(&cell.target()?, Path::new("/"))?;
-    let finished = target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
-    if finished.code != 0 {
-        return Err(HostError::Program {
-            command: "true, in a container".to_owned(),
-            status: format!("exit code {}", finished.code),
-            output: String::from_utf8_lossy(&finished.stderr).into_owned(),
-        });
-    }
-    target.stop()?;
-    cell.destroy()
 }
 
 fn boot(seat: &Seat<'_>, lower: &Path) -> Booted {

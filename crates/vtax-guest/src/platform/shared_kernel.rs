@@ -4,16 +4,18 @@
 
 use super::jobs::Jobs;
 use super::root::Root;
-use super::{About, CommandLine, Finished, Job, Target, backing, release};
+use super::{About, Booted, CommandLine, Finished, Job, Target, backing, release};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use vtax_core::Source;
 use vtax_host::HostError;
-use vtax_host::cell::cgroup::Group;
+use vtax_host::cell::cgroup::{Group, PROBE, sweep_probes};
 use vtax_host::cell::entry::Entry;
-use vtax_host::cell::{Seat, Space};
+use vtax_host::cell::{Cell, CellConfig, Seat, Space};
+use vtax_host::command::need_program;
 use vtax_host::scratch::MOUNT_POINT;
 use vtax_observe::{NetDevice, Subject};
 
@@ -87,6 +89,49 @@ impl SharedKernelTarget {
             },
         })
     }
+}
+
+/// Checks that a program of a Debian package runs containers on this host, by running `true` in the one that `boot`
+/// boots, once in each process.
+///
+/// # Errors
+/// When the program is not installed or fails, with its output and the remedy.
+pub(super) fn works(
+    program: &'static str,
+    package: &str,
+    remedy: String,
+    boot: impl FnOnce(&Seat<'_>) -> Booted,
+) -> Result<(), HostError> {
+    static KNOWN: Mutex<BTreeMap<&str, Result<(), Arc<HostError>>>> = Mutex::new(BTreeMap::new());
+    let probe = || {
+        need_program(program, package)?;
+        sweep_probes();
+        let cell = Cell::create_unrecorded(CellConfig {
+            name: PROBE.to_owned(),
+            ..CellConfig::default()
+        })?;
+        let mut target = boot(&cell.target()?)?;
+        let finished = target.run(&vec!["true".to_owned()], Duration::from_secs(10))?;
+        if finished.code != 0 {
+            return Err(HostError::Program {
+                command: format!("true, in a container of {program}"),
+                status: format!("exit code {}", finished.code),
+                output: String::from_utf8_lossy(&finished.stderr).into_owned(),
+            });
+        }
+        target.stop()?;
+        cell.destroy()
+    };
+    // A poisoned lock still holds valid results, since each is inserted at once.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known
+        .entry(program)
+        .or_insert_with(|| probe().map_err(Arc::new));
+    known.clone().map_err(|why| HostError::Unusable {
+        what: program.to_owned(),
+        why: why.to_string(),
+        remedy,
+    })
 }
 
 impl Target for SharedKernelTarget {

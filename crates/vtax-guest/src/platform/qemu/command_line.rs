@@ -152,7 +152,7 @@ pub(super) fn kernel_command_line(machine: &Machine, network: &Network, scratch:
     } else {
         text.push_str(&network.addresses());
     }
-    text + &network.link_and_scratch(scratch)
+    text + &network.link_and_scratch(scratch.then_some("vdb"))
 }
 
 fn nic(machine: &Machine, network: &Network, own_socket: &Path) -> Vec<(&'static str, String)> {

@@ -7,7 +7,7 @@ use super::options::Options;
 use crate::image;
 use crate::platform::GuestFiles;
 use crate::platform::vm::host::backend;
-use crate::platform::vm::process::console_text;
+use crate::platform::vm::process::{console_text, last_lines};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
@@ -142,14 +142,8 @@ fn key(version: &str, guest: &GuestFiles) -> String {
         hasher.update(part.trim());
         hasher.update([0]);
     }
-    hasher
-        .finalize()
-        .iter()
-        .take(16)
-        .fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+    let digest = format!("{:x}", hasher.finalize());
+    digest.chars().take(32).collect()
 }
 
 fn read(path: &Path) -> Option<KvmVerdict> {
@@ -224,12 +218,7 @@ fn probe(binary: &str, guest: &GuestFiles, limit: Duration) -> Result<KvmVerdict
     };
     let mut evidence = how;
     for (what, text) in [("console", seen), ("QEMU", console_text(&messages))] {
-        let lines: Vec<&str> = text
-            .lines()
-            .map(str::trim_end)
-            .filter(|line| !line.is_empty())
-            .collect();
-        for line in lines.iter().skip(lines.len().saturating_sub(8)) {
+        for line in last_lines(&text, 8) {
             let _ = write!(evidence, "\n{what}: {line}");
         }
     }

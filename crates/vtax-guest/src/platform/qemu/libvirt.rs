@@ -7,7 +7,7 @@
 use super::command_line::kernel_command_line;
 use super::machine::{self, Accel, Kind, Machine};
 use crate::platform::vm::agent::{self, Agent};
-use crate::platform::vm::host::takes_direct_io;
+use crate::platform::vm::host::{qcow2_layer, takes_direct_io};
 use crate::platform::vm::process::console_text;
 use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::vm::wire::Wire;
@@ -171,7 +171,7 @@ pub fn boot(
     };
     let file = |name: &str| folder.join(name);
     let (root, console, xml) = (file("root.qcow2"), file("console.log"), file("domain.xml"));
-    overlay(&guest.image, &root)?;
+    qcow2_layer(&guest.image, &root)?;
     let tap = tap_name(seat);
     let text = DomainXml {
         machine: &machine,
@@ -257,22 +257,6 @@ fn tap_name(seat: &Seat<'_>) -> String {
         .take(12)
         .collect::<String>()
         + &seat.tap_name().replace("tap", "-")
-}
-
-/// Creates a writable layer above the image, which is only read.
-fn overlay(image: &Path, at: &Path) -> Result<(), HostError> {
-    let output = vtax_host::command::plain("qemu-img")
-        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
-        .args([image, at])
-        .output()
-        .map_err(HostError::process("run", "qemu-img"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(HostError::program(
-        format!("qemu-img create {}", at.display()),
-        &output,
-    ))
 }
 
 /// The wire to the agent through libvirt: each line of JSON is one virsh command.

@@ -38,15 +38,6 @@ pub(super) struct Event {
     pub(super) data: Value,
 }
 
-/// An I/O thread of QEMU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Iothread {
-    /// Its object's name.
-    pub(super) id: String,
-    /// Its thread id, in QEMU's own PID namespace.
-    pub(super) thread: u32,
-}
-
 impl Qmp {
     /// Connects to the monitor at a UNIX socket; `None` while no process listens there.
     ///
@@ -283,24 +274,18 @@ impl Qmp {
         self.execute("qom-get", json!({ "path": path, "property": name }))
     }
 
-    /// The dedicated I/O threads.
+    /// The dedicated I/O threads, by their ids in QEMU's own PID namespace.
     ///
     /// # Errors
     /// As [`Qmp::execute`].
-    pub(super) fn iothreads(&mut self) -> Result<Vec<Iothread>, HostError> {
+    pub(super) fn iothreads(&mut self) -> Result<Vec<u32>, HostError> {
         let answer = self.execute("query-iothreads", Value::Null)?;
         answer
             .as_array()
             .map(Vec::as_slice)
             .unwrap_or_default()
             .iter()
-            .map(|thread| {
-                let id = thread["id"].as_str().unwrap_or_default().to_owned();
-                Ok(Iothread {
-                    id,
-                    thread: self.thread_id(thread)?,
-                })
-            })
+            .map(|thread| self.thread_id(thread))
             .collect()
     }
 
@@ -533,13 +518,7 @@ mod tests {
         });
         let mut qmp = connect(&peer).unwrap();
         assert_eq!(qmp.vcpu_threads().unwrap(), [12, 11]);
-        assert_eq!(
-            qmp.iothreads().unwrap(),
-            [Iothread {
-                id: "io0".into(),
-                thread: 13
-            }]
-        );
+        assert_eq!(qmp.iothreads().unwrap(), [13]);
         assert!(
             qmp.vcpu_threads()
                 .unwrap_err()

@@ -87,12 +87,7 @@ impl Vm {
         let vmm = qmp.process()?;
         process.hold(vmm);
         let vcpu_threads = threads::on_host(vmm, &qmp.vcpu_threads()?)?;
-        let iothreads: Vec<u32> = qmp
-            .iothreads()?
-            .into_iter()
-            .map(|thread| thread.thread)
-            .collect();
-        let iothreads = threads::on_host(vmm, &iothreads)?;
+        let iothreads = threads::on_host(vmm, &qmp.iothreads()?)?;
         if let Some(pin) = &machine.pin {
             let cpus: Vec<u32> = pin.iter().collect();
             pin_each(&vcpu_threads, &cpus)?;

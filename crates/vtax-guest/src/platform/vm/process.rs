@@ -19,7 +19,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(90);
 pub(in crate::platform) const QUIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The message of the guest's init when it gives up.
-const INIT_FAILED: &str = "vtax-init: FAILED";
+pub(in crate::platform) const INIT_FAILED: &str = "vtax-init: FAILED";
 
 /// A VMM's process. Dropping this value ends it.
 pub(in crate::platform) struct Process {
@@ -208,16 +208,8 @@ impl Process {
             shown.push("console: (nothing)".into());
         }
         let messages = console_text(&self.messages);
-        let messages: Vec<&str> = messages
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .collect();
-        shown.extend(
-            messages
-                .iter()
-                .skip(messages.len().saturating_sub(3))
-                .map(|line| format!("{}: {line}", self.name)),
-        );
+        let last = last_lines(&messages, 3).into_iter();
+        shown.extend(last.map(|line| format!("{}: {line}", self.name)));
         format!("\n{}", shown.join("\n"))
     }
 
@@ -255,6 +247,13 @@ impl Drop for Process {
             self.kill();
         }
     }
+}
+
+/// The last lines of a text, at most that many, without empty ones.
+pub(in crate::platform) fn last_lines(text: &str, most: usize) -> Vec<&str> {
+    let lines = text.lines().map(str::trim_end);
+    let mut lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    lines.split_off(lines.len().saturating_sub(most))
 }
 
 /// The text of a serial console, without the control codes of firmware.

@@ -38,14 +38,14 @@ impl Network {
         )
     }
 
-    /// The link and the scratch disk for the image's init, on the kernel's command line.
-    pub(in crate::platform) fn link_and_scratch(&self, scratch: bool) -> String {
+    /// The link and the device of the scratch disk for the image's init, on the kernel's command line.
+    pub(in crate::platform) fn link_and_scratch(&self, scratch: Option<&str>) -> String {
         let mut text = String::new();
         if self.mtu != 1500 {
             let _ = write!(text, " vtax.mtu={}", self.mtu);
         }
-        if scratch {
-            let _ = write!(text, " vtax.scratch=vdb:{MOUNT_POINT}");
+        if let Some(device) = scratch {
+            let _ = write!(text, " vtax.scratch={device}:{MOUNT_POINT}");
         }
         text
     }

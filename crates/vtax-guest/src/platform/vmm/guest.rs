@@ -142,7 +142,7 @@ fn machine(
     let fact = scratch
         .as_ref()
         .map(|scratch| backing(scratch.direct, "the host's"));
-    let words = network.link_and_scratch(scratch.is_some());
+    let words = network.link_and_scratch(scratch.as_ref().map(|_| "vdb"));
     disks.extend(scratch);
     let machine = Machine {
         kernel: vmlinux(guest)?,

@@ -4,13 +4,12 @@
 use crate::image::oci::PARAMETER as IMAGE;
 use crate::platform::GuestFiles;
 use crate::platform::vm::size;
+use crate::platform::vm::surroundings::Network;
 use std::fmt::Write;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use vtax_host::HostError;
 use vtax_host::cell::Share;
 use vtax_host::cell::cpus::CpuList;
-use vtax_host::scratch::MOUNT_POINT;
 use vtax_host::settings::{Domain as Values, Parameter, Settings};
 use vtax_host::xl;
 
@@ -80,15 +79,6 @@ pub(super) struct Files<'a> {
     pub(super) agents: [&'a Path; 2],
     /// The hotplug script of the network device.
     pub(super) vif_script: &'a Path,
-}
-
-/// The guest's side of the link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Network {
-    pub(super) address: (Ipv4Addr, u8),
-    pub(super) address_v6: Option<(Ipv6Addr, u8)>,
-    pub(super) mac: String,
-    pub(super) mtu: u32,
 }
 
 impl Domain {
@@ -197,21 +187,11 @@ impl Domain {
 
 /// The kernel's command line: as for other VMs, but with Xen's consoles and disks.
 fn kernel_command_line(network: &Network, scratch: bool) -> String {
-    let (address, prefix) = network.address;
-    let mut text = format!(
-        "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.agent={AGENT_DEVICE} \
-         vtax.ip={address}/{prefix}"
-    );
-    if let Some((address, prefix)) = network.address_v6 {
-        let _ = write!(text, " vtax.ip6={address}/{prefix}");
-    }
-    if network.mtu != 1500 {
-        let _ = write!(text, " vtax.mtu={}", network.mtu);
-    }
-    if scratch {
-        let _ = write!(text, " vtax.scratch=xvdb:{MOUNT_POINT}");
-    }
-    text
+    format!(
+        "console=hvc0 quiet panic=-1 cryptomgr.notests vtax.root=xvda vtax.agent={AGENT_DEVICE}{}{}",
+        network.addresses(),
+        network.link_and_scratch(scratch.then_some("xvdb"))
+    )
 }
 
 /// A string of xl.cfg(5), which has C's escapes but none for the end of a line.
@@ -259,15 +239,6 @@ mod tests {
         Level::Text(value.into())
     }
 
-    fn network() -> Network {
-        Network {
-            address: (Ipv4Addr::new(10, 91, 0, 2), 24),
-            address_v6: None,
-            mac: "02:76:74:61:78:02".to_owned(),
-            mtu: 1500,
-        }
-    }
-
     fn config_of(kernel: &str, root: &str, levels: &[(&str, Level)]) -> Result<String, HostError> {
         let guest = GuestFiles {
             root: "/i/root".into(),
@@ -285,7 +256,12 @@ mod tests {
             ],
             vif_script: Path::new("/proc/7/root/run/vif"),
         };
-        Domain::from_settings(&settings(levels))?.config("vtax-1", &guest, files, &network())
+        Domain::from_settings(&settings(levels))?.config(
+            "vtax-1",
+            &guest,
+            files,
+            &Network::default(),
+        )
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //! A running domain: its creation, its guest's agent and its end.
 
 use super::backends;
-use super::domain::{Domain, Files, Network};
+use super::domain::{Domain, Files};
 use crate::platform::vm::agent::Agent;
+use crate::platform::vm::host::qcow2_layer;
 use crate::platform::vm::inner;
+use crate::platform::vm::process::{INIT_FAILED, last_lines};
+use crate::platform::vm::surroundings::Surroundings;
 use crate::platform::{
     About, CommandLine, Finished, GuestFiles, Job, Target, backing, release, switch_offloads_off,
 };
@@ -17,7 +20,6 @@ use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::Seat;
-use vtax_host::command::plain;
 use vtax_host::loop_device::Loop;
 use vtax_host::xl;
 use vtax_observe::{NetDevice, Subject};
@@ -27,9 +29,6 @@ const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
 /// The interval between requests to the agent until its first reply: requests are lost until it opens its console.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(3);
-
-/// The message of the guest's init when it gives up.
-const INIT_FAILED: &str = "vtax-init: FAILED";
 
 /// The hotplug script of the network device. netback connects to a guest only after the script has reported
 /// success. The script sets nothing up, since the device is moved into the cell.
@@ -121,11 +120,11 @@ impl Guest {
         let file = |name: &str| seat.outside(&seat.run_dir().join(name));
         let (layer, script, config) = (file("root.qcow2"), file("vif"), file("xl.cfg"));
         let agents = [file("agent0.sock"), file("agent1.sock")];
-        make_layer(&files.image, &layer)?;
+        qcow2_layer(&files.image, &layer)?;
         vtax_files::write_scratch(&script, VIF_SCRIPT)?;
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
             .map_err(HostError::file("write", &script))?;
-        let network = network(seat);
+        let network = Surroundings::network(seat);
         let text = domain.config(
             &name,
             files,
@@ -148,7 +147,7 @@ impl Guest {
             id: u32::MAX,
             agent: None,
             about: About::of_vm(
-                network.address.0,
+                network.address,
                 Subject {
                     owner: seat.owner(),
                     cgroups: seat.cgroups(),
@@ -227,12 +226,7 @@ impl Guest {
 
     fn evidence(&self) -> String {
         let console = self.console.text();
-        let lines: Vec<&str> = console
-            .lines()
-            .map(str::trim_end)
-            .filter(|line| !line.is_empty())
-            .collect();
-        let shown = lines.iter().skip(lines.len().saturating_sub(8));
+        let shown = last_lines(&console, 8).into_iter();
         let text: String = shown.map(|line| format!("\nconsole: {line}")).collect();
         if text.is_empty() {
             "\nconsole: (nothing)".into()
@@ -250,25 +244,6 @@ impl Guest {
         xl::destroy(&self.name)?;
         self.destroyed = true;
         Ok(())
-    }
-}
-
-/// Creates the file for the guest's writes; unmodified data is read from the shared image.
-fn make_layer(image: &Path, layer: &Path) -> Result<(), HostError> {
-    let mut command = plain("qemu-img");
-    command
-        .args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"])
-        .arg(image)
-        .arg(layer);
-    xl::output(command, &format!("qemu-img create {}", layer.display())).map(drop)
-}
-
-fn network(seat: &Seat<'_>) -> Network {
-    Network {
-        address: seat.address(),
-        address_v6: seat.address_v6(),
-        mac: seat.mac(),
-        mtu: seat.link().mtu,
     }
 }
 
