@@ -64,6 +64,11 @@ pub fn plain(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// A text as one word of the POSIX shell.
+pub fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// The first line of a program's `--version` output; empty where it prints nothing.
 pub fn version_line(program: impl AsRef<OsStr>) -> String {
     let output = plain(program).arg("--version").output();

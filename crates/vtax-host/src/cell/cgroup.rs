@@ -342,7 +342,33 @@ impl Groups {
     /// # Errors
     /// When this process may not create it.
     pub fn leaf(&self, name: &str, pin: Option<&CpuList>) -> Result<Group, HostError> {
-        leaf(&self.tops, name, pin)
+        let mut folders = Vec::new();
+        let mut pinned = false;
+        for (version, top) in &self.tops {
+            let folder = top.join(name);
+            make(&folder)?;
+            if *version == Version::V1 {
+                inherit_cpuset(&folder)?;
+            }
+            let cpus = folder.join("cpuset.cpus");
+            if let Some(pin) = pin
+                && cpus.exists()
+            {
+                kernel_file::store(&cpus, &pin.to_string()).map_err(|cause| {
+                    HostError::Setting(format!(
+                        "cannot pin the {name} to processors {pin} through {}: {cause}; the group above may have \
+                         other processors: see cpuset.cpus there",
+                        cpus.display()
+                    ))
+                })?;
+                pinned = true;
+            }
+            folders.push((*version, folder));
+        }
+        Ok(Group {
+            folders,
+            pin_each: pin.filter(|_| !pinned).cloned(),
+        })
     }
 
     /// Kills every process in the groups and removes the groups.
@@ -366,40 +392,6 @@ impl Drop for Groups {
         // Groups that remain are in the journal and are removed at the next start.
         let _ = self.remove();
     }
-}
-
-fn leaf(
-    tops: &[(Version, PathBuf)],
-    name: &str,
-    pin: Option<&CpuList>,
-) -> Result<Group, HostError> {
-    let mut folders = Vec::new();
-    let mut pinned = false;
-    for (version, top) in tops {
-        let folder = top.join(name);
-        make(&folder)?;
-        if *version == Version::V1 {
-            inherit_cpuset(&folder)?;
-        }
-        let cpus = folder.join("cpuset.cpus");
-        if let Some(pin) = pin
-            && cpus.exists()
-        {
-            kernel_file::store(&cpus, &pin.to_string()).map_err(|cause| {
-                HostError::Setting(format!(
-                    "cannot pin the {name} to processors {pin} through {}: {cause}; the group above may have \
-                     other processors: see cpuset.cpus there",
-                    cpus.display()
-                ))
-            })?;
-            pinned = true;
-        }
-        folders.push((*version, folder));
-    }
-    Ok(Group {
-        folders,
-        pin_each: pin.filter(|_| !pinned).cloned(),
-    })
 }
 
 fn make(folder: &Path) -> Result<(), HostError> {

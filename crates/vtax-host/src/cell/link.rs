@@ -89,23 +89,24 @@ pub fn numbered(name: &str, seat: u8) -> String {
 }
 
 /// The link parameters of a plan.
-pub const PARAMETERS: &[Parameter] = &[
-    Parameter::new("link.mtu", Domain::Integer(1280, 65_000), "1500")
-        .help("MTU of every device between client and target, in bytes"),
-    Parameter::unset("link.rate_mbit", Domain::Number(0.1, 400_000.0))
-        .help("rate limit in each direction, in Mbit/s"),
-    Parameter::new("link.burst_us", Domain::Integer(0, 1_000_000), "5000").help(
+pub const PARAMETERS: &[Parameter] = &[MTU, RATE, BURST, DELAY, OFFLOADS, IDLE_PORTS, switch::KIND];
+
+const MTU: Parameter = Parameter::new("link.mtu", Domain::Integer(1280, 65_000), "1500")
+    .help("MTU of every device between client and target, in bytes");
+const RATE: Parameter = Parameter::unset("link.rate_mbit", Domain::Number(0.1, 400_000.0))
+    .help("rate limit in each direction, in Mbit/s");
+const BURST: Parameter = Parameter::new("link.burst_us", Domain::Integer(0, 1_000_000), "5000")
+    .help(
         "how long the link may exceed its rate after a pause, in µs at the rate; 0: frames are spaced as on a wire",
-    ),
-    Parameter::new("link.delay_us", Domain::Integer(0, 10_000_000), "0")
-        .help("added one-way delay, in µs"),
-    Parameter::new("link.offloads", Domain::Bool, "true")
-        .help("checksum and segmentation offloads on veths and taps"),
+    );
+const DELAY: Parameter = Parameter::new("link.delay_us", Domain::Integer(0, 10_000_000), "0")
+    .help("added one-way delay, in µs");
+const OFFLOADS: Parameter = Parameter::new("link.offloads", Domain::Bool, "true")
+    .help("checksum and segmentation offloads on veths and taps");
+const IDLE_PORTS: Parameter =
     Parameter::new("link.idle_ports", Domain::Integer(0, MOST_IDLE_PORTS), "0").help(
         "idle pairs of veths beside the target's on its bridge, as on a host of many containers",
-    ),
-    switch::KIND,
-];
+    );
 
 /// The most idle ports. The kernel limits a bridge to 1,023 ports, and seats need some of these.
 const MOST_IDLE_PORTS: i64 = 700;
@@ -149,35 +150,23 @@ impl LinkConfig {
     /// # Errors
     /// When a number is out of the bounds of [`PARAMETERS`].
     pub fn from_settings(settings: &Settings) -> Result<Self, HostError> {
-        let out_of_bounds = |key: &str| HostError::Setting(format!("{key} is out of bounds"));
         let rate_mbit = settings
             .0
-            .contains_key("link.rate_mbit")
-            .then(|| settings.number("link.rate_mbit", 0.0));
-        if rate_mbit.is_some_and(|rate| !(0.1..=400_000.0).contains(&rate)) {
-            return Err(out_of_bounds("link.rate_mbit"));
+            .contains_key(RATE.key)
+            .then(|| RATE.number(settings));
+        if let Some(rate) = rate_mbit.filter(|rate| !(0.1..=400_000.0).contains(rate)) {
+            return Err(HostError::Setting(format!(
+                "{} = {rate} is not within 0.1 and 400000",
+                RATE.key
+            )));
         }
-        let default = Self::default();
-        let mtu = u32::try_from(settings.integer("link.mtu", default.mtu.into()))
-            .ok()
-            .filter(|mtu| (1280..=65_000).contains(mtu))
-            .ok_or_else(|| out_of_bounds("link.mtu"))?;
-        let microseconds = |key: &str, default: u32, most: u32| {
-            u32::try_from(settings.integer(key, default.into()))
-                .ok()
-                .filter(|given| *given <= most)
-                .ok_or_else(|| out_of_bounds(key))
-        };
         let link = Self {
-            mtu,
+            mtu: MTU.bounded(settings)?,
             rate_mbit,
-            burst_us: microseconds("link.burst_us", default.burst_us, 1_000_000)?,
-            delay_us: microseconds("link.delay_us", default.delay_us, 10_000_000)?,
-            offloads: settings.bool("link.offloads", default.offloads),
-            idle_ports: u32::try_from(settings.integer("link.idle_ports", 0))
-                .ok()
-                .filter(|ports| i64::from(*ports) <= MOST_IDLE_PORTS)
-                .ok_or_else(|| out_of_bounds("link.idle_ports"))?,
+            burst_us: BURST.bounded(settings)?,
+            delay_us: DELAY.bounded(settings)?,
+            offloads: OFFLOADS.bool(settings),
+            idle_ports: IDLE_PORTS.bounded(settings)?,
             switch: Switch::from_settings(settings)?,
         };
         if link.switch == Switch::None && (link.is_shaped() || link.idle_ports > 0) {

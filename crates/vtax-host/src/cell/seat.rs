@@ -8,6 +8,7 @@ use super::entry::Entry;
 use super::link::{self, End, LinkConfig, Port, TapOptions};
 use super::share::Share;
 use super::switch::Switch;
+use super::uplink::ip;
 use super::{Cell, Client, OuterNetwork, Space};
 use crate::HostError;
 use crate::command::CommandLine;
@@ -327,18 +328,8 @@ impl<'a> Seat<'a> {
     /// # Errors
     /// When there is no such device, or a line of the set-up fails.
     pub fn adopt_device(&self, name: &str) -> Result<(), HostError> {
-        let output = Command::new("ip")
-            .args(["link", "set", "dev", name, "netns"])
-            .arg(self.holder_pid().to_string())
-            .env("LC_ALL", "C")
-            .output()
-            .map_err(|cause| HostError::Other(format!("cannot run `ip`: {cause}")))?;
-        if !output.status.success() {
-            return Err(HostError::program(
-                format!("ip link set dev {name} netns …"),
-                &output,
-            ));
-        }
+        let holder = self.holder_pid().to_string();
+        ip(&["link", "set", "dev", name, "netns", &holder])?;
         let script = link::adopted(name, self.link(), self.bridge());
         self.script(
             Space::Switch,

@@ -4,9 +4,8 @@
 
 use super::cgroup::Group;
 use crate::HostError;
-use crate::command::need_program;
+use crate::command::{need_program, quoted};
 use crate::settings::{Domain, Parameter, Settings};
-use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -54,7 +53,7 @@ impl Switch {
         let entrances: String = group
             .entrances()
             .iter()
-            .map(|path| format!(" {}", quoted(path)))
+            .map(|path| format!(" {}", quoted(&path.to_string_lossy())))
             .collect();
         format!(
             "mkdir {DIRECTORY}
@@ -149,18 +148,6 @@ fn has_datapath() -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
-}
-
-/// A path quoted as one word for the shell.
-fn quoted(path: &Path) -> String {
-    let mut word = String::from("'");
-    // Writing to a string cannot fail.
-    let _ = write!(
-        word,
-        "{}",
-        path.display().to_string().replace('\'', r"'\''")
-    );
-    word + "'"
 }
 
 #[cfg(test)]

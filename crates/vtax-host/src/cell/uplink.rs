@@ -271,7 +271,7 @@ fn port_mac(holder: u32) -> String {
     format!("fe:ff:ff:{a:02x}:{b:02x}:{c:02x}")
 }
 
-fn ip(arguments: &[&str]) -> Result<String, HostError> {
+pub(super) fn ip(arguments: &[&str]) -> Result<String, HostError> {
     let output = plain("ip")
         .args(arguments)
         .output()

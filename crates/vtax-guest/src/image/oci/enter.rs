@@ -8,6 +8,7 @@ use crate::image::tree::Tree;
 use std::fmt::Write;
 use std::path::{Component, Path};
 use vtax_host::HostError;
+use vtax_host::command::quoted;
 use vtax_host::roots::PATH;
 use vtax_host::untrusted::tar::{Entry, Kind};
 
@@ -156,11 +157,6 @@ pub(super) fn entry_point(execution: &Execution) -> Vec<String> {
     let words = [&execution.entrypoint, &execution.cmd];
     let words = words.into_iter().flatten().flatten();
     words.cloned().collect()
-}
-
-/// A word of the POSIX shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// Resolves `USER`, `USER:GROUP` or nothing, each by name or number, as container engines do.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Splitting of a command into words, by the quoting rules of the POSIX shell and without its expansions.
 
+use vtax_host::command::quoted;
+
 /// The reason why a command cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WordsError {
@@ -99,7 +101,7 @@ fn double_quoted(rest: &mut std::str::Chars<'_>, word: &mut String) -> Result<()
 
 /// Joins words into a command that [`split`] splits into the same words.
 pub fn join<S: AsRef<str>>(words: &[S]) -> String {
-    let quoted = words.iter().map(|word| {
+    let shown = words.iter().map(|word| {
         let word = word.as_ref();
         let is_plain = !word.is_empty()
             && word
@@ -107,10 +109,10 @@ pub fn join<S: AsRef<str>>(words: &[S]) -> String {
                 .all(|c| c.is_ascii_alphanumeric() || "-_./:=,+@%{}*?".contains(c));
         match is_plain {
             true => word.to_owned(),
-            false => format!("'{}'", word.replace('\'', r"'\''")),
+            false => quoted(word),
         }
     });
-    quoted.collect::<Vec<_>>().join(" ")
+    shown.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
