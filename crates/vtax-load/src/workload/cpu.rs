@@ -83,10 +83,6 @@ impl Workload for Cpu {
         &ABOUT
     }
 
-    fn extent(&self, settings: &Settings) -> Extent {
-        Extent::chosen(&EXTENT, settings)
-    }
-
     fn load(&self, spec: LoadSpec) -> Outcome<LoadCommand> {
         let operations = match self.extent(spec.settings) {
             Extent::FixedDuration => 0,

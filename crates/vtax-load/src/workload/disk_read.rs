@@ -104,10 +104,6 @@ impl Workload for DiskRead {
         &ABOUT
     }
 
-    fn extent(&self, settings: &Settings) -> Extent {
-        Extent::chosen(&EXTENT, settings)
-    }
-
     fn scratch_mib(&self, settings: &Settings) -> u64 {
         let size = SIZE_MIB.integer(settings).unsigned_abs();
         // A file system takes some of the disk for itself.

@@ -35,10 +35,6 @@ impl Workload for HttpDownload {
         &ABOUT
     }
 
-    fn extent(&self, settings: &Settings) -> Extent {
-        Extent::chosen(&EXTENT, settings)
-    }
-
     fn serve(&self, context: &mut ServeContext) -> Outcome<Service> {
         let bytes = FILE_MB.integer(context.settings).saturating_mul(1_000_000);
         apache::serve(context, bytes, CONNECTIONS.integer(context.settings))

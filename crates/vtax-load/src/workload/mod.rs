@@ -173,19 +173,13 @@ pub enum Extent {
 }
 
 impl Extent {
+    const KEY: &str = "load.extent";
+
     /// The parameter that chooses the extent, for workloads that offer both.
     const fn parameter(default: &'static str) -> Parameter {
         let domain = Domain::Choice(&["duration", "completion"]);
-        Parameter::new("load.extent", domain, default)
+        Parameter::new(Self::KEY, domain, default)
             .help("measure for the plan's duration, or until the work is done")
-    }
-
-    /// The extent that such a parameter chooses.
-    fn chosen(parameter: &Parameter, settings: &Settings) -> Self {
-        match parameter.text(settings) {
-            "completion" => Self::ToCompletion,
-            _ => Self::FixedDuration,
-        }
     }
 }
 
@@ -376,9 +370,14 @@ pub trait Workload: Sync {
         self.about().kind
     }
 
-    /// The end of its window.
-    fn extent(&self, _settings: &Settings) -> Extent {
-        Extent::FixedDuration
+    /// The end of its window: of fixed duration, unless the workload has a parameter that chooses another.
+    fn extent(&self, settings: &Settings) -> Extent {
+        let mut parameters = self.about().parameters.iter();
+        let parameter = parameters.find(|one| one.key == Extent::KEY);
+        match parameter.map(|parameter| parameter.text(settings)) {
+            Some("completion") => Extent::ToCompletion,
+            _ => Extent::FixedDuration,
+        }
     }
 
     /// Whether it offers work at a fixed rate in a window of fixed length, so that all platforms do the same work in the

@@ -227,30 +227,18 @@ fn csv(output: &str, column: &str, row: Option<&str>) -> Result<f64, FigureError
 
 /// The fields of one line of CSV.
 fn fields(line: &str) -> Vec<String> {
-    let mut all = vec![String::new()];
+    let (mut all, mut field) = (Vec::new(), String::new());
     let (mut quoted, mut rest) = (false, line.chars().peekable());
     while let Some(next) = rest.next() {
         match next {
-            '"' if quoted && rest.peek() == Some(&'"') => {
-                rest.next();
-                all.iter_mut()
-                    .last()
-                    .into_iter()
-                    .for_each(|field| field.push('"'));
-            }
+            '"' if quoted && rest.next_if_eq(&'"').is_some() => field.push('"'),
             '"' => quoted = !quoted,
-            ',' if !quoted => all.push(String::new()),
-            _ => all
-                .iter_mut()
-                .last()
-                .into_iter()
-                .for_each(|field| field.push(next)),
+            ',' if !quoted => all.push(std::mem::take(&mut field)),
+            _ => field.push(next),
         }
     }
-    for field in &mut all {
-        *field = field.trim().to_owned();
-    }
-    all
+    all.push(field);
+    all.iter().map(|field| field.trim().to_owned()).collect()
 }
 
 fn matched(output: &str, pattern: &str) -> Result<f64, FigureError> {

@@ -284,10 +284,6 @@ impl Workload for Command {
         &ABOUT
     }
 
-    fn extent(&self, settings: &Settings) -> Extent {
-        Extent::chosen(&EXTENT, settings)
-    }
-
     fn packages(&self, settings: &Settings) -> Vec<String> {
         let text = PACKAGES.text(settings);
         text.split_whitespace().map(str::to_owned).collect()
