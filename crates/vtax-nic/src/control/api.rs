@@ -18,6 +18,7 @@ use super::lease::AskedBy;
 use super::policy::Policy;
 use crate::hold::{HoldSettings, Mode};
 use crate::telemetry::PortSnapshot;
+use vtax_args::time::{whole_microseconds, whole_seconds};
 
 /// The longest request line, in bytes.
 pub const LONGEST_LINE: usize = 16 * 1024;
@@ -83,37 +84,47 @@ pub enum Link {
 }
 
 /// The changes of `set`. A field that is absent stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 pub struct Change {
-    /// See [`Policy::cap_us`].
+    /// The longest hold that a guest may ask for
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "cap", value_name = "TIME", value_parser = whole_microseconds)]
     pub cap_us: Option<u32>,
-    /// See [`Policy::cap_rx_us`].
+    /// The same for signals of received frames, in place of --cap
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "cap-rx", value_name = "TIME", value_parser = whole_microseconds)]
     pub cap_rx_us: Option<u32>,
-    /// See [`Policy::cap_tx_us`].
+    /// The same for drains of frames to send, in place of --cap
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "cap-tx", value_name = "TIME", value_parser = whole_microseconds)]
     pub cap_tx_us: Option<u32>,
-    /// See [`Policy::default_us`].
+    /// The longest hold while the guest has not asked for another
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "default", value_name = "TIME", value_parser = whole_microseconds)]
     pub default_us: Option<u32>,
-    /// See [`Policy::override_us`].
+    /// The hold whatever the guest asks for
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "override", value_name = "TIME", value_parser = whole_microseconds)]
     pub override_us: Option<u32>,
-    /// See [`Policy::lease_cap_s`].
+    /// The longest lease
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "lease-cap", value_name = "TIME", value_parser = whole_seconds)]
     pub lease_cap_s: Option<u32>,
-    /// Another controller.
+    /// The controller: off, fixed, paper or adaptive
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_name = "MODE")]
     pub mode: Option<Mode>,
-    /// See [`HoldSettings::fixed_rx_us`].
+    /// RX hold of mode fixed
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "fixed-rx", value_name = "TIME", value_parser = whole_microseconds)]
     pub fixed_rx_us: Option<u32>,
-    /// See [`HoldSettings::fixed_tx_us`].
+    /// TX hold of mode fixed
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long = "fixed-tx", value_name = "TIME", value_parser = whole_microseconds)]
     pub fixed_tx_us: Option<u32>,
-    /// The link's state.
+    /// Connect the port's link or disconnect it: up or down
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[arg(long, value_name = "STATE")]
     pub link: Option<Link>,
 }
 

@@ -9,9 +9,8 @@ use clap::{Args, Subcommand};
 
 use super::api::{Change, Link, PortInfo, QueueInfo, Request, Response};
 use super::lease::AskedBy;
-use crate::hold::Mode;
 use vtax_args::FormatArgs;
-use vtax_args::time::{whole_microseconds, whole_milliseconds, whole_seconds};
+use vtax_args::time::whole_milliseconds;
 
 /// Arguments of `vtax-nic ctl`.
 #[derive(Clone, Debug, Args)]
@@ -49,36 +48,8 @@ enum Verb {
     Set {
         /// The port, or 'all'
         port: String,
-        /// The longest hold that a guest may ask for
-        #[arg(long = "cap", value_name = "TIME", value_parser = whole_microseconds)]
-        cap_us: Option<u32>,
-        /// The same for signals of received frames, in place of --cap
-        #[arg(long = "cap-rx", value_name = "TIME", value_parser = whole_microseconds)]
-        cap_rx_us: Option<u32>,
-        /// The same for drains of frames to send, in place of --cap
-        #[arg(long = "cap-tx", value_name = "TIME", value_parser = whole_microseconds)]
-        cap_tx_us: Option<u32>,
-        /// The longest hold while the guest has not asked for another
-        #[arg(long = "default", value_name = "TIME", value_parser = whole_microseconds)]
-        default_us: Option<u32>,
-        /// The hold whatever the guest asks for
-        #[arg(long = "override", value_name = "TIME", value_parser = whole_microseconds)]
-        override_us: Option<u32>,
-        /// The longest lease
-        #[arg(long = "lease-cap", value_name = "TIME", value_parser = whole_seconds)]
-        lease_cap_s: Option<u32>,
-        /// The controller: off, fixed, paper or adaptive
-        #[arg(long, value_name = "MODE")]
-        mode: Option<Mode>,
-        /// RX hold of mode fixed
-        #[arg(long = "fixed-rx", value_name = "TIME", value_parser = whole_microseconds)]
-        fixed_rx_us: Option<u32>,
-        /// TX hold of mode fixed
-        #[arg(long = "fixed-tx", value_name = "TIME", value_parser = whole_microseconds)]
-        fixed_tx_us: Option<u32>,
-        /// Connect the port's link or disconnect it: up or down
-        #[arg(long, value_name = "STATE")]
-        link: Option<Link>,
+        #[command(flatten)]
+        change: Change,
     },
     /// Remove the override
     ClearOverride {
@@ -202,32 +173,9 @@ impl Verb {
             Self::List { port } => Request::List { port },
             Self::Stats { port } => Request::Stats { port },
             Self::Watch { port, interval_ms } => Request::Subscribe { port, interval_ms },
-            Self::Set {
-                port,
-                cap_us,
-                cap_rx_us,
-                cap_tx_us,
-                default_us,
-                override_us,
-                lease_cap_s,
-                mode,
-                fixed_rx_us,
-                fixed_tx_us,
-                link,
-            } => Request::Set {
+            Self::Set { port, change } => Request::Set {
                 port: one_or_all(port),
-                change: Change {
-                    cap_us,
-                    cap_rx_us,
-                    cap_tx_us,
-                    default_us,
-                    override_us,
-                    lease_cap_s,
-                    mode,
-                    fixed_rx_us,
-                    fixed_tx_us,
-                    link,
-                },
+                change,
             },
             Self::ClearOverride { port } => Request::ClearOverride {
                 port: one_or_all(port),

@@ -28,25 +28,6 @@ pub enum Coalesce {
     GetQueue(u16),
 }
 
-/// Why a command is answered with VIRTIO_NET_ERR.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CoalesceError {
-    /// Another class.
-    #[error("control class {0} is not notification coalescing ({CLASS})")]
-    Class(u8),
-    /// An unknown command.
-    #[error("notification coalescing has no command {0}")]
-    Command(u8),
-    /// Too few bytes.
-    #[error("a coalescing command {command} of {bytes} bytes is too short")]
-    Short {
-        /// The command's number.
-        command: u8,
-        /// Bytes received, with class and command.
-        bytes: usize,
-    },
-}
-
 impl Parameters {
     /// The longest delay in µs. One packet for each notification means no delay.
     pub fn hold_us(self) -> u32 {
@@ -59,43 +40,22 @@ impl Parameters {
 }
 
 impl Coalesce {
-    /// Reads a control-queue request: class, command, command-specific data.
-    ///
-    /// # Errors
-    /// It is not a well-formed coalescing command.
-    pub fn parse(request: &[u8]) -> Result<Self, CoalesceError> {
-        let (class, command, data) = match *request {
-            [class, command, ref data @ ..] => (class, command, data),
-            [class] if class != CLASS => return Err(CoalesceError::Class(class)),
-            _ => {
-                return Err(CoalesceError::Short {
-                    command: 0,
-                    bytes: request.len(),
-                });
-            }
-        };
-        if class != CLASS {
-            return Err(CoalesceError::Class(class));
-        }
-        let short = CoalesceError::Short {
-            command,
-            bytes: request.len(),
-        };
+    /// Reads a command of [`CLASS`] and its data; `None` where it is not well-formed.
+    pub fn parse(command: u8, data: &[u8]) -> Option<Self> {
         match command {
-            0 => parameters(data).map(Self::SetTx).ok_or(short),
-            1 => parameters(data).map(Self::SetRx).ok_or(short),
+            0 => parameters(data).map(Self::SetTx),
+            1 => parameters(data).map(Self::SetRx),
             2 | 3 => {
                 // struct virtio_net_ctrl_coal_vq: le16 queue, le16 reserved, then the parameters, which a driver may
                 // leave out of VQ_GET.
-                let (queue, rest) = data.split_first_chunk().ok_or(short)?;
+                let (queue, rest) = data.split_first_chunk()?;
                 let queue = u16::from_le_bytes(*queue);
                 if command == 3 {
-                    return Ok(Self::GetQueue(queue));
+                    return Some(Self::GetQueue(queue));
                 }
-                let parameters = rest.get(2..).and_then(parameters).ok_or(short)?;
-                Ok(Self::SetQueue(queue, parameters))
+                Some(Self::SetQueue(queue, parameters(rest.get(2..)?)?))
             }
-            other => Err(CoalesceError::Command(other)),
+            _ => None,
         }
     }
 
@@ -133,17 +93,20 @@ mod tests {
             max_usecs: 1_000,
         };
         assert_eq!(
-            Coalesce::parse(&[6, 0, 32, 0, 0, 0, 0xe8, 3, 0, 0]),
-            Ok(Coalesce::SetTx(set))
+            Coalesce::parse(0, &[32, 0, 0, 0, 0xe8, 3, 0, 0]),
+            Some(Coalesce::SetTx(set))
         );
         assert_eq!(
-            Coalesce::parse(&[6, 1, 32, 0, 0, 0, 0xe8, 3, 0, 0]),
-            Ok(Coalesce::SetRx(set))
+            Coalesce::parse(1, &[32, 0, 0, 0, 0xe8, 3, 0, 0]),
+            Some(Coalesce::SetRx(set))
         );
-        let queue = [6, 2, 2, 1, 0, 0, 32, 0, 0, 0, 0xe8, 3, 0, 0];
-        assert_eq!(Coalesce::parse(&queue), Ok(Coalesce::SetQueue(258, set)));
-        let get = [6, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(Coalesce::parse(&get), Ok(Coalesce::GetQueue(4)));
+        let queue = [2, 1, 0, 0, 32, 0, 0, 0, 0xe8, 3, 0, 0];
+        assert_eq!(
+            Coalesce::parse(2, &queue),
+            Some(Coalesce::SetQueue(258, set))
+        );
+        let get = [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(Coalesce::parse(3, &get), Some(Coalesce::GetQueue(4)));
     }
 
     #[test]
@@ -179,28 +142,16 @@ mod tests {
 
     #[test]
     fn what_is_not_a_command_is_refused() {
-        assert_eq!(Coalesce::parse(&[4, 0]), Err(CoalesceError::Class(4)));
-        assert_eq!(Coalesce::parse(&[6, 9]), Err(CoalesceError::Command(9)));
-        assert_eq!(
-            Coalesce::parse(&[6, 1, 0]),
-            Err(CoalesceError::Short {
-                command: 1,
-                bytes: 3
-            })
-        );
-        assert_eq!(
-            Coalesce::parse(&[]),
-            Err(CoalesceError::Short {
-                command: 0,
-                bytes: 0
-            })
-        );
+        assert_eq!(Coalesce::parse(9, &[]), None);
+        assert_eq!(Coalesce::parse(1, &[0]), None);
+        assert_eq!(Coalesce::parse(2, &[2, 1, 0, 0, 32]), None);
+        assert_eq!(Coalesce::parse(3, &[]), None);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..32)) {
-            if let Ok(command) = Coalesce::parse(&bytes) {
+        fn any_bytes_are_survived(command in any::<u8>(), bytes in proptest::collection::vec(any::<u8>(), 0..32)) {
+            if let Some(command) = Coalesce::parse(command, &bytes) {
                 let _ = command.of_queue(3).map(Parameters::hold_us);
             }
         }

@@ -59,9 +59,6 @@ pub enum CommandError {
     /// Shorter than class and command.
     #[error("a control command of {0} bytes")]
     Short(usize),
-    /// An invalid coalescing command.
-    #[error(transparent)]
-    Coalesce(#[from] coalesce::CoalesceError),
 }
 
 impl Command {
@@ -98,7 +95,7 @@ impl Command {
             CLASS_MQ => <[u8; 2]>::try_from(data)
                 .ok()
                 .map(|pairs| Self::Pairs(u16::from_le_bytes(pairs))),
-            _ => Some(Self::Coalesce(Coalesce::parse(request)?)),
+            _ => Coalesce::parse(command, data).map(Self::Coalesce),
         };
         let bytes = data.len();
         parsed.ok_or(CommandError::Data {
