@@ -16,7 +16,7 @@ use crate::tcg::{Accelerator, Qemus};
 use clap::{Args, Subcommand, ValueEnum};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -153,11 +153,7 @@ fn build(arguments: &BuildArguments) -> Result<()> {
         output.display(),
         image.name()
     )
-    .map_err(|cause| Error::File {
-        action: "write",
-        path: "standard output".into(),
-        cause,
-    })
+    .map_err(Error::file("write", Path::new("standard output")))
 }
 
 /// Prints a line. Failures are ignored, so that guests do not end when the reader of the output does.

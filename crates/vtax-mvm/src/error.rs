@@ -2,7 +2,7 @@
 //! The errors of this crate. Each has the failed operation, its object, the reason and the remedy.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -95,6 +95,23 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of a failed operation on a file.
+    pub(crate) fn file(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Self + Copy {
+        move |cause| Self::File {
+            action,
+            path: path.to_owned(),
+            cause,
+        }
+    }
+
+    /// The error where no temporary directory can be made.
+    pub(crate) fn temporary_directory(cause: io::Error) -> Self {
+        Self::System {
+            tried: "make a temporary directory".to_owned(),
+            cause,
+        }
+    }
+
     /// The error of a failed KVM or memory call: [`Error::Exhausted`] where the kernel's code shows the limit.
     pub fn of_limit(tried: impl Into<String>, cause: io::Error) -> Self {
         let tried = tried.into();
@@ -123,5 +140,13 @@ impl Error {
             cause,
             remedy: remedy.to_owned(),
         }
+    }
+}
+
+/// Why a program did not start.
+pub(crate) fn start_problem(cause: &io::Error) -> String {
+    match cause.kind() {
+        io::ErrorKind::NotFound => "it is not installed".to_owned(),
+        _ => cause.to_string(),
     }
 }

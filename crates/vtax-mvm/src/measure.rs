@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use vtax_core::{Bytes, SplitMix64};
 use vtax_kernel::{MemInfo, Process};
@@ -50,7 +51,7 @@ impl MemoryFile {
     pub fn open() -> Result<Self> {
         File::open(Self::PATH)
             .map(Self)
-            .map_err(|cause| Self::failed("open", cause))
+            .map_err(Error::file("open", Path::new(Self::PATH)))
     }
 
     /// Reads the host's memory.
@@ -63,7 +64,7 @@ impl MemoryFile {
         let length = self
             .0
             .read_at(&mut text, 0)
-            .map_err(|cause| Self::failed("read", cause))?;
+            .map_err(Error::file("read", Path::new(Self::PATH)))?;
         let info = MemInfo::parse(text.get(..length).unwrap_or_default());
         let bytes = |value: Option<Bytes>| value.unwrap_or_default().0;
         Ok(HostMemory {
@@ -73,14 +74,6 @@ impl MemoryFile {
             page_tables: bytes(info.page_tables),
             anonymous: bytes(info.anonymous),
         })
-    }
-
-    fn failed(action: &'static str, cause: io::Error) -> Error {
-        Error::File {
-            action,
-            path: Self::PATH.into(),
-            cause,
-        }
     }
 }
 

@@ -187,10 +187,7 @@ impl Shards {
     /// # Errors
     /// [`Error::System`] or [`Error::File`] when the image cannot be stored for the shards.
     pub fn new(command: ShardCommand, image: &Image, size: u32) -> Result<Self> {
-        let folder = tempfile::tempdir().map_err(|cause| Error::System {
-            tried: "make a temporary directory".into(),
-            cause,
-        })?;
+        let folder = tempfile::tempdir().map_err(Error::temporary_directory)?;
         write_disk(image, DiskFormat::Sector, &folder.path().join("image.img"))?;
         Ok(Self {
             command,

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guests in one QEMU each, for a few guests or hosts without KVM.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, start_problem};
 use crate::front::http::line_as_answer;
 use crate::front::router::Route;
 use crate::image::{DiskFormat, Image, write_disk};
-use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -68,10 +67,7 @@ impl Qemus {
                 ),
             });
         }
-        let folder = tempfile::tempdir().map_err(|cause| Error::System {
-            tried: "make a temporary directory".into(),
-            cause,
-        })?;
+        let folder = tempfile::tempdir().map_err(Error::temporary_directory)?;
         let disk = folder.path().join("disk.img");
         write_disk(image, DiskFormat::Raw, &disk)?;
         let mut qemus = Self {
@@ -177,10 +173,9 @@ fn start_one(
             Ok(())
         });
     }
-    command.spawn().map_err(|cause| match cause.kind() {
-        io::ErrorKind::NotFound => failed("it is not installed".to_owned()),
-        _ => failed(cause.to_string()),
-    })
+    command
+        .spawn()
+        .map_err(|cause| failed(start_problem(&cause)))
 }
 
 /// Serial sockets by guest.

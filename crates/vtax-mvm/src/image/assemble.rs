@@ -2,9 +2,8 @@
 //! Assembles a boot sector with nasm.
 
 use super::{Image, ORIGIN, SECTOR};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, start_problem};
 use std::fs;
-use std::io;
 use std::path::Path;
 use std::process::Command;
 
@@ -13,11 +12,7 @@ use std::process::Command;
 /// # Errors
 /// [`Error::File`] when it cannot be read, and the errors of [`assemble_source`].
 pub fn assemble(path: &Path) -> Result<Image> {
-    let source = fs::read_to_string(path).map_err(|cause| Error::File {
-        action: "read",
-        path: path.to_owned(),
-        cause,
-    })?;
+    let source = fs::read_to_string(path).map_err(Error::file("read", path))?;
     assemble_source(&path.to_string_lossy(), &source)
 }
 
@@ -28,17 +23,11 @@ pub fn assemble(path: &Path) -> Result<Image> {
 /// [`Error::Image`] when the source has another origin than 0x7C00, or the result is no boot sector.
 pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
     check_origin(name, source)?;
-    let folder = tempfile::tempdir().map_err(|cause| Error::System {
-        tried: "make a temporary directory".into(),
-        cause,
-    })?;
+    let folder = tempfile::tempdir().map_err(Error::temporary_directory)?;
     let input = folder.path().join("image.asm");
     let output = folder.path().join("image.img");
-    vtax_files::write_scratch(&input, source).map_err(|error| Error::File {
-        action: "write",
-        path: input.clone(),
-        cause: error.cause,
-    })?;
+    vtax_files::write_scratch(&input, source)
+        .map_err(|error| Error::file("write", &input)(error.cause))?;
     let run = Command::new("nasm")
         .args(["-f", "bin", "-o"])
         .arg(&output)
@@ -46,10 +35,7 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
         .output();
     let run = run.map_err(|cause| Error::Program {
         program: "nasm".to_owned(),
-        problem: match cause.kind() {
-            io::ErrorKind::NotFound => "it is not installed".to_owned(),
-            _ => cause.to_string(),
-        },
+        problem: start_problem(&cause),
         remedy: "install Debian package nasm, or use a shipped image".to_owned(),
     })?;
     if !run.status.success() {
@@ -68,11 +54,7 @@ pub fn assemble_source(name: &str, source: &str) -> Result<Image> {
             },
         });
     }
-    let bytes = fs::read(&output).map_err(|cause| Error::File {
-        action: "read",
-        path: output.clone(),
-        cause,
-    })?;
+    let bytes = fs::read(&output).map_err(Error::file("read", &output))?;
     Image::from_bytes(name, &bytes)
 }
 

@@ -2,9 +2,9 @@
 //! A boot sector as a disk image for QEMU and OpenStack.
 
 use super::Image;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, start_problem};
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
@@ -31,34 +31,34 @@ pub fn write_disk(image: &Image, format: DiskFormat, path: &Path) -> Result<()> 
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let failed = |cause| Error::File {
-        action: "write",
-        path: path.to_owned(),
-        cause,
-    };
-    let mut raw = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
-    raw.write_all(image.bytes()).map_err(failed)?;
-    if format == DiskFormat::Sector {
-        raw.persist(path).map_err(|e| failed(e.error))?;
-        return Ok(());
+    let failed = Error::file("write", path);
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.write_all(image.bytes()).map_err(failed)?;
+    if format != DiskFormat::Sector {
+        file.as_file().set_len(DISK_BYTES).map_err(failed)?;
     }
-    raw.as_file().set_len(DISK_BYTES).map_err(failed)?;
-    if format == DiskFormat::Raw {
-        raw.persist(path).map_err(|e| failed(e.error))?;
-        return Ok(());
+    if format == DiskFormat::Qcow2 {
+        let converted = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+        convert(file.path(), converted.path())?;
+        fs::File::open(converted.path())
+            .and_then(|f| f.sync_all())
+            .map_err(failed)?;
+        file = converted;
     }
-    let converted = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    file.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
+}
+
+/// Converts a raw disk to QEMU's format.
+fn convert(raw: &Path, converted: &Path) -> Result<()> {
     let run = Command::new("qemu-img")
         .args(["convert", "-f", "raw", "-O", "qcow2"])
-        .arg(raw.path())
-        .arg(converted.path())
+        .arg(raw)
+        .arg(converted)
         .output();
     let run = run.map_err(|cause| Error::Program {
         program: "qemu-img".to_owned(),
-        problem: match cause.kind() {
-            io::ErrorKind::NotFound => "it is not installed".to_owned(),
-            _ => cause.to_string(),
-        },
+        problem: start_problem(&cause),
         remedy: "install Debian package qemu-utils, or write format raw".to_owned(),
     })?;
     if !run.status.success() {
@@ -68,9 +68,5 @@ pub fn write_disk(image: &Image, format: DiskFormat, path: &Path) -> Result<()> 
             remedy: "write format raw, which needs no other program".to_owned(),
         });
     }
-    fs::File::open(converted.path())
-        .and_then(|f| f.sync_all())
-        .map_err(failed)?;
-    converted.persist(path).map_err(|e| failed(e.error))?;
     Ok(())
 }

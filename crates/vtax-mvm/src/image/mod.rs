@@ -166,11 +166,7 @@ impl Image {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|cause| Error::File {
-        action: "read",
-        path: path.to_owned(),
-        cause,
-    })
+    fs::read(path).map_err(Error::file("read", path))
 }
 
 #[cfg(test)]

@@ -53,11 +53,7 @@ impl Share {
     }
 
     fn map(path: &Path, file: std::io::Result<File>, own: usize) -> Result<Self> {
-        let failed = |cause| Error::File {
-            action: "share processor time by",
-            path: path.to_owned(),
-            cause,
-        };
+        let failed = Error::file("share processor time by", path);
         let region = MmapRegion::build(
             Some(FileOffset::new(file.map_err(failed)?, 0)),
             BYTES,

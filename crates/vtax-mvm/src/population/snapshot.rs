@@ -60,11 +60,7 @@ impl Population {
             });
         };
         self.held.store(true, Ordering::Release);
-        let outcome = self.write(path, reset).map_err(|cause| Error::File {
-            action: "write",
-            path: path.to_owned(),
-            cause,
-        });
+        let outcome = self.write(path, reset).map_err(Error::file("write", path));
         self.held.store(false, Ordering::Release);
         outcome
     }
@@ -114,11 +110,7 @@ impl Population {
     /// [`Error::Snapshot`] when the file is truncated, altered or of another version; then nothing
     /// was loaded. [`Error::Kvm`] when the host has no usable KVM.
     pub fn load(path: &Path) -> Result<Self> {
-        let bytes = fs::read(path).map_err(|cause| Error::File {
-            action: "read",
-            path: path.to_owned(),
-            cause,
-        })?;
+        let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let refuse = |problem: &str| Error::Snapshot {
             path: path.to_owned(),
             problem: problem.to_owned(),
