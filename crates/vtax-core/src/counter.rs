@@ -105,6 +105,22 @@ counters! {
     XEN_PAGES_COPIED = "xen.pages_copied", Page;
     /// The exchanged pages that a grant operation mapped. The rest were mapped already.
     XEN_PAGES_MAPPED = "xen.pages_mapped", Page;
+    /// Time that the records of Xen's trace cover, by which rates of the series below are computed.
+    XEN_TRACE = "xen.trace_ns", Nanosecond;
+    /// Hypercalls of all paravirtual domains, Dom0 included.
+    XEN_HYPERCALLS = "xen.hypercalls", One;
+    /// Switches of the machine's processors from one domain to another.
+    XEN_DOMAIN_SWITCHES = "xen.domain_switches", One;
+    /// VM exits of all HVM and PVH domains.
+    XEN_VM_EXITS = "xen.vm_exits", Exit;
+    /// Time that a domain's virtual processors were runnable and did not run.
+    XEN_WAIT = "xen.wait_ns", Nanosecond;
+    /// Number of times that a blocked virtual processor of a domain became runnable.
+    XEN_WAKEUPS = "xen.wakeups", One;
+    /// [`XEN_WAIT`] of Dom0.
+    XEN_DOM0_WAIT = "xen.dom0_wait_ns", Nanosecond;
+    /// [`XEN_WAKEUPS`] of Dom0.
+    XEN_DOM0_WAKEUPS = "xen.dom0_wakeups", One;
     /// Processor cycles, guest mode included.
     HW_CYCLES = "hw.cycles", Cycle;
     /// Retired instructions, guest mode included.

@@ -10,7 +10,7 @@ use crate::cell::remove;
 use crate::kernel_file::{self, Restored, Written};
 use crate::virsh::Virsh;
 use crate::xenapi::{Access, Pool};
-use crate::{loop_device, xl};
+use crate::{loop_device, xentrace, xl};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
@@ -61,6 +61,8 @@ pub enum Change {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         written: Option<Written>,
     },
+    /// Xen writes records into its trace buffers, with a mask of vtax. Undoing ends that and sets Xen's own mask.
+    XenTrace,
     /// A libvirt domain is created. Undoing destroys it.
     Libvirt {
         /// The URI of the libvirt connection.
@@ -105,6 +107,7 @@ impl fmt::Display for Change {
             Self::DomainCap { domain, old, .. } => {
                 write!(f, "the cap of the Xen domain {domain}, which was {old} %")
             }
+            Self::XenTrace => f.write_str("the tracing of Xen"),
             Self::Libvirt { uri, name } => write!(f, "the domain {name} of {uri}"),
             Self::PoolVm { pool, name } => write!(f, "the VM {name} of the pool {}", pool.host),
             Self::Directory { path } => write!(f, "the directory {}", path.display()),
@@ -451,6 +454,7 @@ fn undo(change: &Change) -> Result<Option<String>, HostError> {
             xl::destroy(name)?;
             scratch.as_deref().map_or(Ok(()), loop_device::release_image)
         }
+        Change::XenTrace => xentrace::end(),
         Change::Libvirt { uri, name } => Virsh {
             uri: uri.clone(),
             reads_only: false,

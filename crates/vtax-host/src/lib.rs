@@ -26,6 +26,7 @@ pub mod signals;
 pub mod untrusted;
 pub mod virsh;
 pub mod xenapi;
+pub mod xentrace;
 pub mod xl;
 
 pub use error::HostError;

@@ -30,6 +30,8 @@ pub struct Subject {
     pub nic: Option<u32>,
     /// The number of the Xen domain, when the subject is one.
     pub domain: Option<u32>,
+    /// Whether the hypervisor is traced while this domain is observed.
+    pub is_traced: bool,
     /// Its network devices.
     pub net_devices: Vec<NetDevice>,
     /// Its block devices by kernel name, such as `loop3`.

@@ -76,6 +76,12 @@ struct Cycles {
     vm_exit: f64,
     interrupt: f64,
     context_switch: f64,
+    /// For each hypercall of a paravirtual domain and each switch of a processor to another domain, where Xen is traced. A
+    /// model without them leaves these events out.
+    #[serde(default)]
+    hypercall: Option<f64>,
+    #[serde(default)]
+    domain_switch: Option<f64>,
     /// For each byte that crosses the target's device, where misses of the last-level cache are not counted.
     copied_byte: f64,
     /// For each miss of the last-level cache, where they are counted.
@@ -186,12 +192,14 @@ impl CostModel {
     }
 
     /// Its numbers by name: cycles of each event, then watts.
-    pub fn costs(&self) -> [(&'static str, f64); 8] {
+    pub fn costs(&self) -> [(&'static str, f64); 10] {
         let Cycles {
             instruction,
             vm_exit,
             interrupt,
             context_switch,
+            hypercall,
+            domain_switch,
             copied_byte,
             llc_miss,
         } = self.cycles;
@@ -200,6 +208,8 @@ impl CostModel {
             ("vm_exit", vm_exit),
             ("interrupt", interrupt),
             ("context_switch", context_switch),
+            ("hypercall", hypercall.unwrap_or_default()),
+            ("domain_switch", domain_switch.unwrap_or_default()),
             ("copied_byte", copied_byte),
             ("llc_miss", llc_miss),
             ("idle", self.watts.idle),
@@ -237,8 +247,15 @@ impl CostModel {
                 self.cycles.copied_byte
             }
         };
+        // On Xen the exits are those of its trace.
+        let exits = [
+            metric::KVM_EXITS_PER_SECOND,
+            metric::XEN_VM_EXITS_PER_SECOND,
+        ];
+        let [kvm, _] = exits;
+        let exits = exits.into_iter().find(|exits| counted(exits).is_some());
         for (event, cost) in [
-            (metric::KVM_EXITS_PER_SECOND, self.cycles.vm_exit),
+            (exits.unwrap_or(kvm), self.cycles.vm_exit),
             (metric::INTERRUPTS_PER_SECOND, self.cycles.interrupt),
             (
                 metric::CONTEXT_SWITCHES_PER_SECOND,
@@ -250,6 +267,22 @@ impl CostModel {
             match counted(event) {
                 Some(count) => cycles += count * cost,
                 None => left_out.push(event.name.to_owned()),
+            }
+        }
+        for (event, cost) in [
+            (metric::XEN_HYPERCALLS_PER_SECOND, self.cycles.hypercall),
+            (
+                metric::XEN_DOMAIN_SWITCHES_PER_SECOND,
+                self.cycles.domain_switch,
+            ),
+        ] {
+            match (counted(event), cost) {
+                (Some(count), Some(cost)) => cycles += count * cost,
+                (Some(_), None) => left_out.push(format!("{} (no price in the model)", event.name)),
+                (None, _) if trial.treatment.platform_kind == "xen" => {
+                    left_out.push(event.name.to_owned());
+                }
+                (None, _) => {}
             }
         }
         Some((cycles, left_out))
@@ -497,6 +530,8 @@ mod tests {
             vm_exit: 100.0,
             interrupt: 10.0,
             context_switch: 1000.0,
+            hypercall: Some(20.0),
+            domain_switch: Some(500.0),
             copied_byte: 0.5,
             llc_miss: 3.0,
         };
@@ -528,6 +563,50 @@ mod tests {
         assert!(metric.title.contains("sandy-bridge"));
         assert_eq!(trial.environment[emulated::INSTRUCTION_NS], "2");
         assert_eq!(trial.environment[NOT_COUNTED_FACT], NOT_EMULATED);
+    }
+
+    #[test]
+    fn events_of_xens_trace_have_prices_and_without_prices_or_a_trace_are_named() {
+        let mut model = CostModel::shipped().unwrap();
+        let hypercalls = (metric::XEN_HYPERCALLS_PER_SECOND.name, 1000.0);
+        let switches = (metric::XEN_DOMAIN_SWITCHES_PER_SECOND.name, 100.0);
+        let exits = (metric::XEN_VM_EXITS_PER_SECOND.name, 10.0);
+        let charged = |model: &CostModel, metrics: &[(&str, f64)]| {
+            let mut trial = trial("vm", &[&[("cpu.cores", 0.0)], metrics].concat());
+            trial.treatment.platform_kind = "xen".to_owned();
+            charge(&mut trial, model, Nanoseconds(1));
+            let cycles = trial.metrics["model.cycles_per_second"].quantity.value;
+            (cycles, trial.environment[NOT_COUNTED_FACT].clone())
+        };
+        let (cycles, left_out) = charged(&model, &[hypercalls, switches, exits]);
+        let prices = model.cycles;
+        let expected = 1000.0 * prices.hypercall.unwrap()
+            + 100.0 * prices.domain_switch.unwrap()
+            + 10.0 * prices.vm_exit;
+        assert!((cycles - expected).abs() < 1e-6, "{cycles} {expected}");
+        assert!(
+            !left_out.contains("xen.") && !left_out.contains("kvm."),
+            "{left_out}"
+        );
+
+        let (cycles, left_out) = charged(&model, &[]);
+        assert!(
+            cycles.abs() < 1e-9
+                && left_out.contains("kvm.exits")
+                && left_out.contains(hypercalls.0)
+        );
+
+        let text = SHIPPED[0]
+            .lines()
+            .filter(|line| !line.starts_with("hypercall =") && !line.starts_with("domain_switch ="))
+            .map(|line| line.replace(", \"hypercall\", \"domain_switch\"", "") + "\n")
+            .collect::<String>();
+        model = CostModel::parse(&text, "a model without prices of Xen").unwrap();
+        let (cycles, left_out) = charged(&model, &[hypercalls]);
+        assert!(
+            cycles.abs() < 1e-9 && left_out.contains("no price"),
+            "{cycles} {left_out}"
+        );
     }
 
     #[test]

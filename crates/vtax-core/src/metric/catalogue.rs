@@ -85,6 +85,15 @@ metrics! {
     LLC_MISSES_PER_SECOND = "llc.misses_per_second", per_second(Base::CacheEvent), Neither, "last level cache misses";
     XEN_MACHINE_PAGES_EXCHANGED_PER_SECOND = "xen.machine.pages_exchanged_per_second", per_second(Base::Page), Neither,
         "pages exchanged with all domains";
+    XEN_HYPERCALLS_PER_SECOND = "xen.hypercalls_per_second", per_second(Base::One), Neither,
+        "hypercalls of all paravirtual domains";
+    XEN_DOMAIN_SWITCHES_PER_SECOND = "xen.domain_switches_per_second", per_second(Base::One), Neither,
+        "switches of a processor between domains";
+    XEN_VM_EXITS_PER_SECOND = "xen.vm_exits_per_second", per_second(Base::Exit), Neither,
+        "VM exits of all HVM and PVH domains";
+    XEN_DOM0_WAIT = "xen.dom0.wait", of(Base::Core), Neither, "processors that Dom0 was ready for and did not get";
+    XEN_DOM0_WAKEUPS_PER_SECOND = "xen.dom0.wakeups_per_second", per_second(Base::One), Neither,
+        "wakeups of Dom0's virtual processors";
 
     // Traffic of a guest's devices.
     NET_RX_PACKETS_PER_SECOND = "net.rx_packets_per_second", per_second(Base::Packet), Neither,
@@ -103,6 +112,9 @@ metrics! {
         "pages copied by grant operations for it";
     XEN_PAGES_MAPPED_PER_SECOND = "xen.pages_mapped_per_second", per_second(Base::Page), Neither,
         "pages mapped by grant operations for it";
+    XEN_WAIT = "xen.wait", of(Base::Core), Neither, "processors that the domain was ready for and did not get";
+    XEN_WAKEUPS_PER_SECOND = "xen.wakeups_per_second", per_second(Base::One), Neither,
+        "wakeups of the domain's virtual processors";
     XEN_PAGES_EXCHANGED_PER_WORK = "xen.pages_exchanged.per_work", PerWork(Base::Page), Lower, "pages exchanged to {}";
 
     // A guest's own counters.

@@ -82,6 +82,17 @@ const ORIGINS: &[(&[&str], &str)] = &[
         "The counters of the target's network device (/sys/class/net/*/statistics).",
     ),
     (
+        &[
+            "xen.hypercalls",
+            "xen.domain_switches",
+            "xen.vm_exits",
+            "xen.wait",
+            "xen.wakeups",
+            "xen.dom0",
+        ],
+        "Records of Xen's trace buffers, which xentrace reads in a trial with xen.trace = true, over the time that they cover.",
+    ),
+    (
         &["xen."],
         "Counters of Xen's hypervisor and of its grant tables.",
     ),

@@ -20,6 +20,7 @@ pub fn instruments(
     for subject in subjects {
         instruments.extend(counters::for_subject(subject, proc, sys));
     }
+    instruments.extend(counters::asked_for(subjects, roots));
     if subjects.is_empty() {
         return (instruments, absent);
     }

@@ -25,6 +25,7 @@ mod softirqs;
 mod table;
 mod threads;
 mod xen;
+mod xen_trace;
 
 pub use block::BlockDevices;
 pub use cgroup::ControlGroup;
@@ -48,8 +49,9 @@ pub use table::CpuTable;
 pub(crate) use threads::{ProcessClock, process_clock};
 pub use threads::{ThreadTimes, VmmThreads};
 pub use xen::{DomainTimes, XenClock, XenDomain, XenHost, XenRings};
+pub use xen_trace::{ENDING as XENTRACE_ENDING, XenTrace, is_traced, xentrace};
 
-use crate::{Instrument, ObserveError, Readings, Subject};
+use crate::{Instrument, ObserveError, Readings, Roots, Subject};
 use std::path::Path;
 use vtax_core::Nanoseconds;
 
@@ -127,6 +129,21 @@ pub fn for_subject(subject: &Subject, proc: &Path, sys: &Path) -> Vec<Box<dyn In
         instruments.push(Box::new(counters));
     }
     instruments
+}
+
+/// Opens what the plan of a trial asks for beyond that, for all subjects together. One that cannot be opened becomes an
+/// instrument that fails.
+pub fn asked_for(subjects: &[Subject], roots: &Roots) -> Option<Box<dyn Instrument>> {
+    let opened = XenTrace::open(subjects, roots).transpose()?;
+    Some(opened.map_or_else(
+        |error| {
+            boxed(Broken {
+                name: "xentrace".to_owned(),
+                message: error.to_string(),
+            })
+        },
+        boxed,
+    ))
 }
 
 fn boxed<I: Instrument + 'static>(instrument: I) -> Box<dyn Instrument> {

@@ -137,15 +137,18 @@ impl XenClock {
     }
 }
 
-/// `libxenstat.so.4.17` on Xen 4.17.
-fn library_name(sys: &Path) -> Result<String, ObserveError> {
+/// The version of the running hypervisor.
+///
+/// # Errors
+/// When this host is not on Xen.
+pub(super) fn version(sys: &Path) -> Result<(u16, u16), ObserveError> {
     let part = |name: &str| {
         let path = sys.join("hypervisor/version").join(name);
         let text = fs::read_to_string(&path).map_err(|cause| ObserveError::Read {
             path: path.clone(),
             cause,
         })?;
-        // It becomes part of the name of a file to load.
+        // It becomes part of the name of a file to load or to run.
         text.trim()
             .parse::<u16>()
             .map_err(|_| ObserveError::Format {
@@ -153,11 +156,13 @@ fn library_name(sys: &Path) -> Result<String, ObserveError> {
                 detail: "expected a number".to_owned(),
             })
     };
-    Ok(format!(
-        "libxenstat.so.{}.{}",
-        part("major")?,
-        part("minor")?
-    ))
+    Ok((part("major")?, part("minor")?))
+}
+
+/// `libxenstat.so.4.17` on Xen 4.17.
+fn library_name(sys: &Path) -> Result<String, ObserveError> {
+    let (major, minor) = version(sys)?;
+    Ok(format!("libxenstat.so.{major}.{minor}"))
 }
 
 /// CPU time of a domain, as the hypervisor counts it at the time of the reading.

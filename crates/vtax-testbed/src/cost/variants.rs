@@ -59,6 +59,14 @@ impl CostModel {
                 *price *= factor;
             }
         }
+        for (name, price) in [
+            ("hypercall", &mut cycles.hypercall),
+            ("domain_switch", &mut cycles.domain_switch),
+        ] {
+            if let Some(price) = price.as_mut().filter(|_| self.is_assumed(name)) {
+                *price *= factor;
+            }
+        }
         if let Some(sleep) = &mut model.sleep {
             sleep.scale(factor, |name| self.is_assumed(name));
         }

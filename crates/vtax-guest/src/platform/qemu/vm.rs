@@ -105,6 +105,7 @@ impl Vm {
             iothreads,
             nic: nic.as_ref().map(Nic::process),
             domain: None,
+            is_traced: false,
             net_devices: if tap {
                 vec![NetDevice {
                     namespace_of: vmm,

@@ -21,9 +21,12 @@ pub(super) const MEMORY_MIB: Parameter = size::MEMORY_MIB.alias("xen.memory_mib"
 const PIN: Parameter = size::PIN
     .help("physical processors that the domain's vCPUs may use, as Xen numbers them")
     .alias("xen.pin");
+pub(super) const TRACE: Parameter = Parameter::new("xen.trace", Values::Bool, "false").help(
+    "count hypercalls, switches between domains and waiting by xentrace, which takes time of Dom0",
+);
 
 /// The settings of a domain.
-pub(super) const PARAMETERS: &[Parameter] = &[IMAGE, KIND, VCPUS, MEMORY_MIB, PIN];
+pub(super) const PARAMETERS: &[Parameter] = &[IMAGE, KIND, VCPUS, MEMORY_MIB, PIN, TRACE];
 
 /// The name by which toolstacks and guests identify an agent's channel.
 const AGENT_CHANNEL: &str = "org.qemu.guest_agent.0";
@@ -66,6 +69,8 @@ pub(super) struct Domain {
     pub(super) pin: Option<CpuList>,
     /// The share of processor time, enforced by the hypervisor's scheduler.
     pub(super) share: Share,
+    /// Whether the hypervisor is traced while it runs.
+    pub(super) is_traced: bool,
 }
 
 /// The files of one domain, as Dom0's own processes see them.
@@ -103,6 +108,7 @@ impl Domain {
             // Dom0 need not have all of the machine's processors; only Xen knows the full list.
             pin: PIN.given(settings).map(CpuList::parse).transpose()?,
             share: Share::from_settings(settings),
+            is_traced: TRACE.bool(settings),
         })
     }
 

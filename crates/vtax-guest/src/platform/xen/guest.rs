@@ -169,6 +169,7 @@ impl Guest {
             })?
             .id;
         guest.about.subject.domain = Some(guest.id);
+        guest.about.subject.is_traced = domain.is_traced;
         guest.agent = Some(Agent::connect(&xl::channel(guest.id)?)?);
         Ok(guest)
     }

@@ -15,7 +15,8 @@ use vtax_host::cell::{self, Seat};
 use vtax_host::command::need_program;
 use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
-use vtax_host::xl;
+use vtax_host::{xentrace, xl};
+use vtax_observe::Roots;
 
 /// A domain of the Xen hypervisor below this host.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +67,9 @@ impl Platform for Xen {
                     .to_owned(),
             });
         }
+        if domain.is_traced {
+            xentrace::check(&Roots::host())?;
+        }
         cell::check(settings)
     }
 
@@ -82,11 +86,13 @@ impl Platform for Xen {
     }
 
     /// A domain belongs to the hypervisor: it continues after all of Dom0's processes have ended.
-    fn outlives(&self, seat: &Seat<'_>, _settings: &Settings) -> Vec<Change> {
-        vec![Change::Domain {
+    fn outlives(&self, seat: &Seat<'_>, settings: &Settings) -> Vec<Change> {
+        let domain = Change::Domain {
             name: guest::name(seat),
             scratch: seat.scratch().map(Path::to_owned),
-        }]
+        };
+        let trace = domain::TRACE.bool(settings).then_some(Change::XenTrace);
+        [domain].into_iter().chain(trace).collect()
     }
 
     fn boot(&self, seat: &Seat, guest: &GuestFiles, settings: &Settings) -> Booted {

@@ -95,6 +95,20 @@ const GUEST_RATES: [(&metric::Metric, &str); 7] = [
     ),
 ];
 
+/// Counts of Xen's trace that become rates, of the host: metric, series.
+const TRACED_OF_HOST: [(&metric::Metric, &str); 4] = [
+    (metric::XEN_HYPERCALLS_PER_SECOND, counter::XEN_HYPERCALLS),
+    (
+        metric::XEN_DOMAIN_SWITCHES_PER_SECOND,
+        counter::XEN_DOMAIN_SWITCHES,
+    ),
+    (metric::XEN_VM_EXITS_PER_SECOND, counter::XEN_VM_EXITS),
+    (
+        metric::XEN_DOM0_WAKEUPS_PER_SECOND,
+        counter::XEN_DOM0_WAKEUPS,
+    ),
+];
+
 /// Traffic of a guest's devices: the counter, its words in events, and its unit.
 const CARRIED: [(&str, &str, Base); 6] = [
     (counter::NET_TX_BYTES, "to its network device", Base::Byte),
@@ -237,6 +251,7 @@ impl Observation<'_> {
                 set.add_per_work(metric::XEN_PAGES_EXCHANGED_PER_WORK, pages, work);
             }
         }
+        self.add_traced(&mut set);
         if self.guest == 0 {
             self.add_network_of_all(&mut set, seconds);
         }
@@ -362,6 +377,30 @@ impl Observation<'_> {
             if let Some(count) = self.delta(owner, series) {
                 set.add(metric, count / seconds);
             }
+        }
+    }
+
+    /// What Xen's trace tells, over the time that its records cover.
+    fn add_traced(&self, set: &mut MetricSet) {
+        let covered = self.delta(&Owner::Host, counter::XEN_TRACE);
+        let Some(covered) = covered.filter(|covered| *covered > 0.0) else {
+            return;
+        };
+        let mut add = |owner: &Owner, rates: &[(&metric::Metric, &str)], wait: (&_, _)| {
+            self.add_rates(set, covered / 1e9, owner, rates);
+            let (metric, series) = wait;
+            if let Some(waited) = self.delta(owner, series) {
+                set.add(metric, waited / covered);
+            }
+        };
+        if self.guest == 0 {
+            let wait = (metric::XEN_DOM0_WAIT, counter::XEN_DOM0_WAIT);
+            add(&Owner::Host, &TRACED_OF_HOST, wait);
+        }
+        if let Some(guest) = self.guests.get(self.guest) {
+            let wakeups = [(metric::XEN_WAKEUPS_PER_SECOND, counter::XEN_WAKEUPS)];
+            let wait = (metric::XEN_WAIT, counter::XEN_WAIT);
+            add(&guest.owner, &wakeups, wait);
         }
     }
 
