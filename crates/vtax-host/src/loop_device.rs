@@ -47,11 +47,16 @@ impl Loop {
 
     /// The device's kernel name, such as `loop3`.
     pub fn kernel_name(&self) -> String {
-        self.device
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
+        kernel_name(&self.device)
     }
+}
+
+/// The kernel name of a device.
+pub(crate) fn kernel_name(device: &Path) -> String {
+    device
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// Frees the loop devices that an image still has, for a domain that outlived its vtax process.

@@ -2,7 +2,7 @@
 //! The scratch disk of a cell, attached to the host's kernel.
 
 use super::{Seat, Space};
-use crate::HostError;
+use crate::{HostError, loop_device};
 use std::path::PathBuf;
 
 /// A scratch disk that is attached to the host's kernel, in a cell.
@@ -55,9 +55,6 @@ echo "$direct $device""#;
 
     /// The device's kernel name, such as `loop3`.
     pub fn kernel_name(&self) -> String {
-        self.device
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default()
+        loop_device::kernel_name(&self.device)
     }
 }

@@ -362,7 +362,7 @@ impl Response {
         let mut response = Self {
             ok: true,
             error: None,
-            at_ns: now_ns(),
+            at_ns: crate::poller::now().0,
             ports: Vec::new(),
             stats: Vec::new(),
         };
@@ -400,11 +400,6 @@ impl Response {
 /// [`RequestError::Syntax`].
 pub fn parse(line: &[u8]) -> Result<Request, RequestError> {
     Ok(serde_json::from_slice(line)?)
-}
-
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 #[cfg(test)]
