@@ -258,6 +258,21 @@ fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
 }
 
 #[test(needs = [test_all("builds and emulates testbeds")])]
+fn a_cap_holds_in_an_emulated_host() {
+    need("kvm");
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let text = "name = \"capped\"\nseed = 5\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[settings]\ntarget.cpu_cap = 0.25\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"cpu\"\n";
+    fs::write(&plan, text).unwrap();
+    let into = work.path().join("results");
+    succeeded(&run_at("testbed:kvm", &["run"], &plan, &into));
+    let results = ResultsDir::open(&into).unwrap();
+    let trial = results.trial(0).unwrap();
+    let cores = trial.metrics["cpu.cores"].quantity.value;
+    assert!((0.2..0.3).contains(&cores), "{cores} processors");
+}
+
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_run_that_cannot_start_inside_says_why() {
     need("kvm");
     let work = tempfile::tempdir().unwrap();

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use vtax_core::{Source, counted};
-use vtax_host::HostError;
 use vtax_host::roots::Roots;
 use vtax_host::signals::{Signals, end_with_reader};
+use vtax_host::{HostError, cell, kernel_file};
 use vtax_lab::LabError;
 use vtax_lab::place::{Line, Place, SshRun, run_over_ssh};
 use vtax_lab::plan::{Catalogue, Plan, PlannedTreatment, Shard, Variation, treatments};
@@ -203,6 +203,11 @@ pub fn run_here(
     }
     if arguments.at.emulated {
         vtax_testbed::watch();
+        let mut guests = planned.treatments.iter().flat_map(PlannedTreatment::guests);
+        if guests.any(|guest| cell::Share::from_settings(guest.settings) != cell::Share::default())
+        {
+            enable_shares()?;
+        }
     }
     run::run(
         planned,
@@ -210,6 +215,18 @@ pub fn run_here(
         signals,
         progress,
     )
+}
+
+/// Enables weights and caps of guests in this emulated host. It starts without them, because the controller changes the
+/// numbers of every plan.
+fn enable_shares() -> Result<(), HostError> {
+    let file = Path::new("/sys/fs/cgroup/cgroup.subtree_control");
+    kernel_file::store(file, "+cpu").map_err(|cause| {
+        HostError::Setting(format!(
+            "cannot enable the controller `cpu` by {}: {cause}; it holds weights and caps of guests",
+            file.display()
+        ))
+    })
 }
 
 /// The options of a run on this host, which may be an emulated one.
