@@ -19,11 +19,11 @@ use vtax_host::{Roots, knobs};
 use vtax_lab::LabError;
 use vtax_lab::plan::{Order, RemoteClient, Variation};
 use vtax_lab::run::{
-    Assignment, Attempt, Event, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions,
-    RunSummary, run_experiment,
+    Assignment, Event, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
+    run_experiment,
 };
 use vtax_report::results::{
-    Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, TrialWriter,
+    Metric, ObservationCost, ResultsDir, SampleWriter, Treatment, Trial, TrialWriter,
 };
 
 /// The least difference of a ratio from 1 that counts as an effect.
@@ -194,7 +194,7 @@ impl Experiment for Climbs<'_> {
         journal: &mut Journal,
         writer: &TrialWriter,
         log: &mut Log<'_>,
-        attempt: &mut Attempt,
+        trial: &mut Trial,
     ) -> Result<(), LabError> {
         let Some(variant) = self.plan.variants.get(assignment.treatment) else {
             let treatment = assignment.treatment;
@@ -219,20 +219,20 @@ impl Experiment for Climbs<'_> {
             .map_err(|cause| LabError::other(cause.to_string()))?;
         writer.write_workload_json(&raw)?;
         samples(&record, self.host, writer.samples()?)?;
-        attempt.suspect = suspicions(&record);
-        attempt.metrics = metrics(&record, self.host.combine(source_of(variant)));
-        attempt.environment = facts;
+        trial.suspect = suspicions(&record);
+        trial.metrics = metrics(&record, self.host.combine(source_of(variant)));
+        trial.environment = facts;
         let factors = variant.treatment.factors.iter();
-        attempt
+        trial
             .environment
             .extend(factors.map(|(key, level)| (format!("factor.{key}"), level.clone())));
         let binding = record.binding.to_string();
-        attempt
+        trial
             .environment
             .insert("density.binding".to_owned(), binding.clone());
-        attempt.window = (Nanoseconds(0), nanoseconds(record.seconds));
-        attempt.times.measured = nanoseconds(record.seconds);
-        attempt.observation = ObservationCost {
+        trial.window = (Nanoseconds(0), nanoseconds(record.seconds));
+        trial.times.measured = nanoseconds(record.seconds);
+        trial.observation = ObservationCost {
             cpu: nanoseconds(record.own_cpu),
             passes: record
                 .climb

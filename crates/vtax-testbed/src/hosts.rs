@@ -30,7 +30,7 @@ use vtax_lab::LabError;
 use vtax_lab::place::Hypervisor;
 use vtax_lab::plan::{Shard, Variation};
 use vtax_lab::run::{
-    Assignment, Attempt, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
+    Assignment, Experiment, Log, NewRun, PlanTrials, Progress, RunOptions, RunSummary,
     run_experiment,
 };
 use vtax_report::results::{
@@ -288,7 +288,7 @@ impl Experiment for Hosts<'_> {
         _journal: &mut Journal,
         writer: &TrialWriter,
         log: &mut Log<'_>,
-        attempt: &mut Attempt,
+        record: &mut Trial,
     ) -> Result<(), LabError> {
         let Some(trial_job) = self.trial_jobs.remove(&assignment.index) else {
             return Err(LabError::other("the trial has no job"));
@@ -342,7 +342,17 @@ impl Experiment for Hosts<'_> {
         ] {
             trial.environment.insert(key.to_owned(), value);
         }
-        take(trial, attempt)
+        *record = Trial {
+            format: record.format,
+            index: record.index,
+            block: record.block,
+            treatment: record.treatment.clone(),
+            ..trial
+        };
+        match &record.outcome {
+            TrialOutcome::Complete => Ok(()),
+            TrialOutcome::Failed(reason) => Err(LabError::other(reason)),
+        }
     }
 }
 
@@ -359,43 +369,36 @@ impl Hosts<'_> {
         if trial_job.outcome.is_some() {
             return Ok(true);
         }
-        let (seed, ended) = match &mut trial_job.job {
-            Some(job) => (trial_job.seed, job.poll()),
-            None => {
-                let seed = trial_job.seed;
-                let started = self.start(assignment, seed);
-                let Some(trial_job) = self.trial_jobs.get_mut(&assignment.index) else {
-                    return Ok(false);
-                };
-                match started {
-                    Ok(job) => trial_job.job = job,
-                    Err(cause) => trial_job.outcome = Some(Err(cause)),
+        let seed = trial_job.seed;
+        let Some(job) = &mut trial_job.job else {
+            let started = self.start(assignment, seed);
+            let Some(trial_job) = self.trial_jobs.get_mut(&assignment.index) else {
+                return Ok(false);
+            };
+            match started {
+                Ok(job) => trial_job.job = job,
+                Err(cause) => trial_job.outcome = Some(Err(cause)),
+            }
+            return Ok(trial_job.outcome.is_some());
+        };
+        trial_job.outcome = match job.poll() {
+            Ok(None) => None,
+            Ok(Some(JobOutcome::Finished(code))) => Some(Ok(code)),
+            Err(cause) => Some(Err(cause)),
+            Ok(Some(JobOutcome::Stuck(how))) => {
+                trial_job.stuck.push(how.clone());
+                if trial_job.stuck.len() >= ATTEMPTS as usize {
+                    Some(Err(LabError::other(format!(
+                        "the emulated host hung with each of {ATTEMPTS} seeds, the last time because {how}: change the plan slightly, or `seed` in the settings of the testbed"
+                    ))))
+                } else {
+                    trial_job.job = None;
+                    trial_job.seed = seed.wrapping_add(NEXT_ATTEMPT);
+                    None
                 }
-                return Ok(trial_job.outcome.is_some());
             }
         };
-        let how = match ended {
-            Ok(None) => return Ok(false),
-            Ok(Some(JobOutcome::Stuck(how))) => how,
-            Ok(Some(JobOutcome::Finished(code))) => {
-                trial_job.outcome = Some(Ok(code));
-                return Ok(true);
-            }
-            Err(cause) => {
-                trial_job.outcome = Some(Err(cause));
-                return Ok(true);
-            }
-        };
-        trial_job.stuck.push(how.clone());
-        if trial_job.stuck.len() >= ATTEMPTS as usize {
-            trial_job.outcome = Some(Err(LabError::other(format!(
-                "the emulated host hung with each of {ATTEMPTS} seeds, the last time because {how}: change the plan slightly, or `seed` in the settings of the testbed"
-            ))));
-            return Ok(true);
-        }
-        trial_job.job = None;
-        trial_job.seed = seed.wrapping_add(NEXT_ATTEMPT);
-        Ok(false)
+        Ok(trial_job.outcome.is_some())
     }
 
     /// The seed of a block, which counts from 1.
@@ -501,27 +504,6 @@ fn keep_files(from: &Dir, into: &Dir) -> Result<(), ResultsError> {
         from.copy(&name, into, kept)?;
     }
     Ok(())
-}
-
-fn take(trial: Trial, attempt: &mut Attempt) -> Result<(), LabError> {
-    *attempt = Attempt {
-        started: Some(trial.started),
-        times: trial.times,
-        window: trial.window,
-        suspect: trial.suspect,
-        disturbed: trial.disturbed,
-        environment: trial.environment,
-        observation: trial.observation,
-        work: trial.work,
-        metrics: trial.metrics,
-        actors: trial.actors,
-        phases: trial.phases,
-        objective: trial.objective,
-    };
-    match trial.outcome {
-        TrialOutcome::Complete => Ok(()),
-        TrialOutcome::Failed(reason) => Err(LabError::other(reason)),
-    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub use restore::{RestoredChange, restore};
 pub use scenario::{
     DryRun, DryTreatment, DryTrial, SeenGuest, busy_mhz, dry_run, run, why_not_traced,
 };
-pub use trial::{Attempt, Log};
+pub use trial::Log;
 
 use crate::LabError;
 use crate::plan::Shard;
@@ -124,8 +124,8 @@ pub trait Experiment {
     /// Returns a rough estimate of the time of one trial.
     fn expected(&self, treatment: usize) -> Duration;
 
-    /// Performs one trial. After a success or a failure, `journal` holds the changes to the host, and `attempt` the
-    /// record so far.
+    /// Performs one trial. After a success or a failure, `journal` holds the changes to the host, and `trial` the
+    /// record so far. An experiment that takes the trial of another process takes its start and its times, too.
     ///
     /// # Errors
     /// When the trial failed. A failed trial has a record as well.
@@ -135,7 +135,7 @@ pub trait Experiment {
         journal: &mut Journal,
         writer: &TrialWriter,
         log: &mut Log<'_>,
-        attempt: &mut Attempt,
+        trial: &mut Trial,
     ) -> Result<(), LabError>;
 
     /// Returns the number of trials that may be in progress at once.

@@ -80,18 +80,18 @@ impl Experiment for Scripted {
         _journal: &mut Journal,
         writer: &TrialWriter,
         _log: &mut Log<'_>,
-        attempt: &mut Attempt,
+        trial: &mut Trial,
     ) -> Result<(), LabError> {
         self.ran.push(assignment.index);
         writer.samples()?.finish()?;
         match self.ends.pop_front().unwrap_or(End::Well) {
             End::Well => Ok(()),
             End::Suspect => {
-                attempt.suspect.push("somebody else worked".to_owned());
+                trial.suspect.push("somebody else worked".to_owned());
                 Ok(())
             }
             End::Disturbed => {
-                attempt.disturbed.push("somebody else worked".to_owned());
+                trial.disturbed.push("somebody else worked".to_owned());
                 Ok(())
             }
             End::Failed => Err(LabError::other("it did not boot")),

@@ -10,28 +10,8 @@ use std::time::Instant;
 use vtax_core::Nanoseconds;
 use vtax_host::journal::Journal;
 use vtax_report::results::{
-    Actor, FORMAT, Metric, ObjectiveOutcome, ObservationCost, Phase, PhaseTimes, Treatment, Trial,
-    TrialOutcome, TrialWriter, Work,
+    FORMAT, ObservationCost, PhaseTimes, Treatment, Trial, TrialOutcome, TrialWriter,
 };
-
-/// The record of a trial so far; the fields are those of [`Trial`].
-#[derive(Debug, Default)]
-#[allow(missing_docs, reason = "documented there")]
-pub struct Attempt {
-    /// The start time, if another process measured it and the trial's times; unset: the time of the call.
-    pub started: Option<String>,
-    pub times: PhaseTimes,
-    pub window: (Nanoseconds, Nanoseconds),
-    pub suspect: Vec<String>,
-    pub disturbed: Vec<String>,
-    pub environment: BTreeMap<String, String>,
-    pub observation: ObservationCost,
-    pub work: Option<Work>,
-    pub metrics: BTreeMap<String, Metric>,
-    pub actors: Vec<Actor>,
-    pub phases: Vec<Phase>,
-    pub objective: Option<ObjectiveOutcome>,
-}
 
 /// Runs a trial and stores its record, failed or not. The host is restored in either case.
 ///
@@ -52,10 +32,9 @@ pub(super) fn run(
         began,
         watchers,
     };
-    let started = jiff::Timestamp::now().to_string();
     let mark = journal.mark();
-    let mut attempt = Attempt::default();
-    let outcome = experiment.perform(assignment, journal, &writer, &mut log, &mut attempt);
+    let mut trial = begun(assignment, treatment.clone());
+    let outcome = experiment.perform(assignment, journal, &writer, &mut log, &mut trial);
     let restored = journal.undo_to(mark);
     if let Err(cause) = &restored {
         log.line(&format!("could not restore the host: {cause}"));
@@ -64,7 +43,7 @@ pub(super) fn run(
         log.line(&left.to_string());
     }
     let mut end_of_run = None;
-    let outcome = match outcome {
+    trial.outcome = match outcome {
         Ok(()) => TrialOutcome::Complete,
         Err(cause) if cause.is_interrupt() => {
             restored?;
@@ -77,8 +56,9 @@ pub(super) fn run(
             failed
         }
     };
-    let mut times = attempt.times;
-    if attempt.started.is_none() {
+    let times = &mut trial.times;
+    // Another process may have measured the trial, and its times.
+    if times.total == Nanoseconds(0) {
         times.total = began.elapsed().into();
     }
     times.teardown = [
@@ -90,30 +70,34 @@ pub(super) fn run(
     ]
     .iter()
     .fold(times.total, |rest, phase| rest.saturating_since(*phase));
-    let trial = Trial {
-        format: FORMAT,
-        index: assignment.index,
-        block: assignment.block,
-        treatment: treatment.clone(),
-        started: attempt.started.unwrap_or(started),
-        outcome,
-        suspect: attempt.suspect,
-        disturbed: attempt.disturbed,
-        times,
-        window: attempt.window,
-        work: attempt.work,
-        metrics: attempt.metrics,
-        environment: attempt.environment,
-        observation: attempt.observation,
-        actors: attempt.actors,
-        phases: attempt.phases,
-        objective: attempt.objective,
-    };
     writer.finish(trial.clone())?;
     restored?;
     match end_of_run {
         Some(cause) => Err(cause),
         None => Ok(trial),
+    }
+}
+
+/// Returns the record of a trial that begins now.
+pub(super) fn begun(assignment: Assignment, treatment: Treatment) -> Trial {
+    Trial {
+        format: FORMAT,
+        index: assignment.index,
+        block: assignment.block,
+        treatment,
+        started: jiff::Timestamp::now().to_string(),
+        outcome: TrialOutcome::Complete,
+        suspect: Vec::new(),
+        disturbed: Vec::new(),
+        times: PhaseTimes::default(),
+        window: (Nanoseconds(0), Nanoseconds(0)),
+        work: None,
+        metrics: BTreeMap::new(),
+        environment: BTreeMap::new(),
+        observation: ObservationCost::default(),
+        actors: Vec::new(),
+        phases: Vec::new(),
+        objective: None,
     }
 }
 

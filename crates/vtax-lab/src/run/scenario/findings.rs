@@ -9,7 +9,6 @@ use super::observation::{Inner, Observation, ObservedGuest};
 use super::phases::{MeasuredWindow, Measurement};
 use super::residency;
 use crate::LabError;
-use crate::run::Attempt;
 use crate::suspect::{self, OwnWork};
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,7 +17,7 @@ use vtax_core::{Nanoseconds, Source, counter, metric};
 use vtax_host::knobs;
 use vtax_load::workload::{Lateness, WorkloadResult};
 use vtax_observe::{ObserverReport, Snapshot};
-use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role};
+use vtax_report::results::{Actor, HistogramRecord, Metric, ObservationCost, Phase, Role, Trial};
 
 /// The guests' own counters, and the time of the reading.
 pub struct InnerReadings {
@@ -83,18 +82,16 @@ pub(super) fn late_in_a_ramp(
 }
 
 impl Findings<'_, '_> {
-    /// Writes the record of the trial into the attempt.
-    pub fn conclude(&self, measured: Measurement, attempt: &mut Attempt) {
+    /// Completes the record of the trial.
+    pub fn conclude(&self, measured: Measurement, trial: &mut Trial) {
         let (Some(first), Some(last)) = (measured.windows.first(), measured.windows.last()) else {
             return;
         };
         let whole = (&first.begin, &last.end);
-        attempt.window = (first.begin.at, last.end.at);
+        trial.window = (first.begin.at, last.end.at);
         let (before, after, own) = (&first.before, &last.after, self.own_work(whole));
-        attempt
-            .suspect
-            .extend(suspect::reasons(before, after, &own));
-        attempt
+        trial.suspect.extend(suspect::reasons(before, after, &own));
+        trial
             .disturbed
             .extend(suspect::disturbances(before, after, &own));
         let nothing = WorkloadResult::default();
@@ -102,7 +99,7 @@ impl Findings<'_, '_> {
         let of_target = self.observation(whole, 0, true);
         let result = first.of_target().filter(|_| is_steady).unwrap_or(&nothing);
         let of_load = result.suspect.iter().chain(&result.unreached);
-        attempt.suspect.extend(of_load.cloned());
+        trial.suspect.extend(of_load.cloned());
         let is_late = |late: &Lateness| self.metering.is_late(late);
         let late = match is_steady {
             true => {
@@ -111,21 +108,21 @@ impl Findings<'_, '_> {
             }
             false => late_in_a_ramp(&measured.windows, &is_late),
         };
-        attempt.suspect.extend(late);
+        trial.suspect.extend(late);
         let contradictions = self.contradictions(&measured.windows, is_steady);
-        attempt.suspect.extend(contradictions);
-        attempt.work = of_target.work(result);
-        attempt.metrics = of_target.metrics(result);
+        trial.suspect.extend(contradictions);
+        trial.work = of_target.work(result);
+        trial.metrics = of_target.metrics(result);
         if is_steady {
-            attempt.metrics.extend(self.charged(first, 0, Some(result)));
+            trial.metrics.extend(self.charged(first, 0, Some(result)));
         } else {
             let windows = measured.windows.iter();
-            attempt.phases = windows.map(|window| self.phase(window)).collect();
+            trial.phases = windows.map(|window| self.phase(window)).collect();
         }
         let knee = knee(&measured, of_target.source());
-        attempt.metrics.extend(knee);
-        attempt.observation = ObservationCost {
-            idle: attempt.observation.idle.take(),
+        trial.metrics.extend(knee);
+        trial.observation = ObservationCost {
+            idle: trial.observation.idle.take(),
             idle_gaps: residency::idle_gaps(of_target.begin, of_target.end),
             cpu: self.report.cpu,
             passes: self.report.passes,
@@ -148,8 +145,8 @@ impl Findings<'_, '_> {
             }
             self.actors(guest, metrics)
         });
-        attempt.actors = actors.collect();
-        attempt.objective = measured.objective;
+        trial.actors = actors.collect();
+        trial.objective = measured.objective;
     }
 
     /// Returns the claims of load generators that the counters of their guests contradict.

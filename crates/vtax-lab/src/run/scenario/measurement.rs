@@ -15,7 +15,7 @@ use super::{Scenarios, power_model};
 use crate::LabError;
 use crate::place::actor::RemoteActor;
 use crate::plan::PlannedTreatment;
-use crate::run::{Attempt, Log, OwnInstruments};
+use crate::run::{Log, OwnInstruments};
 use crate::suspect::HostWatch;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ use vtax_observe::charge;
 use vtax_observe::clock::SystemClock;
 use vtax_observe::{Observer, ObserverConfig, Subject};
 use vtax_report::analysis::charge::NOT_TRACED;
-use vtax_report::results::TrialWriter;
+use vtax_report::results::{Trial, TrialWriter};
 
 /// The measurement of one trial.
 pub(super) struct Measuring<'a> {
@@ -49,7 +49,7 @@ impl Measuring<'_> {
         &self,
         guests: &mut [Guest<'_>],
         log: &mut Log<'_>,
-        attempt: &mut Attempt,
+        trial: &mut Trial,
     ) -> Result<(), LabError> {
         let lab = self.scenarios;
         log.phase("service");
@@ -58,15 +58,15 @@ impl Measuring<'_> {
             lab.signals.check()?;
             guest.serve()?;
         }
-        attempt.times.service = clock.elapsed().into();
+        trial.times.service = clock.elapsed().into();
 
         let charging = Charging::begin(&self.planned.settings, guests)?;
         let not_traced = charging.as_ref();
         let not_traced = not_traced.and_then(|charging| charging.not_traced.clone());
         let facts = not_traced.map(|why| (NOT_TRACED.to_owned(), why));
-        attempt.environment.extend(facts);
+        trial.environment.extend(facts);
         let knobs = KnobWatch::begin(guests, &self.planned.settings, &lab.roots.sys);
-        attempt.environment.extend(knobs.facts());
+        trial.environment.extend(knobs.facts());
         let inner_before = InnerReadings::of(guests)?;
         let hz = lab.plan.sample_hz;
         let metering = Metering {
@@ -82,17 +82,19 @@ impl Measuring<'_> {
         let samples = SampleSink::new(self.writer.samples()?);
         let observer = self.observe(guests, charging.as_ref(), &samples, log)?;
 
-        let trial = TrialContext {
+        let context = TrialContext {
             plan: lab.plan,
             planned: self.planned,
             block: self.block,
             host: lab.host,
         };
-        let seed = guests.first().and_then(|target| trial.load_seed(0, target));
+        let seed = guests
+            .first()
+            .and_then(|target| context.load_seed(0, target));
         let fact = seed.map(|seed| (LOAD_SEED.key.to_owned(), seed.to_string()));
-        attempt.environment.extend(fact);
+        trial.environment.extend(fact);
         let runner = PhaseRunner {
-            trial,
+            trial: context,
             signals: lab.signals,
             guests: DrivenGuests::of(guests)?,
             instruments: Instruments {
@@ -105,7 +107,7 @@ impl Measuring<'_> {
             log: &mut *log,
             measured: Measurement::default(),
         };
-        let measured = runner.run(&mut attempt.times);
+        let measured = runner.run(&mut trial.times);
         let report = observer.stop();
         let marks = measured.as_ref().ok().and_then(Measurement::marks);
         let reports = marks.map(|(first, last)| {
@@ -124,15 +126,15 @@ impl Measuring<'_> {
         closed?;
         if let (Some(client), Some(target)) = (client, guests.first_mut()) {
             target.client_environment = client.environment;
-            attempt.suspect.extend(client.suspect);
+            trial.suspect.extend(client.suspect);
         }
-        let remote = host.and_then(|host| remote_target(host, &metering, &measured, attempt));
+        let remote = host.and_then(|host| remote_target(host, &metering, &measured, trial));
         self.writer.write_workload_json(&measured.raw)?;
         let histograms = findings::histograms(&measured, &metering.guests);
         self.writer.write_histograms(&histograms)?;
         let inner_after = InnerReadings::of(guests)?;
         let changed = knobs.end(guests, &self.planned.settings, &lab.roots.sys)?;
-        attempt.suspect.extend(changed);
+        trial.suspect.extend(changed);
         for (instrument, count, first) in &report.failures {
             log.line(&format!(
                 "{instrument} could not be read {count} times: {first}"
@@ -146,9 +148,9 @@ impl Measuring<'_> {
             inner: (&inner_before, &inner_after),
             remote,
         };
-        findings.conclude(measured, attempt);
+        findings.conclude(measured, trial);
         if let Some(energy) = &lab.meters.host {
-            power_model::record(energy, attempt);
+            power_model::record(energy, trial);
         }
         Ok(())
     }
@@ -184,18 +186,18 @@ impl Measuring<'_> {
     }
 }
 
-/// Writes the report of the target's host into the attempt. Returns that host's counters at the marks of each
+/// Writes the report of the target's host into the record. Returns that host's counters at the marks of each
 /// window.
 fn remote_target(
     report: RemoteReport,
     metering: &Metering<'_>,
     measured: &Measurement,
-    attempt: &mut Attempt,
+    trial: &mut Trial,
 ) -> Option<RemoteTarget> {
     let facts = report.environment.into_iter();
     let facts = facts.map(|(name, fact)| (format!("host.{name}"), fact));
-    attempt.environment.extend(facts);
-    attempt.suspect.extend(report.suspect);
+    trial.environment.extend(facts);
+    trial.suspect.extend(report.suspect);
     let host = report.counters?;
     let mut guests = metering.guests.clone();
     if let Some(target) = guests.first_mut() {
@@ -205,7 +207,7 @@ fn remote_target(
     let windows = measured.windows.iter();
     let times = windows.flat_map(|window| [window.begin.at, window.end.at]);
     let snapshots = times.map(|at| (at, host.at(at))).collect();
-    attempt.environment.extend(host.target.facts);
+    trial.environment.extend(host.target.facts);
     Some(RemoteTarget {
         guests,
         snapshots,

@@ -29,8 +29,8 @@ pub use dry::{DryRun, DryTreatment, DryTrial, SeenGuest, dry_run};
 pub use residency::busy_mhz;
 
 use super::{
-    Assignment, Attempt, Experiment, Log, NewRun, OwnInstruments, PlanTrials, Planned, Progress,
-    RunOptions, RunSummary, run_experiment, stop,
+    Assignment, Experiment, Log, NewRun, OwnInstruments, PlanTrials, Planned, Progress, RunOptions,
+    RunSummary, run_experiment, stop,
 };
 use crate::LabError;
 use crate::place::actor::RemoteActor;
@@ -55,7 +55,7 @@ use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::Workload;
 use vtax_observe::charge::KeptPrograms;
 use vtax_observe::clock::SystemClock;
-use vtax_report::results::{ResultsDir, Treatment, TrialWriter};
+use vtax_report::results::{ResultsDir, Treatment, Trial, TrialWriter};
 
 /// Runs a plan. Call it on a thread that lives as long as the run, such as the main thread,
 /// because a cell ends with the thread that created it.
@@ -169,7 +169,7 @@ impl Experiment for Scenarios<'_> {
         journal: &mut Journal,
         writer: &TrialWriter,
         log: &mut Log<'_>,
-        attempt: &mut Attempt,
+        trial: &mut Trial,
     ) -> Result<(), LabError> {
         let planned = self.planned.get(assignment.treatment).ok_or_else(|| {
             LabError::Plan(format!(
@@ -193,9 +193,9 @@ impl Experiment for Scenarios<'_> {
             log.phase("idle");
             let clock = Instant::now();
             self.idle.measure(assignment.block, &host)?;
-            attempt.times.idle = clock.elapsed().into();
+            trial.times.idle = clock.elapsed().into();
         }
-        attempt.observation.idle = self.idle.last().cloned();
+        trial.observation.idle = self.idle.last().cloned();
         let client_host = self.client_host.as_mut();
         let client_host = client_host.filter(|_| planned.client_is_remote);
         let actor = client_host.map(ClientHost::actor).transpose()?;
@@ -210,15 +210,13 @@ impl Experiment for Scenarios<'_> {
         let cell = Cell::create(self.cell(assignment, planned, &specs)?, journal)?;
         let mut guests = Vec::new();
         let booted = self.boot(&specs, &cell, actor.as_ref(), journal, &mut guests);
-        attempt.times.boot = clock.elapsed().into();
+        trial.times.boot = clock.elapsed().into();
         let done = booted.and_then(|()| {
             if let Some(target) = guests.first() {
-                attempt.environment = target.target.about().environment.clone();
-                attempt
-                    .environment
-                    .extend(draw.iter().flat_map(Draw::facts));
+                trial.environment = target.target.about().environment.clone();
+                trial.environment.extend(draw.iter().flat_map(Draw::facts));
                 let spec = target.spec;
-                attempt
+                trial
                     .environment
                     .extend(self.images.facts(spec.workload, spec.settings));
             }
@@ -229,7 +227,7 @@ impl Experiment for Scenarios<'_> {
                 actor: actor.as_ref(),
                 writer,
             };
-            measurement.run(&mut guests, log, attempt)
+            measurement.run(&mut guests, log, trial)
         });
         for guest in &guests {
             let console = guest.target.console_tail();

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The meters and the power model of a trial's joules, in the trial's record.
 
-use crate::run::Attempt;
 use std::collections::BTreeMap;
 use vtax_core::metric;
 use vtax_observe::meter::{Fit, HostEnergy, PowerModel};
-use vtax_report::results::{Metric, power_model};
+use vtax_report::results::{Metric, Trial, power_model};
 
-/// Writes the domains of the meters, and the name of the model where there is one, into every metric of `attempt` that
+/// Writes the domains of the meters, and the name of the model where there is one, into every metric of `trial` that
 /// comes from them, and the facts about both into the environment.
-pub(super) fn record(energy: &HostEnergy, attempt: &mut Attempt) {
-    let phases = attempt.phases.iter_mut().map(|phase| &mut phase.metrics);
-    let all = std::iter::once(&mut attempt.metrics).chain(phases);
+pub(super) fn record(energy: &HostEnergy, trial: &mut Trial) {
+    let phases = trial.phases.iter_mut().map(|phase| &mut phase.metrics);
+    let all = std::iter::once(&mut trial.metrics).chain(phases);
     let marked = all.map(|metrics| mark(energy, metrics)).sum::<usize>();
     if marked == 0 {
         return;
     }
-    let facts = &mut attempt.environment;
+    let facts = &mut trial.environment;
     facts.insert(power_model::METERS.to_owned(), energy.to_string());
     if !energy.caveats.is_empty() {
         facts.insert(power_model::CAVEATS.to_owned(), energy.caveats.join("; "));
@@ -74,8 +73,27 @@ fn facts_of(model: &PowerModel) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::{Assignment, trial::begun};
     use vtax_core::{Base, Quantity, Source, Unit};
-    use vtax_report::results::Better;
+    use vtax_report::results::{Better, Treatment};
+
+    fn trial() -> Trial {
+        let assignment = Assignment {
+            treatment: 0,
+            index: 0,
+            block: 1,
+        };
+        let treatment = Treatment {
+            label: "vm".to_owned(),
+            platform: "qemu".to_owned(),
+            workload: "cpu".to_owned(),
+            factors: BTreeMap::new(),
+            baseline: None,
+            platform_kind: "qemu".to_owned(),
+            workload_kind: "cpu".to_owned(),
+        };
+        begun(assignment, treatment)
+    }
 
     fn metric(source: Source) -> Metric {
         Metric {
@@ -120,13 +138,13 @@ mod tests {
             model: Some(model),
             ..measured("energy.model.host_joules", "the whole machine")
         };
-        let mut attempt = Attempt::default();
+        let mut trial = trial();
         for name in ["energy.total", "power.mean", "cpu.per_work"] {
             let metric = metric(Source::Emulated);
-            attempt.metrics.insert(name.into(), metric);
+            trial.metrics.insert(name.into(), metric);
         }
-        record(&model, &mut attempt);
-        let of = |name: &str| &attempt.metrics[name];
+        record(&model, &mut trial);
+        let of = |name: &str| &trial.metrics[name];
         for name in ["energy.total", "power.mean"] {
             assert_eq!(of(name).source, Source::Emulated);
             assert!(of(name).is_modelled());
@@ -135,7 +153,7 @@ mod tests {
             assert_eq!(meter, Some("model host: the whole machine"));
         }
         assert!(!of("cpu.per_work").is_modelled());
-        let facts: Vec<&str> = attempt.environment.values().map(String::as_str).collect();
+        let facts: Vec<&str> = trial.environment.values().map(String::as_str).collect();
         let words = "mine, of 2026-03-01, fitted to wall (off by 0.8 W typically, 2.1 W at worst)";
         let of_meter = ["model host: the whole machine", words];
         let of_each = ["2026-03-01", "/etc/mine.toml", "wall", "mine", "0.8", "2.1"];
@@ -145,28 +163,28 @@ mod tests {
     #[test]
     fn a_trial_without_joules_names_no_model() {
         let meter = measured("energy.powercap.package-0_joules", "processor packages");
-        let mut attempt = Attempt::default();
+        let mut trial = trial();
         let metric = metric(Source::Measured);
-        attempt.metrics.insert("cpu.per_work".into(), metric);
-        record(&meter, &mut attempt);
-        assert!(attempt.environment.is_empty());
+        trial.metrics.insert("cpu.per_work".into(), metric);
+        record(&meter, &mut trial);
+        assert!(trial.environment.is_empty());
     }
 
     #[test]
     fn measured_joules_name_the_domains_and_the_caveats_of_their_meter() {
         let mut meter = measured("energy.powercap.package-0_joules", "processor packages");
         meter.caveats.push("no memory counter".to_owned());
-        let mut attempt = Attempt::default();
+        let mut trial = trial();
         let joules = metric(Source::Measured);
-        attempt.metrics.insert("energy.above_idle".into(), joules);
-        record(&meter, &mut attempt);
-        let joules = &attempt.metrics["energy.above_idle"];
+        trial.metrics.insert("energy.above_idle".into(), joules);
+        record(&meter, &mut trial);
+        let joules = &trial.metrics["energy.above_idle"];
         assert_eq!(
             joules.meter.as_deref(),
             Some("powercap package-0: processor packages")
         );
         assert!(!joules.is_modelled());
-        let facts: Vec<&str> = attempt.environment.values().map(String::as_str).collect();
+        let facts: Vec<&str> = trial.environment.values().map(String::as_str).collect();
         assert_eq!(
             facts,
             [
