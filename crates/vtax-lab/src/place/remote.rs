@@ -14,62 +14,46 @@ pub(super) struct Remote {
     pub ssh: OsString,
     /// The host as ssh understands it.
     pub host: String,
+    /// Further options of ssh.
+    pub options: Vec<String>,
 }
 
 impl Remote {
     /// Returns the ssh command that runs a shell line on the host.
     pub fn command(&self, line: &str) -> Command {
-        self.command_with(&[], line)
-    }
-
-    /// As [`Remote::command`], with further options of ssh.
-    pub fn command_with(&self, options: &[&str], line: &str) -> Command {
         let mut command = Command::new(&self.ssh);
         command
             .args(["-o", "BatchMode=yes", "-T"])
             // These options end a connection to a machine that has vanished.
             .args(["-o", "ConnectTimeout=15"])
             .args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3"])
-            .args(options)
+            .args(&self.options)
             .arg("--")
             .arg(&self.host)
             .arg(line);
         command
     }
 
-    pub fn failed(&self, line: &str, output: &Output) -> HostError {
-        HostError::program(format!("ssh {} {line}", self.host), output)
-    }
-
     /// Runs a line on the host. Returns its trimmed standard output of at most [`LONGEST_LINE`] bytes.
     pub fn ask(&self, line: &str) -> Result<String, HostError> {
-        self.ask_with(&[], line)
-    }
-
-    /// As [`Remote::ask`], with further options of ssh.
-    pub fn ask_with(&self, options: &[&str], line: &str) -> Result<String, HostError> {
-        let output = self.run(self.command_with(options, line).stdin(Stdio::null()))?;
-        if !output.status.success() {
-            return Err(self.failed(line, &output));
-        }
+        let output = self.run(line, Stdio::null())?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
     /// Runs a line on the host with `from` as its standard input.
     pub fn send(&self, from: Stdio, line: &str) -> Result<(), HostError> {
-        let output = self.run(self.command(line).stdin(from))?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(self.failed(line, &output))
-        }
+        self.run(line, from).map(drop)
     }
 
-    fn run(&self, command: &mut Command) -> Result<Output, HostError> {
-        untrusted::output(command, LONGEST_LINE).map_err(HostError::process(
-            "run ssh and read what it prints from",
-            shown(&self.host),
-        ))
+    fn run(&self, line: &str, input: Stdio) -> Result<Output, HostError> {
+        let output = untrusted::output(self.command(line).stdin(input), LONGEST_LINE).map_err(
+            HostError::process("run ssh and read what it prints from", shown(&self.host)),
+        )?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let command = format!("ssh {} {line}", self.host);
+        Err(HostError::program(command, &output))
     }
 
     /// As [`Remote::send`], with a text as standard input.

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::thread::{self, JoinHandle};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::thread;
 use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::signals::Signals;
@@ -45,6 +45,7 @@ pub fn ask_over_ssh(ssh: &OsString, host: &str, line: &str) -> Result<String, Ho
     let remote = Remote {
         ssh: ssh.clone(),
         host: host.to_owned(),
+        options: Vec::new(),
     };
     remote.ask(line)
 }
@@ -62,6 +63,7 @@ pub fn run_over_ssh(
     let remote = Remote {
         ssh: run.ssh.clone(),
         host: run.host.clone(),
+        options: Vec::new(),
     };
     let directory = remote.ask("mktemp -d /var/tmp/vtax-run-XXXXXX")?;
     if !directory.starts_with("/var/tmp/vtax-run-") || directory.contains(['\'', '\n']) {
@@ -161,24 +163,7 @@ fn follow(
     signals: &Signals,
     each: &mut dyn FnMut(Line),
 ) -> Result<(), HostError> {
-    let mut child = remote
-        .command(line)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(HostError::file("run", "ssh"))?;
-    let errors = complaints(&mut child);
-    let relayed = match child.stdout.take() {
-        Some(stdout) => relay(stdout, each),
-        None => Ok(()),
-    };
-    if relayed.is_err() {
-        // The run there ends with its connection, and restores its host.
-        let _ = child.kill();
-    }
-    let status = child.wait().map_err(HostError::file("run", "ssh"))?;
-    let complaint = heard(errors);
+    let (relayed, status, complaint) = read_from(remote, line, |stdout| relay(stdout, each))?;
     relayed?;
     signals.check()?;
     if status.success() {
@@ -191,15 +176,31 @@ fn follow(
     })
 }
 
-/// The error output of a child, read on its own thread.
-fn complaints(child: &mut Child) -> Option<JoinHandle<Vec<u8>>> {
-    let stderr = child.stderr.take()?;
-    Some(thread::spawn(move || drain(stderr, LONGEST_LINE)))
-}
-
-fn heard(complaints: Option<JoinHandle<Vec<u8>>>) -> String {
-    let complaint = complaints.and_then(|thread| thread.join().ok());
-    String::from_utf8_lossy(&complaint.unwrap_or_default()).into_owned()
+/// Runs a line on the host while `read` reads its output. Returns the result of `read`, the exit status and the error
+/// output. After a failure of `read` the connection is ended. A run there ends with it, and restores its host.
+fn read_from<E>(
+    remote: &Remote,
+    line: &str,
+    read: impl FnOnce(ChildStdout) -> Result<(), E>,
+) -> Result<(Result<(), E>, ExitStatus, String), HostError> {
+    let mut child = remote
+        .command(line)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(HostError::file("run", "ssh"))?;
+    // Read on its own thread, so that a full pipe stops neither end.
+    let errors = child.stderr.take();
+    let errors = errors.map(|stderr| thread::spawn(move || drain(stderr, LONGEST_LINE)));
+    let outcome = child.stdout.take().map_or(Ok(()), read);
+    if outcome.is_err() {
+        let _ = child.kill();
+    }
+    let status = child.wait().map_err(HostError::file("run", "ssh"))?;
+    let complaint = errors.and_then(|thread| thread.join().ok());
+    let complaint = String::from_utf8_lossy(&complaint.unwrap_or_default()).into_owned();
+    Ok((outcome, status, complaint))
 }
 
 /// Fetches one finished trial, as a whole or not at all.
@@ -298,31 +299,13 @@ fn unpack(
     budget: &mut Budget,
 ) -> Result<(), HostError> {
     let into = Dir::open(into).map_err(|cause| HostError::Other(cause.to_string()))?;
-    let mut sender = remote
-        .command(line)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(HostError::file("run", "ssh"))?;
-    let errors = complaints(&mut sender);
-    let unpacked = match sender.stdout.take() {
-        Some(stdout) => {
-            let mut stdout = BufReader::new(stdout);
-            let unpacked = archive::unpack(&mut stdout, &into, wanted, budget);
-            if unpacked.is_ok() {
-                // The sender fails when its reader stops early.
-                let _ = io::copy(&mut stdout.take(MAX_PADDING), &mut io::sink());
-            }
-            unpacked
-        }
-        None => Ok(()),
-    };
-    if unpacked.is_err() {
-        let _ = sender.kill();
-    }
-    let sent = sender.wait().map_err(HostError::file("run", "ssh"))?;
-    let complaint = heard(errors);
+    let (unpacked, sent, complaint) = read_from(remote, line, |stdout| {
+        let mut stdout = BufReader::new(stdout);
+        archive::unpack(&mut stdout, &into, wanted, budget)?;
+        // The sender fails when its reader stops early.
+        let _ = io::copy(&mut stdout.take(MAX_PADDING), &mut io::sink());
+        Ok(())
+    })?;
     match unpacked {
         Ok(()) if sent.success() => Ok(()),
         Err(Refusal::Store(cause)) => Err(HostError::Other(cause.to_string())),

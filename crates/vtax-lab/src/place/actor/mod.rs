@@ -8,6 +8,7 @@ mod remote;
 mod samples;
 mod serve;
 
+pub(crate) use remote::this_system;
 pub use remote::{Login, RemoteActor};
 pub use samples::{Column, RemoteSamples};
 pub use serve::serve;

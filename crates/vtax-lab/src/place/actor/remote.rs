@@ -5,6 +5,7 @@ mod connection;
 mod login;
 
 pub use login::Login;
+pub(crate) use login::this_system;
 
 use super::super::clocks::Offset;
 use super::samples::MAX_VALUES;
@@ -63,7 +64,6 @@ impl RemoteActor {
     /// As there, and when the login needs root and lacks it.
     pub fn log_in(ssh: &OsStr, login: &Login, binary: &Path) -> Result<Self, HostError> {
         let host = login.host.as_str();
-        let (remote, options) = (login.remote(ssh), login.options());
         let answer = login.ask(ssh, &format!("uname -s -m; id -u; {BOOT_ID}"))?;
         let mut lines = answer.lines();
         let mut line = || lines.next().unwrap_or_default();
@@ -75,12 +75,7 @@ impl RemoteActor {
                     .to_owned(),
             });
         }
-        let here = rustix::system::uname();
-        let here = format!(
-            "{} {}",
-            here.sysname().to_string_lossy(),
-            here.machine().to_string_lossy()
-        );
+        let here = this_system();
         if there != here {
             return Err(HostError::Missing {
                 what: format!("a vtax for the host {host} ({there}; this one is for {here})"),
@@ -92,8 +87,9 @@ impl RemoteActor {
             .metadata()
             .map_err(HostError::file("read", binary))?
             .len();
-        let mut child = remote
-            .command_with(&options, &boot(size, login))
+        let mut child = login
+            .remote(ssh)
+            .command(&boot(size, login))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -8,6 +8,7 @@ use super::programs::{self, Whose};
 use super::requirements::lacks;
 use crate::LabError;
 use crate::external::look::{self, GuestLook};
+use crate::place::actor::this_system;
 use crate::plan::{PlannedTreatment, schedule};
 use crate::run::{PlanTrials, Planned, RunOptions, busy};
 use serde::Serialize;
@@ -230,12 +231,7 @@ fn lacking(look: &GuestLook, vtax_kib: u64) -> Vec<HostError> {
         what,
         remedy: remedy.to_owned(),
     };
-    let here = rustix::system::uname();
-    let here = format!(
-        "{} {}",
-        here.sysname().to_string_lossy(),
-        here.machine().to_string_lossy()
-    );
+    let here = this_system();
     let mut lacking = Vec::new();
     if look.machine != here {
         let what = format!(
@@ -431,15 +427,10 @@ mod tests {
     use super::*;
 
     fn look() -> GuestLook {
-        let here = rustix::system::uname();
         GuestLook {
             login: "root@web".to_owned(),
             is_root: true,
-            machine: format!(
-                "{} {}",
-                here.sysname().to_string_lossy(),
-                here.machine().to_string_lossy()
-            ),
+            machine: this_system(),
             disks: vec![("/var/tmp".to_owned(), 100 << 10)],
             ..GuestLook::default()
         }

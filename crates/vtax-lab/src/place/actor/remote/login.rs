@@ -5,16 +5,6 @@ use crate::place::remote::Remote;
 use std::ffi::OsStr;
 use vtax_host::HostError;
 
-/// Options of ssh that end a connection 15 s after its host has vanished.
-const OPTIONS: &[&str] = &[
-    "-o",
-    "ConnectTimeout=15",
-    "-o",
-    "ServerAliveInterval=5",
-    "-o",
-    "ServerAliveCountMax=3",
-];
-
 /// Prints the kernel's id of the present boot.
 pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id 2>/dev/null || true";
 
@@ -51,12 +41,8 @@ impl Login {
         Remote {
             ssh: ssh.to_owned(),
             host: self.host.clone(),
+            options: self.options.clone(),
         }
-    }
-
-    pub(super) fn options(&self) -> Vec<&str> {
-        let own = self.options.iter().map(String::as_str);
-        OPTIONS.iter().copied().chain(own).collect()
     }
 
     /// Runs a line in the shell there. Returns its trimmed output.
@@ -64,7 +50,7 @@ impl Login {
     /// # Errors
     /// When the host cannot be reached, or the line fails.
     pub fn ask(&self, ssh: &OsStr, line: &str) -> Result<String, HostError> {
-        let asked = self.remote(ssh).ask_with(&self.options(), line);
+        let asked = self.remote(ssh).ask(line);
         asked.map_err(|cause| unreachable(&self.host, &cause.to_string()))
     }
 
@@ -87,6 +73,13 @@ pub(super) fn boot(size: u64, login: &Login) -> String {
          exec 3>\"$f\" 4<\"$f\"; rm -f \"$f\"; head -c {size} >&3; exec 3>&-; \
          test \"$(wc -c <&4)\" -eq {size}; exec {isolation}/proc/self/fd/4 actor'"
     )
+}
+
+/// The system and architecture of this host, as `uname -s -m`.
+pub(crate) fn this_system() -> String {
+    let here = rustix::system::uname();
+    let (system, machine) = (here.sysname(), here.machine());
+    format!("{} {}", system.to_string_lossy(), machine.to_string_lossy())
 }
 
 pub(super) fn unreachable(host: &str, why: &str) -> HostError {
