@@ -223,7 +223,11 @@ fn foreign_load(
     cpu: &HostTimes,
     own: &OwnWork,
 ) -> Option<String> {
-    let softirq_threads = difference(after.softirq_threads, before.softirq_threads).0;
+    // Counters fall only when a CPU went away; that is no work.
+    let softirq_threads = after
+        .softirq_threads
+        .saturating_since(before.softirq_threads)
+        .0;
     let known = own
         .target
         .0
@@ -246,7 +250,7 @@ fn foreign_load(
 }
 
 fn steal(cpu: &HostTimes, own: &OwnWork) -> Option<String> {
-    let stolen = difference(cpu.steal, own.domains).0;
+    let stolen = cpu.steal.saturating_since(own.domains).0;
     let share = share(stolen, cpu.capacity());
     (share > STEAL_SHARE).then(|| {
         format!(
@@ -281,7 +285,7 @@ fn throttling(before: &HostReading, after: &HostReading) -> Option<String> {
 }
 
 fn clock_step(before: &HostReading, after: &HostReading, own: &OwnWork) -> Option<String> {
-    let window = difference(after.at, before.at);
+    let window = after.at.saturating_since(before.at);
     let allowed = number(CLOCK_STEP.0) + number(window.0) * f64::from(CLOCK_SLEW_PPM) / 1e6;
     let step = number(own.observer.wall_clock_step.0);
     (step > allowed).then(|| {
@@ -355,11 +359,6 @@ fn disk(after: &HostReading) -> Option<String> {
         free.0 >> 20,
         FREE_DISK_MINIMUM.0 >> 20
     ))
-}
-
-/// Counters fall only when a device or CPU went away; that is no work.
-fn difference(after: Nanoseconds, before: Nanoseconds) -> Nanoseconds {
-    Nanoseconds(after.0.saturating_sub(before.0))
 }
 
 /// Events between two readings of a counter that goes on from zero when its source is made anew.

@@ -19,6 +19,20 @@ pub(crate) struct LocalGuest {
     pub facts: BTreeMap<String, String>,
 }
 
+impl LocalGuest {
+    /// A guest whose processes this host does not see.
+    pub fn unseen(owner: Owner, facts: BTreeMap<String, String>) -> Self {
+        Self {
+            subject: Subject {
+                owner,
+                ..Subject::default()
+            },
+            source: Source::Measured,
+            facts,
+        }
+    }
+}
+
 /// Finds a guest by its name, or by its identity when no name is given.
 ///
 /// # Errors
@@ -38,14 +52,8 @@ pub(crate) fn find(
     let Some(guest) = found else {
         let why = "no VM of this host has its UUID or the address of one of its devices: only what its \
                    load saw and what it says itself is known";
-        return Ok(LocalGuest {
-            subject: Subject {
-                owner: owner.clone(),
-                ..Subject::default()
-            },
-            source: Source::Measured,
-            facts: BTreeMap::from([fact("host.guest", format!("none: {why}"))]),
-        });
+        let facts = BTreeMap::from([fact("host.guest", format!("none: {why}"))]);
+        return Ok(LocalGuest::unseen(owner.clone(), facts));
     };
     let manager = guest
         .manager

@@ -11,7 +11,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
-use vtax_core::Source;
 use vtax_core::owner::Owner;
 use vtax_guest::platform::vm::inner;
 use vtax_guest::platform::{
@@ -22,7 +21,6 @@ use vtax_host::cell::{self, LinkConfig, Seat};
 use vtax_host::settings::{Domain, Parameter, Settings};
 use vtax_host::untrusted::shown_lines;
 use vtax_load::workload::{LoadClient, Running};
-use vtax_observe::Subject;
 use vtax_observe::guests::Identity;
 
 /// The platform `ssh`.
@@ -184,15 +182,8 @@ pub(super) fn seen_here(
     owner: &Owner,
 ) -> Result<LocalGuest, HostError> {
     if let Some(host) = settings.text(HOST.key) {
-        let owner = owner.clone();
-        return Ok(LocalGuest {
-            subject: Subject {
-                owner,
-                ..Subject::default()
-            },
-            source: Source::Measured,
-            facts: BTreeMap::from([("host.place".to_owned(), format!("ssh:{host}"))]),
-        });
+        let place = ("host.place".to_owned(), format!("ssh:{host}"));
+        return Ok(LocalGuest::unseen(owner.clone(), [place].into()));
     }
     on_host::find(settings.text(GUEST.key), identity, owner)
 }

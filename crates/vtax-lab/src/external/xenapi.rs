@@ -21,7 +21,6 @@ use vtax_host::cell::Seat;
 use vtax_host::journal::Change;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
 use vtax_host::xenapi::{Access, Host, NOTHING, PREFIX, Pool, Updates, UpdatesError, Vm};
-use vtax_observe::Subject;
 use vtax_observe::clock::{Clock, SystemClock};
 
 /// The platform `xenapi`.
@@ -165,15 +164,7 @@ impl RunningVm {
 
     /// Logs in by ssh. This host has no counters of the VM.
     fn machine(self, owner: Owner) -> Result<ssh::Machine, HostError> {
-        let on_host = LocalGuest {
-            subject: Subject {
-                owner,
-                ..Subject::default()
-            },
-            source: Source::Measured,
-            facts: self.facts,
-        };
-        ssh::machine(&self.settings, on_host)
+        ssh::machine(&self.settings, LocalGuest::unseen(owner, self.facts))
     }
 }
 

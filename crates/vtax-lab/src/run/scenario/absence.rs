@@ -2,7 +2,7 @@
 //! The wait for external guests that went away in a trial, such as one that restarts.
 
 use crate::LabError;
-use crate::external::ssh::{self, LostMachine, Presence};
+use crate::external::ssh::{self, Presence};
 use crate::run::Log;
 use std::time::{Duration, Instant};
 use vtax_host::signals::Signals;
@@ -26,7 +26,8 @@ pub(super) fn explained(cause: LabError, signals: &Signals, log: &mut Log<'_>) -
             std::thread::sleep(POLL_INTERVAL);
             Ok(())
         };
-        cause = match until_back(&lost, BACK_LIMIT, &cause, &mut wait) {
+        let presence = || lost.presence();
+        cause = match until_back(lost.name(), presence, BACK_LIMIT, &cause, &mut wait) {
             Ok(Presence::Restarted) => LabError::other(format!(
                 "the guest {} has restarted (its boot id changed), so that the trial is invalid: {cause}",
                 lost.name()
@@ -38,38 +39,23 @@ pub(super) fn explained(cause: LabError, signals: &Signals, log: &mut Log<'_>) -
     cause
 }
 
-/// The presence of a machine; tests have their own.
-trait Present {
-    fn guest(&self) -> &str;
-    fn now(&self) -> Presence;
-}
-
-impl Present for LostMachine {
-    fn guest(&self) -> &str {
-        self.name()
-    }
-
-    fn now(&self) -> Presence {
-        self.presence()
-    }
-}
-
-/// Looks for a machine until it is back. `wait` runs between two looks.
+/// Looks for a guest until it is back. `wait` runs between two looks.
 fn until_back(
-    machine: &dyn Present,
+    guest: &str,
+    mut presence: impl FnMut() -> Presence,
     limit: Duration,
     cause: &LabError,
     wait: &mut dyn FnMut() -> Result<(), LabError>,
 ) -> Result<Presence, LabError> {
     let began = Instant::now();
     loop {
-        let evidence = match machine.now() {
+        let evidence = match presence() {
             Presence::Away(evidence) => evidence,
             back => return Ok(back),
         };
         if began.elapsed() >= limit {
             return Err(LabError::GuestGone {
-                guest: machine.guest().to_owned(),
+                guest: guest.to_owned(),
                 seconds: limit.as_secs(),
                 evidence,
                 cause: cause.to_string(),
@@ -82,21 +68,12 @@ fn until_back(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
     use vtax_host::HostError;
 
-    struct Fake(RefCell<Vec<Presence>>);
+    const WEB: &str = "root@web";
 
-    impl Present for Fake {
-        fn guest(&self) -> &str {
-            "root@web"
-        }
-
-        fn now(&self) -> Presence {
-            let mut left = self.0.borrow_mut();
-            let last = Presence::Away("no route".to_owned());
-            left.pop().unwrap_or(last)
-        }
+    fn away() -> Presence {
+        Presence::Away("no route".to_owned())
     }
 
     fn cause() -> LabError {
@@ -105,21 +82,20 @@ mod tests {
 
     #[test]
     fn a_guest_that_is_away_for_a_time_is_waited_for() {
-        let away = Presence::Away("refused".to_owned());
-        let fake = Fake(RefCell::new(vec![Presence::Restarted, away.clone(), away]));
+        let mut looks = vec![Presence::Restarted, away(), away()];
+        let presence = || looks.pop().unwrap();
         let mut waits = 0;
         let mut wait = || {
             waits += 1;
             Ok(())
         };
-        let back = until_back(&fake, BACK_LIMIT, &cause(), &mut wait).unwrap();
+        let back = until_back(WEB, presence, BACK_LIMIT, &cause(), &mut wait).unwrap();
         assert_eq!((back, waits), (Presence::Restarted, 2));
     }
 
     #[test]
     fn a_guest_that_stays_away_ends_the_run_with_both_reasons() {
-        let fake = Fake(RefCell::new(Vec::new()));
-        let gone = until_back(&fake, Duration::ZERO, &cause(), &mut || Ok(())).unwrap_err();
+        let gone = until_back(WEB, away, Duration::ZERO, &cause(), &mut || Ok(())).unwrap_err();
         assert!(gone.ends_run());
         let text = gone.to_string();
         for part in [
@@ -134,9 +110,8 @@ mod tests {
 
     #[test]
     fn an_interrupt_ends_the_wait() {
-        let fake = Fake(RefCell::new(Vec::new()));
         let mut stop = || Err(HostError::Interrupted.into());
-        let ended = until_back(&fake, BACK_LIMIT, &cause(), &mut stop).unwrap_err();
+        let ended = until_back(WEB, away, BACK_LIMIT, &cause(), &mut stop).unwrap_err();
         assert!(ended.is_interrupt());
     }
 }
