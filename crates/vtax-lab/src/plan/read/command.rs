@@ -47,10 +47,10 @@ impl Reader<'_, &Catalogue> {
         let ready = self.ready(table);
         match (table.get("serve"), table.get("ready")) {
             (Some(serve), None) => self
-                .complain(serve.span().start, "`serve` needs `ready`")
+                .refuse(serve, "`serve` needs `ready`")
                 .help_with("ready = \"tcp:PORT\", \"log:EXPRESSION\", or \"exit\" where it goes on by itself"),
             (None, Some(ready)) if !has_image => self
-                .complain(ready.span().start, "`ready` needs `serve`")
+                .refuse(ready, "`ready` needs `serve`")
                 .help_with("leave it out: it would do nothing; with an `image` its entry point is the service"),
             _ => {}
         }
@@ -73,7 +73,7 @@ impl Reader<'_, &Catalogue> {
         let value = table.get(key)?;
         let text = self.text_of(value, key)?;
         if let Err(cause) = words::split(&text) {
-            self.complain(value.span().start, format!("`{key}`: {cause}"))
+            self.refuse(value, format!("`{key}`: {cause}"))
                 .help_with("quote it, or let a shell run it: sh -c '…'");
             return None;
         }
@@ -84,7 +84,7 @@ impl Reader<'_, &Catalogue> {
         let value = table.get("ready")?;
         let text = self.text_of(value, "ready")?;
         if let Err(cause) = text.parse::<Ready>() {
-            self.complain(value.span().start, cause.to_string())
+            self.refuse(value, cause.to_string())
                 .help_with("such as \"tcp:6379\", \"log:Ready to accept\" or \"exit\"");
             return None;
         }
@@ -149,16 +149,13 @@ impl Reader<'_, &Catalogue> {
             return Vec::new();
         };
         if has_image {
-            self.complain(
-                value.span().start,
-                format!("`{key}` are not added to an `image`"),
-            )
-            .help_with("build an image that has them");
+            self.refuse(value, format!("`{key}` are not added to an `image`"))
+                .help_with("build an image that has them");
         }
         let array = value.get_ref().as_array();
         let Some(array) = array.filter(|array| array.len() <= MOST_ENTRIES) else {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 format!("`{key}` must be a list of at most {MOST_ENTRIES} texts"),
             )
             .help_with(format!("such as {key} = [\"{example}\"]"));
@@ -215,10 +212,7 @@ impl Reader<'_, &Catalogue> {
             return metrics;
         };
         if inner.len() > MOST_ENTRIES {
-            self.complain(
-                value.span().start,
-                format!("more than {MOST_ENTRIES} metrics"),
-            );
+            self.refuse(value, format!("more than {MOST_ENTRIES} metrics"));
             return metrics;
         }
         for (key, value) in inner {

@@ -28,8 +28,8 @@ impl Reader<'_, &Catalogue> {
             .as_array()
             .filter(|all| all.len() <= MOST_GATES)
         else {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 format!("`gate` must be a list of at most {MOST_GATES} sections"),
             )
             .help_with("write [[gate]] with two brackets");

@@ -77,7 +77,7 @@ impl Reader<'_, &Catalogue> {
                 if let Some(text) = value.get_ref().as_str()
                     && let Err(wrong) = text.parse::<Source>()
                 {
-                    self.complain(value.span().start, wrong.to_string());
+                    self.refuse(value, wrong.to_string());
                 }
             }
         }
@@ -98,9 +98,7 @@ impl Reader<'_, &Catalogue> {
                 if let Some(kind) = kind
                     && kind != KIND
                 {
-                    self.complain(
-                        value.span().start,
-                        format!("`{kind}` does not run in an image, and this plan has an `image`"),
+                    self.refuse(value, format!("`{kind}` does not run in an image, and this plan has an `image`"),
                     )
                     .help_with("only `command` does: give its service and load, or measure the other workloads by another plan");
                 }

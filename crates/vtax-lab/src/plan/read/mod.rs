@@ -156,9 +156,7 @@ impl Reader<'_, &Catalogue> {
                 continue;
             };
             if let Some((other, ..)) = found {
-                self.complain(
-                    value.span().start,
-                    format!("`{key}` and `{other}` are both given"),
+                self.refuse(value, format!("`{key}` and `{other}` are both given"),
                 )
                 .help_with(
                     "`seeds` gives each repetition a seed of its own, `draws` a seed and a draw: leave the others out",
@@ -221,11 +219,7 @@ impl Reader<'_, &Catalogue> {
 
     /// Reads the settings of one entry. A workload's own keys are written without their `load.`.
     fn entry_settings(&mut self, table: &DeTable<'_>, section: &str, kind: &str) -> Settings {
-        let (platform, workload) = if section == "platform" {
-            (kind, "")
-        } else {
-            ("", kind)
-        };
+        let platform = if section == "platform" { kind } else { "" };
         let mut settings = Settings::default();
         for (key, offset, value) in flatten(table) {
             let is_structure = key == "kind"
@@ -235,15 +229,17 @@ impl Reader<'_, &Catalogue> {
             if is_structure {
                 continue;
             }
-            let full = if workload.is_empty() || key.contains('.') {
+            let full = if section == "platform" || key.contains('.') {
                 key.clone()
             } else {
                 format!("load.{key}")
             };
             // `("", kind)` would also accept every platform's keys, so only the entry's own parameters are searched.
-            let parameter = self.own_parameter(section, kind, &full);
-            let Some(parameter) = parameter else {
-                let valid = self.own_keys(section, platform, workload);
+            let own = self.own_parameters(section, kind).iter();
+            let mut known = own.chain(self.catalogue.shared_by(platform));
+            let Some(parameter) = known.find_map(|parameter| parameter.written(&full)) else {
+                let valid = self.own_keys(section, kind, platform);
+                let valid: Vec<String> = valid.map(str::to_owned).collect();
                 self.unknown(
                     offset,
                     format!("{section} `{kind}` has no setting `{key}`"),
@@ -259,37 +255,25 @@ impl Reader<'_, &Catalogue> {
         settings
     }
 
-    fn own_parameter(&self, section: &str, kind: &str, key: &str) -> Option<Parameter> {
-        let own: &[Parameter] = if section == "platform" {
-            self.catalogue.platform(kind)?.parameters()
-        } else {
-            self.catalogue.workload(kind)?.about().parameters
+    /// Returns the parameters that a platform or workload of this kind has itself.
+    fn own_parameters(&self, section: &str, kind: &str) -> &'static [Parameter] {
+        let own = match section {
+            "platform" => self.catalogue.platform(kind).map(|one| one.parameters()),
+            _ => (self.catalogue.workload(kind)).map(|one| one.about().parameters),
         };
-        let platform = if section == "platform" { kind } else { "" };
-        own.iter()
-            .chain(self.catalogue.shared_by(platform))
-            .find_map(|parameter| parameter.written(key))
+        own.unwrap_or_default()
     }
 
-    fn own_keys(&self, section: &str, platform: &str, workload: &str) -> Vec<String> {
-        let own = if section == "platform" {
-            self.catalogue
-                .platform(platform)
-                .map(|platform| platform.parameters())
-        } else {
-            self.catalogue
-                .workload(workload)
-                .map(|workload| workload.about().parameters)
-        };
-        let strip = |key: &str| key.strip_prefix("load.").unwrap_or(key).to_owned();
-        let known = self.catalogue.workload(workload);
-        let definition = known.map(|workload| workload.about().definition);
-        own.unwrap_or_default()
-            .iter()
+    /// Returns the keys that an entry of this kind may have.
+    fn own_keys(&self, section: &str, kind: &str, platform: &str) -> impl Iterator<Item = &str> {
+        let workload = self.catalogue.workload(kind);
+        let workload = workload.filter(|_| section == "workload");
+        let definition = workload.map(|workload| workload.about().definition);
+        (self.own_parameters(section, kind).iter())
             .chain(definition.unwrap_or_default())
             .chain(self.catalogue.shared_by(platform))
-            .map(|parameter| strip(parameter.key))
-            .collect()
+            .map(|parameter| parameter.key)
+            .map(|key| key.strip_prefix("load.").unwrap_or(key))
     }
 
     fn settings(&mut self, value: &Value<'_>) -> Settings {
@@ -326,13 +310,10 @@ impl Reader<'_, &Catalogue> {
             };
             let level = |reader: &mut Self, item: &Value<'_>| reader.level(item, &parameter);
             let Some(levels) = self.levels(value, &key, level) else {
-                self.complain(
-                    value.span().start,
-                    format!("factor `{key}` must list its levels"),
-                )
-                .help_with(format!(
-                    "write {key} = [first, second]; one fixed value belongs under [settings]"
-                ));
+                self.refuse(value, format!("factor `{key}` must list its levels"))
+                    .help_with(format!(
+                        "write {key} = [first, second]; one fixed value belongs under [settings]"
+                    ));
                 continue;
             };
             factors.insert(key, levels);
@@ -476,8 +457,8 @@ impl Reader<'_, &Catalogue> {
             Some("precision") => {
                 let minimum = self.integer(table, "minimum", 2, 100_000).unwrap_or(5);
                 if minimum > repetitions {
-                    self.complain(
-                        value.span().start,
+                    self.refuse(
+                        value,
                         format!("`stop.minimum` ({minimum}) exceeds `repetitions` ({repetitions})"),
                     )
                     .help_with("under the precision rule `repetitions` is the most that may run");
@@ -560,8 +541,8 @@ impl Reader<'_, &Catalogue> {
                             continue;
                         };
                         if !levels.contains(&level) {
-                            self.complain(
-                                value.span().start,
+                            self.refuse(
+                                value,
                                 format!("`{level}` is not a level of factor `{key}`"),
                             );
                         }
@@ -577,8 +558,8 @@ impl Reader<'_, &Catalogue> {
                 }
             }
             _ => {
-                self.complain(
-                    value.span().start,
+                self.refuse(
+                    value,
                     "`baseline` must be a platform's name or a table of levels",
                 );
             }
@@ -602,7 +583,7 @@ impl Reader<'_, &Catalogue> {
             return vec!["auto".to_owned()];
         };
         let Some(array) = value.get_ref().as_array() else {
-            self.complain(value.span().start, "`meters` must be a list")
+            self.refuse(value, "`meters` must be a list")
                 .help_with("write meters = [\"auto\"]");
             return Vec::new();
         };

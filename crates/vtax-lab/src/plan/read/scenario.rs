@@ -28,7 +28,7 @@ impl Reader<'_, &Catalogue> {
             return Vec::new();
         };
         let Some(array) = value.get_ref().as_array() else {
-            self.complain(value.span().start, "`neighbour` must be a list of sections")
+            self.refuse(value, "`neighbour` must be a list of sections")
                 .help_with("write [[neighbour]] with two brackets");
             return Vec::new();
         };
@@ -65,8 +65,8 @@ impl Reader<'_, &Catalogue> {
             }
         }
         if neighbours.len() >= link::MOST_SEATS {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 format!(
                     "a trial has room for {} guests, the target included",
                     link::MOST_SEATS
@@ -85,7 +85,7 @@ impl Reader<'_, &Catalogue> {
         if let Some(same_as) = table.get("same_as") {
             self.only(table, ["name", "same_as"].into_iter(), "a twin");
             if self.text_of(same_as, "same_as")? != TARGET {
-                self.complain(same_as.span().start, "`same_as` must be \"target\"");
+                self.refuse(same_as, "`same_as` must be \"target\"");
                 return None;
             }
             return Some(NeighbourKind::Twin);
@@ -100,7 +100,7 @@ impl Reader<'_, &Catalogue> {
         };
         let workload = self.text_of(kind, "kind")?;
         if workload == KIND {
-            self.complain(kind.span().start, "a neighbour cannot be a command")
+            self.refuse(kind, "a neighbour cannot be a command")
                 .help_with(
                     "take another workload, or same_as = \"target\" for a twin of the target",
                 );
@@ -187,8 +187,8 @@ impl Reader<'_, &Catalogue> {
     ) -> Vec<Level> {
         let level = |reader: &mut Self, item: &Value<'_>| reader.neighbour_level(item, neighbours);
         self.levels(value, NEIGHBOURS, level).unwrap_or_else(|| {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 format!("factor `{NEIGHBOURS}` must list lists of names"),
             )
             .help_with("write neighbours = [[], [\"pi\"], [\"pi\", \"disk\"]]");
@@ -203,7 +203,7 @@ impl Reader<'_, &Catalogue> {
         neighbours: &[Neighbour],
     ) -> Option<Level> {
         let Some(array) = value.get_ref().as_array() else {
-            self.complain(value.span().start, "neighbours are a list of names")
+            self.refuse(value, "neighbours are a list of names")
                 .help_with("write [\"pi\"], or [] for none");
             return None;
         };
@@ -243,7 +243,7 @@ impl Reader<'_, &Catalogue> {
             let text = self.text_of(value, "objective")?;
             Objective::parse(&text)
                 .map_err(|cause| {
-                    self.complain(value.span().start, cause.to_string());
+                    self.refuse(value, cause.to_string());
                 })
                 .ok()
         });

@@ -125,11 +125,8 @@ impl<C> Reader<'_, C> {
             return sections;
         };
         let Some(array) = value.get_ref().as_array() else {
-            self.complain(
-                value.span().start,
-                format!("`{section}` must be a list of sections"),
-            )
-            .help_with(format!("write [[{section}]] with two brackets"));
+            self.refuse(value, format!("`{section}` must be a list of sections"))
+                .help_with(format!("write [[{section}]] with two brackets"));
             return sections;
         };
         for item in array {
@@ -161,10 +158,7 @@ impl<C> Reader<'_, C> {
             }
         }
         if array.is_empty() {
-            self.complain(
-                value.span().start,
-                format!("the plan has no `[[{section}]]`"),
-            );
+            self.refuse(value, format!("the plan has no `[[{section}]]`"));
         }
         sections
     }
@@ -205,7 +199,7 @@ impl<C> Reader<'_, C> {
     pub fn table<'v, 'i>(&mut self, value: &'v Value<'i>, key: &str) -> Option<&'v DeTable<'i>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.complain(value.span().start, format!("`{key}` must be a section"))
+            self.refuse(value, format!("`{key}` must be a section"))
                 .help_with(format!("write [{key}] and one setting a line below it"));
         }
         table
@@ -227,10 +221,7 @@ impl<C> Reader<'_, C> {
             } else {
                 format!("from {low} to {high}")
             };
-            self.complain(
-                value.span().start,
-                format!("`{key}` must be a whole number {bound}"),
-            );
+            self.refuse(value, format!("`{key}` must be a whole number {bound}"));
         }
         found.and_then(|found| N::try_from(found).ok())
     }
@@ -240,8 +231,8 @@ impl<C> Reader<'_, C> {
         let value = table.get(key)?;
         let found = as_number(value.get_ref()).filter(|found| (low..=high).contains(found));
         if found.is_none() {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 format!("`{key}` must be a number from {low} to {high}"),
             );
         }
@@ -253,7 +244,7 @@ impl<C> Reader<'_, C> {
         let value = table.get(key)?;
         let found = value.get_ref().as_bool();
         if found.is_none() {
-            self.complain(value.span().start, format!("`{key}` must be true or false"));
+            self.refuse(value, format!("`{key}` must be true or false"));
         }
         found
     }
@@ -268,8 +259,8 @@ impl<C> Reader<'_, C> {
             .and_then(|span| Duration::try_from(span).ok())
             .filter(|span| *span >= least && *span <= Duration::from_secs(30 * 24 * 3600));
         if found.is_none() {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 format!("`{key}` must be a time between {least:?} and 30 days"),
             )
             .help_with("write it as text with a unit, such as \"10s\", \"500ms\" or \"1h30m\"");
@@ -287,7 +278,7 @@ impl<C> Reader<'_, C> {
     pub fn text_of(&mut self, value: &Value<'_>, key: &str) -> Option<String> {
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
-            self.complain(value.span().start, format!("`{key}` must be text"))
+            self.refuse(value, format!("`{key}` must be text"))
                 .help_with("write it in double quotes");
         }
         text
@@ -303,8 +294,8 @@ impl<C> Reader<'_, C> {
                 .chars()
                 .all(|c| c.is_ascii_alphanumeric() || "-_.+".contains(c));
         if !fits {
-            self.complain(
-                value.span().start,
+            self.refuse(
+                value,
                 "a name is up to 60 letters, digits and -_.+ and does not start with - or .",
             );
             return None;
@@ -354,15 +345,15 @@ impl<C> Reader<'_, C> {
                 continue;
             };
             if levels.contains(&level) {
-                self.complain(
-                    item.span().start,
+                self.refuse(
+                    item,
                     format!("factor `{key}` has the level `{level}` twice"),
                 );
             }
             levels.push(level);
         }
         if array.is_empty() {
-            self.complain(value.span().start, format!("factor `{key}` has no levels"));
+            self.refuse(value, format!("factor `{key}` has no levels"));
         }
         Some(levels)
     }
@@ -378,6 +369,11 @@ impl<C> Reader<'_, C> {
         if let Some(diagnostic) = self.complain(offset, message).0 {
             *diagnostic = diagnostic.clone().nearest(found, valid);
         }
+    }
+
+    /// Adds a complaint about a value.
+    pub fn refuse(&mut self, value: &Value<'_>, message: impl Into<String>) -> Complaint<'_> {
+        self.complain(value.span().start, message)
     }
 
     /// Adds a complaint about the text at a byte offset.
