@@ -119,6 +119,20 @@ pub const EXAMPLES: &[(&str, [(&str, &str); 2])] = &[
         ],
     ),
     (
+        "plan list",
+        [
+            ("vtax plan list", "the plans of vtax"),
+            ("vtax plan list --json", "the same for a program"),
+        ],
+    ),
+    (
+        "plan show",
+        [
+            ("vtax plan show network-tax", "a plan of vtax"),
+            ("vtax plan show network-tax > plan.toml", "a copy to change"),
+        ],
+    ),
+    (
         "plan keys",
         [
             ("vtax plan keys mtu", "keys about the MTU"),
