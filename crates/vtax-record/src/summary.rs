@@ -121,7 +121,7 @@ impl Window {
 }
 
 /// A recording.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Recording {
     /// The directory.
     pub path: PathBuf,
@@ -163,41 +163,27 @@ impl Recording {
     /// # Errors
     /// When it cannot be read, or holds no second.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
-        let mut reader = Summing {
-            window: MINUTE,
-            ..Summing::default()
-        };
+        let mut reader = Summing::default();
+        reader.recording.window = MINUTE;
         let end = store::read(path, |read| reader.take(&read))?;
-        let Some(facts) = reader.facts else {
+        let mut recording = reader.recording;
+        if recording.seconds == 0 {
             return Err(StoreError::Empty(path.display().to_string()));
-        };
-        let mut guests: Vec<Guest> = reader.guests.into_values().collect();
-        guests.sort_by(|a, b| {
+        }
+        for window in &recording.windows {
+            recording.host.add(window);
+        }
+        recording.host.began = recording.windows.first().map_or(0, |window| window.began);
+        recording.guests = reader.guests.into_values().collect();
+        recording.guests.sort_by(|a, b| {
             (b.total.cpu(), &a.name, &a.platform).cmp(&(a.total.cpu(), &b.name, &b.platform))
         });
-        let mut host = Window::default();
-        for window in &reader.windows {
-            host.add(window);
-        }
-        host.began = reader.windows.first().map_or(0, |window| window.began);
-        Ok(Self {
-            path: path.to_owned(),
-            facts,
-            changes: reader.changes,
-            sessions: reader.sessions.len(),
-            seconds: reader.seconds,
-            missing: reader.missing,
-            damaged: end.damaged,
-            bytes: end.bytes,
-            guest_seconds: reader.guest_time / 1_000_000_000,
-            clock_steps: reader.clock_steps,
-            window: reader.window,
-            windows: reader.windows,
-            host,
-            guests,
-            energy_source: reader.energy_source,
-            recorder: reader.recorder,
-        })
+        recording.path = path.to_owned();
+        recording.sessions = reader.sessions.len();
+        recording.damaged = end.damaged;
+        recording.bytes = end.bytes;
+        recording.guest_seconds = reader.guest_time / 1_000_000_000;
+        Ok(recording)
     }
 
     /// Start of the first second.
@@ -222,25 +208,17 @@ impl Recording {
 /// The state while seconds are added up.
 #[derive(Default)]
 struct Summing {
-    window: u64,
+    recording: Recording,
     /// The length of all seconds so far.
     elapsed: u64,
-    seconds: u64,
-    missing: u64,
     guest_time: u64,
     /// The number of the last second, and its end by the wall clock.
     last: Option<(u64, u64, i64)>,
-    clock_steps: u64,
-    facts: Option<Facts>,
-    changes: Vec<String>,
     sessions: HashSet<u64>,
-    windows: Vec<Window>,
     guests: HashMap<(String, String), Guest>,
     /// The number of uses in the windows of all guests.
     uses: usize,
     seen: HashMap<(u64, u32), (String, String)>,
-    energy_source: Option<Source>,
-    recorder: Nanoseconds,
 }
 
 /// A step of the wall clock against the monotonic clock that is no jitter, in milliseconds.
@@ -255,22 +233,23 @@ impl Summing {
         let length = i64::try_from(span.0 / 1_000_000).unwrap_or(i64::MAX);
         let began = second.ended.saturating_sub(length);
         if let Some((session, number, ended)) = self.last {
-            self.missing = self
+            self.recording.missing = self
+                .recording
                 .missing
                 .saturating_add(read.number.saturating_sub(number.saturating_add(1)));
             let is_next = session == facts.session && read.number == number.saturating_add(1);
             if is_next && began.saturating_sub(ended).saturating_abs() >= STEP {
-                self.clock_steps += 1;
+                self.recording.clock_steps += 1;
             }
         }
         self.last = Some((facts.session, read.number, second.ended));
         let at = self.at(began);
         self.elapsed = self.elapsed.saturating_add(span.0);
-        self.seconds += 1;
-        self.recorder += account.recorder;
+        self.recording.seconds += 1;
+        self.recording.recorder += account.recorder;
         let source = account.energy.map(|energy: EnergyUse| energy.source);
-        self.energy_source = self.energy_source.max(source);
-        if let Some(window) = self.windows.get_mut(at) {
+        self.recording.energy_source = self.recording.energy_source.max(source);
+        if let Some(window) = self.recording.windows.get_mut(at) {
             window.add(&Window {
                 began: 0,
                 span,
@@ -341,14 +320,14 @@ impl Summing {
         let place = |elapsed: u64, window: u64| {
             usize::try_from(elapsed / window.max(1)).unwrap_or(usize::MAX)
         };
-        while place(self.elapsed, self.window) >= MOST_WINDOWS
-            || self.uses > MOST_USES && self.windows.len() > 1
+        while place(self.elapsed, self.recording.window) >= MOST_WINDOWS
+            || self.uses > MOST_USES && self.recording.windows.len() > 1
         {
             self.coarsen();
         }
-        let at = place(self.elapsed, self.window);
-        while self.windows.len() <= at {
-            self.windows.push(Window {
+        let at = place(self.elapsed, self.recording.window);
+        while self.recording.windows.len() <= at {
+            self.recording.windows.push(Window {
                 began,
                 ..Window::default()
             });
@@ -358,14 +337,14 @@ impl Summing {
 
     /// Makes two windows one.
     fn coarsen(&mut self) {
-        self.window = self.window.saturating_mul(2);
-        let pairs = self.windows.chunks(2).filter_map(|pair| {
+        self.recording.window = self.recording.window.saturating_mul(2);
+        let pairs = self.recording.windows.chunks(2).filter_map(|pair| {
             let (first, more) = pair.split_first()?;
             let mut sum = *first;
             more.iter().for_each(|other| sum.add(other));
             Some(sum)
         });
-        self.windows = pairs.collect();
+        self.recording.windows = pairs.collect();
         for guest in self.guests.values_mut() {
             for (at, used) in std::mem::take(&mut guest.windows) {
                 guest.windows.entry(at / 2).or_default().add(&used);
@@ -375,11 +354,8 @@ impl Summing {
     }
 
     fn note(&mut self, facts: &Facts) {
-        if self
-            .facts
-            .as_ref()
-            .is_some_and(|last| last.number == facts.number)
-        {
+        let is_first = self.sessions.is_empty();
+        if !is_first && self.recording.facts.number == facts.number {
             return;
         }
         self.sessions.insert(facts.session);
@@ -390,14 +366,13 @@ impl Summing {
                 facts.interval_seconds,
             )
         };
-        if let Some(before) = self.facts.replace(facts.clone())
-            && method(&before) != method(facts)
-        {
+        let before = std::mem::replace(&mut self.recording.facts, facts.clone());
+        if !is_first && method(&before) != method(facts) {
             let model = before
                 .energy_model
                 .as_deref()
                 .map_or(String::new(), |model| format!(", energy by {model}"));
-            self.changes.push(format!(
+            self.recording.changes.push(format!(
                 "until {} soft interrupts were {}, once in {} s{model}",
                 facts.began, before.method, before.interval_seconds
             ));
