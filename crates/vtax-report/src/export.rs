@@ -163,7 +163,7 @@ pub(crate) fn rows_of(
                 Some(text) => text.clone(),
                 None => metric.next().unwrap_or_default(),
             }),
-            counts: outcome == "complete" && trial.suspect.is_empty(),
+            counts: trial.counts(),
             value,
             interval,
         }

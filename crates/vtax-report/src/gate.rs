@@ -172,17 +172,8 @@ pub fn judge_history(gates: &[Gate], history: &History) -> Result<Vec<JudgedGate
                 gate: gate.text.clone(),
             });
         }
-        let own = own
-            .into_iter()
-            .map(|(treatment, (outcome, reason))| JudgedGate {
-                gate: gate.text.clone(),
-                run: run.clone(),
-                letter: None,
-                treatment: treatment.clone(),
-                outcome,
-                reason,
-            });
-        judged.extend(own);
+        let own = own.into_iter();
+        judged.extend(own.map(|(treatment, found)| gate.judged(&run, treatment, found)));
     }
     Ok(judged)
 }
@@ -232,14 +223,7 @@ pub fn worst(judged: &[JudgedGate]) -> GateOutcome {
 
 impl Gate {
     fn judge(&self, run: &ComparedRun) -> Result<Vec<JudgedGate>, GateError> {
-        let judged = |treatment: &str, (outcome, reason): (GateOutcome, String)| JudgedGate {
-            gate: self.text.clone(),
-            run: run.run.clone(),
-            letter: None,
-            treatment: treatment.to_owned(),
-            outcome,
-            reason,
-        };
+        let judged = |treatment: &str, found| self.judged(&run.run, treatment, found);
         let rows = || {
             let all = run.comparisons.iter();
             all.filter(|row| self.applies_to(&row.treatment, &row.platform))
@@ -280,6 +264,22 @@ impl Gate {
             }
         }
         Ok(all)
+    }
+
+    fn judged(
+        &self,
+        run: &str,
+        treatment: &str,
+        (outcome, reason): (GateOutcome, String),
+    ) -> JudgedGate {
+        JudgedGate {
+            gate: self.text.clone(),
+            run: run.to_owned(),
+            letter: None,
+            treatment: treatment.to_owned(),
+            outcome,
+            reason,
+        }
     }
 
     fn judge_row(&self, row: &Comparison) -> (GateOutcome, String) {

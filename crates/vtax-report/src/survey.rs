@@ -8,7 +8,7 @@
 use crate::analysis::TrialQuantile;
 use crate::export::{Dataset, Row, quantiles_of, rows_of};
 use crate::numbers::{Shown, percent, plain, ratio};
-use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial, TrialOutcome};
+use crate::results::{Better, Machine, ResultsDir, ResultsError, Trial};
 use crate::stats::{
     Description, Groups, Interval, Moments, NoTax, Tax, Verdict, describe, exact_ratio,
     judge_family, tax_over, verdict,
@@ -281,7 +281,7 @@ fn digest(path: &Path, wants_rows: bool) -> Result<Digest, ResultsError> {
         let table = machines.blocks.get(&trial.block);
         if let Some(table) = table
             .and_then(|at| found.get_mut(*at))
-            .filter(|_| counts(&trial))
+            .filter(|_| trial.counts())
         {
             digest.counted += 1;
             enter(table, trial, &quantiles);
@@ -370,10 +370,6 @@ fn values(results: &ResultsDir, table: &Table) -> Vec<Value> {
         }
     }
     values
-}
-
-fn counts(trial: &Trial) -> bool {
-    trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty()
 }
 
 /// The running totals over the directories read.

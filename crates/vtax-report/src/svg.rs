@@ -70,17 +70,9 @@ pub enum SvgError {
         /// The reason.
         cause: ScriptError,
     },
-    /// A file cannot be written.
+    /// A file cannot be written, or the directory cannot be created.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The directory cannot be created.
-    #[error("cannot create {}: {cause}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The reason.
-        cause: std::io::Error,
-    },
 }
 
 /// A script that did not run to its end.
@@ -116,10 +108,7 @@ pub fn write(
     formats: &[FigureFormat],
     directory: &Path,
 ) -> Result<Vec<PathBuf>, SvgError> {
-    fs::create_dir_all(directory).map_err(|cause| SvgError::Directory {
-        path: directory.to_owned(),
-        cause,
-    })?;
+    fs::create_dir_all(directory).map_err(FileError::of("create", directory))?;
     let renderer = Renderer::start()?;
     let mut paths = Vec::new();
     let mut taken = BTreeSet::new();

@@ -113,7 +113,7 @@ pub(super) fn set_stuck_apart(trials: &mut [&mut Trial]) {
         return;
     };
     let counted: BTreeSet<String> = (trials.iter())
-        .filter(|trial| super::counts(trial) && !is_stuck(trial))
+        .filter(|trial| trial.counts() && !is_stuck(trial))
         .map(|trial| trial.treatment.label.clone())
         .collect();
     for trial in trials.iter_mut().filter(|trial| is_stuck(trial)) {

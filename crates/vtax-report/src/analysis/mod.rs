@@ -313,11 +313,6 @@ fn read_one(from: &ResultsDir, index: u32) -> (Option<Read>, Vec<String>) {
     (Some(read), problems)
 }
 
-/// Whether a trial enters the headline numbers.
-fn counts(trial: &Trial) -> bool {
-    trial.outcome == TrialOutcome::Complete && trial.suspect.is_empty()
-}
-
 /// Whether all completed trials of some treatment are suspect.
 fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
     let labels = |of: fn(&Trial) -> bool| -> HashSet<&str> {
@@ -326,7 +321,7 @@ fn lacks_trustworthy_trials(trials: &[Read]) -> bool {
             .collect()
     };
     let completed = labels(|trial| trial.outcome == TrialOutcome::Complete);
-    !completed.is_subset(&labels(counts))
+    !completed.is_subset(&labels(Trial::counts))
 }
 
 /// The attempts set aside in any of the shards, each with the state of its replacement.
@@ -498,10 +493,14 @@ fn row(read: &Read) -> TrialRow {
 fn summarise(treatment: &Treatment, short: String, own: &[(&Read, &TrialRow)]) -> TreatmentSummary {
     let read: Vec<&Read> = own.iter().map(|(read, _)| *read).collect();
     let mine: Vec<&Trial> = read.iter().map(|read| &read.trial).collect();
-    let counted: Vec<&Trial> = mine.iter().copied().filter(|trial| counts(trial)).collect();
+    let counted: Vec<&Trial> = mine
+        .iter()
+        .copied()
+        .filter(|trial| trial.counts())
+        .collect();
     let read: Vec<&Read> = read
         .into_iter()
-        .filter(|read| counts(&read.trial))
+        .filter(|read| read.trial.counts())
         .collect();
     let found: Vec<(u32, &BTreeMap<String, Metric>)> = counted
         .iter()

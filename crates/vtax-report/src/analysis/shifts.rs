@@ -3,8 +3,7 @@
 
 use super::summaries::common_level;
 use super::{
-    Certainty, Fleet, Read, Sentence, Shift, ShiftPoint, TreatmentSummary, counts, distinct,
-    scenario,
+    Certainty, Fleet, Read, Sentence, Shift, ShiftPoint, TreatmentSummary, distinct, scenario,
 };
 use crate::numbers::{percent, ratio};
 use crate::results::Trial;
@@ -106,7 +105,7 @@ fn by_block<'a>(
     of: Of<'_>,
 ) -> Option<(BTreeMap<u32, &'a Histogram<u64>>, Certainty)> {
     let own = trials.iter().filter(|read| {
-        counts(&read.trial) && read.trial.treatment.label == summary.treatment.label
+        read.trial.counts() && read.trial.treatment.label == summary.treatment.label
     });
     let own: Vec<&Read> = own.collect();
     let all: Vec<&Trial> = own.iter().map(|read| &read.trial).collect();

@@ -325,7 +325,7 @@ impl Counts {
         let mut went = Self::default();
         for trial in trials {
             went.planned += 1;
-            went.disturbed += usize::from(super::counts(trial) && !trial.disturbed.is_empty());
+            went.disturbed += usize::from(trial.counts() && !trial.disturbed.is_empty());
             *match trial.outcome {
                 TrialOutcome::Failed(_) => &mut went.failed,
                 TrialOutcome::Complete if trial.suspect.is_empty() => &mut went.counted,

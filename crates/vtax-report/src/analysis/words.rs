@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The wording of a report: nouns for platforms, and one sentence per finding.
 
-use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow, counts};
+use super::{Analysis, Comparison, Read, Sentence, TreatmentSummary, TrialRow};
 use crate::numbers::{percent, ratio};
 use crate::results::Treatment;
 use crate::stats::{REPEATS_WITHIN, Verdict};
@@ -108,7 +108,7 @@ pub(super) fn sentences(analysis: &Analysis, trials: &[Read]) -> Vec<Sentence> {
     let labels = analysis.by_label();
     let mut phrases: HashMap<&str, &str> = HashMap::new();
     for trial in trials.iter().map(|read| &read.trial) {
-        if let Some(work) = trial.work.as_ref().filter(|_| counts(trial)) {
+        if let Some(work) = trial.work.as_ref().filter(|_| trial.counts()) {
             let label = trial.treatment.label.as_str();
             phrases.entry(label).or_insert(&work.phrase);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Repeated trials: sets an attempt aside, and reads earlier attempts.
 
-use super::directory::{TRIALS, read_trial, trial_name};
+use super::directory::{TRIALS, read_trial, trial_index, trial_name};
 use super::{ResultsDir, ResultsError, Trial};
 use std::path::{Path, PathBuf};
 
@@ -78,9 +78,8 @@ impl ResultsDir {
             .filter_map(|entry| {
                 let below = Path::new(TRIALS).join(&entry.name);
                 let (name, kind) = entry.name.to_str()?.split_once('.')?;
-                let index: u32 = name.parse().ok()?;
+                let index = trial_index(name)?;
                 let (aside, number) = Aside::parse(kind)?;
-                (trial_name(index) == name).then_some(())?;
                 Some(Attempt {
                     index,
                     aside,

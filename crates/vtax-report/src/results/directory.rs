@@ -8,7 +8,6 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use vtax_files::{Dir, Entry};
 
@@ -256,11 +255,7 @@ impl ResultsDir {
 
     /// The indexes of the existing trials.
     pub fn trial_indexes(&self) -> Vec<u32> {
-        let index_of = |entry: &Entry| {
-            let name = entry.name.to_str()?;
-            let index = name.parse().ok()?;
-            (trial_name(index) == name).then_some(index)
-        };
+        let index_of = |entry: &Entry| trial_index(entry.name.to_str()?);
         let mut indexes: Vec<u32> = self.trial_entries().iter().filter_map(index_of).collect();
         indexes.sort_unstable();
         indexes
@@ -472,7 +467,7 @@ pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Tria
         directory.display()
     );
     let mut trial: Trial = match read_json(results, &below.join("trial.json"), &remedy) {
-        Err(ResultsError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+        Err(ResultsError::File(error)) if error.is_not_found() => {
             return Err(ResultsError::Corrupted {
                 path: file,
                 why: "it is missing".to_owned(),
@@ -496,6 +491,12 @@ pub(super) fn read_trial(results: &Dir, below: &Path, index: u32) -> Result<Tria
 
 pub(super) fn trial_name(index: u32) -> String {
     format!("{index:04}")
+}
+
+/// The index of a trial whose directory has this name; `None` for another name.
+pub(super) fn trial_index(name: &str) -> Option<u32> {
+    let index = name.parse().ok()?;
+    (trial_name(index) == name).then_some(index)
 }
 
 /// Path of a trial below the results directory.

@@ -7,16 +7,9 @@ use vtax_files::{FileError, Refusal};
 /// A results directory could not be created, read or extended.
 #[derive(Debug, thiserror::Error)]
 pub enum ResultsError {
-    /// An input or output operation failed.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// The operation, such as `create`.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    /// An operation on a file or directory failed.
+    #[error(transparent)]
+    File(FileError),
     /// The directory already holds a run.
     #[error("{} already holds a run: resume it, or choose another directory", .0.display())]
     AlreadyARun(PathBuf),
@@ -110,25 +103,23 @@ impl From<FileError> for ResultsError {
                 path: error.path,
             };
         }
-        Self::Io {
-            action: error.action,
-            path: error.path,
-            source: error.cause,
-        }
+        Self::File(error)
     }
 }
 
 impl ResultsError {
-    /// Creates an [`ResultsError::Io`] for use in `map_err`.
+    /// For `map_err`: a failed `action` on `path`.
     pub(crate) fn io(
         action: &'static str,
         path: &Path,
     ) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
-        move |source| Self::Io {
-            action,
-            path,
-            source,
+        move |cause| {
+            Self::File(FileError {
+                action,
+                path,
+                cause,
+            })
         }
     }
 }

@@ -227,7 +227,11 @@ fn one_run(first: &ResultsDir, other: &ResultsDir) -> Result<(), ResultsError> {
             _ => return Ok(()),
         }
     };
-    Err(not_one(first, other, what))
+    Err(ResultsError::NotOneRun {
+        first: first.path().to_owned(),
+        other: other.path().to_owned(),
+        what,
+    })
 }
 
 fn one_kind(
@@ -245,14 +249,6 @@ fn one_kind(
         other: other.path().to_owned(),
         differences: differences.join("; "),
     })
-}
-
-fn not_one(first: &ResultsDir, other: &ResultsDir, what: String) -> ResultsError {
-    ResultsError::NotOneRun {
-        first: first.path().to_owned(),
-        other: other.path().to_owned(),
-        what,
-    }
 }
 
 impl ResultsDir {

@@ -2,6 +2,7 @@
 //! Checks the stated sizes of a Parquet file's pages before any decoding: the decoder allocates the memory that a page
 //! states, and expands encodings in which a few bytes represent many.
 
+use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaData;
 use std::fs::File;
 use std::io;
@@ -20,42 +21,32 @@ const MOST_PAGES: usize = 1 << 20;
 /// PLAIN, `PLAIN_DICTIONARY` and `RLE_DICTIONARY`: each value is in the page, or in a dictionary.
 const ENCODINGS: [i64; 3] = [0, 2, 8];
 
-/// A file with parts that vtax does not write, and that could exhaust memory.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum PageError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error("it is too short for a Parquet file")]
-    Short,
-    #[error("its footer of {0} bytes is longer than any that vtax writes")]
-    Footer(u64),
-    #[error("it has a row group of {0} rows")]
-    Rows(i64),
-    #[error("a column begins nowhere")]
-    Column,
-    #[error("it has more than {MOST_PAGES} pages")]
-    Pages,
-    #[error("the head of a page is damaged")]
-    Head,
-    #[error("it has a page of {0} bytes, more than vtax writes")]
-    Page(i64),
-    #[error("a page is encoded in a way that vtax does not write")]
-    Encoding,
+/// The refusal of a file, or of a part of it, that vtax does not write.
+pub(super) fn refused(why: impl Into<String>) -> ParquetError {
+    ParquetError::General(why.into())
+}
+
+fn unread(cause: io::Error) -> ParquetError {
+    refused(cause.to_string())
 }
 
 /// Refuses a file whose footer is longer than any that vtax writes.
 ///
 /// # Errors
 /// The reason.
-pub(super) fn check_footer(file: &File) -> Result<(), PageError> {
-    let length = file.metadata()?.len();
+pub(super) fn check_footer(file: &File) -> Result<(), ParquetError> {
+    let length = file.metadata().map_err(unread)?.len();
     let mut end = [0; 8];
-    let at = length.checked_sub(8).ok_or(PageError::Short)?;
-    file.read_exact_at(&mut end, at)?;
+    let at = length
+        .checked_sub(8)
+        .ok_or_else(|| refused("it is too short for a Parquet file"))?;
+    file.read_exact_at(&mut end, at).map_err(unread)?;
     let [a, b, c, d, ..] = end;
     let footer = u64::from(u32::from_le_bytes([a, b, c, d]));
     if footer > LONGEST_FOOTER {
-        return Err(PageError::Footer(footer));
+        return Err(refused(format!(
+            "its footer of {footer} bytes is longer than any that vtax writes"
+        )));
     }
     Ok(())
 }
@@ -64,11 +55,12 @@ pub(super) fn check_footer(file: &File) -> Result<(), PageError> {
 ///
 /// # Errors
 /// The reason.
-pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), PageError> {
+pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), ParquetError> {
     let mut pages = 0;
     for group in metadata.row_groups() {
-        if !(0..=MOST_ROWS).contains(&group.num_rows()) {
-            return Err(PageError::Rows(group.num_rows()));
+        let rows = group.num_rows();
+        if !(0..=MOST_ROWS).contains(&rows) {
+            return Err(refused(format!("it has a row group of {rows} rows")));
         }
         for column in group.columns() {
             let first = column
@@ -76,13 +68,13 @@ pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), PageE
                 .unwrap_or_else(|| column.data_page_offset())
                 .min(column.data_page_offset());
             let length = u64::try_from(column.compressed_size()).unwrap_or(0);
-            let mut at = u64::try_from(first).map_err(|_| PageError::Column)?;
+            let mut at = u64::try_from(first).map_err(|_| refused("a column begins nowhere"))?;
             let end = at.saturating_add(length);
             while at < end {
                 at = at.saturating_add(page(file, at)?);
                 pages += 1;
                 if pages > MOST_PAGES {
-                    return Err(PageError::Pages);
+                    return Err(refused(format!("it has more than {MOST_PAGES} pages")));
                 }
             }
         }
@@ -91,9 +83,9 @@ pub(super) fn check(file: &File, metadata: &ParquetMetaData) -> Result<(), PageE
 }
 
 /// Checks the page at offset `at`. Returns its length in the file.
-fn page(file: &File, at: u64) -> Result<u64, PageError> {
+fn page(file: &File, at: u64) -> Result<u64, ParquetError> {
     let mut bytes = vec![0; LONGEST_HEAD];
-    let read = file.read_at(&mut bytes, at)?;
+    let read = file.read_at(&mut bytes, at).map_err(unread)?;
     bytes.truncate(read);
     let mut head = Head::default();
     let mut left = bytes.as_slice();
@@ -106,16 +98,22 @@ fn page(file: &File, at: u64) -> Result<u64, PageError> {
             _ => {}
         }
     })
-    .ok_or(PageError::Head)?;
+    .ok_or_else(|| refused("the head of a page is damaged"))?;
     if !(0..=MOST_BYTES).contains(&head.decoded) || !(0..=MOST_BYTES).contains(&head.stored) {
-        return Err(PageError::Page(head.decoded.max(head.stored)));
+        let bytes = head.decoded.max(head.stored);
+        return Err(refused(format!(
+            "it has a page of {bytes} bytes, more than vtax writes"
+        )));
     }
     if !ENCODINGS.contains(&head.encoding) {
-        return Err(PageError::Encoding);
+        return Err(refused(
+            "a page is encoded in a way that vtax does not write",
+        ));
     }
     let length = bytes.len() - left.len();
     let length = i64::try_from(length).unwrap_or(i64::MAX);
-    u64::try_from(length.saturating_add(head.stored)).map_err(|_| PageError::Head)
+    u64::try_from(length.saturating_add(head.stored))
+        .map_err(|_| refused("the head of a page is damaged"))
 }
 
 /// The checked fields of a page header.

@@ -2,7 +2,7 @@
 //! The file names of a run's record: the files that another machine may return after a run of the plan.
 
 use super::attempts::Aside;
-use super::directory::trial_name;
+use super::directory::trial_index;
 use std::path::{Component, Path};
 
 /// Files of the run.
@@ -40,10 +40,7 @@ fn is_trial_or_attempt(name: &str) -> bool {
         Some((index, attempt)) => (index, Some(attempt)),
         None => (name, None),
     };
-    let is_index = index
-        .parse()
-        .is_ok_and(|number| trial_name(number) == index);
-    is_index && attempt.is_none_or(|attempt| Aside::parse(attempt).is_some())
+    trial_index(index).is_some() && attempt.is_none_or(|attempt| Aside::parse(attempt).is_some())
 }
 
 #[cfg(test)]

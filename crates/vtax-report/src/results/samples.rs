@@ -2,7 +2,7 @@
 //! Writes and reads `samples.parquet`: every sample of a trial, in row groups so that memory stays bounded.
 
 use super::ResultsError;
-use super::pages::{self, PageError};
+use super::pages::{self, refused};
 use parquet::basic::Compression;
 use parquet::column::reader::ColumnReader;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
@@ -17,7 +17,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vtax_core::owner::Owner;
-use vtax_core::{Nanoseconds, Series, SeriesKind, Source};
+use vtax_core::{Nanoseconds, ParseUnitError, Series, SeriesKind, Source};
 use vtax_files::Dir;
 
 /// Rows of a row group: about 1.5 MiB of buffers, and a few seconds of a busy observer.
@@ -43,14 +43,10 @@ const SCHEMA: &str = "message samples {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleSeriesId(usize);
 
-/// The five descriptive columns of one series, shared by all of its rows.
-struct Labels {
-    owner: ByteArray,
-    metric: ByteArray,
-    unit: ByteArray,
-    kind: ByteArray,
-    source: ByteArray,
-}
+/// The descriptive columns of one series, in their order in the file, shared by all of its rows: owner, metric, unit,
+/// kind, source.
+const LABELS: usize = 5;
+type Labels = [ByteArray; LABELS];
 
 /// Writes `samples.parquet`.
 pub struct SampleWriter {
@@ -76,20 +72,15 @@ pub(crate) fn parquet_failed(
     action: &'static str,
     path: &Path,
 ) -> impl FnOnce(ParquetError) -> ResultsError + use<> {
-    let path = path.to_owned();
+    let failed = ResultsError::io(action, path);
     move |error| {
-        let source = match error {
+        failed(match error {
             ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
                 Ok(io) => *io,
                 Err(other) => std::io::Error::other(other),
             },
             other => std::io::Error::other(other),
-        };
-        ResultsError::Io {
-            action,
-            path,
-            source,
-        }
+        })
     }
 }
 
@@ -128,13 +119,13 @@ impl SampleWriter {
         let next = SampleSeriesId(self.labels.len());
         let id = *self.ids.entry(key).or_insert(next);
         if id == next {
-            self.labels.push(Labels {
-                owner: series.owner.to_string().as_str().into(),
-                metric: series.metric.as_str().into(),
-                unit: series.unit.to_string().as_str().into(),
-                kind: series.kind.name().into(),
-                source: series.source.to_string().as_str().into(),
-            });
+            self.labels.push([
+                series.owner.to_string().as_str().into(),
+                series.metric.as_str().into(),
+                series.unit.to_string().as_str().into(),
+                series.kind.name().into(),
+                series.source.to_string().as_str().into(),
+            ]);
         }
         id
     }
@@ -176,19 +167,12 @@ impl SampleWriter {
 
     fn write_row_group(&mut self) -> Result<(), ParquetError> {
         let mut group = self.writer.next_row_group()?;
-        let column = |of: fn(&Labels) -> &ByteArray| -> Vec<ByteArray> {
-            self.series
-                .iter()
-                .filter_map(|id| self.labels.get(*id))
-                .map(|labels| of(labels).clone())
-                .collect()
-        };
         write_column::<Int64Type>(&mut group, &self.times)?;
-        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.owner))?;
-        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.metric))?;
-        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.unit))?;
-        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.kind))?;
-        write_column::<ByteArrayType>(&mut group, &column(|labels| &labels.source))?;
+        for column in 0..LABELS {
+            let labels = self.series.iter().filter_map(|id| self.labels.get(*id));
+            let texts = labels.filter_map(|labels| labels.get(column)).cloned();
+            write_column::<ByteArrayType>(&mut group, &texts.collect::<Vec<_>>())?;
+        }
         write_column::<DoubleType>(&mut group, &self.values)?;
         group.close()?;
         Ok(())
@@ -216,7 +200,7 @@ pub(crate) fn write_column<T: parquet::data_type::DataType>(
 ) -> Result<(), ParquetError> {
     let mut column = group
         .next_column()?
-        .ok_or_else(|| ParquetError::General("the schema has no more columns".to_owned()))?;
+        .ok_or_else(|| refused("the schema has no more columns"))?;
     column.typed::<T>().write_batch(values, None, None)?;
     column.close()
 }
@@ -261,8 +245,7 @@ impl SampleReader {
     /// exhaust the memory of this process.
     pub(super) fn of(file: File, path: &Path) -> Result<Self, ResultsError> {
         let corrupted = corrupted(path);
-        let too_much = |why: PageError| ParquetError::General(why.to_string());
-        pages::check_footer(&file).map_err(|why| corrupted(too_much(why)))?;
+        pages::check_footer(&file).map_err(&corrupted)?;
         let again = file.try_clone().map_err(ResultsError::io("open", path))?;
         let file = guarded(|| SerializedFileReader::new(file)).map_err(&corrupted)?;
         let columns = file.metadata().file_metadata().schema_descr();
@@ -272,11 +255,9 @@ impl SampleReader {
             .map(|column| column.name())
             .collect();
         if found != ["t_ns", "owner", "metric", "unit", "kind", "source", "value"] {
-            return Err(corrupted(ParquetError::General(format!(
-                "its columns are {found:?}"
-            ))));
+            return Err(corrupted(refused(format!("its columns are {found:?}"))));
         }
-        guarded(|| pages::check(&again, file.metadata()).map_err(too_much)).map_err(&corrupted)?;
+        guarded(|| pages::check(&again, file.metadata())).map_err(&corrupted)?;
         Ok(Self {
             path: path.to_owned(),
             file,
@@ -341,11 +322,8 @@ fn corrupted(path: &Path) -> impl Fn(ParquetError) -> ResultsError + use<> {
 /// Parses untrusted bytes and turns a panic into an error. The Parquet decoder asserts some invariants of the file
 /// instead of returning an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(ParquetError::General(
-            "a value in it contradicts its own description".to_owned(),
-        ))
-    })
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(refused("a value in it contradicts its own description")))
 }
 
 struct Loader<W> {
@@ -363,7 +341,7 @@ struct Loader<W> {
 impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
     fn group(&mut self, group: &dyn RowGroupReader) -> Result<(), ParquetError> {
         let rows = usize::try_from(group.metadata().num_rows())
-            .map_err(|_| ParquetError::General("a row group has a negative length".to_owned()))?;
+            .map_err(|_| refused("a row group has a negative length"))?;
         let owners = strings(group, 1, rows)?;
         let metrics = strings(group, 2, rows)?;
         let mut places = Vec::with_capacity(owners.len());
@@ -405,24 +383,20 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
             ColumnReader::Int64ColumnReader(mut reader) => {
                 reader.read_records(rows, None, None, &mut times)?
             }
-            _ => {
-                return Err(ParquetError::General(
-                    "t_ns is not a 64-bit integer".to_owned(),
-                ));
-            }
+            _ => return Err(refused("t_ns is not a 64-bit integer")),
         };
         match group.get_column_reader(6)? {
             ColumnReader::DoubleColumnReader(mut reader) => {
                 reader.read_records(rows, None, None, &mut values)?
             }
-            _ => return Err(ParquetError::General("value is not a double".to_owned())),
+            _ => return Err(refused("value is not a double")),
         };
         if !self.keeps {
             return Ok(());
         }
         self.kept += places.iter().flatten().count();
         if self.kept > MOST_SAMPLES {
-            return Err(ParquetError::General(format!(
+            return Err(refused(format!(
                 "more than {MOST_SAMPLES} of its samples are needed"
             )));
         }
@@ -446,8 +420,8 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
     ) -> Result<Option<usize>, ParquetError> {
         self.seen += 1;
         if self.seen > MOST_SERIES || owner.len().max(metric.len()) > LONGEST_NAME {
-            return Err(ParquetError::General(
-                "it has more series or longer names than vtax writes".to_owned(),
+            return Err(refused(
+                "it has more series or longer names than vtax writes",
             ));
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -455,10 +429,8 @@ impl<W: Fn(&Owner, &str) -> bool> Loader<W> {
         let place = if (self.wanted)(&named, &metric_text) {
             let unit = text(unit)
                 .parse()
-                .map_err(|error| ParquetError::General(format!("{error}")))?;
-            let is_no = |what: &str, found: &str| {
-                ParquetError::General(format!("`{found}` is not a {what}"))
-            };
+                .map_err(|error: ParseUnitError| refused(error.to_string()))?;
+            let is_no = |what: &str, found: &str| refused(format!("`{found}` is not a {what}"));
             let (kind, source) = (text(kind), text(source));
             let kind = SeriesKind::named(&kind).ok_or_else(|| is_no("kind", &kind))?;
             let source = Source::named(&source).ok_or_else(|| is_no("source", &source))?;
@@ -495,11 +467,7 @@ fn strings(
         ColumnReader::ByteArrayColumnReader(mut reader) => {
             reader.read_records(rows, None, None, &mut values)?
         }
-        _ => {
-            return Err(ParquetError::General(format!(
-                "column {column} is not text"
-            )));
-        }
+        _ => return Err(refused(format!("column {column} is not text"))),
     };
     Ok(values)
 }

@@ -107,6 +107,11 @@ impl Trial {
     /// The most phases and actors of a trial.
     pub const MOST_PARTS: usize = 10_000;
 
+    /// Whether it enters the headline numbers.
+    pub fn counts(&self) -> bool {
+        self.outcome == TrialOutcome::Complete && self.suspect.is_empty()
+    }
+
     /// Refuses a trial that is too large to be analysed; `path` is its file.
     pub(super) fn check(&self, path: &Path) -> Result<(), ResultsError> {
         at_most(path, "phases", self.phases.len(), Self::MOST_PARTS)?;

@@ -140,12 +140,7 @@ impl PlatformStudy {
     /// bound.
     pub fn stated_error(&self, load: &str) -> Option<f64> {
         let of = |of_guest: &dyn Fn(&GuestCharge) -> Option<f64>| -> Vec<f64> {
-            let measured = self.pair_measurements(1);
-            let guests = measured.filter_map(|measurement| {
-                let guest = measurement.guest(load)?;
-                guest.work.filter(|work| *work > 0.0)?;
-                Some(guest)
-            });
+            let guests = self.at_work(load, 1).map(|(_, guest, _)| guest);
             guests.filter_map(of_guest).collect()
         };
         let errors = of(&|guest| Some(guest.errors.get("counted")?.0 as f64));
@@ -156,12 +151,9 @@ impl PlatformStudy {
     /// Charge per unit of work of one guest of the pair, together and alone.
     pub fn compare(&self, load: &str, method: Method) -> Comparison {
         let of = |running: usize| -> Vec<f64> {
-            let measured = self.pair_measurements(running);
-            let for_work = measured.filter_map(|measurement| {
-                let guest = measurement.guest(load)?;
-                let work = guest.work.filter(|work| *work > 0.0)?;
-                let seconds = measurement.span.as_secs_f64();
-                Some(self.charge(measurement, guest, method)? / (work * seconds))
+            let measured = self.at_work(load, running);
+            let for_work = measured.filter_map(|(measurement, guest, work)| {
+                Some(self.charge(measurement, guest, method)? / work)
             });
             for_work.collect()
         };
@@ -193,14 +185,11 @@ impl PlatformStudy {
         let truth = mean(&self.compare(load, Method::Traced).alone)?;
         let shown = mean(&self.compare(load, Method::Processes).together)?;
         let io: Vec<f64> = self
-            .pair_measurements(1)
-            .filter_map(|measurement| {
-                let guest = measurement.guest(load)?;
-                let work = guest.work.filter(|work| *work > 0.0)?;
+            .at_work(load, 1)
+            .filter_map(|(_, guest, work)| {
                 let own = guest.stage("traced", "vcpu");
                 let io = guest.total("traced")?.0.saturating_sub(own.0);
-                let io = io as f64;
-                Some(io / (work * measurement.span.as_secs_f64()))
+                Some(io as f64 / work)
             })
             .collect();
         Some((truth - shown) / mean(&io)?).filter(|share| share.is_finite())
@@ -210,6 +199,20 @@ impl PlatformStudy {
     fn pair_measurements(&self, running: usize) -> impl Iterator<Item = &Measurement> {
         self.measurements.iter().filter(move |measurement| {
             measurement.guests.len() == 2 && measurement.running().count() == running
+        })
+    }
+
+    /// The measurements with both guests present and `running` of them under load in which one of them worked, with
+    /// that guest and its units of work.
+    fn at_work<'a>(
+        &'a self,
+        load: &'a str,
+        running: usize,
+    ) -> impl Iterator<Item = (&'a Measurement, &'a GuestCharge, f64)> {
+        self.pair_measurements(running).filter_map(|measurement| {
+            let guest = measurement.guest(load)?;
+            let work = guest.work.filter(|work| *work > 0.0)?;
+            Some((measurement, guest, work * measurement.span.as_secs_f64()))
         })
     }
 

@@ -123,13 +123,10 @@ fn write(text: &mut String, study: &Study, platform: &PlatformStudy) -> std::fmt
 fn stages(text: &mut String, platform: &PlatformStudy, load: &str) -> std::fmt::Result {
     let of = |running: usize, stage: &str| {
         let times: Vec<f64> = platform
-            .pair_measurements(running)
-            .filter_map(|measurement| {
-                let guest = measurement.guest(load)?;
-                let work = guest.work.filter(|work| *work > 0.0)?;
+            .at_work(load, running)
+            .filter_map(|(_, guest, work)| {
                 guest.charged.get("traced")?;
-                let time = guest.stage("traced", stage).as_secs_f64();
-                Some(time * 1e6 / (work * measurement.span.as_secs_f64()))
+                Some(guest.stage("traced", stage).as_secs_f64() * 1e6 / work)
             })
             .collect();
         mean(&times)
