@@ -186,21 +186,15 @@ pub enum RequestError {
     /// A run was not started, paused or ended.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// No results directory of a new run can have that name.
+    #[error(transparent)]
+    NewRun(#[from] NewRunError),
+    /// The settings of the testbed are wrong.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
     /// The work panicked.
     #[error("vtax failed to do this: a defect")]
     Defect,
-}
-
-impl From<TestbedError> for RequestError {
-    fn from(error: TestbedError) -> Self {
-        Self::Run(error.into())
-    }
-}
-
-impl From<NewRunError> for RequestError {
-    fn from(error: NewRunError) -> Self {
-        Self::Run(error.into())
-    }
 }
 
 impl RequestError {
@@ -214,7 +208,9 @@ impl RequestError {
             | Self::Note { .. }
             | Self::NoTrial { .. }
             | Self::Machine(_)
-            | Self::Run(_) => StatusCode::CONFLICT,
+            | Self::Run(_)
+            | Self::NewRun(_)
+            | Self::Testbed(_) => StatusCode::CONFLICT,
             Self::NoPage
             | Self::NoHistory
             | Self::Name(_)

@@ -2,6 +2,7 @@
 //! The events of a run or a trial in progress: JSON lines, read while the file grows.
 
 use crate::meters::Meter;
+use crate::trials::TrialSummary;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -95,21 +96,6 @@ pub struct StartedTrial {
     pub since: f64,
 }
 
-/// A finished trial.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FinishedTrial {
-    /// Its duration, in seconds.
-    pub seconds: f64,
-    /// Its headline numbers.
-    pub headline: String,
-    /// The reasons why it is suspect.
-    pub suspect: Vec<String>,
-    /// The disturbances, with which it counts.
-    pub disturbed: Vec<String>,
-    /// The reason why it failed; none where it did not.
-    pub failed: Option<String>,
-}
-
 /// The readings of a trial at one load level.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
@@ -191,7 +177,7 @@ pub struct RunEvents {
     /// Trials in progress, by index.
     pub started: BTreeMap<u32, StartedTrial>,
     /// Finished trials, by index.
-    pub finished: BTreeMap<u32, FinishedTrial>,
+    pub finished: BTreeMap<u32, TrialSummary>,
     /// The events of the present trial.
     pub trial: TrialEvents,
 }
@@ -223,12 +209,11 @@ impl EventSink for RunEvents {
             } => {
                 self.started.remove(&index);
                 self.remaining = Some(remaining_seconds);
-                let over = FinishedTrial {
+                let over = TrialSummary {
                     seconds,
                     headline,
-                    suspect,
                     disturbed,
-                    failed,
+                    ..TrialSummary::judged(failed, suspect)
                 };
                 self.finished.insert(index, over);
             }
@@ -299,7 +284,8 @@ mod tests {
         file.write_all(rest.as_bytes()).unwrap();
         let events = listener.read(File::open(&path));
         assert!(events.started.is_empty());
-        assert_eq!(events.finished[&7].suspect, ["swapped"]);
+        assert_eq!(events.finished[&7].state, "suspect");
+        assert_eq!(events.finished[&7].reasons, ["swapped"]);
         assert_eq!(events.finished[&7].disturbed, ["other programs"]);
         assert_eq!(events.remaining, Some(4.0));
         assert_eq!(ended.read(File::open(&path)).0, 1);

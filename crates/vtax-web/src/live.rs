@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use vtax_core::{Nanoseconds, Source};
 use vtax_observe::charge::{Ledger, Stage};
-use vtax_serve::top::{Key, Rates, Sort};
+use vtax_serve::top::{Key, Rates, Row, Sort};
 use vtax_serve::{GuestUse, Snapshot};
 
 /// The number of guests with rows of their own in an update.
@@ -254,16 +254,25 @@ struct GuestRow {
     values: Vec<Option<f64>>,
 }
 
+impl GuestRow {
+    fn of(row: &Row) -> Self {
+        Self {
+            number: row.number.unwrap_or(0),
+            name: row.name.clone(),
+            platform: row.platform,
+            hidden: row.hidden_percent.map(rounded),
+            values: shorts(&guest_point(row)),
+        }
+    }
+}
+
 /// The detail of one guest, in percent of one processor in the interval.
 #[derive(Debug, Serialize)]
 struct Detail {
-    number: u32,
-    name: String,
-    platform: &'static str,
+    #[serde(flatten)]
+    row: GuestRow,
     manager: Option<&'static str>,
     uuid: Option<String>,
-    hidden: Option<f64>,
-    values: Vec<Option<f64>>,
     /// The time that the kernel books on the guest's threads and processes.
     booked: f64,
     /// Soft interrupts for the guest's devices, wherever they ran.
@@ -297,17 +306,7 @@ impl Update {
         let wanted = view.find.to_lowercase();
         let matches = |name: &str| wanted.is_empty() || name.to_lowercase().contains(&wanted);
         let mut matching = guests(&rates).filter(|row| matches(&row.name));
-        let rows: Vec<GuestRow> = matching
-            .by_ref()
-            .take(MAX_ROWS)
-            .map(|row| GuestRow {
-                number: row.number.unwrap_or(0),
-                name: row.name.clone(),
-                platform: row.platform,
-                hidden: row.hidden_percent.map(rounded),
-                values: shorts(&guest_point(row)),
-            })
-            .collect();
+        let rows: Vec<GuestRow> = matching.by_ref().take(MAX_ROWS).map(GuestRow::of).collect();
         let mut others = 0;
         let rest = sum(matching.inspect(|_| others += 1).map(guest_point));
         let mut problems = snapshot.problems.clone();
@@ -375,13 +374,9 @@ impl Detail {
         contexts.truncate(MAX_CONTEXTS);
         let booked = ledger.row(number).map_or(Nanoseconds(0), |row| row.booked);
         Some(Self {
-            number,
-            name: guest.name.clone(),
-            platform: row.platform,
+            row: GuestRow::of(row),
             manager: guest.manager,
             uuid: guest.uuid.clone(),
-            hidden: row.hidden_percent.map(rounded),
-            values: shorts(&guest_point(row)),
             booked: percent(booked),
             moved_to: percent(guest.used.stages.get(Stage::Softirq)),
             taken_from: percent(taken(ledger, number)),

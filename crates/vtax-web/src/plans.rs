@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::{Component, Path, PathBuf};
 use vtax_density::plan as density;
 use vtax_lab::place::Place;
-use vtax_lab::plan::{Catalogue, Diagnostics, Order, Plan, StopRule, schedule, treatments};
+use vtax_lab::plan::{Catalogue, Diagnostic, Order, Plan, StopRule, schedule, treatments};
 use vtax_report::results::Scheduled;
 
 /// The limit of a plan's file; a plan is a page or two.
@@ -83,21 +83,6 @@ pub struct PlanSummary {
     pub may_stop_earlier: bool,
 }
 
-/// A mistake in a plan.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Mistake {
-    line: usize,
-    column: usize,
-    message: String,
-    help: Option<String>,
-}
-
-/// Returns the message of the first mistake.
-pub fn first_message(mistakes: &[Mistake]) -> String {
-    let first = mistakes.first();
-    first.map(|one| one.message.clone()).unwrap_or_default()
-}
-
 /// A plan that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanFileError {
@@ -119,29 +104,6 @@ pub enum PlanFileError {
         /// The reason.
         cause: std::io::Error,
     },
-}
-
-impl Mistake {
-    fn all(found: Diagnostics) -> Vec<Self> {
-        let list = found.list.into_iter();
-        list.map(|one| Self {
-            line: one.line,
-            column: one.column,
-            message: one.message,
-            help: one.help,
-        })
-        .collect()
-    }
-
-    /// A mistake of the plan as a whole.
-    fn of_plan(message: String) -> Self {
-        Self {
-            line: 1,
-            column: 1,
-            message,
-            help: None,
-        }
-    }
 }
 
 impl Plans {
@@ -224,25 +186,18 @@ impl Plans {
 
 /// The entry of a plan; none for other TOML files, which may be in the same directory.
 fn plan_entry(path: &str, text: &str, catalogue: &Catalogue) -> Option<PlanEntry> {
-    let (name, description, mistakes) = if density::Plan::is_meant(text) {
-        match density::Plan::read(path, text, false) {
-            Ok(plan) => (plan.name, plan.description, 0),
-            Err(found) => (
-                path.to_owned(),
-                String::new(),
-                found.list.len() + found.more,
-            ),
+    let is_density = density::Plan::is_meant(text);
+    let read = match is_density {
+        true => density::Plan::read(path, text, false).map(|plan| (plan.name, plan.description)),
+        false => Plan::read(path, text, catalogue).map(|plan| (plan.name, plan.description)),
+    };
+    let ((name, description), mistakes) = match read {
+        Ok(plan) => (plan, 0),
+        Err(found) if is_density || text.contains("[[platform]]") => {
+            let plan = (path.to_owned(), String::new());
+            (plan, found.list.len() + found.more)
         }
-    } else {
-        match Plan::read(path, text, catalogue) {
-            Ok(plan) => (plan.name, plan.description, 0),
-            Err(found) if text.contains("[[platform]]") => (
-                path.to_owned(),
-                String::new(),
-                found.list.len() + found.more,
-            ),
-            Err(_) => return None,
-        }
+        Err(_) => return None,
     };
     Some(PlanEntry {
         path: path.to_owned(),
@@ -256,9 +211,9 @@ fn plan_entry(path: &str, text: &str, catalogue: &Catalogue) -> Option<PlanEntry
 ///
 /// # Errors
 /// All mistakes.
-pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<Mistake>> {
+pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<Diagnostic>> {
     if density::Plan::is_meant(text) {
-        let plan = density::Plan::read("plan", text, quick).map_err(Mistake::all)?;
+        let plan = density::Plan::read("plan", text, quick).map_err(|found| found.list)?;
         let labels = plan.variants.iter().map(|one| one.treatment.label.clone());
         return Ok(PlanSummary {
             kind: Kind::Density,
@@ -280,12 +235,12 @@ pub fn check(text: &str, quick: bool, place: &Place) -> Result<PlanSummary, Vec<
         });
     }
     let catalogue = Catalogue::standard();
-    let plan = Plan::read("plan", text, &catalogue).map_err(Mistake::all)?;
+    let plan = Plan::read("plan", text, &catalogue).map_err(|found| found.list)?;
     let reachable = match place {
         Place::Local => plan.check_elsewhere("vtax web"),
         elsewhere => plan.check_place(elsewhere),
     };
-    reachable.map_err(|wrong| vec![Mistake::of_plan(wrong.to_string())])?;
+    reachable.map_err(|wrong| vec![Diagnostic::at(text, 0, wrong.to_string())])?;
     let mut plan = if quick { plan.quick() } else { plan };
     if matches!(place, Place::Testbed(_)) {
         plan.without_repetitions();
@@ -320,7 +275,7 @@ mod tests {
         let text = SOUND.replace("repetitions", "repetition");
         let found = check(&text, false, &Place::Local).unwrap_err();
         let reported = Plan::read("plan", &text, &Catalogue::standard()).unwrap_err();
-        assert_eq!(found, Mistake::all(reported));
+        assert_eq!(found, reported.list);
         assert_eq!((found[0].line, found[0].column), (2, 1));
         assert!(found[0].help.as_deref().unwrap().contains("repetitions"));
     }

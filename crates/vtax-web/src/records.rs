@@ -6,16 +6,15 @@
 use crate::plans::PlanSummary;
 use crate::process::Process;
 use crate::testbed::Testbed;
+use crate::text;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use vtax_files::{Dir, FileError};
 
 const MAX_RECORDS: usize = 64;
-/// The number of bytes at the end of the messages that are read.
-const MAX_MESSAGE_BYTES: u64 = 4096;
 const MAX_MESSAGE_LINES: usize = 12;
 
 /// The last request of the page to a run.
@@ -120,15 +119,8 @@ impl Records {
 
     /// The last lines of a run's standard error.
     pub fn messages(&self, results: &Path) -> Vec<String> {
-        let read = || -> io::Result<Vec<u8>> {
-            let mut file = fs::File::open(self.folder_of(results).join("messages"))?;
-            let length = file.metadata()?.len();
-            file.seek(SeekFrom::Start(length.saturating_sub(MAX_MESSAGE_BYTES)))?;
-            let mut bytes = Vec::new();
-            file.take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        crate::text::last_lines(&read().unwrap_or_default(), MAX_MESSAGE_LINES)
+        let file = fs::File::open(self.folder_of(results).join("messages"));
+        text::last_lines(file, MAX_MESSAGE_LINES)
     }
 
     fn folders(&self) -> Vec<PathBuf> {

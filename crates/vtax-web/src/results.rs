@@ -261,28 +261,6 @@ impl Results {
         Some(if below.is_empty() { "." } else { below }.to_owned())
     }
 
-    /// The findings of climbs, which have no `analysis.json`.
-    fn climbs(&self, results: &ResultsDir) -> Arc<Findings> {
-        let at = changed(results.dir(), "trials");
-        let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, findings)) = kept.get(results.path())
-            && Some(*known) == at
-        {
-            return Arc::clone(findings);
-        }
-        let findings = Arc::new(Findings {
-            climbs: density::sentences(results),
-            ..Findings::default()
-        });
-        if kept.len() > MAX_RUNS {
-            kept.clear();
-        }
-        if let Some(at) = at {
-            kept.insert(results.path().to_owned(), (at, Arc::clone(&findings)));
-        }
-        findings
-    }
-
     fn entry(
         &self,
         root: &Dir,
@@ -300,11 +278,7 @@ impl Results {
             distinct(run.treatments.iter().map(of).cloned())
         };
         let is_density = vtax_density::run::is_density(&results);
-        let findings = if is_density {
-            self.climbs(&results)
-        } else {
-            self.findings(&results).unwrap_or_default()
-        };
+        let findings = self.findings(&results, is_density).unwrap_or_default();
         let report = changed(results.dir(), "report.html");
         let host = results.host().unwrap_or_default();
         let fact = |pointer| host.pointer(pointer).and_then(serde_json::Value::as_str);
@@ -339,17 +313,27 @@ impl Results {
         })
     }
 
-    fn findings(&self, results: &ResultsDir) -> Option<Arc<Findings>> {
+    /// The findings of a run: those of its report, or of its climbs, which have no `analysis.json`.
+    fn findings(&self, results: &ResultsDir, is_density: bool) -> Option<Arc<Findings>> {
         let path = results.path();
-        let at = changed(results.dir(), ANALYSIS)?;
+        let file = if is_density { "trials" } else { ANALYSIS };
+        let at = changed(results.dir(), file)?;
         let mut kept = self.findings.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, findings)) = kept.get(path)
             && *known == at
         {
             return Some(Arc::clone(findings));
         }
-        // An unreadable file gives no findings; the report beside it is still shown.
-        let findings = Arc::new(read_findings(results.dir())?);
+        let findings = if is_density {
+            Findings {
+                climbs: density::sentences(results),
+                ..Findings::default()
+            }
+        } else {
+            // An unreadable file gives no findings; the report beside it is still shown.
+            read_findings(results.dir())?
+        };
+        let findings = Arc::new(findings);
         if kept.len() > MAX_RUNS {
             kept.clear();
         }

@@ -11,7 +11,7 @@ use crate::host_check::{self, HostCheck, HostCheckError};
 use crate::lab::Lab;
 use crate::plans::{Kind, PlanSummary};
 use crate::records::{Record, Records, RunRequest};
-use crate::testbed::{Testbed, TestbedError};
+use crate::testbed::Testbed;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -81,12 +81,6 @@ pub enum RunError {
     /// The place cannot be parsed.
     #[error("{0}")]
     Place(String),
-    /// The settings of the testbed are wrong.
-    #[error(transparent)]
-    Testbed(#[from] TestbedError),
-    /// No results directory with that name can be created.
-    #[error(transparent)]
-    Name(#[from] crate::run_name::NewRunError),
     /// The plan has mistakes.
     #[error("the plan has {0} mistakes")]
     Mistakes(usize),
@@ -202,11 +196,8 @@ impl RunManager {
     /// # Errors
     /// When it is not executed.
     pub fn order(&self, order: Order) -> Result<(), RunError> {
-        let (reply, replied) = channel();
-        let message = Message::Do(order, reply);
-        let sent = self.messages.send(message);
-        sent.map_err(|_| RunError::ThreadEnded)?;
-        replied.recv().map_err(|_| RunError::ThreadEnded)?
+        let done = self.ask(|reply| Message::Do(order, reply));
+        done.ok_or(RunError::ThreadEnded)?
     }
 
     /// Checks that this host can run a plan, with the privileges that a run would have.
@@ -214,19 +205,21 @@ impl RunManager {
     /// # Errors
     /// When the check cannot be made.
     pub fn check_host(&self, text: String, quick: bool) -> Result<HostCheck, RunError> {
-        let (reply, replied) = channel();
-        let message = Message::Check { text, quick, reply };
-        let sent = self.messages.send(message);
-        sent.map_err(|_| RunError::ThreadEnded)?;
-        Ok(replied.recv().map_err(|_| RunError::ThreadEnded)??)
+        let checked = self.ask(|reply| Message::Check { text, quick, reply });
+        Ok(checked.ok_or(RunError::ThreadEnded)??)
     }
 
     /// The lab that runs on this host. Only the privileges of this thread make the working directory of its process
     /// visible.
     pub fn lab(&self) -> Option<Lab> {
+        self.ask(Message::Lab)?
+    }
+
+    /// Sends a message and waits for the reply; `None` where the thread has ended.
+    fn ask<T>(&self, message: impl FnOnce(Sender<T>) -> Message) -> Option<T> {
         let (reply, replied) = channel();
-        self.messages.send(Message::Lab(reply)).ok()?;
-        replied.recv().ok()?
+        self.messages.send(message(reply)).ok()?;
+        replied.recv().ok()
     }
 }
 

@@ -14,7 +14,6 @@ use crate::trials::{TrialCache, TrialState, TrialSummary, read_new, remaining};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,8 +21,6 @@ use vtax_report::results::{InFlight, ResultsDir, Scheduled};
 
 /// The largest number of runs whose trials are cached.
 const MAX_RUNS: usize = 256;
-/// The number of bytes at the end of a log that are shown.
-const MAX_LOG_BYTES: u64 = 4096;
 const MAX_LOG_LINES: usize = 8;
 
 /// The state of a run.
@@ -55,17 +52,13 @@ fn in_flight(results: &ResultsDir) -> Option<InFlight> {
 /// A run and its trials.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Progress {
-    name: String,
-    description: String,
-    place: String,
-    profile: String,
-    started: String,
+    #[serde(flatten)]
+    planned: RunPlan,
     state: State,
     /// Whether the page can end it.
     controlled: bool,
     /// Whether the page can resume it.
     resumable: bool,
-    treatments: Vec<String>,
     /// The trials in their scheduled order.
     trials: Vec<TrialState>,
     /// The number of attempts that were set aside and run again.
@@ -106,6 +99,7 @@ struct Running {
 }
 
 /// The plan of a run, from its results directory, or from its record before that directory exists.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 struct RunPlan {
     name: String,
     description: String,
@@ -113,6 +107,7 @@ struct RunPlan {
     profile: String,
     started: String,
     treatments: Vec<String>,
+    #[serde(skip)]
     schedule: Vec<Scheduled>,
 }
 
@@ -253,9 +248,7 @@ impl Runs {
             .collect();
         // Trials whose results arrive only when the run ends, as over ssh.
         for (index, over) in &events.finished {
-            found
-                .entry(*index)
-                .or_insert_with(|| TrialSummary::of_event(over));
+            found.entry(*index).or_insert_with(|| over.clone());
         }
         let done = found.len() >= planned.schedule.len();
         let (state, controlled) = state_of(record.as_ref(), lab.as_ref(), written.is_some(), done);
@@ -310,12 +303,7 @@ impl Runs {
             },
             report: path.join("report.html").is_file(),
             density: is_density,
-            name: planned.name,
-            description: planned.description,
-            place: planned.place,
-            profile: planned.profile,
-            started: planned.started,
-            treatments: planned.treatments,
+            planned,
         })
     }
 
@@ -336,18 +324,14 @@ impl Runs {
             Some((one, results)) => {
                 let scheduled = planned.schedule.get(usize::try_from(one.index).ok()?)?;
                 let events = results.dir().sole_file(one.events());
+                let log = results.dir().sole_file(one.below.join("log"));
                 let path = results.path().join(&one.below);
                 (
                     one.index,
                     planned.label(scheduled.treatment),
                     began(results, &one).map_or(0.0, seconds),
                     read_on(&self.trial_events, &path, events.map_err(Into::into)),
-                    tail(
-                        results
-                            .dir()
-                            .sole_file(one.below.join("log"))
-                            .map_err(Into::into),
-                    ),
+                    text::last_lines(log.map_err(Into::into), MAX_LOG_LINES),
                 )
             }
             None => {
@@ -396,10 +380,10 @@ impl Progress {
         let running = self.running.as_ref();
         serde_json::json!({
             "dir": dir,
-            "name": self.name,
-            "place": self.place,
-            "profile": self.profile,
-            "started": self.started,
+            "name": self.planned.name,
+            "place": self.planned.place,
+            "profile": self.planned.profile,
+            "started": self.planned.started,
             "state": self.state,
             "planned": self.trials.len(),
             "done": self.trials.iter().filter(|one| one.found.is_some()).count(),
@@ -449,18 +433,6 @@ fn began(results: &ResultsDir, trial: &InFlight) -> Option<SystemTime> {
 fn seconds(time: SystemTime) -> f64 {
     let since = time.duration_since(UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
-}
-
-/// The last lines of a log, as text.
-fn tail(log: std::io::Result<fs::File>) -> Vec<String> {
-    let read = |mut file: fs::File| -> std::io::Result<Vec<u8>> {
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG_BYTES)))?;
-        let mut bytes = Vec::new();
-        file.take(MAX_LOG_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    text::last_lines(&log.and_then(read).unwrap_or_default(), MAX_LOG_LINES)
 }
 
 #[cfg(test)]

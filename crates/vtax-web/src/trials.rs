@@ -2,7 +2,6 @@
 //! The trials of a run, from their records or the run's events: whether each counts, the reasons where it does not, and
 //! its headline numbers.
 
-use crate::events::FinishedTrial;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -76,37 +75,30 @@ pub fn read_new(results: &ResultsDir, trials: &mut TrialCache) -> Option<SystemT
 }
 
 impl TrialSummary {
-    /// Builds the summary from the run's event.
-    pub fn of_event(over: &FinishedTrial) -> Self {
-        let (state, reasons) = match &over.failed {
-            Some(why) => ("failed", vec![why.clone()]),
-            None if over.suspect.is_empty() => ("counts", Vec::new()),
-            None => ("suspect", over.suspect.clone()),
+    /// The state of a trial that failed for this reason, or is suspect for these; it counts without any.
+    pub fn judged(failed: Option<String>, suspect: Vec<String>) -> Self {
+        let (state, reasons) = match failed {
+            Some(why) => ("failed", vec![why]),
+            None if suspect.is_empty() => ("counts", suspect),
+            None => ("suspect", suspect),
         };
         Self {
             state,
-            seconds: over.seconds,
             reasons,
-            disturbed: over.disturbed.clone(),
-            headline: over.headline.clone(),
-            numbers: Vec::new(),
+            ..Self::default()
         }
     }
 
     /// Builds the summary from the trial's record.
     pub fn of(trial: &Trial) -> Self {
-        let (state, reasons) = match &trial.outcome {
-            TrialOutcome::Failed(why) => ("failed", vec![why.clone()]),
-            TrialOutcome::Complete if trial.suspect.is_empty() => ("counts", Vec::new()),
-            TrialOutcome::Complete => ("suspect", trial.suspect.clone()),
+        let failed = match &trial.outcome {
+            TrialOutcome::Failed(why) => Some(why.clone()),
+            TrialOutcome::Complete => None,
         };
         let metrics = trial.metrics.values().filter(|metric| metric.headline);
         Self {
-            state,
             seconds: trial.times.total.as_secs_f64(),
-            reasons,
             disturbed: trial.disturbed.clone(),
-            headline: String::new(),
             numbers: metrics
                 .take(MAX_NUMBERS)
                 .map(|metric| {
@@ -118,6 +110,7 @@ impl TrialSummary {
                     )
                 })
                 .collect(),
+            ..Self::judged(failed, trial.suspect.clone())
         }
     }
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The faults of a plan, with their position and remedy.
 
+use serde::Serialize;
 use std::fmt;
 
 /// A fault of a plan.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diagnostic {
     /// Line, counted from 1.
     pub line: usize,
@@ -15,6 +16,7 @@ pub struct Diagnostic {
     /// The remedy, such as the nearest valid key.
     pub help: Option<String>,
     /// The line itself.
+    #[serde(skip)]
     source: String,
 }
 

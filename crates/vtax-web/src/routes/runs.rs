@@ -49,7 +49,7 @@ pub async fn plan(
     document(move || Ok(json!({ "text": plans(&app)?.text(&path)? }))).await
 }
 
-/// A plan while it is being typed.
+/// A plan while it is being typed, or one to run, with its place.
 #[derive(Debug, Deserialize)]
 struct PlanText {
     text: String,
@@ -175,20 +175,16 @@ pub async fn follow(
 /// A run to start.
 #[derive(Debug, Deserialize)]
 struct NewRun {
-    text: String,
     dir: String,
-    #[serde(default)]
-    quick: bool,
-    at: String,
     #[serde(flatten)]
-    testbed: Testbed,
+    plan: PlanText,
 }
 
 pub async fn start(State(app): State<AppState>, headers: HeaderMap, body: Bytes) -> Answer {
-    let run: NewRun = posted(&headers, &body)?;
+    let NewRun { dir, plan: run } = posted(&headers, &body)?;
     change(move || {
         let run_manager = run_manager(&app)?;
-        let path = app.results.free(&run.dir)?;
+        let path = app.results.free(&dir)?;
         let place = place(&run.at)?;
         run.testbed.check(&place)?;
         let plan = plans::check(&run.text, run.quick, &place)
@@ -280,8 +276,10 @@ fn resumed(app: &AppState, dir: &str, path: &Path) -> Result<Start, RequestError
         let path = path.to_owned();
         return Err(RunError::ForeignTestbed { place, path }.into());
     }
-    let plan = plans::check(&text, quick, &place)
-        .map_err(|mistakes| RunError::OldPlan(plans::first_message(&mistakes)))?;
+    let plan = plans::check(&text, quick, &place).map_err(|mistakes| {
+        let first = mistakes.into_iter().next();
+        RunError::OldPlan(first.map_or_else(String::new, |one| one.message))
+    })?;
     Ok(Start {
         results: path.to_owned(),
         text,
