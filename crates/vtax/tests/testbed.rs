@@ -300,6 +300,42 @@ fn a_xen_guest_gives_the_same_numbers_twice() {
 }
 
 #[test(needs = [test_all("builds and emulates testbeds")])]
+fn a_traced_xen_guest_has_hypercalls_switches_and_waiting_and_a_plain_one_none() {
+    need("xen");
+    let work = tempfile::tempdir().unwrap();
+    let plan = work.path().join("plan.toml");
+    let text = "name = \"traced\"\nrepetitions = 1\nwarmup = \"200ms\"\nduration = \"1s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[factors]\nxen.trace = [false, true]\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 2\n";
+    fs::write(&plan, text).unwrap();
+    let into = work.path().join("results");
+    succeeded(&run_at("testbed:xen", &["run"], &plan, &into));
+    for trial in ResultsDir::open(&into).unwrap().trials() {
+        let trial = trial.unwrap();
+        let value = |name: &str| Some(trial.metrics.get(name)?.quantity.value);
+        let left_out = &trial.environment["cost.not_counted"];
+        if trial.treatment.factors["xen.trace"] == "off" {
+            assert!(left_out.contains("xen.hypercalls"), "{left_out}");
+            assert_eq!(value("xen.hypercalls_per_second"), None);
+            continue;
+        }
+        assert!(!left_out.contains("xen."), "{left_out}");
+        assert!(trial.suspect.is_empty(), "{:?}", trial.suspect);
+        for name in [
+            "xen.hypercalls_per_second",
+            "xen.domain_switches_per_second",
+            "xen.wakeups_per_second",
+            "xen.dom0.wakeups_per_second",
+        ] {
+            assert!(value(name).unwrap() > 10.0, "{name}");
+        }
+        assert!(value("xen.vm_exits_per_second").unwrap().abs() < f64::EPSILON);
+        // The machine has one processor, which the guest shares with Dom0.
+        for name in ["xen.wait", "xen.dom0.wait"] {
+            assert!((0.0..1.0).contains(&value(name).unwrap()), "{name}");
+        }
+    }
+}
+
+#[test(needs = [test_all("builds and emulates testbeds")])]
 fn at_half_the_frequency_the_same_work_takes_twice_the_time_and_as_many_instructions() {
     need("kvm");
     let work = tempfile::tempdir().unwrap();
