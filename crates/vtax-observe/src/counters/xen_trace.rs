@@ -146,6 +146,11 @@ impl Record {
     }
 }
 
+/// The windows of the output do not add up.
+#[derive(Debug, thiserror::Error)]
+#[error("the output of xentrace is not what this vtax reads")]
+struct NotRecords;
+
 /// Cuts the output of xentrace into records, in pieces of any size: windows of one processor's buffer, each after a record
 /// with its processor and length.
 #[derive(Debug, Default)]
@@ -160,7 +165,7 @@ impl Records {
     ///
     /// # Errors
     /// When the windows do not add up.
-    fn take(&mut self, bytes: &[u8], mut each: impl FnMut(Record)) -> Result<(), String> {
+    fn take(&mut self, bytes: &[u8], mut each: impl FnMut(Record)) -> Result<(), NotRecords> {
         self.rest.extend_from_slice(bytes);
         let mut taken = 0;
         while let Some(record) = self.rest.get(taken..).and_then(Record::first) {
@@ -168,7 +173,7 @@ impl Records {
             self.window = match self.window.checked_sub(record.length) {
                 Some(left) if !begins => left,
                 None if begins && self.window == 0 => record.data[1],
-                _ => return Err("the output of xentrace is not what this vtax reads".to_owned()),
+                _ => return Err(NotRecords),
             };
             taken += record.length as usize;
             each(record);
@@ -450,7 +455,7 @@ fn follow(mut output: ChildStdout, shared: &Mutex<Shared>) {
                      of its own, or trace fewer guests"
                         .to_owned(),
                 ),
-                Err(reason) => Some(reason),
+                Err(NotRecords) => Some(NotRecords.to_string()),
             };
         }
     }

@@ -72,14 +72,14 @@ fn document(found: &Discovery) -> Value {
 }
 
 pub fn calibrate(output: &Path, step: Duration) -> Outcome {
-    let covers_host = |meter: &Box<dyn Meter>| {
+    let covers_host = |meter: &dyn Meter| {
         meter.source() == Source::Measured && !host_domains(meter.domains()).0.is_empty()
     };
     let roots = Roots::host();
     let mut meter = meters::list(&roots)?
         .into_iter()
         .flatten()
-        .find(covers_host)
+        .find(|meter| covers_host(meter.as_ref()))
         .ok_or("no meter of this host measures it, so there is nothing to fit a model to; `vtax meter list` says why")?;
     let settings = CalibrationSettings {
         observations: u32::try_from(step.as_secs().div_ceil(2))

@@ -17,7 +17,7 @@ fn watching(domains: &[u16]) -> Tally {
     }
 }
 
-fn count(tally: &mut Tally, pieces: &[&[u8]]) -> Result<(), String> {
+fn count(tally: &mut Tally, pieces: &[&[u8]]) -> Result<(), NotRecords> {
     let mut records = Records::default();
     let mut pieces = pieces.iter();
     pieces.try_for_each(|piece| records.take(piece, |record| tally.count(record)))
