@@ -15,15 +15,15 @@
 //! emptying itself wakes Dom0 and leaves records, so that the newest record is never old on an idle host either.
 //!
 //! Waiting needs no guess about the state of a virtual processor at the start: time is counted between a record with
-//! which it becomes runnable and one with which it stops to be. The buffers of two processors are not emptied at the same
-//! moment, so the second record may come first; whichever comes first is kept until the other arrives.
+//! which it becomes runnable and one with which it stops to be. The buffers of two processors are emptied one
+//! after the other, so the second record may come first; whichever comes first is kept until the other arrives.
 //!
 //! Records that Xen lost, or an end of xentrace, fail every later reading: the trial is suspect, and has none of the
-//! metrics. Only traced are the sub-classes with an odd mask bit (`MASK`): run states, entries of paravirtual guests,
+//! metrics. Only the sub-classes in `MASK` are traced: run states, entries of paravirtual guests,
 //! and entries and exits of others. Hypercalls of PVH and HVM guests are exits.
 
 use super::series::Column;
-use crate::roots::Roots;
+use crate::roots::{self, Roots};
 use crate::{Instrument, ObserveError, Readings, Subject};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -34,6 +34,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vtax_core::owner::Owner;
 use vtax_core::{Nanoseconds, counter};
+use vtax_kernel::Process;
 
 const WHAT: &str = "hypercalls and scheduling of Xen (xentrace)";
 
@@ -65,14 +66,15 @@ pub fn xentrace(sys: &Path) -> Result<PathBuf, ObserveError> {
 
 /// Whether a xentrace runs. There is one set of buffers, and two programs that empty it get half of the records each.
 pub fn is_traced(proc: &Path) -> bool {
-    let processes = std::fs::read_dir(proc).into_iter().flatten().flatten();
-    processes
-        .filter_map(|entry| std::fs::read_to_string(entry.path().join("comm")).ok())
-        .any(|name| name.trim() == "xentrace")
+    let entries = roots::names(proc).into_iter();
+    entries
+        .filter_map(|name| name.parse().ok())
+        .filter_map(|pid| Process::new(proc, pid).command_name())
+        .any(|name| name == b"xentrace")
 }
 
 /// The arguments of xentrace that end all tracing and set the mask that Xen starts with (`TRC_ALL`): it empties the buffers
-/// for a second, without tracing. xentrace does not tell the mask before, and Xen never frees or resizes the buffers.
+/// for a second, without tracing. xentrace does not print the mask before, and Xen never frees or resizes the buffers.
 pub const ENDING: [&str; 7] = ["-D", "-X", "-e", "0x0ffff000", "-T", "1", "/dev/null"];
 
 fn unavailable(reason: impl Into<String>) -> ObserveError {
@@ -413,7 +415,7 @@ fn megahertz(roots: &Roots) -> Result<f64, ObserveError> {
     let output = output.map_err(|cause| unavailable(format!("xl info: {cause}")))?;
     let info = String::from_utf8_lossy(&output.stdout);
     let known = parse_megahertz(&info);
-    known.ok_or_else(|| unavailable("xl info does not tell cpu_mhz"))
+    known.ok_or_else(|| unavailable("xl info does not print cpu_mhz"))
 }
 
 fn parse_megahertz(info: &str) -> Option<f64> {

@@ -25,7 +25,7 @@ pub use device::{Device, Disk};
 pub use identity::Identity;
 pub use platform::Platform;
 pub use pod::pod_of;
-pub(crate) use xen::is_dom0;
+pub use xen::is_dom0;
 
 use crate::Roots;
 use container::OciStates;

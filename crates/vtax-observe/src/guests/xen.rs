@@ -34,9 +34,10 @@ pub(super) struct Toolstack {
 }
 
 /// Whether this host is the Dom0 of a Xen.
-pub(crate) fn is_dom0(roots: &Roots) -> bool {
-    let can = std::fs::read(roots.proc.join("xen/capabilities")).unwrap_or_default();
-    can.windows(9).any(|part| part == b"control_d")
+pub fn is_dom0(roots: &Roots) -> bool {
+    roots
+        .proc_text("xen/capabilities")
+        .is_some_and(|text| text.split_whitespace().any(|word| word == "control_d"))
 }
 
 impl Toolstack {
@@ -166,6 +167,18 @@ two words                                    2   512     1     r-----       0.0
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         root
+    }
+
+    #[test]
+    fn only_a_control_domain_is_dom0() {
+        let root = dom0();
+        let roots = Roots::below(root.path());
+        assert!(is_dom0(&roots));
+        let file = root.path().join("proc/xen/capabilities");
+        std::fs::write(&file, "").unwrap();
+        assert!(!is_dom0(&roots));
+        std::fs::remove_file(&file).unwrap();
+        assert!(!is_dom0(&roots));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use vtax_host::journal::Change;
 use vtax_host::settings::{Parameter, Settings};
 use vtax_host::{xentrace, xl};
 use vtax_observe::Roots;
+use vtax_observe::guests::is_dom0;
 
 /// A domain of the Xen hypervisor below this host.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +42,7 @@ impl Platform for Xen {
 
     fn check(&self, settings: &Settings) -> Result<(), HostError> {
         let domain = Domain::from_settings(settings)?;
-        if !is_control_domain(Path::new("/proc")) {
+        if !is_dom0(&Roots::host()) {
             return Err(HostError::Missing {
                 what: "Xen with this host as its Dom0 (/proc/xen/capabilities says control_d)"
                     .into(),
@@ -101,32 +102,13 @@ impl Platform for Xen {
     }
 }
 
-/// Whether this kernel is the control domain, which can create domains.
-pub fn is_control_domain(proc: &Path) -> bool {
-    std::fs::read_to_string(proc.join("xen/capabilities"))
-        .is_ok_and(|text| text.split_whitespace().any(|word| word == "control_d"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-
-    #[test]
-    fn only_a_control_domain_counts() {
-        let proc = tempfile::tempdir().unwrap();
-        assert!(!is_control_domain(proc.path()));
-        fs::create_dir(proc.path().join("xen")).unwrap();
-        let file = proc.path().join("xen/capabilities");
-        fs::write(&file, "").unwrap();
-        assert!(!is_control_domain(proc.path()));
-        fs::write(&file, "control_d\n").unwrap();
-        assert!(is_control_domain(proc.path()));
-    }
 
     #[test]
     fn a_host_without_xen_gets_a_remedy() {
-        if is_control_domain(Path::new("/proc")) {
+        if is_dom0(&Roots::host()) {
             eprintln!("SKIPPED: this host is a Dom0");
             return;
         }

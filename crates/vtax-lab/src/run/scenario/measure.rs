@@ -380,7 +380,7 @@ impl Observation<'_> {
         }
     }
 
-    /// What Xen's trace tells, over the time that its records cover.
+    /// Rates and waiting by Xen's trace, over the time that its records cover.
     fn add_traced(&self, set: &mut MetricSet) {
         let covered = self.delta(&Owner::Host, counter::XEN_TRACE);
         let Some(covered) = covered.filter(|covered| *covered > 0.0) else {
