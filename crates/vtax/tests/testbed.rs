@@ -65,6 +65,16 @@ fn succeeded(output: &Output) {
     assert!(in_order(output.status), "{printed}");
 }
 
+/// The trials of a plan at a place.
+fn trials_at(place: &str, plan: &str) -> Vec<Trial> {
+    let work = tempfile::tempdir().unwrap();
+    let (file, into) = (work.path().join("plan.toml"), work.path().join("results"));
+    fs::write(&file, plan).unwrap();
+    succeeded(&run_at(place, &["run"], &file, &into));
+    let results = ResultsDir::open(&into).unwrap();
+    results.trials().map(Result::unwrap).collect()
+}
+
 /// Runs a plan twice at the same time, the second in another order and with its first seed alone, and asserts that
 /// every metric and every sample is equal to the last bit. Returns the results of the first, and the number of compared
 /// metrics. Nothing is compared where the system's QEMU ran the plan (docs/why/testbed.md).
@@ -233,16 +243,9 @@ fn a_climb_gives_the_same_numbers_twice_and_what_is_not_there_is_left_out() {
 #[test(needs = [test_all("builds and emulates testbeds")])]
 fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
     need("kvm");
-    let work = tempfile::tempdir().unwrap();
-    let plan = work.path().join("plan.toml");
     let text = "name = \"switched\"\nseed = 5\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[factors]\nlink.switch = [\"bridge\", \"openvswitch\"]\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"iperf3-receive\"\nrate_mbit = 20\n";
-    fs::write(&plan, text).unwrap();
-    let into = work.path().join("results");
-    succeeded(&run_at("testbed:kvm", &["run"], &plan, &into));
-    let results = ResultsDir::open(&into).unwrap();
     let mut switches = 0;
-    for trial in results.trials() {
-        let trial = trial.unwrap();
+    for trial in trials_at("testbed:kvm", text) {
         assert!(trial.suspect.is_empty(), "{:?}", trial.suspect);
         let value = |name: &str| trial.metrics.get(name).map(|metric| metric.quantity.value);
         // Frames of up to 64 KiB.
@@ -260,14 +263,9 @@ fn open_vswitch_carries_a_trials_frames_and_its_daemons_are_a_stage() {
 #[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_cap_holds_in_an_emulated_host() {
     need("kvm");
-    let work = tempfile::tempdir().unwrap();
-    let plan = work.path().join("plan.toml");
     let text = "name = \"capped\"\nseed = 5\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[settings]\ntarget.cpu_cap = 0.25\n[[platform]]\nkind = \"native\"\n[[workload]]\nkind = \"cpu\"\n";
-    fs::write(&plan, text).unwrap();
-    let into = work.path().join("results");
-    succeeded(&run_at("testbed:kvm", &["run"], &plan, &into));
-    let results = ResultsDir::open(&into).unwrap();
-    let trial = results.trial(0).unwrap();
+    let trials = trials_at("testbed:kvm", text);
+    let trial = trials.first().unwrap();
     let cores = trial.metrics["cpu.cores"].quantity.value;
     assert!((0.2..0.3).contains(&cores), "{cores} processors");
 }
@@ -302,14 +300,8 @@ fn a_xen_guest_gives_the_same_numbers_twice() {
 #[test(needs = [test_all("builds and emulates testbeds")])]
 fn a_traced_xen_guest_has_hypercalls_switches_and_waiting_and_a_plain_one_none() {
     need("xen");
-    let work = tempfile::tempdir().unwrap();
-    let plan = work.path().join("plan.toml");
     let text = "name = \"traced\"\nrepetitions = 1\nwarmup = \"500ms\"\nduration = \"2s\"\nmeters = [\"none\"]\n[settings]\nlink.offloads = false\n[factors]\nxen.trace = [false, true]\n[[platform]]\nkind = \"xen\"\n[[workload]]\nkind = \"http-rate\"\nrate = 200\narrival = \"constant\"\n";
-    fs::write(&plan, text).unwrap();
-    let into = work.path().join("results");
-    succeeded(&run_at("testbed:xen", &["run"], &plan, &into));
-    for trial in ResultsDir::open(&into).unwrap().trials() {
-        let trial = trial.unwrap();
+    for trial in trials_at("testbed:xen", text) {
         let value = |name: &str| Some(trial.metrics.get(name)?.quantity.value);
         let left_out = &trial.environment["cost.not_counted"];
         if trial.treatment.factors["xen.trace"] == "off" {
