@@ -13,6 +13,7 @@ extern crate vtax_testkit;
 
 mod cell;
 mod common;
+mod hostile_image;
 mod image;
 mod kill;
 mod layers;

@@ -398,17 +398,22 @@ fn create_directories(root: &Path, inside: &Path) -> Result<PathBuf, HostError> 
     Ok(path)
 }
 
+/// Adds a file of a recipe to the tree, in the place of an entry of its path.
+fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
+    let mode = if file.executable { 0o755 } else { 0o644 };
+    put(root, &file.path, mode, file.text.as_bytes())
+}
+
 /// Adds a file to the tree, in the place of an entry of its path.
-pub(super) fn add(root: &Path, file: &RecipeFile) -> Result<(), HostError> {
-    let inside = Path::new(&file.path);
+pub(super) fn put(root: &Path, path: &str, mode: u32, content: &[u8]) -> Result<(), HostError> {
+    let inside = Path::new(path);
     let parent = create_directories(root, inside.parent().unwrap_or(inside))?;
     let path = parent.join(inside.file_name().unwrap_or_default());
     // A package may have put a link there that leads out of the tree.
     if path.symlink_metadata().is_ok() {
         fs::remove_file(&path).map_err(HostError::file("remove", &path))?;
     }
-    write(&path, file.text.as_bytes())?;
-    let mode = if file.executable { 0o755 } else { 0o644 };
+    write(&path, content)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(mode))
         .map_err(HostError::file("write", &path))
 }

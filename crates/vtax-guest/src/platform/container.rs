@@ -7,7 +7,7 @@ use super::podman::Podman;
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget, works};
 use super::{Booted, CommandLine, GuestFiles, GuestKernel, Means, Platform};
-use crate::image::oci::{DIRECTORY, PARAMETER as IMAGE};
+use crate::image::oci::{CAPABILITIES, DIRECTORY, PARAMETER as IMAGE};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,24 +33,6 @@ pub struct Container;
 /// The container's name in its runtime. Runtimes keep their state in the cell, so that every cell can use the same
 /// name.
 const NAME: &str = "target";
-
-/// Docker's default capabilities (`oci/caps/defaults.go` of moby).
-const CAPABILITIES: &[&str] = &[
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FSETID",
-    "CAP_FOWNER",
-    "CAP_MKNOD",
-    "CAP_NET_RAW",
-    "CAP_SETGID",
-    "CAP_SETUID",
-    "CAP_SETFCAP",
-    "CAP_SETPCAP",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_SYS_CHROOT",
-    "CAP_KILL",
-    "CAP_AUDIT_WRITE",
-];
 
 /// The container's init. A waiting shell reaps orphans, as PID 1 must; the length of the sleep is irrelevant.
 const INIT: &str = "while :; do sleep 2147483 & wait; done";
@@ -524,8 +506,9 @@ fn bundle(root: &Root, network: &str, control_group: &str) -> Result<Value, Host
         mounts,
     }
     .config();
+    let capabilities = CAPABILITIES.map(|(name, _)| name);
     config["process"]["capabilities"] =
-        json!({"bounding": CAPABILITIES, "effective": CAPABILITIES, "permitted": CAPABILITIES});
+        json!({"bounding": capabilities, "effective": capabilities, "permitted": capabilities});
     let linux = &mut config["linux"];
     linux["resources"] = json!({"devices": allowed});
     linux["devices"] = json!(devices);

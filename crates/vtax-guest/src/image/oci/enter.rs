@@ -3,12 +3,10 @@
 
 use super::invalid;
 use super::layout::Execution;
-use crate::image::RecipeFile;
 use crate::image::tree::Tree;
-use std::fmt::Write;
+use std::collections::BTreeMap;
 use std::path::{Component, Path};
 use vtax_host::HostError;
-use vtax_host::command::quoted;
 use vtax_host::roots::PATH;
 use vtax_host::untrusted::tar::{Entry, Kind};
 
@@ -19,20 +17,72 @@ pub const ENTER: &str = "/usr/lib/vtax/image";
 /// The program that mounts the kernel's file systems in the image, where the platform has not.
 pub const MOUNTS: &str = "/usr/lib/vtax/image-mounts";
 
+/// The capabilities of root in a container and in an image on every platform, with their numbers
+/// (`include/uapi/linux/capability.h`): Docker's defaults (`oci/caps/defaults.go` of moby).
+pub const CAPABILITIES: [(&str, u8); 14] = [
+    ("CAP_CHOWN", 0),
+    ("CAP_DAC_OVERRIDE", 1),
+    ("CAP_FSETID", 4),
+    ("CAP_FOWNER", 3),
+    ("CAP_MKNOD", 27),
+    ("CAP_NET_RAW", 13),
+    ("CAP_SETGID", 6),
+    ("CAP_SETUID", 7),
+    ("CAP_SETFCAP", 31),
+    ("CAP_SETPCAP", 8),
+    ("CAP_NET_BIND_SERVICE", 10),
+    ("CAP_SYS_CHROOT", 18),
+    ("CAP_KILL", 5),
+    ("CAP_AUDIT_WRITE", 29),
+];
+
+/// The program behind [`ENTER`], from `guest/enter.rs`.
+const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/enter"));
+/// The record that it reads.
+const RECORD: &str = "/usr/lib/vtax/image.conf";
+
 /// The most bytes of `/etc/passwd` and `/etc/group` that are read.
 const MOST_ACCOUNTS: u64 = 4 << 20;
+/// The most groups of a user beside its own, the number that `guest/enter.rs` has room for.
+const MOST_GROUPS: usize = 64;
 
+/// As a container has them: the kernel's settings are read-only, and `/dev` has only devices that are harmless.
 const MOUNT_SCRIPT: &str = r#"#!/bin/sh
 # Mounts the kernel's file systems in the image. In a container its runtime has done that, except for the links.
-if ! [ -e /image/proc/self ]; then
-    for system in proc sys dev; do
-        mount --rbind "/$system" "/image/$system" || exit 1
+set -e
+cd /image
+if ! [ -e proc/self ]; then
+    mount -t proc -o nosuid,nodev,noexec proc proc
+    for path in bus fs irq sys sysrq-trigger; do
+        ! [ -e "proc/$path" ] || { mount --bind "proc/$path" "proc/$path" && mount -o remount,bind,ro "proc/$path"; }
     done
+    mount --bind /sys sys
+    mount -o remount,bind,ro,nosuid,nodev,noexec sys
+    mount -t tmpfs -o nosuid,nodev,noexec,mode=755,size=64k dev dev
+    for device in null zero full random urandom tty; do
+        : >"dev/$device"
+        mount --bind "/dev/$device" "dev/$device"
+    done
+    mkdir dev/pts dev/shm dev/mqueue
+    mount -t devpts -o nosuid,noexec,newinstance,ptmxmode=0666,mode=0620 devpts dev/pts
+    mount -t tmpfs -o nosuid,nodev,noexec,mode=1777,size=64m shm dev/shm
+    mount -t mqueue -o nosuid,nodev,noexec mqueue dev/mqueue
 fi
-for link in fd:/proc/self/fd stdin:/proc/self/fd/0 stdout:/proc/self/fd/1 stderr:/proc/self/fd/2; do
-    [ -e "/image/dev/${link%%:*}" ] || ln -s "${link#*:}" "/image/dev/${link%%:*}" || exit 1
+for link in ptmx:pts/ptmx fd:/proc/self/fd stdin:/proc/self/fd/0 stdout:/proc/self/fd/1 stderr:/proc/self/fd/2; do
+    [ -e "dev/${link%%:*}" ] || [ -L "dev/${link%%:*}" ] || ln -s "${link#*:}" "dev/${link%%:*}"
 done
 "#;
+
+/// A file that vtax adds beside an image.
+#[derive(Debug)]
+pub(super) struct Added {
+    /// Its absolute path in the guest.
+    pub path: &'static str,
+    /// Its mode bits.
+    pub mode: u32,
+    /// Its content.
+    pub content: Vec<u8>,
+}
 
 /// A user of an image.
 #[derive(Debug, PartialEq, Eq)]
@@ -43,7 +93,7 @@ struct User {
     home: String,
 }
 
-/// Completes a tree that has all layers: mount points, the working directory, and `/etc/hosts`. Returns the programs by
+/// Completes a tree that has all layers: mount points, the working directory, and `/etc/hosts`. Returns the files by
 /// which commands enter it. `image` names it in errors.
 ///
 /// # Errors
@@ -52,7 +102,7 @@ pub(super) fn complete(
     tree: &Tree,
     execution: &Execution,
     image: &Path,
-) -> Result<Vec<RecipeFile>, HostError> {
+) -> Result<Vec<Added>, HostError> {
     for name in ["proc", "sys", "dev"] {
         tree.mount_point(name)?;
     }
@@ -86,42 +136,33 @@ pub(super) fn complete(
     let named = execution.user.as_deref().unwrap_or_default();
     let accounts = ["etc/passwd", "etc/group"].map(|file| tree.read(file, MOST_ACCOUNTS));
     let user = user(image, named, &accounts[0], &accounts[1])?;
-    let file = |path: &str, text: String| RecipeFile {
-        path: path.to_owned(),
-        executable: true,
-        text,
+    let record = record(image, execution, &directory.to_string_lossy(), &user)?;
+    let file = |path, mode, content: &[u8]| Added {
+        path,
+        mode,
+        content: content.to_vec(),
     };
-    let script = script(image, execution, &directory.to_string_lossy(), &user)?;
     Ok(vec![
-        file(ENTER, script),
-        file(MOUNTS, MOUNT_SCRIPT.to_owned()),
+        file(ENTER, 0o755, PROGRAM),
+        // Variables of the environment can be secrets.
+        file(RECORD, 0o600, &record),
+        file(MOUNTS, 0o755, MOUNT_SCRIPT.as_bytes()),
     ])
 }
 
-fn script(
+/// The record of `guest/enter.rs`: strings that end with NUL, in the order that its head describes.
+fn record(
     image: &Path,
     execution: &Execution,
     directory: &str,
     user: &User,
-) -> Result<String, HostError> {
-    let mut text =
-        "#!/bin/sh\n# Runs a command in the image; without a command, its entry point.\n"
-            .to_owned();
-    let words = entry_point(execution);
-    match words.is_empty() {
-        true => text
-            .push_str("[ $# -gt 0 ] || { echo 'the image has no entry point' >&2; exit 127; }\n"),
-        false => {
-            let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-            let _ = writeln!(text, "[ $# -gt 0 ] || set -- {}", words.join(" "));
-        }
-    }
+) -> Result<Vec<u8>, HostError> {
     let mut environment = vec![format!("PATH={PATH}"), format!("HOME={}", user.home)];
     environment.extend(execution.env.iter().flatten().cloned());
-    let mut last = std::collections::BTreeMap::new();
+    let mut last = BTreeMap::new();
     for variable in &environment {
         match variable.split_once('=') {
-            Some((name, value)) if !name.is_empty() && !name.starts_with('-') => {
+            Some((name, value)) if !name.is_empty() => {
                 last.insert(name, value);
             }
             _ => {
@@ -130,25 +171,26 @@ fn script(
             }
         }
     }
-    text.push_str("exec /usr/bin/env -i");
-    for (name, value) in last {
-        let _ = write!(text, " \\\n  {}", quoted(&format!("{name}={value}")));
+    let kept = CAPABILITIES.iter().map(|(_, number)| 1u64 << number);
+    let mut strings = vec![
+        directory.to_owned(),
+        user.uid.to_string(),
+        user.gid.to_string(),
+        kept.sum::<u64>().to_string(),
+    ];
+    let variables = last.iter().map(|(name, value)| format!("{name}={value}"));
+    for list in [
+        user.groups.iter().map(u32::to_string).collect(),
+        variables.collect(),
+        entry_point(execution),
+    ] {
+        let list: Vec<String> = list;
+        strings.push(list.len().to_string());
+        strings.extend(list);
     }
-    let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
-    let groups = match groups.is_empty() {
-        true => "--clear-groups".to_owned(),
-        false => format!("--groups={}", groups.join(",")),
-    };
-    let _ = writeln!(
-        text,
-        " \\\n  /usr/bin/setpriv --regid={} {groups} \\\n  /usr/bin/unshare --root={DIRECTORY} --wd={} --setuid={} -- \"$@\"",
-        user.gid,
-        quoted(directory),
-        user.uid
-    );
-    match text.contains('\0') {
+    match strings.iter().any(|string| string.contains('\0')) {
         true => Err(invalid(image, "its configuration has a zero byte")),
-        false => Ok(text),
+        false => Ok((strings.join("\0") + "\0").into_bytes()),
     }
 }
 
@@ -215,7 +257,7 @@ fn user(image: &Path, named: &str, passwd: &[u8], group: &[u8]) -> Result<User, 
     Ok(User {
         uid,
         gid,
-        groups: further.take(64).collect(),
+        groups: further.take(MOST_GROUPS).collect(),
         home: home
             .filter(|home| !home.is_empty())
             .unwrap_or_else(|| "/".to_owned()),
@@ -259,43 +301,51 @@ mod tests {
     }
 
     #[test]
-    fn the_script_passes_words_with_quotes_and_newlines_unchanged() {
+    fn the_record_passes_words_with_quotes_and_newlines_unchanged() {
         let execution = Execution {
-            env: Some(vec!["A=it's\n$B".into(), "PATH=/a".into()]),
-            entrypoint: Some(vec!["/x y".into(), "'".into()]),
+            env: Some(vec![
+                "A=it's\n$B".into(),
+                "PATH=/a".into(),
+                "LD_PRELOAD=/evil.so".into(),
+            ]),
+            entrypoint: Some(vec!["/x y".into(), "'".into(), String::new()]),
             ..Execution::default()
         };
-        let root = user(Path::new("app"), "", b"", b"").unwrap();
-        let text = script(Path::new("app"), &execution, "/w d", &root).unwrap();
-        // The programs that enter the image are replaced by one that prints its arguments.
-        let text = text.replace("exec /usr/bin/env", "exec printf '[%s]'");
-        let output = std::process::Command::new("sh")
-            .args(["-c", &text])
-            .output()
-            .unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            printed.contains("[A=it's\n$B][HOME=/][PATH=/a]"),
-            "{printed}"
-        );
-        assert!(
-            printed.ends_with("[--wd=/w d][--setuid=0][--][/x y][']"),
-            "{printed}"
-        );
+        let web = user(Path::new("app"), "web", PASSWD, GROUP).unwrap();
+        let record = record(Path::new("app"), &execution, "/w d", &web).unwrap();
+        let strings: Vec<&[u8]> = record.split(|byte| *byte == 0).collect();
+        let wanted = [
+            "/w d",
+            "33",
+            "34",
+            // The mask of the container engines, 0xa80425fb.
+            "2818844155",
+            "1",
+            "4",
+            "4",
+            "A=it's\n$B",
+            "HOME=/srv",
+            "LD_PRELOAD=/evil.so",
+            "PATH=/a",
+            "3",
+            "/x y",
+            "'",
+            "",
+            "",
+        ];
+        assert_eq!(strings, wanted.map(str::as_bytes));
     }
 
     #[test]
-    fn an_environment_that_would_be_an_option_is_refused() {
-        for variable in ["-u=A", "=x", "A"] {
+    fn what_is_no_variable_and_a_zero_byte_are_refused() {
+        for variable in ["=x", "A", "A=\0"] {
             let execution = Execution {
                 env: Some(vec![variable.into()]),
                 ..Execution::default()
             };
             let root = user(Path::new("app"), "", b"", b"").unwrap();
-            assert!(
-                script(Path::new("app"), &execution, "/", &root).is_err(),
-                "{variable}"
-            );
+            let refused = record(Path::new("app"), &execution, "/", &root);
+            assert!(refused.is_err(), "{variable}");
         }
     }
 }

@@ -2,8 +2,8 @@
 //! Images of containers as guests: an OCI image, an archive of it, a root directory, or an image of podman or docker.
 //!
 //! A guest with an image has the shared root file system, with the agent and the programs by which vtax drives a
-//! guest, and below it the image's root directory `/image`. The commands of a workload run in the image, by `chroot`
-//! with the image's user, environment and working directory. So an image needs neither a shell nor a libc, and every
+//! guest, and below it the image's root directory `/image`. The commands of a workload run in the image, as the image's
+//! user, with its environment and in its working directory. So an image needs neither a shell nor a libc, and every
 //! platform runs the same files: native and containers the tree, a VM the same tree packed as its root disk.
 //!
 //! Images are untrusted. Each layer is read twice: first for its digests and whiteouts, then for its files. All paths
@@ -14,10 +14,10 @@ mod enter;
 mod layout;
 mod stream;
 
-pub use enter::{DIRECTORY, ENTER, MOUNTS};
+pub use enter::{CAPABILITIES, DIRECTORY, ENTER, MOUNTS};
 
 use super::above::{self, Making};
-use super::build::{add, run_logged};
+use super::build::{put, run_logged};
 use super::tree::Tree;
 use super::{BOUNDS, Bounds, GuestFiles, cache_dir, find, hexadecimal, key};
 use layout::{Config, Execution, Layout};
@@ -44,7 +44,7 @@ pub const PARAMETER: Parameter = Parameter::unset(
 .help("the image whose files and commands the guest runs, instead of those of vtax's own");
 
 /// The version of this builder, which changes whenever the same image results in different files.
-const BUILDER: &str = "1";
+const BUILDER: &str = "2";
 /// The file that describes an unpacked image, beside its tree.
 const ABOUT: &str = "image.json";
 
@@ -191,7 +191,7 @@ fn fill(
         progress(&format!("left out {devices} device nodes of the image"));
     }
     for file in enter::complete(&tree, &execution, Path::new(&source.to_string()))? {
-        add(root, &file)?;
+        put(root, file.path, file.mode, &file.content)?;
     }
     let about = AboutImage {
         digest: format!("sha256:{digest}"),
