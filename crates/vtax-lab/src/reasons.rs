@@ -75,6 +75,22 @@ pub const REASONS: &[Reason] = &[
         remedy: "Let chronyd slew and not step, then run again.",
     },
     Reason {
+        name: "left-running",
+        words: &["the command left", "running"],
+        is_suspect: true,
+        because: "The window ends with the command. What its processes do afterwards is work that no cost includes, so the command looks cheaper than it is.",
+        source: "The processes of the target before the command, and 0.1 s after its end.",
+        remedy: "Let the command wait for what it starts (`wait` in a shell), or start a service with `serve`.",
+    },
+    Reason {
+        name: "left-groups",
+        words: &["left the target's control groups"],
+        is_suspect: true,
+        because: "CPU time is counted by control groups, so the costs lack that of this process.",
+        source: "The groups of all processes of the target after the command, and the CPU time of the commands by their waiters. Limit: 25 % and 0.1 s more than that of the groups.",
+        remedy: "Let the command start no process by a service of the host, and move none to another group.",
+    },
+    Reason {
         name: "killed-process",
         words: &["for lack of memory"],
         is_suspect: true,

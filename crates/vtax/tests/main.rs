@@ -23,6 +23,7 @@ mod fleet;
 mod gates;
 mod guest;
 mod kill;
+mod left;
 mod libvirt;
 mod misdeeds;
 mod mutations;

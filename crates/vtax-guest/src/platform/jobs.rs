@@ -9,10 +9,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
+use vtax_core::Nanoseconds;
 use vtax_host::HostError;
 use vtax_host::cell::entry;
 use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 use vtax_host::untrusted;
+use vtax_kernel::Process;
 
 /// The time limit for a command to enter the cell, which takes a few milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(5);
@@ -28,12 +30,15 @@ const TAIL_COMMANDS: usize = 3;
 pub struct Jobs {
     folder: PathBuf,
     started: Vec<Started>,
+    /// The CPU time of those that have ended, with all processes that were waited for.
+    waited: Nanoseconds,
 }
 
 #[derive(Debug)]
 struct Started {
     line: String,
     child: Child,
+    has_ended: bool,
     outputs: [Spool; 2],
 }
 
@@ -47,6 +52,7 @@ impl Jobs {
         Ok(Self {
             folder,
             started: Vec::new(),
+            waited: Nanoseconds::default(),
         })
     }
 
@@ -77,6 +83,7 @@ impl Jobs {
         self.started.push(Started {
             line,
             child,
+            has_ended: false,
             outputs,
         });
         Ok(Job(number as u64))
@@ -92,6 +99,18 @@ impl Jobs {
             .and_then(|number| Some((number, self.started.get_mut(number)?)))
             .ok_or_else(|| job.unknown());
         let (number, started) = started?;
+        if !started.has_ended {
+            let process = Process::of_host(started.child.id());
+            // A process that has ended keeps its times until it is waited for.
+            match process.stat(|stat| Some(stat.is_over().then(|| stat.cpu_time_of_children()))) {
+                Some(None) => return Ok(None),
+                Some(Some(time)) => {
+                    let time = time.unwrap_or_default();
+                    self.waited = Nanoseconds(self.waited.0.saturating_add(time.0));
+                }
+                None => {}
+            }
+        }
         let status = started.child.try_wait().map_err(HostError::process(
             "wait for",
             format!("`{}`", started.line),
@@ -99,6 +118,7 @@ impl Jobs {
         let Some(status) = status else {
             return Ok(None);
         };
+        started.has_ended = true;
         started.outputs.iter().for_each(Spool::settle);
         let line = started.line.clone();
         let read = |path: PathBuf| -> Result<Vec<u8>, HostError> {
@@ -114,6 +134,11 @@ impl Jobs {
             stdout: read(self.stdout(number))?,
             stderr: read(self.stderr(number))?,
         }))
+    }
+
+    /// The CPU time of the commands whose end [`Jobs::poll`] has found, with all processes that they waited for.
+    pub fn waited(&self) -> Nanoseconds {
+        self.waited
     }
 
     /// Waits until every running command is in its control groups, so that a kill finds it. A command that has just

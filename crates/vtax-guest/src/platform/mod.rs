@@ -7,6 +7,7 @@ pub mod native;
 pub mod nspawn;
 pub mod oci;
 mod podman;
+mod processes;
 pub mod qemu;
 mod root;
 mod shared_kernel;
@@ -16,6 +17,7 @@ pub mod vmm;
 pub mod xen;
 
 pub use crate::image::GuestFiles;
+pub use processes::{TargetProcess, TargetProcesses};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -260,6 +262,20 @@ pub trait Target {
     /// # Errors
     /// When the target does not answer.
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError>;
+
+    /// The processes of the target's user space. Called before and after the measured window, never during it. Empty for a
+    /// guest in which others may start programs of their own.
+    ///
+    /// # Errors
+    /// When the target does not answer.
+    fn processes(&mut self) -> Result<TargetProcesses, HostError> {
+        if self.about().is_shared {
+            return Ok(TargetProcesses::default());
+        }
+        let words = ["sh", "-c", processes::LIST].map(str::to_owned).to_vec();
+        let listed = self.run(&words, Duration::from_secs(30))?;
+        Ok(TargetProcesses::of_list(&listed.stdout))
+    }
 
     /// The end of its console or log, for error messages.
     fn console_tail(&self) -> String;

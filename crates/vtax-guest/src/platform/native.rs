@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bare metal: processes of the host's kernel in a control group and network namespace of their own, in a `chroot`
-//! of the shared root file system. No other layer separates them from the host.
+//! Bare metal: processes of the host's kernel in a control group and network namespace of their own, with the shared root
+//! file system as their root. No other layer separates them from the host.
 
 use super::root::Root;
 use super::shared_kernel::{Entrance, SharedKernelTarget};
@@ -55,7 +55,13 @@ impl Platform for Native {
         let entrance = Entrance {
             space: Space::Target,
             group: seat.group().clone(),
-            prefix: vec!["chroot".to_owned(), root.path.display().to_string()],
+            // In a namespace of control groups that begins at its own, so that a mount of them shows no group of the host.
+            prefix: vec![
+                "unshare".to_owned(),
+                "--cgroup".to_owned(),
+                format!("--root={}", root.path.display()),
+                "--".to_owned(),
+            ],
         };
         Ok(Box::new(SharedKernelTarget::new(
             seat,

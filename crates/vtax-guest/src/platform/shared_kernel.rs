@@ -4,7 +4,10 @@
 
 use super::jobs::Jobs;
 use super::root::Root;
-use super::{About, Booted, CommandLine, Finished, Job, Target, backing, release};
+use super::{
+    About, Booted, CommandLine, Finished, Job, Target, TargetProcess, TargetProcesses, backing,
+    release,
+};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -13,10 +16,11 @@ use std::time::Duration;
 use vtax_core::Source;
 use vtax_host::HostError;
 use vtax_host::cell::cgroup::{Group, PROBE, sweep_probes};
-use vtax_host::cell::entry::Entry;
+use vtax_host::cell::entry::{Entry, Place};
 use vtax_host::cell::{Cell, CellConfig, Seat, Space};
 use vtax_host::command::need_program;
 use vtax_host::scratch::MOUNT_POINT;
+use vtax_kernel::Process;
 use vtax_observe::{NetDevice, Subject};
 
 /// How a command enters a target.
@@ -168,6 +172,25 @@ impl Target for SharedKernelTarget {
 
     fn inner_counters(&mut self) -> Result<BTreeMap<String, f64>, HostError> {
         Ok(BTreeMap::new())
+    }
+
+    /// From outside, which costs the target nothing.
+    fn processes(&mut self) -> Result<TargetProcesses, HostError> {
+        let proc = self.entry.proc();
+        let mut found = TargetProcesses {
+            waited: Some(self.jobs.waited()),
+            ..TargetProcesses::default()
+        };
+        for (pid, place) in self.entry.processes() {
+            let Some((started, process)) = Process::new(&proc, pid).stat(TargetProcess::of) else {
+                continue;
+            };
+            match place {
+                Place::Guest => found.counted.insert((pid, started), process),
+                Place::Escaped => found.escaped.insert((pid, started), process),
+            };
+        }
+        Ok(found)
     }
 
     fn console_tail(&self) -> String {

@@ -6,12 +6,14 @@ use super::link::numbered;
 use super::{Space, process};
 use crate::HostError;
 use crate::command::{CommandLine, plain};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use vtax_kernel::cgroup::memberships;
 
 /// Joins the control groups listed up to `--`, then executes the command after it. A process that writes 0 moves
 /// itself, whatever its PID in the namespace.
@@ -58,6 +60,33 @@ pub fn host_pid(spawned: u32, limit: Duration) -> Result<u32, HostError> {
     }
 }
 
+/// The place of a process of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the guest's group of every hierarchy.
+    Guest,
+    /// In a hierarchy in none of the cell's groups. What it uses there is counted for nobody of the trial.
+    Escaped,
+}
+
+impl Place {
+    /// The place of a process with these groups (`/proc/PID/cgroup`), where the cell `names.0` has groups in `hierarchies`
+    /// hierarchies, those of the guest by the name `names.1`. `None` for a process of another part of the cell.
+    fn of(groups: &[u8], hierarchies: usize, names: &(OsString, OsString)) -> Option<Self> {
+        let (mut in_cell, mut in_guest) = (0, 0);
+        for group in memberships(groups) {
+            let mut parts = group.path.iter().skip_while(|part| *part != names.0);
+            in_cell += usize::from(parts.next().is_some());
+            in_guest += usize::from(parts.next() == Some(names.1.as_os_str()));
+        }
+        match (in_guest >= hierarchies, in_cell < hierarchies) {
+            (true, _) => Some(Self::Guest),
+            (false, true) => Some(Self::Escaped),
+            (false, false) => None,
+        }
+    }
+}
+
 /// The data needed to enter a seat of a cell.
 #[derive(Debug)]
 pub struct Entry {
@@ -72,6 +101,32 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The processes of the cell by their numbers in it, with their places: those of the guest's control groups, and those
+    /// that are in no group of the cell. Others, such as clients, are left out.
+    pub fn processes(&self) -> Vec<(u32, Place)> {
+        let folders = self.guest.folders();
+        let Some(place) = folders.first().and_then(|folder| {
+            let name = |path: &Path| Some(path.file_name()?.to_owned());
+            Some((name(folder.parent()?)?, name(folder)?))
+        }) else {
+            return Vec::new();
+        };
+        let proc = self.proc();
+        let all = vtax_kernel::numbered(&proc).into_iter();
+        // The first process holds the cell, and vtax started it outside of its groups.
+        let others = all.map(|(pid, _)| pid).filter(|pid| *pid != 1);
+        let placed = others.filter_map(|pid| {
+            let groups = vtax_kernel::read(proc.join(pid.to_string()).join("cgroup")).ok()?;
+            Some((pid, Place::of(&groups, folders.len(), &place)?))
+        });
+        placed.collect()
+    }
+
+    /// The cell's `/proc`, as seen from outside.
+    pub fn proc(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root/proc", self.holder))
+    }
+
     /// The network namespace of a space, as a file under `/proc`.
     pub fn network(&self, space: Space) -> PathBuf {
         let holder = self.holder;
@@ -154,5 +209,29 @@ impl Entry {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(HostError::program(what, &output))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_left_the_group_of_one_hierarchy_has_escaped() {
+        let names = ("vtax-a-1-0".into(), "target".into());
+        let place = |text: &str| Place::of(text.as_bytes(), 2, &names);
+        let inside = "9:cpu,cpuacct:/x/vtax-a-1-0/target\n3:name=systemd:/y\n0::/vtax-a-1-0/target/runtime\n";
+        assert_eq!(place(inside), Some(Place::Guest));
+        let client = "9:cpu,cpuacct:/x/vtax-a-1-0/client\n0::/vtax-a-1-0/client\n";
+        assert_eq!(place(client), None);
+        for escaped in [
+            "9:cpu,cpuacct:/\n0::/vtax-a-1-0/target\n",
+            "9:cpu,cpuacct:/x/vtax-a-1-1/target\n0::/\n",
+            "",
+        ] {
+            assert_eq!(place(escaped), Some(Place::Escaped), "{escaped}");
+        }
+        let between = "9:cpu,cpuacct:/x/vtax-a-1-0/target\n0::/vtax-a-1-0/client\n";
+        assert_eq!(place(between), None);
     }
 }

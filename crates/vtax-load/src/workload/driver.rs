@@ -8,7 +8,7 @@ use super::{
 };
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-use vtax_guest::image::user_files;
+use vtax_guest::image::{oci, user_files};
 use vtax_guest::platform::{CommandLine, Finished, Job, Target};
 use vtax_host::HostError;
 
@@ -62,7 +62,8 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
         .find(|program| line.iter().any(|word| word == program.name));
     let mut own = line.iter().skip_while(|word| *word != MARK).skip(1);
     let own = own.find(|word| *word != DIRECTORY);
-    if let (127, Some(own)) = (finished.code, own) {
+    // The program that enters an image prints what the image lacks.
+    if let (127, Some(own)) = (finished.code, own.filter(|own| *own != oci::ENTER)) {
         return HostError::Missing {
             what: format!("`{own}` in the {where_}"),
             remedy: "give the command's whole path, the Debian package that has it in the plan's `packages`, or its file in `files`".to_owned(),
@@ -95,7 +96,14 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
 
 /// A command line for messages: scripts are cut short.
 fn shown(line: &[String]) -> String {
-    let before = ["env", "-C", user_files::DIRECTORY, "LC_ALL=C", DIRECTORY];
+    let before = [
+        "env",
+        "-C",
+        user_files::DIRECTORY,
+        "LC_ALL=C",
+        DIRECTORY,
+        oci::ENTER,
+    ];
     let own = line.iter().position(|word| word == MARK);
     let words = line
         .iter()
@@ -436,6 +444,10 @@ impl Load for TargetLoad {
         }
         self.next_poll = self.begun + Self::next(self.extent, self.timing, elapsed);
         Ok(None)
+    }
+
+    fn runs_in_target(&self) -> bool {
+        true
     }
 }
 

@@ -517,6 +517,11 @@ pub trait Load {
     fn level_began(&self) -> Option<Instant> {
         None
     }
+
+    /// Whether it runs in the target itself.
+    fn runs_in_target(&self) -> bool {
+        false
+    }
 }
 
 /// The lateness of a load generator.

@@ -111,6 +111,7 @@ impl Findings<'_, '_> {
         trial.suspect.extend(late);
         let contradictions = self.contradictions(&measured.windows, is_steady);
         trial.suspect.extend(contradictions);
+        trial.suspect.extend(self.left(&measured.windows));
         trial.work = of_target.work(result);
         trial.metrics = of_target.metrics(result);
         if is_steady {
@@ -164,6 +165,31 @@ impl Findings<'_, '_> {
                 let of = self.observation(window.marks(), index, false);
                 let contradictions = of.contradictions(result);
                 found.extend(contradictions.map(|what| format!("{place}{what}")));
+            }
+        }
+        found
+    }
+
+    /// Returns the reasons to suspect windows for what commands left running or outside of their control groups.
+    fn left(&self, windows: &[MeasuredWindow]) -> Vec<String> {
+        let mut found = Vec::new();
+        for window in windows {
+            for (index, guest) in self.guests.iter().enumerate() {
+                let Some(left) = window.left.get(guest.spec.name) else {
+                    continue;
+                };
+                let of = self.observation(window.marks(), index, false);
+                let owner = &guest.target.about().subject.owner;
+                let counted = of.delta(owner, counter::CPU_TOTAL);
+                let reasons = left.reasons(counted.map(|nanoseconds| nanoseconds / 1e9));
+                found.extend(
+                    reasons
+                        .into_iter()
+                        .map(|reason| match guest.spec.is_target() {
+                            true => reason,
+                            false => format!("{owner}: {reason}"),
+                        }),
+                );
             }
         }
         found

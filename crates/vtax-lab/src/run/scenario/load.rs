@@ -109,6 +109,12 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
         spec.workload.extent(spec.settings) == Extent::ToCompletion
     }
 
+    /// Whether the guest's load runs in the guest itself.
+    pub fn runs_in_target(&self) -> bool {
+        let running = self.load.as_ref();
+        running.is_some_and(|running| running.load.runs_in_target())
+    }
+
     /// Returns the time at which a generator that changes levels by itself began the present level.
     pub fn level_began(&self) -> Option<Instant> {
         self.load.as_ref()?.load.level_began()

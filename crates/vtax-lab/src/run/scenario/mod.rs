@@ -11,6 +11,7 @@ mod idle;
 mod images;
 mod instruments;
 mod knob_watch;
+mod left;
 mod live;
 mod load;
 mod measure;

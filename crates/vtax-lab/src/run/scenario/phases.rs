@@ -4,6 +4,7 @@
 mod course;
 
 use super::charging::{Charged, Charging};
+use super::left::Left;
 use super::live::LiveSampler;
 use super::load::{DrivenGuests, Role, TrialContext};
 use super::metering::Metering;
@@ -58,6 +59,8 @@ pub(super) struct MeasuredWindow {
     pub charged: Option<Charged>,
     /// Whether the window kept the objective.
     pub kept: Option<bool>,
+    /// The processes of the guests in which a command ran to its end.
+    pub left: BTreeMap<String, Left>,
 }
 
 impl MeasuredWindow {
@@ -338,7 +341,9 @@ impl PhaseRunner<'_, '_, '_> {
         });
         // A run to completion is measured from its first instruction to its last, and so has no warm-up. Loads that
         // already run beside it have one.
+        let mut left = BTreeMap::new();
         let (opening, timing) = if to_completion {
+            left = Left::before(&mut self.guests)?;
             if self.guests.iter().any(|driven| driven.is_loaded()) {
                 self.wait(Instant::now() + timing.warmup, None)?;
             }
@@ -384,6 +389,7 @@ impl PhaseRunner<'_, '_, '_> {
         let limit = timing.warmup + timing.duration + LOAD_GRACE;
         self.wait(began + limit, Some(Role::Window))?;
         self.guests.need_ends(Role::Window, limit)?;
+        let left = Left::after(left, &mut self.guests)?;
         Ok(MeasuredWindow {
             name: quantity.map_or_else(|| "steady".to_owned(), |level| level.to_string()),
             level: quantity,
@@ -394,6 +400,7 @@ impl PhaseRunner<'_, '_, '_> {
             results: self.take_results(went_on.is_some())?,
             charged,
             kept: None,
+            left,
         })
     }
 
