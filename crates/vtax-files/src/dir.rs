@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -343,18 +343,10 @@ impl Dir {
     /// When something cannot be removed.
     pub fn remove_all(&self, below: impl AsRef<Path>) -> Result<(), FileError> {
         let below = below.as_ref();
-        let remove = || -> io::Result<()> {
-            let (parent, name) = self.at(below)?;
-            match unlinkat(parent.as_fd(), name, AtFlags::empty()) {
-                Ok(()) => return Ok(()),
-                Err(Errno::ISDIR) => {}
-                Err(cause) => return Err(cause.into()),
-            }
-            // A path of one name below the parent's descriptor is either a link, which is removed and not followed,
-            // or a directory, which the standard library opens without following links.
-            std::fs::remove_dir_all(descriptor_path(parent.as_fd()).join(name))
-        };
-        match remove() {
+        match self
+            .at(below)
+            .and_then(|(parent, name)| crate::remove::remove(parent.as_fd(), name))
+        {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
             other => other.map_err(self.error("remove", below)),
         }
@@ -606,10 +598,6 @@ fn narrow(handle: BorrowedFd<'_>, mode: Mode) -> io::Result<()> {
         fchmod(handle, mode)?;
     }
     Ok(())
-}
-
-fn descriptor_path(handle: BorrowedFd<'_>) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
 fn worded(cause: Errno, path: &Path) -> io::Error {

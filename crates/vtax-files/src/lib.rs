@@ -23,6 +23,7 @@ mod dir;
 mod error;
 mod names;
 mod output;
+mod remove;
 mod replacement;
 #[cfg(test)]
 mod tests;
@@ -31,3 +32,29 @@ pub use dir::{Dir, Entry};
 pub use error::{FileError, Refusal};
 pub use output::{Output, append, create, edit, output, write, write_scratch};
 pub use replacement::Replacement;
+
+/// As [`remove_all`], of a name in an open directory.
+///
+/// # Errors
+/// As [`remove_all`].
+pub fn remove_at(
+    folder: std::os::fd::BorrowedFd<'_>,
+    name: &std::ffi::OsStr,
+) -> std::io::Result<()> {
+    remove::remove(folder, name)
+}
+
+/// Removes a file, a link, or a directory with its content, of any depth, at a path that the user named or that this process
+/// has made. A missing one is not an error. No link below the path's parent is followed.
+///
+/// # Errors
+/// When something cannot be removed, or another file system is mounted in it.
+pub fn remove_all(path: &std::path::Path) -> Result<(), FileError> {
+    let name = path.file_name().ok_or(Refusal::Outside);
+    let name = name.map_err(FileError::of("remove", path))?;
+    match Dir::open(path.parent().unwrap_or(std::path::Path::new(""))) {
+        Ok(parent) => parent.remove_all(name),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}

@@ -85,6 +85,14 @@ pub enum HostError {
         /// The data received until then, or the cause of the end.
         detail: String,
     },
+    /// An image lacks a program of the plan.
+    #[error("the image {}: {}", shown_lines(.image), shown_lines(.problem))]
+    NotInImage {
+        /// The image, as the plan names it.
+        image: String,
+        /// What it lacks.
+        problem: String,
+    },
     /// A resource is in use by another process and may be free later.
     #[error("{}: {remedy}", shown_lines(.what))]
     Busy {

@@ -203,11 +203,15 @@ pub fn remove() -> Result<Vec<PathBuf>, HostError> {
 fn remove_in(cache: &Path) -> Result<Vec<PathBuf>, HostError> {
     let built = builds(cache);
     for path in &built {
-        fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
+        vtax_files::remove_all(path)?;
     }
     let testbed = cache.join("testbed");
     if testbed.is_dir() {
-        image::remove_unfinished(&testbed, None)?;
+        let mut left = Vec::new();
+        image::remove_unfinished(&testbed, None, &mut |line| left.push(line.to_owned()))?;
+        if !left.is_empty() {
+            return Err(HostError::Other(left.join("; ")));
+        }
     }
     Ok(built)
 }

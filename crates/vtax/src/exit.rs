@@ -69,7 +69,9 @@ fn is_missing(cause: &(dyn Error + 'static)) -> bool {
         || host_error(cause).is_some_and(|error| {
             matches!(
                 error,
-                HostError::Missing { .. } | HostError::Unusable { .. }
+                HostError::Missing { .. }
+                    | HostError::Unusable { .. }
+                    | HostError::NotInImage { .. }
             )
         })
 }

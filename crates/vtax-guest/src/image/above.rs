@@ -4,9 +4,7 @@
 //! Each version of a user's image or files is an image of its own. A cache keeps those that were used last. A process
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
-use super::build::{
-    building_prefix, pack, publish, require_root_and_programs, require_space, run_logged,
-};
+use super::build::{Building, pack, publish, require_root_and_programs, require_space, run_logged};
 use super::{GuestFiles, lock, lock_name, refuse_mounts, remove_abandoned};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
@@ -62,7 +60,7 @@ pub(super) fn ensure<T>(
     let lock = lock(&images, hash, progress)?;
     // Another process may have made it while this one waited for the lock.
     if find(cache, hash).is_none() {
-        remove_abandoned(&images, hash)?;
+        remove_abandoned(&images, hash, progress)?;
         build(&images, hash, base, fill, progress)?;
     }
     drop(lock);
@@ -82,10 +80,7 @@ fn build(
     fill: impl FnOnce(&Making<'_>, &mut dyn FnMut(&str)) -> Result<(), HostError>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), HostError> {
-    let building = tempfile::Builder::new()
-        .prefix(&building_prefix(hash))
-        .tempdir_in(images)
-        .map_err(HostError::file("create", images))?;
+    let building = Building::new(images, hash)?;
     let dir = building.path();
     let root = dir.join("root");
     make(base, &Making { dir, root: &root }, fill, progress)?;
@@ -144,7 +139,9 @@ fn prune(images: &Path, most: usize, progress: &mut dyn FnMut(&str)) -> Result<(
         progress(&format!(
             "removing the image {hash}, which was not used for the longest time"
         ));
-        fs::remove_dir_all(&path).map_err(HostError::file("remove", &path))?;
+        if let Err(error) = vtax_files::remove_all(&path) {
+            progress(&format!("the image {hash} is left: {error}"));
+        }
     }
     Ok(())
 }
@@ -170,7 +167,7 @@ fn make(
     };
     // The image below may be on another file system, where it cannot be linked.
     if run_logged(copy(true), &log, &mut |_| {}).is_err() {
-        let _ = fs::remove_dir_all(root);
+        let _ = vtax_files::remove_all(root);
         run_logged(copy(false), &log, &mut |_| {})?;
     }
     fill(making, progress)?;

@@ -49,10 +49,7 @@ pub(super) fn build(
 ) -> Result<(), HostError> {
     require_root_and_programs()?;
     require_space(images)?;
-    let building = tempfile::Builder::new()
-        .prefix(&building_prefix(hash))
-        .tempdir_in(images)
-        .map_err(HostError::file("create", images))?;
+    let building = Building::new(images, hash)?;
     let dir = building.path();
     // The tree is read by QEMU, by runtimes and by services that drop root.
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755))
@@ -102,14 +99,41 @@ pub(super) fn build(
     publish(building, &images.join(hash))
 }
 
+/// The directory of an image that is being made, which is removed unless it is published.
+pub(super) struct Building(PathBuf);
+
+impl Building {
+    /// Creates the directory for the image `hash` in `images`.
+    ///
+    /// # Errors
+    /// When it cannot be created.
+    pub fn new(images: &Path, hash: &str) -> Result<Self, HostError> {
+        let made = tempfile::Builder::new()
+            .prefix(&building_prefix(hash))
+            .tempdir_in(images)
+            .map_err(HostError::file("create", images))?;
+        Ok(Self(made.keep()))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        // What cannot be removed is removed before the next build.
+        let _ = vtax_files::remove_all(&self.0);
+    }
+}
+
 /// Gives a complete image its final name, once its content is on the disk.
-pub(super) fn publish(building: tempfile::TempDir, done: &Path) -> Result<(), HostError> {
+pub(super) fn publish(building: Building, done: &Path) -> Result<(), HostError> {
     let dir = building.path();
     let handle = File::open(dir).map_err(HostError::file("read", dir))?;
     rustix::fs::syncfs(&handle).map_err(|cause| HostError::file("sync", dir)(cause.into()))?;
     fs::rename(dir, done).map_err(HostError::file("create", done))?;
-    // The directory has its final name, so that nothing is left to remove.
-    let _ = building.keep();
     Ok(())
 }
 
@@ -191,7 +215,7 @@ fn replace_kernel(
     command.args(kernel::with_release(sources(suite), suite, release));
     run_logged(command, log, progress)?;
     let version = kernel::exchange(&tree, root)?;
-    fs::remove_dir_all(&tree).map_err(HostError::file("remove", &tree))?;
+    vtax_files::remove_all(&tree)?;
     let mut command = Command::new("chroot");
     command.arg(root).args(["depmod", &version]);
     run_logged(command, log, progress)

@@ -33,7 +33,7 @@ pub fn compile(
     if into.is_dir() {
         return Ok(());
     }
-    remove_abandoned(parent, &name)?;
+    remove_abandoned(parent, &name, progress)?;
     require_space(parent)?;
     let building = tempfile::Builder::new()
         .prefix(&building_prefix(&name))

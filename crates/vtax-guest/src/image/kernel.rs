@@ -48,7 +48,7 @@ pub(super) fn exchange(tree: &Path, root: &Path) -> Result<String, HostError> {
             .symlink_metadata()
             .is_ok_and(|about| about.is_dir());
         if is_directory {
-            fs::remove_dir_all(directory).map_err(HostError::file("remove", directory))?;
+            vtax_files::remove_all(directory)?;
         }
         fs::create_dir(directory).map_err(HostError::file("create", directory))?;
     }

@@ -12,6 +12,7 @@ mod echo;
 mod files;
 mod initrd;
 mod kernel;
+mod layer;
 mod modules;
 pub mod oci;
 mod recipe;
@@ -58,7 +59,7 @@ pub fn rebuild(recipe: &Recipe, progress: &mut dyn FnMut(&str)) -> Result<GuestF
     let cache = cache_dir()?;
     let there = cache.join("images").join(recipe.hash()?);
     if there.exists() {
-        fs::remove_dir_all(&there).map_err(HostError::file("remove", &there))?;
+        vtax_files::remove_all(&there)?;
     }
     ensure_in(&cache, recipe, progress)
 }
@@ -119,7 +120,7 @@ fn ensure_in(
     if let Some(files) = find(cache, &hash) {
         return Ok(files);
     }
-    remove_abandoned(&images, &hash)?;
+    remove_abandoned(&images, &hash, progress)?;
     build::build(&images, recipe, &hash, progress)?;
     find(cache, &hash).ok_or_else(|| HostError::Missing {
         what: format!("the image that was just built in {}", images.display()),
@@ -148,14 +149,22 @@ fn find(cache: &Path, hash: &str) -> Option<GuestFiles> {
 struct Bounds {
     /// The uncompressed bytes: of archives with their headers, of files without.
     bytes: u64,
-    /// The entries: files, directories and links.
+    /// The entries: files, directories and links, with the directories that an archive implies.
     entries: u64,
+    /// The uncompressed bytes beyond which an archive is refused that is [`MOST_RATIO`] times its file.
+    free: u64,
 }
 
 const BOUNDS: Bounds = Bounds {
     bytes: 16 << 30,
     entries: 1_000_000,
+    free: 1 << 30,
 };
+
+/// The most levels of a path.
+const MOST_DEPTH: usize = 256;
+/// How many times its file a compressed archive may be. Programs and texts are up to 20 times theirs, zeros 1,000 times.
+const MOST_RATIO: u64 = 200;
 
 /// SHA-256 over several parts, as the name of an image.
 fn key(parts: &[&str]) -> String {
@@ -219,21 +228,29 @@ fn try_lock(images: &Path, hash: &str) -> Result<Option<File>, HostError> {
 }
 
 /// Removes what killed builds left, and a damaged image of this recipe. The caller holds the recipe's lock.
-fn remove_abandoned(images: &Path, hash: &str) -> Result<(), HostError> {
+fn remove_abandoned(
+    images: &Path,
+    hash: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
     // A directory with the final name that is not complete was damaged by a user.
     let damaged = images.join(hash);
     if damaged.exists() {
         remove_unmounted(&damaged)?;
     }
-    remove_unfinished(images, Some(hash))
+    remove_unfinished(images, Some(hash), progress)
 }
 
 /// Removes the directories of killed builds in `images`: those of the recipe `held`, whose lock the caller holds, and
-/// those of recipes that no process builds.
+/// those of recipes that no process builds. One of another recipe that cannot be removed is reported to `progress`.
 ///
 /// # Errors
-/// When one cannot be removed, or something is mounted in it.
-pub fn remove_unfinished(images: &Path, held: Option<&str>) -> Result<(), HostError> {
+/// When one of the recipe `held` cannot be removed, or something is mounted in it.
+pub fn remove_unfinished(
+    images: &Path,
+    held: Option<&str>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), HostError> {
     for entry in fs::read_dir(images).map_err(HostError::file("read", images))? {
         let entry = entry.map_err(HostError::file("read", images))?;
         let directory = entry.file_name();
@@ -246,8 +263,14 @@ pub fn remove_unfinished(images: &Path, held: Option<&str>) -> Result<(), HostEr
         } else {
             try_lock(images, built)?
         };
-        if is_held || lock.is_some() {
+        if is_held {
             remove_unmounted(&entry.path())?;
+        } else if lock.is_some()
+            && let Err(error) = remove_unmounted(&entry.path())
+        {
+            progress(&format!(
+                "an unfinished image of another run is left: {error}"
+            ));
         }
     }
     Ok(())
@@ -255,7 +278,7 @@ pub fn remove_unfinished(images: &Path, held: Option<&str>) -> Result<(), HostEr
 
 fn remove_unmounted(path: &Path) -> Result<(), HostError> {
     refuse_mounts(path)?;
-    fs::remove_dir_all(path).map_err(HostError::file("remove", path))
+    Ok(vtax_files::remove_all(path)?)
 }
 
 /// Refuses to remove a directory with a mount below it, which could be the host's own `/dev/shm`. A build mounts
@@ -336,7 +359,7 @@ mod tests {
         });
         let _own = lock(&images, "abc", &mut |_| {}).unwrap();
         let _running = lock(&images, "qemu-4567", &mut |_| {}).unwrap();
-        remove_abandoned(&images, "abc").unwrap();
+        remove_abandoned(&images, "abc", &mut |_| {}).unwrap();
         let left = [own, killed, running, image.root].map(|path| path.exists());
         assert_eq!(left, [false, false, true, true]);
     }

@@ -1,34 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A root directory into which the layers of an image from an untrusted source are applied. Every path is resolved
-//! with this directory as the root (openat2(2), `RESOLVE_IN_ROOT`), so that no link of a layer leads out of it.
+//! A root directory into which files from an untrusted source are written. Every path is resolved with this directory as the
+//! root (openat2(2), `RESOLVE_IN_ROOT`), so that no link leads out of it.
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags,
-    chownat, fchmod, fchown, fsetxattr, futimens, linkat, mkdirat, openat, openat2, statat,
-    symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid,
+    XattrFlags, chownat, fchmod, fchown, fsetxattr, futimens, linkat, mkdirat, openat, openat2,
+    statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
 use vtax_host::HostError;
 use vtax_host::untrusted::tar::{Entry, Kind};
 
-/// The prefix of a whiteout, which removes the name that follows it (image-spec 1.1, "Whiteouts").
-const WHITEOUT: &[u8] = b".wh.";
-/// The whiteout of everything that lower layers have in a directory.
-const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Names with this prefix are of a file system that images once used.
-const META: &[u8] = b".wh..wh.";
+/// Called with each directory that is created for a path without an entry of its own.
+pub(super) type Implied<'a> = &'a mut dyn FnMut(BorrowedFd<'_>) -> io::Result<()>;
 
 /// A root directory.
 #[derive(Debug)]
 pub(super) struct Tree {
-    root: OwnedFd,
-    path: PathBuf,
+    pub(super) root: OwnedFd,
+    pub(super) path: PathBuf,
 }
 
 impl Tree {
@@ -46,51 +41,24 @@ impl Tree {
         })
     }
 
-    /// Whether an entry of a layer is a whiteout.
-    pub fn is_whiteout(entry: &Entry) -> bool {
-        let name = entry.name.file_name().unwrap_or_default();
-        name.as_bytes().starts_with(WHITEOUT)
-    }
-
-    /// Applies a whiteout to the lower layers.
-    ///
-    /// # Errors
-    /// When something cannot be removed.
-    pub fn white_out(&self, entry: &Entry) -> Result<(), HostError> {
-        self.removed(&entry.name)
-            .map_err(HostError::file("remove", self.path.join(&entry.name)))
-    }
-
-    fn removed(&self, whiteout: &Path) -> io::Result<()> {
-        let name = whiteout.file_name().unwrap_or_default().as_bytes();
-        let Some(parent) = self.parent(whiteout, false)? else {
-            return Ok(());
-        };
-        if name == OPAQUE {
-            let folder = openat(&parent, ".", DIRECTORY, Mode::empty())?;
-            for entry in std::fs::read_dir(descriptor(&folder))? {
-                remove(&folder, &entry?.file_name())?;
-            }
-            return Ok(());
-        }
-        match name.strip_prefix(WHITEOUT) {
-            _ if name.starts_with(META) => Ok(()),
-            None | Some(b"" | b"." | b"..") => Err(io::ErrorKind::InvalidFilename.into()),
-            Some(name) => remove(&parent, OsStr::from_bytes(name)),
-        }
-    }
-
-    /// Adds an entry of a layer, in the place of an entry of its name. A device is left out: returns whether the entry
-    /// was added.
+    /// Adds an entry, in the place of an entry of its name. A device is left out: returns whether the entry was added.
     ///
     /// # Errors
     /// When it cannot be created, such as for a full disk, or a hard link without a target.
     pub fn add(&self, entry: &Entry, content: &mut dyn Read) -> Result<bool, HostError> {
         let wrong = HostError::file("create", self.path.join(&entry.name));
-        self.added(entry, content).map_err(wrong)
+        self.added(entry, content, None, &mut |_| Ok(()))
+            .map_err(wrong)
     }
 
-    fn added(&self, entry: &Entry, content: &mut dyn Read) -> io::Result<bool> {
+    /// As [`Tree::add`]. A hard link may lead to a file of `below` that this tree lacks.
+    pub(super) fn added(
+        &self,
+        entry: &Entry,
+        content: &mut dyn Read,
+        below: Option<&Self>,
+        implied: Implied<'_>,
+    ) -> io::Result<bool> {
         let Some(name) = entry.name.file_name() else {
             // The root itself.
             if entry.kind == Kind::Directory {
@@ -101,23 +69,30 @@ impl Tree {
         if entry.kind == Kind::Device {
             return Ok(false);
         }
-        let Some(parent) = self.parent(&entry.name, true)? else {
-            return Err(io::ErrorKind::NotFound.into());
-        };
+        let parent = self.folder(parent_of(&entry.name), implied)?;
         let there = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
         let is_directory =
             there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);
         if let Kind::HardLink(target) = &entry.kind {
-            let from = self.parent(target, false)?;
-            let target = target.file_name().unwrap_or_default();
-            let from = from.ok_or(io::ErrorKind::NotFound)?;
-            let source = statat(&from, target, AtFlags::SYMLINK_NOFOLLOW)?;
+            let (from, source) = match self.source_of_link(target)? {
+                Some(found) => found,
+                None => {
+                    let found = below.map(|below| below.source_of_link(target));
+                    found.transpose()?.flatten().ok_or_else(|| {
+                        io::Error::other(format!(
+                            "the file {} that it links to is not in the image",
+                            target.display()
+                        ))
+                    })?
+                }
+            };
             if there
                 .is_some_and(|there| (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino))
             {
                 return Ok(true);
             }
             remove(&parent, name)?;
+            let target = target.file_name().unwrap_or_default();
             linkat(&from, target, &parent, name, AtFlags::empty())?;
             return Ok(true);
         }
@@ -159,32 +134,62 @@ impl Tree {
         Ok(true)
     }
 
-    /// The directory of a path's last name, which is created with its parents where `make` is set; `None` where it does
-    /// not exist.
-    fn parent(&self, path: &Path, make: bool) -> io::Result<Option<OwnedFd>> {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
+    /// The directory and status of the file that a hard link names; `None` where it is missing, or is a whiteout.
+    fn source_of_link(&self, target: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
+        let Some(name) = target.file_name() else {
+            return Ok(None);
         };
-        let open = || {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            openat2(&self.root, folder, flags, Mode::empty(), RESOLVE)
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let from = match openat2(&self.root, parent_of(target), flags, Mode::empty(), RESOLVE) {
+            Ok(from) => from,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+            Err(cause) => return Err(cause.into()),
         };
-        match open() {
-            Ok(folder) => Ok(Some(folder)),
-            Err(Errno::NOENT | Errno::NOTDIR) if !make => Ok(None),
-            Err(Errno::NOENT) => {
-                let above = self.parent(folder, true)?;
-                let above = above.ok_or(io::ErrorKind::NotFound)?;
-                let name = folder.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
-                match mkdirat(&above, name, Mode::from_raw_mode(0o755)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(cause) => return Err(cause.into()),
-                }
-                Ok(Some(open()?))
-            }
+        match statat(&from, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if !is_whiteout(&stat) => Ok(Some((from, stat))),
+            Ok(_) | Err(Errno::NOENT) => Ok(None),
             Err(cause) => Err(cause.into()),
         }
+    }
+
+    /// A directory, which is created with its parents where it is missing.
+    pub(super) fn folder(&self, folder: &Path, implied: Implied<'_>) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat2(&self.root, folder, flags, Mode::empty(), RESOLVE) {
+            Ok(folder) => return Ok(folder),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+        let mut at = openat(&self.root, ".", flags, Mode::empty())?;
+        let mut so_far = PathBuf::new();
+        for part in folder.components() {
+            let Component::Normal(part) = part else {
+                continue;
+            };
+            so_far.push(part);
+            let straight = RESOLVE | ResolveFlags::NO_SYMLINKS;
+            at = match openat2(&at, Path::new(part), flags, Mode::empty(), straight) {
+                Ok(next) => next,
+                Err(Errno::NOENT) => imply(&at, part, implied)?,
+                Err(_) if is_whiteout_at(&at, part) => {
+                    unlinkat(&at, part, AtFlags::empty())?;
+                    let next = imply(&at, part, implied)?;
+                    fsetxattr(&next, OPAQUE, b"y", XattrFlags::empty())?;
+                    next
+                }
+                // A link is resolved from the root.
+                Err(_) => openat2(&self.root, &so_far, flags, Mode::empty(), RESOLVE).map_err(
+                    |cause| {
+                        io::Error::other(format!(
+                            "{} on its path is no directory in the image and no link to one ({})",
+                            so_far.display(),
+                            io::Error::from(cause)
+                        ))
+                    },
+                )?,
+            };
+        }
+        Ok(at)
     }
 
     /// Creates a directory with its parents where it is missing.
@@ -192,7 +197,7 @@ impl Tree {
     /// # Errors
     /// When it cannot be created.
     pub fn make(&self, path: &Path) -> Result<(), HostError> {
-        let made = self.parent(&path.join("name"), true);
+        let made = self.folder(path, &mut |_| Ok(()));
         made.map(drop)
             .map_err(HostError::file("create", self.path.join(path)))
     }
@@ -227,25 +232,46 @@ impl Tree {
     }
 }
 
-const DIRECTORY: OFlags = OFlags::RDONLY
+pub(super) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+pub(super) const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
-fn descriptor(folder: &OwnedFd) -> PathBuf {
-    Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string())
+/// The mark of a directory that hides all of what is below it, as overlayfs reads it (Linux,
+/// `Documentation/filesystems/overlayfs.rst`, "whiteouts and opaque directories").
+pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
+
+/// Whether it is a whiteout in the form of overlayfs, a character device of the number 0. Archives add no device.
+pub(super) fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+fn is_whiteout_at(folder: &OwnedFd, name: &OsStr) -> bool {
+    statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|stat| is_whiteout(&stat))
+}
+
+/// The directory of a path's last name.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// Creates a directory that has no entry of its own.
+fn imply(at: &OwnedFd, name: &OsStr, implied: Implied<'_>) -> io::Result<OwnedFd> {
+    mkdirat(at, name, Mode::from_raw_mode(0o755))?;
+    let folder = openat(at, name, DIRECTORY, Mode::empty())?;
+    fchmod(&folder, Mode::from_raw_mode(0o755))?;
+    implied(folder.as_fd())?;
+    Ok(folder)
 }
 
 /// Removes a file, a link, or a directory with its content. A missing one is not an error.
-fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    match unlinkat(folder, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        // A path of one name below a descriptor is the directory itself, which is opened without following links.
-        Err(Errno::ISDIR) => std::fs::remove_dir_all(descriptor(folder).join(name)),
-        Err(cause) => Err(cause.into()),
-    }
+pub(super) fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    Ok(vtax_files::remove_at(folder.as_fd(), name)?)
 }
 
 fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {

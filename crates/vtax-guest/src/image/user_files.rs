@@ -7,7 +7,7 @@
 
 use super::above::{self, Making};
 use super::tree::Tree;
-use super::{BOUNDS, Bounds, GuestFiles, cache_dir, find, hexadecimal, key};
+use super::{BOUNDS, Bounds, GuestFiles, MOST_DEPTH, cache_dir, find, hexadecimal, key};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -205,11 +205,21 @@ fn visit_one(
         name,
         inside,
     } = next;
+    if inside.components().count() > MOST_DEPTH {
+        let problem = format!("it has more than {MOST_DEPTH} levels, the most of an image");
+        return Err(invalid(shown, &problem));
+    }
     let about = parent.metadata(&name)?;
     let kind = about.file_type();
     if kind.is_file() {
         let file = parent.file(&name)?;
         let about = file.metadata().map_err(HostError::file("read", shown))?;
+        if is_of_kernel(&file) {
+            return Err(invalid(
+                shown,
+                "the kernel makes it when it is read: copy what it shows into a file",
+            ));
+        }
         let size = about.len();
         left.bytes = left.bytes.checked_sub(size).ok_or_else(|| {
             let most = bounds.bytes >> 30;
@@ -252,6 +262,17 @@ fn visit_one(
     Err(invalid(shown, problem))
 }
 
+/// Whether a file is one of `/proc`, `/sys` or the control groups, whose size says nothing
+/// (Linux, `include/uapi/linux/magic.h`).
+fn is_of_kernel(file: &std::fs::File) -> bool {
+    const PROC: i64 = 0x9fa0;
+    const SYSFS: i64 = 0x6265_6572;
+    const CGROUP: i64 = 0x27_e0eb;
+    const CGROUP2: i64 = 0x6367_7270;
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|about| [PROC, SYSFS, CGROUP, CGROUP2].contains(&about.f_type))
+}
+
 /// An entry that belongs to root. All times are the same, so that only the content counts.
 fn entry(name: PathBuf, kind: Kind, about: &Metadata) -> Entry {
     Entry {
@@ -282,6 +303,7 @@ mod tests {
     const SMALL: Bounds = Bounds {
         bytes: 100,
         entries: 10,
+        free: 1 << 30,
     };
 
     fn problem(path: &Path) -> String {

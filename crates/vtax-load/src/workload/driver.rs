@@ -220,6 +220,16 @@ impl ServeContext<'_> {
                 });
             }
             if let Some(finished) = target.poll(job)? {
+                // A service that has gone into the background.
+                if finished.code == 0 {
+                    return Err(HostError::Program {
+                        command: shown(line),
+                        status: "it ended with 0 before it was ready; where it goes into the background, set \
+                                 `ready = \"exit\"`"
+                            .to_owned(),
+                        output: String::from_utf8_lossy(&finished.stderr).into_owned(),
+                    });
+                }
                 return Err(failure(line, &finished, "target", programs));
             }
             if Instant::now() >= deadline {

@@ -5,7 +5,7 @@ use super::invalid;
 use super::layout::Execution;
 use crate::image::tree::Tree;
 use std::collections::BTreeMap;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use vtax_host::HostError;
 use vtax_host::roots::PATH;
 use vtax_host::untrusted::tar::{Entry, Kind};
@@ -121,8 +121,7 @@ pub(super) fn complete(
         };
         tree.add(&hosts, &mut text.as_bytes())?;
     }
-    let directory = execution.working_dir.as_deref().unwrap_or_default();
-    let directory = Path::new("/").join(directory);
+    let directory = PathBuf::from(directory(execution));
     if directory
         .components()
         .any(|part| part == Component::ParentDir)
@@ -192,6 +191,22 @@ fn record(
         true => Err(invalid(image, "its configuration has a zero byte")),
         false => Ok((strings.join("\0") + "\0").into_bytes()),
     }
+}
+
+/// The directories in which the image's programs are found.
+pub(super) fn path(execution: &Execution) -> String {
+    let variables = execution.env.iter().flatten();
+    let own = variables.filter_map(|variable| variable.strip_prefix("PATH="));
+    own.last().unwrap_or(PATH).to_owned()
+}
+
+/// The image's working directory, an absolute path.
+pub(super) fn directory(execution: &Execution) -> String {
+    let directory = execution.working_dir.as_deref().unwrap_or_default();
+    Path::new("/")
+        .join(directory)
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// The words of the image's entry point: its program and arguments.

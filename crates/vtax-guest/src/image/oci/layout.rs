@@ -2,7 +2,10 @@
 //! Finds an image in an OCI image layout (image-spec 1.1: directory or archive) or in an archive of `docker save`:
 //! its configuration and its layers, with the digests that both must have.
 
+use super::stream::{self, Hashed, Plain};
 use super::{digest_of, invalid};
+use crate::image::{BOUNDS, MOST_RATIO, cache_dir};
+use rustix::fs::{Mode, OFlags};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -94,6 +97,7 @@ struct Descriptor {
     media_type: String,
     digest: String,
     platform: Option<Platform>,
+    artifact_type: Option<String>,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
 }
@@ -102,17 +106,30 @@ struct Descriptor {
 struct Platform {
     architecture: String,
     os: String,
+    variant: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Manifest {
     config: Descriptor,
     #[serde(default)]
     layers: Vec<Descriptor>,
+    artifact_type: Option<String>,
+}
+
+impl Manifest {
+    /// Whether it is the manifest of an image, not of a signature or of another document about one: all of its layers are
+    /// archives.
+    fn is_image(&self) -> bool {
+        let of_archive =
+            |layer: &Descriptor| layer.media_type.is_empty() || layer.media_type.contains(".tar");
+        self.artifact_type.is_none() && self.layers.iter().all(of_archive)
+    }
 }
 
 /// An entry of the `manifest.json` of `docker save`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Saved {
     config: String,
@@ -173,16 +190,23 @@ impl Layout {
     }
 
     fn of_docker(store: Store) -> Result<Self, HostError> {
-        let saved: Vec<Saved> = store.json(Path::new("manifest.json"))?;
+        let mut saved: Vec<Saved> = store.json(Path::new("manifest.json"))?;
+        let tags: Vec<String> = saved
+            .iter_mut()
+            .flat_map(|one| one.repo_tags.take().unwrap_or_default())
+            .collect();
+        // One image under two tags.
+        saved.dedup();
         let [one] = saved.as_slice() else {
-            let tags = saved.iter().flat_map(|one| one.repo_tags.iter().flatten());
-            return Err(store.several(saved.len(), tags.cloned().collect()));
+            return Err(store.several(saved.len(), tags));
         };
         let name = store.inside(&one.config)?;
         let bytes = store.document(&name)?;
         let digest = digest_of(&bytes);
-        // The file's name is the digest: `HEX.json`, or `blobs/sha256/HEX`.
-        if name.file_stem() != Some(digest.as_ref()) {
+        // The file's name is the digest, as `HEX.json`, `sha256:HEX` or `blobs/sha256/HEX`, or it says nothing.
+        let stem = name.file_stem().unwrap_or_default().to_string_lossy();
+        let named = stem.strip_prefix("sha256:").unwrap_or(&stem);
+        if is_hex(named) && named != digest {
             return Err(store.invalid(&format!(
                 "{} has the SHA-256 {digest}, so it is damaged: save the image again",
                 name.display()
@@ -262,20 +286,59 @@ fn architecture() -> &'static str {
 
 /// The manifest or index for this host.
 fn choose(store: &Store, index: Index) -> Result<Descriptor, HostError> {
-    let named = |platform: &Platform| format!("{}/{}", platform.os, platform.architecture);
     let needed = format!("linux/{}", architecture());
-    let (fitting, others): (Vec<_>, Vec<_>) = index.manifests.into_iter().partition(|one| {
-        let platform = one.platform.as_ref().map(named);
-        platform.is_none_or(|platform| platform == needed)
+    let named = |platform: &Platform| {
+        let Platform {
+            os,
+            architecture,
+            variant,
+        } = platform;
+        match variant {
+            None => format!("{os}/{architecture}"),
+            Some(variant) => format!("{os}/{architecture}/{variant}"),
+        }
+    };
+    let about_images = index.manifests.into_iter().filter(|one| {
+        let is_known = one.platform.as_ref().is_none_or(|of| of.os != "unknown");
+        let is_reference = one.annotations.contains_key("vnd.docker.reference.type");
+        is_known && !is_reference && one.artifact_type.is_none()
     });
+    let (mut fitting, others): (Vec<_>, Vec<_>) = about_images.partition(|one| {
+        let platform = one.platform.as_ref();
+        platform.is_none_or(|of| {
+            of.os == "linux" && of.architecture == architecture() && level_of(of) <= own_level()
+        })
+    });
+    // One image under two tags.
+    fitting.sort_by(|a, b| a.digest.cmp(&b.digest));
+    fitting.dedup_by(|a, b| a.digest == b.digest);
+    if fitting.len() > 1 {
+        // What is no image is left out, such as the signature of one.
+        fitting.retain(|one| {
+            let blob = blob(store, &one.digest).ok();
+            let manifest =
+                blob.and_then(|blob| store.digested::<Manifest>(&blob, &one.digest).ok());
+            manifest.is_none_or(|manifest| manifest.is_image())
+        });
+        // The plain variant, or else the highest that this processor runs.
+        let level = |one: &Descriptor| one.platform.as_ref().map_or(0, level_of);
+        let plain = fitting.iter().any(|one| level(one) == 0);
+        let highest = fitting.iter().map(level).max().unwrap_or(0);
+        let best = if plain { 0 } else { highest };
+        fitting.retain(|one| level(one) == best);
+    }
     match fitting.as_slice() {
         [one] => Ok(one.clone()),
         [] if !others.is_empty() => {
             let others = others.iter().filter_map(|one| one.platform.as_ref());
             let others: Vec<String> = others.map(named).collect();
             Err(store.invalid(&format!(
-                "it is for {}, and this host runs {needed}",
-                others.join(", ")
+                "it is for {}, and this host runs {needed}{}",
+                others.join(", "),
+                match own_level() {
+                    0 | 1 => String::new(),
+                    level => format!("/v{level}"),
+                }
             )))
         }
         several => {
@@ -289,14 +352,50 @@ fn choose(store: &Store, index: Index) -> Result<Descriptor, HostError> {
     }
 }
 
+/// The level of the processor that a variant needs: `v3` is 3, and no variant 0. Variants of other forms fit no host.
+fn level_of(platform: &Platform) -> u8 {
+    match platform.variant.as_deref() {
+        None | Some("" | "v1") => 0,
+        Some(variant) => {
+            let level = variant
+                .strip_prefix('v')
+                .and_then(|level| level.parse().ok());
+            level.unwrap_or(u8::MAX)
+        }
+    }
+}
+
+/// The level of this processor (x86-64 psABI, "Micro-Architecture Levels").
+#[cfg(target_arch = "x86_64")]
+fn own_level() -> u8 {
+    use std::arch::is_x86_feature_detected as has;
+    let v2 = has!("cmpxchg16b") && has!("popcnt") && has!("sse4.2") && has!("ssse3");
+    let v3 = has!("avx2") && has!("bmi1") && has!("bmi2") && has!("f16c") && has!("fma");
+    let v3 = v3 && has!("lzcnt") && has!("movbe");
+    let v4 = has!("avx512f") && has!("avx512bw") && has!("avx512cd");
+    let v4 = v4 && has!("avx512dq") && has!("avx512vl");
+    match (v2, v3, v4) {
+        (true, true, true) => 4,
+        (true, true, false) => 3,
+        (true, false, _) => 2,
+        (false, ..) => 1,
+    }
+}
+
+/// The variants of this architecture are versions of its instructions, of which every host runs version 8.
+#[cfg(not(target_arch = "x86_64"))]
+fn own_level() -> u8 {
+    8
+}
+
+fn is_hex(text: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 64 && text.bytes().all(is_digit)
+}
+
 /// The hexadecimal digits of a digest.
 fn hex(store: &Store, digest: &str) -> Result<String, HostError> {
-    let hex = digest.strip_prefix("sha256:").filter(|hex| {
-        hex.len() == 64
-            && hex
-                .bytes()
-                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    });
+    let hex = digest.strip_prefix("sha256:").filter(|hex| is_hex(hex));
     hex.map(str::to_owned)
         .ok_or_else(|| store.invalid(&format!("`{digest}` is not a SHA-256 digest")))
 }
@@ -338,22 +437,13 @@ impl Store {
                 files: Files::Directory(Dir::open(path)?),
             });
         }
-        let folder = Dir::open(path.parent().unwrap_or(Path::new("")))?;
-        let name = path
-            .file_name()
-            .ok_or_else(|| invalid(path, "it is no file"))?;
-        // A link that the user names is followed, like any path that the user names.
-        let file = match folder.file(name) {
-            Ok(file) => file,
-            Err(_) => File::open(path).map_err(HostError::file("read", path))?,
-        };
+        let file = archive(path)?;
         let mut members = BTreeMap::new();
         let mut entries = Entries::new(BufReader::new(&file));
         let wrong = |refusal| match refusal {
-            Refusal::Malformed(why) => invalid(
-                path,
-                &format!("as an archive, {why}: save the image again, without compression"),
-            ),
+            Refusal::Malformed(why) => {
+                invalid(path, &format!("as an archive, {why}: save the image again"))
+            }
             Refusal::Store(error) => error.into(),
         };
         while let Some(entry) = entries.next_entry().map_err(wrong)? {
@@ -482,6 +572,47 @@ impl Store {
         }
         self.parsed(name, &bytes)
     }
+}
+
+/// Opens an archive. A compressed one is unpacked into a file without a name, in the cache.
+fn archive(path: &Path) -> Result<File, HostError> {
+    let wrong = |cause: rustix::io::Errno| HostError::file("read", path)(cause.into());
+    // A pipe without a writer would block otherwise. A link that the user names is followed.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(wrong)?);
+    let about = file.metadata().map_err(HostError::file("read", path))?;
+    if !about.is_file() {
+        return Err(invalid(
+            path,
+            "it is neither a directory nor a regular file",
+        ));
+    }
+    let mut first = [0; 4];
+    let read = file.read_at(&mut first, 0);
+    let read = read.map_err(HostError::file("read", path))?;
+    if !stream::is_compressed(first.get(..read).unwrap_or_default()) {
+        return Ok(file);
+    }
+    let folder = cache_dir().and_then(|cache| Ok(Dir::create(&cache).map(|_| cache)?));
+    let folder = folder.unwrap_or_else(|_| std::env::temp_dir());
+    let mut unpacked =
+        tempfile::tempfile_in(&folder).map_err(HostError::file("create", &folder))?;
+    let plain = Plain::of(Box::new(file), path, BOUNDS.free)?;
+    let mut bounded = Hashed::new(plain, BOUNDS.bytes);
+    let copied = io::copy(&mut bounded, &mut unpacked);
+    if bounded.is_over || bounded.source().is_bomb {
+        return Err(invalid(
+            path,
+            &format!(
+                "it unpacks to more than {} GiB, or to more than {MOST_RATIO} times its size",
+                BOUNDS.bytes >> 30
+            ),
+        ));
+    }
+    copied.map_err(HostError::file("unpack", path))?;
+    bounded.finish().0.finish(path)?;
+    io::Seek::rewind(&mut unpacked).map_err(HostError::file("read", path))?;
+    Ok(unpacked)
 }
 
 /// The path of a relative link below the archive's root, by its text alone.

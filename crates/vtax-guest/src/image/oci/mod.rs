@@ -6,12 +6,13 @@
 //! user, with its environment and in its working directory. So an image needs neither a shell nor a libc, and every
 //! platform runs the same files: native and containers the tree, a VM the same tree packed as its root disk.
 //!
-//! Images are untrusted. Each layer is read twice: first for its digests and whiteouts, then for its files. All paths
-//! are resolved with the image's directory as their root, and the bytes and files of an image are bounded. Only root
-//! can enter the directory of an image, since it may have programs with set-user-ID.
+//! Images are untrusted. Each layer is unpacked by itself, compared with its digests, and then merged with those below. All
+//! paths are resolved with the image's directory as their root, and the bytes, the files, the depth and the compression of an
+//! image are bounded. Only root can enter the directory of an image, since it may have programs with set-user-ID.
 
 mod enter;
 mod layout;
+mod program;
 mod stream;
 
 pub use enter::{CAPABILITIES, DIRECTORY, ENTER, MOUNTS};
@@ -19,7 +20,10 @@ pub use enter::{CAPABILITIES, DIRECTORY, ENTER, MOUNTS};
 use super::above::{self, Making};
 use super::build::{put, run_logged};
 use super::tree::Tree;
-use super::{BOUNDS, Bounds, GuestFiles, cache_dir, find, hexadecimal, key};
+use super::{
+    BOUNDS, Bounds, GuestFiles, MOST_DEPTH, MOST_RATIO, cache_dir, find, hexadecimal, key,
+};
+use crate::image;
 use layout::{Config, Execution, Layout};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -34,7 +38,7 @@ use vtax_files::Dir;
 use vtax_host::HostError;
 use vtax_host::settings::{Domain, Parameter};
 use vtax_host::untrusted::archive::Refusal;
-use vtax_host::untrusted::tar::Entries;
+use vtax_host::untrusted::tar::{self, Entries};
 
 /// The image of a guest.
 pub const PARAMETER: Parameter = Parameter::unset(
@@ -118,6 +122,29 @@ pub struct AboutImage {
     pub digest: String,
     /// The entry point: its program and arguments.
     pub entry_point: Vec<String>,
+    /// The directories of its programs, as in the variable `PATH`.
+    pub path: String,
+    /// Its working directory.
+    pub directory: String,
+}
+
+impl Unpacked {
+    /// Checks that the image has a program of a command, with its interpreter. `image` names it in errors.
+    ///
+    /// # Errors
+    /// When the image lacks one.
+    pub fn check_program(&self, image: &str, word: &str) -> Result<(), HostError> {
+        let tree = Tree::open(&self.files.root.join(DIRECTORY.trim_start_matches('/')))?;
+        let AboutImage {
+            path, directory, ..
+        } = &self.about;
+        program::check(&tree, word, path, Path::new(directory)).map_err(|problem| {
+            HostError::NotInImage {
+                image: image.to_owned(),
+                problem,
+            }
+        })
+    }
 }
 
 /// Checks that there is such an image, without unpacking it.
@@ -196,6 +223,8 @@ fn fill(
     let about = AboutImage {
         digest: format!("sha256:{digest}"),
         entry_point: enter::entry_point(&execution),
+        path: enter::path(&execution),
+        directory: enter::directory(&execution),
     };
     let about = serde_json::to_vec(&about)
         .map_err(|cause| HostError::file("write", ABOUT)(io::Error::other(cause)))?;
@@ -255,12 +284,18 @@ impl Content {
         progress: &mut dyn FnMut(&str),
     ) -> Result<(Execution, u64), HostError> {
         match self {
-            Self::Layers(layout) => unpack(&layout, tree, BOUNDS),
+            Self::Layers(layout) => unpack(&layout, tree, dir, BOUNDS),
             Self::Directory(path) => {
                 let packed = Packed::start(&path)?;
                 let mut hashed = Hashed::new(packed, BOUNDS.bytes);
                 let mut left = BOUNDS;
-                let devices = apply(&mut hashed, tree, &path, &mut left, Pass::Files)?;
+                let devices = apply(&mut hashed, &path, &mut left, &mut |entry, content, _| {
+                    // A root directory is no layer, and has nothing to remove.
+                    match image::layer::is_whiteout_entry(entry) {
+                        true => Ok(true),
+                        false => tree.add(entry, content),
+                    }
+                })?;
                 hashed.finish().0.finish()?;
                 Ok((Execution::default(), devices))
             }
@@ -283,7 +318,7 @@ impl Content {
                         remedy: "start the run again".to_owned(),
                     });
                 }
-                let unpacked = unpack(&layout, tree, BOUNDS);
+                let unpacked = unpack(&layout, tree, dir, BOUNDS);
                 let removed = fs::remove_file(&archive);
                 let unpacked = unpacked?;
                 removed.map_err(HostError::file("remove", &archive))?;
@@ -407,61 +442,96 @@ impl Drop for Packed {
     }
 }
 
-/// The two passes over a layer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    /// Whiteouts, which apply to lower layers only.
-    Whiteouts,
-    /// All other entries.
-    Files,
-}
-
-/// Unpacks all layers. Returns how the image runs, and the number of devices that were left out.
-fn unpack(layout: &Layout, tree: &Tree, bounds: Bounds) -> Result<(Execution, u64), HostError> {
+/// Unpacks all layers into a tree, each first into a directory below `dir`. Returns how the image runs, and the number of
+/// devices that were left out.
+fn unpack(
+    layout: &Layout,
+    tree: &Tree,
+    dir: &Path,
+    bounds: Bounds,
+) -> Result<(Execution, u64), HostError> {
     let mut left = bounds;
     let mut devices = 0;
+    let staging = dir.join("layer");
     for layer in &layout.layers {
-        let before = left;
-        for pass in [Pass::Whiteouts, Pass::Files] {
-            // Both passes read the same bytes.
-            left = before;
-            let plain = Plain::of(layout.layer(layer)?, &layer.name)?;
-            let mut hashed = Hashed::new(plain, left.bytes);
-            devices += apply(&mut hashed, tree, &layer.name, &mut left, pass)?;
-            let (plain, bytes, diff_id) = hashed.finish();
-            left.bytes = bytes;
-            let digest = plain.finish(&layer.name)?;
-            let digest = digest.unwrap_or_else(|| diff_id.clone());
-            let wanted = layer.digest.as_ref().unwrap_or(&digest);
-            for (found, wanted) in [(&digest, wanted), (&diff_id, &layer.diff_id)] {
-                if found != wanted {
-                    return Err(invalid(
-                        &layer.name,
-                        &format!(
-                            "its SHA-256 is {found}, and the image names {wanted}, so it is damaged: \
-                             save the image again"
-                        ),
-                    ));
-                }
+        fs::create_dir(&staging).map_err(HostError::file("create", &staging))?;
+        let own = image::layer::Layer::new(&staging, tree)?;
+        let plain = Plain::of(layout.layer(layer)?, &layer.name, bounds.free)?;
+        let mut hashed = Hashed::new(plain, left.bytes);
+        let applied = apply(
+            &mut hashed,
+            &layer.name,
+            &mut left,
+            &mut |entry, content, left| {
+                own.add(entry, content, &mut || {
+                    take_entry(left).map_err(io::Error::other)
+                })
+            },
+        );
+        if hashed.source().is_bomb {
+            return Err(invalid(
+                &layer.name,
+                &format!(
+                    "it unpacks to more than {} MiB and {MOST_RATIO} times its size: build the image without files of \
+                     nothing but zeros",
+                    bounds.free >> 20
+                ),
+            ));
+        }
+        devices += applied?;
+        let (plain, bytes, diff_id) = hashed.finish();
+        left.bytes = bytes;
+        let digest = plain.finish(&layer.name)?;
+        let digest = digest.unwrap_or_else(|| diff_id.clone());
+        let wanted = layer.digest.as_ref().unwrap_or(&digest);
+        for (found, wanted) in [(&digest, wanted), (&diff_id, &layer.diff_id)] {
+            if found != wanted {
+                return Err(invalid(
+                    &layer.name,
+                    &format!(
+                        "its SHA-256 is {found}, and the image names {wanted}, so it is damaged: \
+                         save the image again"
+                    ),
+                ));
             }
         }
+        own.merge()?;
+        vtax_files::remove_all(&staging)?;
     }
     let Config { config, .. } = &layout.config;
     Ok((config.clone().unwrap_or_default(), devices))
 }
 
-/// Applies one archive to the tree. Returns the number of devices that were left out.
+/// Takes one entry from those that an image may have.
+fn take_entry(left: &mut Bounds) -> Result<(), String> {
+    let rest = left.entries.checked_sub(1);
+    left.entries = rest.ok_or_else(|| {
+        let most = BOUNDS.entries;
+        format!("the image has more than {most} files and directories")
+    })?;
+    Ok(())
+}
+
+/// Adds an entry of an archive; returns false for a device, which is left out.
+type Sink<'a> =
+    &'a mut dyn FnMut(&tar::Entry, &mut dyn Read, &mut Bounds) -> Result<bool, HostError>;
+
+/// Adds all entries of one archive. Returns the number of devices that were left out.
 fn apply<R: Read>(
     from: &mut Hashed<R>,
-    tree: &Tree,
     name: &Path,
     left: &mut Bounds,
-    pass: Pass,
+    add: Sink<'_>,
 ) -> Result<u64, HostError> {
-    let applied = apply_entries(&mut Entries::new(&mut *from), tree, name, left, pass);
+    let applied = apply_entries(&mut Entries::new(&mut *from), name, left, add);
+    let devices = match applied {
+        // Beyond its bound, the archive reads as one that is cut short.
+        _ if from.is_over => 0,
+        Ok(devices) => devices,
+        Err(error) => return Err(error),
+    };
     // What follows the archive's end is part of the digest.
     let rest = io::copy(from, &mut io::sink()).map_err(HostError::file("read", name));
-    // Beyond its bound, the archive reads as one that is cut short.
     if from.is_over {
         let most = BOUNDS.bytes >> 30;
         return Err(invalid(
@@ -469,34 +539,30 @@ fn apply<R: Read>(
             &format!("the image has more than {most} GiB"),
         ));
     }
-    let devices = applied?;
     rest?;
     Ok(devices)
 }
 
 fn apply_entries(
     entries: &mut Entries<impl Read>,
-    tree: &Tree,
     name: &Path,
     left: &mut Bounds,
-    pass: Pass,
+    add: Sink<'_>,
 ) -> Result<u64, HostError> {
     let mut devices = 0;
     while let Some(entry) = entries
         .next_entry()
         .map_err(|refusal| refused(refusal, name))?
     {
-        left.entries = left.entries.checked_sub(1).ok_or_else(|| {
-            let most = BOUNDS.entries;
-            invalid(name, &format!("the image has more than {most} files"))
-        })?;
-        match (pass, Tree::is_whiteout(&entry)) {
-            (Pass::Whiteouts, true) => tree.white_out(&entry)?,
-            (Pass::Files, false) => {
-                devices += u64::from(!tree.add(&entry, &mut entries.content())?);
-            }
-            _ => {}
+        take_entry(left).map_err(|problem| invalid(name, &problem))?;
+        let levels = entry.name.components().count();
+        if levels > MOST_DEPTH {
+            return Err(invalid(
+                name,
+                &format!("it has a path of {levels} levels, and {MOST_DEPTH} are allowed"),
+            ));
         }
+        devices += u64::from(!add(&entry, &mut entries.content(), left)?);
     }
     Ok(devices)
 }

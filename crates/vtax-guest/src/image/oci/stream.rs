@@ -2,11 +2,13 @@
 //! The bytes of a layer: decompressed by a program, hashed, and bounded.
 
 use super::invalid;
-use crate::image::hexadecimal;
+use crate::image::{MOST_RATIO, hexadecimal};
 use sha2::{Digest, Sha256};
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use vtax_host::HostError;
 
@@ -15,6 +17,13 @@ const COMPRESSED: [(&[u8], &str, &str); 2] = [
     (&[0x1f, 0x8b], "gzip", "gzip"),
     (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstd"),
 ];
+
+/// Whether a file with these first bytes is compressed.
+pub(super) fn is_compressed(first: &[u8]) -> bool {
+    COMPRESSED
+        .iter()
+        .any(|(magic, ..)| first.starts_with(magic))
+}
 
 /// A reader that hashes the bytes it returns, and fails after `left` of them.
 #[derive(Debug)]
@@ -34,6 +43,11 @@ impl<R: Read> Hashed<R> {
             left: most,
             is_over: false,
         }
+    }
+
+    /// The source.
+    pub fn source(&self) -> &R {
+        &self.from
     }
 
     /// The source, the bytes that may still come, and the SHA-256 of those that came.
@@ -60,16 +74,24 @@ impl<R: Read> Read for Hashed<R> {
 /// The uncompressed bytes of a layer's file.
 pub(super) struct Plain {
     from: Box<dyn Read + Send>,
+    /// The bytes that were read.
+    read: u64,
+    /// The uncompressed bytes beyond which their ratio to those of the file is limited.
+    free: u64,
+    /// The bytes of the file that the program has been given.
+    fed: Arc<AtomicU64>,
+    /// Whether it is more than [`MOST_RATIO`] times its file.
+    pub is_bomb: bool,
     /// The program that decompresses, and the thread that feeds it the file.
     program: Option<(Child, JoinHandle<String>)>,
 }
 
 impl Plain {
-    /// Starts to read a layer's file.
+    /// Starts to read a layer's file. Beyond `free` bytes, it may be [`MOST_RATIO`] times its file.
     ///
     /// # Errors
     /// When its first bytes cannot be read, or the program that decompresses it cannot be started.
-    pub fn of(file: Box<dyn Read + Send>, name: &Path) -> Result<Self, HostError> {
+    pub fn of(file: Box<dyn Read + Send>, name: &Path, free: u64) -> Result<Self, HostError> {
         let mut first = Vec::new();
         let mut file = file;
         (&mut file)
@@ -79,10 +101,18 @@ impl Plain {
         let compressed = COMPRESSED
             .iter()
             .find(|(magic, ..)| first.starts_with(magic));
-        let whole = io::Cursor::new(first).chain(file);
+        let fed = Arc::new(AtomicU64::new(0));
+        let whole = Fed {
+            from: io::Cursor::new(first).chain(file),
+            fed: Arc::clone(&fed),
+        };
         let Some((_, program, package)) = compressed else {
             return Ok(Self {
                 from: Box::new(whole),
+                read: 0,
+                free,
+                fed,
+                is_bomb: false,
                 program: None,
             });
         };
@@ -109,6 +139,10 @@ impl Plain {
         let output = output.ok_or_else(|| invalid(name, "its decompression has no output"))?;
         Ok(Self {
             from: Box::new(BufReader::with_capacity(1 << 16, output)),
+            read: 0,
+            free,
+            fed,
+            is_bomb: false,
             program: Some((child, feeder)),
         })
     }
@@ -142,7 +176,28 @@ impl Plain {
 
 impl Read for Plain {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.from.read(into)
+        let read = self.from.read(into)?;
+        self.read += read as u64;
+        let most = self.fed.load(Ordering::Relaxed).saturating_mul(MOST_RATIO);
+        if self.read > self.free && self.read > most {
+            self.is_bomb = true;
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(read)
+    }
+}
+
+/// A reader that counts what it returns.
+struct Fed<R> {
+    from: R,
+    fed: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Fed<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        self.fed.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
     }
 }
 

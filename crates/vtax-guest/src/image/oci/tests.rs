@@ -8,6 +8,7 @@ use vtax_host::untrusted::archive::{entry, header};
 const SMALL: Bounds = Bounds {
     bytes: 1 << 20,
     entries: 100,
+    free: 1 << 30,
 };
 
 fn ended(entries: &[Vec<u8>]) -> Vec<u8> {
@@ -86,7 +87,8 @@ impl Fake {
     fn unpack(&self, bounds: Bounds) -> Result<(tempfile::TempDir, u64), HostError> {
         let into = tempfile::tempdir().unwrap();
         let layout = Layout::open(self.path())?;
-        let (_, devices) = unpack(&layout, &Tree::open(into.path())?, bounds)?;
+        let dir = tempfile::tempdir().unwrap();
+        let (_, devices) = unpack(&layout, &Tree::open(into.path())?, dir.path(), bounds)?;
         Ok((into, devices))
     }
 
@@ -169,9 +171,10 @@ fn no_link_of_a_layer_leads_out_of_the_root() {
     let depth = "../".repeat(12);
     let relative = format!("{depth}{}", out.trim_start_matches('/'));
     for target in [out, relative.as_str()] {
-        // Through a link of an earlier layer, and of the same one.
-        let first = ended(&[dir(out), link("l", b'2', target)]);
+        let first = ended(&[dir(out), file(&format!("{out}/kept"), "x")]);
         let second = ended(&[
+            dir(out),
+            link("l", b'2', target),
             file("l/planted", "x"),
             file("l/.wh.precious", ""),
             dir("l/sub"),
@@ -180,7 +183,7 @@ fn no_link_of_a_layer_leads_out_of_the_root() {
         let root = unpacked(&[first, second]);
         // The target is below the root, as for a process that has this root.
         let inside = root.path().join(out.trim_start_matches('/'));
-        assert_eq!(names(&inside), ["planted", "sub"]);
+        assert_eq!(names(&inside), ["kept", "planted", "sub"]);
         assert_eq!(fs::metadata(inside.join("planted")).unwrap().nlink(), 2);
     }
     assert_eq!(names(outside.path()), ["precious"]);
@@ -385,10 +388,16 @@ fn an_image_of_another_architecture_and_one_of_several_are_refused_by_name() {
     assert!(fake.refused().contains("is for linux/arm64"));
     fake.write_index(&json!({"manifests": [with("amd64", "a"), with("arm64", "a")]}));
     fake.unpack(SMALL).unwrap();
-    fake.write_index(&json!({"manifests": [with("amd64", "one"), with("amd64", "two")]}));
+    let mut another = fake.manifest.clone();
+    another["annotations"] = json!({"of": "another image"});
+    let mut two = fake.blob(another.to_string().as_bytes());
+    two["annotations"] = json!({"org.opencontainers.image.ref.name": "two"});
+    fake.write_index(&json!({"manifests": [with("amd64", "one"), two]}));
     let message = fake.refused();
     assert!(
-        message.contains("2 images (one, two)") && message.contains("podman save"),
+        message.contains("2 images (")
+            && message.contains("two")
+            && message.contains("podman save"),
         "{message}"
     );
     fake.write_index(&json!({"manifests": []}));
@@ -464,7 +473,6 @@ fn an_archive_of_a_layout_and_one_of_docker_save_are_the_same_image() {
     ]);
     let archive = archives.path().join("docker.tar");
     fs::write(&archive, &saved).unwrap();
-    // The name of the configuration is that of the digest.
     assert!(
         Layout::open(&archive)
             .unwrap_err()
@@ -482,7 +490,8 @@ fn an_archive_of_a_layout_and_one_of_docker_save_are_the_same_image() {
     assert_eq!(docker.digest, layout.digest);
     for layout in [&of_archive, &docker] {
         let root = tempfile::tempdir().unwrap();
-        unpack(layout, &Tree::open(root.path()).unwrap(), SMALL).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        unpack(layout, &Tree::open(root.path()).unwrap(), dir.path(), SMALL).unwrap();
         assert_eq!(fs::read(root.path().join("a")).unwrap(), b"content");
     }
     fs::write(&archive, &saved[..saved.len() - 2048]).unwrap();
@@ -491,9 +500,305 @@ fn an_archive_of_a_layout_and_one_of_docker_save_are_the_same_image() {
         message.contains("ends within") && message.contains("save the image again"),
         "{message}"
     );
-    fs::write(&archive, compressed("gzip", &saved)).unwrap();
-    let message = Layout::open(&archive).unwrap_err().to_string();
-    assert!(message.contains("without compression"), "{message}");
+    for program in ["gzip", "zstd"] {
+        fs::write(&archive, compressed(program, &saved)).unwrap();
+        assert_eq!(Layout::open(&archive).unwrap().digest, layout.digest);
+    }
+}
+
+/// An archive of `manifest.json` with the configuration and the layer under these names.
+fn saved(folder: &Path, config_name: &str, layer_name: &str) -> PathBuf {
+    let layer = ended(&[file("a", "content")]);
+    let fake = Fake::of(std::slice::from_ref(&layer));
+    let digest = Layout::open(fake.path()).unwrap().digest;
+    let config = fs::read(fake.path().join("blobs/sha256").join(&digest)).unwrap();
+    let layer = compressed("gzip", &layer);
+    let config_name = config_name.replace("HEX", &digest);
+    let layer_name = layer_name.replace("HEX", &digest_of(&layer));
+    let one = |tag: &str| json!({"Config": config_name, "RepoTags": [tag], "Layers": [layer_name]});
+    let manifest = json!([one("app:1"), one("app:2")]).to_string();
+    let path = folder.join("app.tar");
+    let archive = ended(&[
+        entry(&config_name, b'0', &config),
+        entry(&layer_name, b'0', &layer),
+        entry("manifest.json", b'0', manifest.as_bytes()),
+    ]);
+    fs::write(&path, archive).unwrap();
+    path
+}
+
+#[test]
+fn archives_of_crane_ko_kaniko_and_jib_are_images() {
+    let folder = tempfile::tempdir().unwrap();
+    for (config, layer) in [
+        ("sha256:HEX", "HEX.tar.gz"),
+        ("config.json", "HEX.tar.gz"),
+        ("HEX.json", "HEX/layer.tar"),
+    ] {
+        let layout = Layout::open(&saved(folder.path(), config, layer)).unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let tree = Tree::open(root.path()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        unpack(&layout, &tree, dir.path(), SMALL).unwrap();
+        assert_eq!(fs::read(root.path().join("a")).unwrap(), b"content");
+    }
+    // A name that is a digest is compared.
+    let other = format!("sha256:{}", "0".repeat(64));
+    let message = Layout::open(&saved(folder.path(), &other, "x")).unwrap_err();
+    assert!(message.to_string().contains("damaged"), "{message}");
+}
+
+#[test]
+fn of_several_manifests_the_one_image_is_taken_that_this_processor_runs() {
+    let fake = Fake::of(&[ended(&[file("a", "plain")])]);
+    let other = |content: &str| {
+        let layer = ended(&[file("a", content)]);
+        let config = fake.blob(
+            json!({"architecture": "amd64", "os": "linux",
+                   "rootfs": {"diff_ids": [format!("sha256:{}", digest_of(&layer))]}})
+            .to_string()
+            .as_bytes(),
+        );
+        let layer = fake.blob(&layer);
+        fake.blob(
+            json!({"config": config, "layers": [layer]})
+                .to_string()
+                .as_bytes(),
+        )
+    };
+    let with = |mut manifest: Value, variant: Option<&str>| {
+        manifest["platform"] = json!({"os": "linux", "architecture": "amd64", "variant": variant});
+        manifest
+    };
+    let content = |index: &Value| {
+        fake.write_index(index);
+        let (root, _) = fake.unpack(SMALL).unwrap();
+        fs::read_to_string(root.path().join("a")).unwrap()
+    };
+    let plain = fake.blob(fake.manifest.to_string().as_bytes());
+    // One image under two tags.
+    let tagged = |tag: &str| {
+        let mut one = with(plain.clone(), None);
+        one["annotations"] = json!({"org.opencontainers.image.ref.name": tag});
+        one
+    };
+    assert_eq!(
+        content(&json!({"manifests": [tagged("one"), tagged("two")]})),
+        "plain"
+    );
+    let second = with(other("v2"), Some("v2"));
+    let never = with(other("v9"), Some("v9"));
+    let all = json!({"manifests": [never, second, with(plain.clone(), None)]});
+    assert_eq!(content(&all), "plain");
+    // A processor without the second level runs no image of it.
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        assert_eq!(content(&json!({"manifests": [never, second]})), "v2");
+    }
+    fake.write_index(&json!({"manifests": [never]}));
+    assert!(
+        fake.refused().contains("it is for linux/amd64/v9"),
+        "{}",
+        fake.refused()
+    );
+    // A signature and an attestation beside the image.
+    let mut signature = fake.blob(b"{}");
+    signature["mediaType"] = json!("application/vnd.dev.cosign.simplesigning.v1+json");
+    let signature = fake.blob(
+        json!({"config": signature, "layers": [signature]})
+            .to_string()
+            .as_bytes(),
+    );
+    let mut attestation = other("attestation");
+    attestation["platform"] = json!({"os": "unknown", "architecture": "unknown"});
+    let mut artifact = other("artifact");
+    artifact["artifactType"] = json!("application/spdx+json");
+    let all = json!({"manifests": [signature, attestation, artifact, plain]});
+    assert_eq!(content(&all), "plain");
+}
+
+#[test]
+fn a_pipe_a_device_and_a_file_of_the_kernel_are_no_image_and_nothing_waits_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &pipe,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    let link = folder.path().join("link");
+    symlink(&pipe, &link).unwrap();
+    for path in [pipe, link, "/dev/zero".into()] {
+        let message = Layout::open(&path).unwrap_err().to_string();
+        assert!(
+            message.contains("neither a directory nor a regular file"),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_directory_above_a_link_or_a_file_takes_its_place() {
+    let lower = ended(&[
+        dir("target"),
+        file("target/keep.txt", "kept"),
+        link("link", b'2', "/target"),
+        link("implied", b'2', "/target"),
+        file("file", "f"),
+        header("mode", b'5', 0, 0o711, ""),
+        file("mode/a", ""),
+    ]);
+    let upper = ended(&[
+        dir("link"),
+        file("link/.wh..wh..opq", ""),
+        file("link/new.txt", "new"),
+        file("implied/new.txt", "new"),
+        file("file/inside.txt", "inside"),
+        file("mode/b", ""),
+    ]);
+    let root = unpacked(&[lower, upper]);
+    let below = |name: &str| names(&root.path().join(name));
+    assert_eq!(below("target"), ["keep.txt"]);
+    for name in ["link", "implied"] {
+        let about = fs::symlink_metadata(root.path().join(name)).unwrap();
+        assert!(about.is_dir(), "{name}");
+        assert_eq!(below(name), ["new.txt"]);
+    }
+    assert_eq!(below("file"), ["inside.txt"]);
+    // A directory that the upper layer has no entry for keeps its permissions.
+    assert_eq!(below("mode"), ["a", "b"]);
+    let mode = fs::metadata(root.path().join("mode")).unwrap().mode();
+    assert_eq!(mode & 0o7777, 0o711);
+}
+
+/// A file with a name beyond the 100 bytes of a header.
+fn long(name: &str) -> Vec<u8> {
+    let name = [name.as_bytes(), b"\0"].concat();
+    [entry("././@LongLink", b'L', &name), file("long", "")].concat()
+}
+
+#[test]
+fn a_program_that_an_image_lacks_and_one_without_its_interpreter_are_found_before_it_runs() {
+    let elf = |loader: &str| {
+        let mut file = vec![0; 120];
+        file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        // One program header at 64, of type PT_INTERP, with the loader's name at 120.
+        file[32] = 64;
+        file[54] = 56;
+        file[56] = 1;
+        file[64] = 3;
+        file[72] = 120;
+        file[96] = u8::try_from(loader.len() + 1).unwrap();
+        file.extend_from_slice(loader.as_bytes());
+        file.push(0);
+        String::from_utf8_lossy(&file).into_owned()
+    };
+    let program = |name: &str, content: &str| {
+        let content = content.as_bytes();
+        [header(name, b'0', content.len() as u64, 0o755, ""), {
+            let mut padded = content.to_vec();
+            padded.resize(content.len().next_multiple_of(512), 0);
+            padded
+        }]
+        .concat()
+    };
+    let layer = ended(&[
+        dir("bin"),
+        program("bin/sh", "binary"),
+        link("sbin", b'2', "/bin"),
+        link("bin/alias", b'2', "sh"),
+        program("bin/script", "#!/sbin/sh -e\ntrue\n"),
+        program("bin/windows", "#!/bin/sh\r\ntrue\r\n"),
+        program("bin/dynamic", &elf("/lib/ld.so")),
+        program("bin/static", &elf("/bin/sh")),
+        file("bin/data", "no program"),
+        link("pipe", b'6', ""),
+        program("srv/run", "binary"),
+    ]);
+    let root = unpacked(&[layer]);
+    let tree = Tree::open(root.path()).unwrap();
+    let check = |word: &str| program::check(&tree, word, "/opt:/sbin", Path::new("/srv"));
+    for fine in [
+        "sh",
+        "alias",
+        "script",
+        "static",
+        "/bin/sh",
+        "./run",
+        "../bin/sh",
+    ] {
+        assert_eq!(check(fine), Ok(()), "{fine}");
+    }
+    for (word, problem) in [
+        ("nope", "`nope` is not in the image (PATH /opt:/sbin)"),
+        ("/nope", "`/nope` is not in the image"),
+        ("/pipe", "`/pipe` in the image is no executable file"),
+        ("data", "`data` in the image is no executable file"),
+        (
+            "windows",
+            "the interpreter `/bin/sh\\r` of `windows` is not in the image",
+        ),
+        (
+            "dynamic",
+            "the interpreter `/lib/ld.so` of `dynamic` is not in the image",
+        ),
+    ] {
+        assert_eq!(check(word), Err(problem.to_owned()));
+    }
+}
+
+#[test]
+fn directories_that_an_archive_implies_count_and_the_depth_is_bounded() {
+    let name = vec!["d"; 200].join("/");
+    let message = Fake::of(&[ended(&[long(&name)])]).refused();
+    assert!(
+        message.contains("more than 1000000 files and directories"),
+        "{message}"
+    );
+    let name = vec!["d"; 257].join("/");
+    let message = Fake::of(&[ended(&[long(&name)])]).refused();
+    assert!(message.contains("a path of 257 levels"), "{message}");
+    // Each directory is made once: by the square of the depth, this took a minute.
+    let names: Vec<String> = (0..200)
+        .map(|number| format!("{number}/{}", vec!["d"; 250].join("/")))
+        .collect();
+    let entries: Vec<Vec<u8>> = names.iter().map(|name| long(name)).collect();
+    let bounds = Bounds {
+        entries: 40_000,
+        bytes: 64 << 20,
+        ..SMALL
+    };
+    let message = Fake::of(&[ended(&entries)]).unpack(bounds).map(drop);
+    assert!(
+        message
+            .unwrap_err()
+            .to_string()
+            .contains("more than 1000000 files")
+    );
+}
+
+#[test]
+fn an_archive_of_almost_nothing_but_zeros_is_refused_early() {
+    for program in ["gzip", "zstd"] {
+        let bomb = [ended(&[
+            header("a", b'0', 300 << 20, 0o644, ""),
+            vec![0; 300 << 20],
+        ])];
+        let stored = [compressed(program, &bomb[0])];
+        let bounds = Bounds {
+            bytes: 1 << 30,
+            free: 8 << 20,
+            ..SMALL
+        };
+        let message = Fake::with(&stored, &bomb, &json!({})).unpack(bounds);
+        let message = message.map(drop).unwrap_err().to_string();
+        assert!(
+            message.contains("more than 8 MiB and 200 times its size"),
+            "{message}"
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::LabError;
 use crate::plan::{Catalogue, GuestRole};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use vtax_guest::image::oci::{self, Source};
+use vtax_guest::image::oci::{self, Source, Unpacked};
 use vtax_guest::image::{GuestFiles, Recipe, user_files};
 use vtax_host::HostError;
 use vtax_host::settings::Settings;
@@ -30,7 +30,8 @@ enum Content {
 struct Made {
     files: GuestFiles,
     digest: String,
-    has_entry_point: bool,
+    /// The image of a container; `None` for files of the plan.
+    unpacked: Option<Unpacked>,
 }
 
 /// The images, by their content.
@@ -79,13 +80,9 @@ impl Images {
         }
         if let Content::Image(source) = &key.content
             && workload.kind() == command::KIND
-            && command::serves_entry_point(guest.settings)
-            && !self.made.get(&key).is_some_and(|made| made.has_entry_point)
+            && let Some(unpacked) = self.made.get(&key).and_then(|made| made.unpacked.as_ref())
         {
-            return Err(LabError::Host(HostError::Invalid {
-                what: format!("the image {source} without `serve`"),
-                problem: "it has no entry point; give the service as `serve`".to_owned(),
-            }));
+            check_programs(source, unpacked, guest.settings)?;
         }
         Ok(())
     }
@@ -119,9 +116,9 @@ impl Images {
             Content::Image(text) => {
                 let unpacked = oci::ensure(&self.source(text)?, base, progress)?;
                 Ok(Made {
-                    files: unpacked.files,
-                    digest: unpacked.about.digest,
-                    has_entry_point: !unpacked.about.entry_point.is_empty(),
+                    files: unpacked.files.clone(),
+                    digest: unpacked.about.digest.clone(),
+                    unpacked: Some(unpacked),
                 })
             }
             Content::Files(texts) => {
@@ -130,7 +127,7 @@ impl Images {
                 Ok(Made {
                     files: user_files::ensure(&paths, &digest, base, progress)?,
                     digest,
-                    has_entry_point: false,
+                    unpacked: None,
                 })
             }
         }
@@ -170,6 +167,27 @@ impl Images {
         };
         facts.map(|(name, value)| (name.to_owned(), value)).into()
     }
+}
+
+/// Checks that an image has the programs of the commands that run in it, and an entry point where that is the service.
+///
+/// # Errors
+/// What it lacks.
+fn check_programs(source: &str, unpacked: &Unpacked, settings: &Settings) -> Result<(), HostError> {
+    let entry_point = unpacked.about.entry_point.first();
+    let serves = command::serves_entry_point(settings);
+    if serves && entry_point.is_none() {
+        return Err(HostError::NotInImage {
+            image: source.to_owned(),
+            problem: "it has no entry point; give the service as `serve`".to_owned(),
+        });
+    }
+    let own = command::programs_in_target(settings);
+    let entry_point = entry_point.filter(|_| serves).cloned();
+    for program in own.into_iter().chain(entry_point) {
+        unpacked.check_program(source, &program)?;
+    }
+    Ok(())
 }
 
 /// The key of a guest's image; `None` where it has the shared one.

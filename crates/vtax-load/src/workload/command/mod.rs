@@ -251,6 +251,14 @@ pub fn serves_entry_point(settings: &Settings) -> bool {
     has_service(settings) && SERVE.given(settings).is_none()
 }
 
+/// The programs of the commands that run in the target itself, without an image's entry point.
+pub fn programs_in_target(settings: &Settings) -> Vec<String> {
+    let load = (!has_service(settings)).then_some(&LOAD);
+    let commands = [&PREPARE, &SERVE].into_iter().chain(load);
+    let words = commands.filter_map(|command| words::split(command.given(settings)?).ok());
+    words.filter_map(|words| words.into_iter().next()).collect()
+}
+
 /// The times of a command outside of a window.
 const NO_TIMES: Timing = Timing {
     warmup: Duration::ZERO,
