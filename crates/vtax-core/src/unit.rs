@@ -2,29 +2,73 @@
 //! Units: a base, and optionally a second base that it is counted per.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 macro_rules! bases {
     ($($(#[$doc:meta])* $name:ident = $text:literal),* $(,)?) => {
         /// The quantity that is counted or measured.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Base { $($(#[$doc])* $name),* }
+        pub enum Base {
+            $($(#[$doc])* $name,)*
+            /// Items of a workload that a plan names by a word.
+            Item(Word),
+        }
 
         impl Base {
             /// The symbol, as in `s` or `bit`.
             pub fn symbol(self) -> &'static str {
-                match self { $(Self::$name => $text),* }
+                match self {
+                    $(Self::$name => $text,)*
+                    Self::Item(word) => word.0,
+                }
             }
         }
 
         impl FromStr for Base {
             type Err = ParseUnitError;
             fn from_str(text: &str) -> Result<Self, ParseUnitError> {
-                match text { $($text => Ok(Self::$name),)* _ => Err(ParseUnitError(text.to_owned())) }
+                match text {
+                    $($text => Ok(Self::$name),)*
+                    _ => Word::of(text).map(Self::Item).ok_or_else(|| ParseUnitError(text.to_owned())),
+                }
             }
         }
     };
+}
+
+/// A word of ASCII letters that names items, such as `frame` or `row`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Word(&'static str);
+
+/// The most letters of a word.
+const LONGEST_WORD: usize = 24;
+/// The most words of one process, which keeps each for its lifetime.
+const MOST_WORDS: usize = 4096;
+
+impl Word {
+    /// A word; `None` for another text, and beyond the most words of a process.
+    fn of(text: &str) -> Option<Self> {
+        static WORDS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+        let is_word = (1..=LONGEST_WORD).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+        if !is_word {
+            return None;
+        }
+        // A poisoned set is whole, since each word is inserted at once.
+        let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(word) = words.get(text) {
+            return Some(Self(word));
+        }
+        if words.len() >= MOST_WORDS {
+            return None;
+        }
+        let word: &'static str = Box::leak(text.to_owned().into_boxed_str());
+        words.insert(word);
+        Some(Self(word))
+    }
 }
 
 bases! {
@@ -107,7 +151,7 @@ pub struct ParseUnitError(pub String);
 
 impl fmt::Display for ParseUnitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a unit", self.0)
+        write!(f, "{:?} is not a unit", self.0)
     }
 }
 
@@ -134,5 +178,32 @@ impl<'de> Deserialize<'de> for Unit {
         String::deserialize(deserializer)?
             .parse()
             .map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_word_of_letters_is_a_unit_and_stays_the_same_one() {
+        let frame: Unit = "frame".parse().unwrap();
+        assert_eq!(frame, "frame".parse().unwrap());
+        assert_ne!(frame, "row".parse().unwrap());
+        assert_eq!("row/s".parse::<Unit>().unwrap().to_string(), "row/s");
+        let long = "x".repeat(25);
+        for wrong in [
+            "",
+            "two words",
+            "x1",
+            "\u{1b}[31m",
+            "a/",
+            "/s",
+            "a/b/c",
+            "\u{202e}x",
+            &long,
+        ] {
+            assert!(wrong.parse::<Unit>().is_err(), "{wrong:?}");
+        }
     }
 }

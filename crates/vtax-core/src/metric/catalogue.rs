@@ -52,6 +52,7 @@ metrics! {
     CPU_DOM0 = "cpu.dom0", of(Base::Core), Neither, "processors kept busy by Domain 0, counted by the pool";
     CPU_PER_WORK = "cpu.per_work", PerWork(Base::Second), Lower, "CPU time to {}",
         headline(), words("CPU", "costs", "CPU");
+    LAUNCH_CPU = "launch.cpu", of(Base::Second), Lower, "CPU time of starting the command, which is no part of its cost";
     CPU_MACHINE_PER_WORK = "cpu.machine.per_work", PerWork(Base::Second), Lower, "CPU time of all of this host to {}";
     CPU_OUTSIDE_GUEST_PER_WORK = "cpu.outside_guest.per_work", PerWork(Base::Second), Lower,
         "CPU time outside guest code to {}";

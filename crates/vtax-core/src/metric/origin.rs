@@ -23,6 +23,11 @@ const ORIGINS: &[(&[&str], &str)] = &[
         "CPU time that the target counts itself, for each of its operations.",
     ),
     (
+        &["launch.cpu"],
+        "In the host's own kernel, what the target's control groups count beyond the CPU time of the command, which the shell \
+         in the target reads (`times`). In a VM, the target's CPU time for three starts of `true`.",
+    ),
+    (
         &["cpu.stage."],
         "CPU time of one stage: vCPU, I/O and vhost threads by schedstat, other threads by the control group, soft \
          interrupts traced by BPF. The stages sum to cpu.machine.",

@@ -4,7 +4,7 @@
 
 use super::spool::Spool;
 use super::{CommandLine, Finished, Job};
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -12,7 +12,6 @@ use std::time::Duration;
 use vtax_core::Nanoseconds;
 use vtax_host::HostError;
 use vtax_host::cell::entry;
-use vtax_host::command::{MOST_OUTPUT, printed_too_much};
 use vtax_host::untrusted;
 use vtax_kernel::Process;
 
@@ -96,9 +95,9 @@ impl Jobs {
     pub fn poll(&mut self, job: Job) -> Result<Option<Finished>, HostError> {
         let started = usize::try_from(job.0)
             .ok()
-            .and_then(|number| Some((number, self.started.get_mut(number)?)))
+            .and_then(|number| self.started.get_mut(number))
             .ok_or_else(|| job.unknown());
-        let (number, started) = started?;
+        let started = started?;
         if !started.has_ended {
             let process = Process::of_host(started.child.id());
             // A process that has ended keeps its times until it is waited for.
@@ -120,10 +119,14 @@ impl Jobs {
         };
         started.has_ended = true;
         started.outputs.iter().for_each(Spool::settle);
+        let [stdout, stderr] = &started.outputs;
         let line = started.line.clone();
-        let read = |path: PathBuf| -> Result<Vec<u8>, HostError> {
-            let file = File::open(&path).map_err(HostError::file("read", &path))?;
-            untrusted::read(file, MOST_OUTPUT).map_err(|_| printed_too_much(&format!("`{line}`")))
+        let read = |output: &Spool| {
+            let what = format!(
+                "the output of `{}`",
+                line.lines().next().unwrap_or_default()
+            );
+            output.read().map_err(HostError::file("read", what))
         };
         Ok(Some(Finished {
             // A status has either a code or a signal.
@@ -131,8 +134,8 @@ impl Jobs {
                 .code()
                 .or_else(|| status.signal().map(|signal| 128 + signal))
                 .unwrap_or(-1),
-            stdout: read(self.stdout(number))?,
-            stderr: read(self.stderr(number))?,
+            stdout: read(stdout)?,
+            stderr: read(stderr)?,
         }))
     }
 
@@ -205,6 +208,7 @@ impl Drop for Jobs {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use vtax_host::command::MOST_OUTPUT;
 
     fn shell(jobs: &mut Jobs, script: &str) -> Job {
         let line: CommandLine = ["sh", "-c", script].map(str::to_owned).to_vec();
@@ -267,20 +271,27 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_prints_too_much_fails_and_its_end_is_shown() {
+    fn of_a_gigabyte_the_begin_and_the_end_are_kept_and_the_rest_is_counted() {
         let (_folder, mut jobs) = jobs();
-        let job = shell(&mut jobs, "head -c 1000000000 /dev/zero; echo end >&2");
-        let refused = loop {
-            match jobs.poll(job) {
-                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
-                other => break other,
-            }
-        };
-        let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains("more than 32 MiB"), "{refused}");
-        assert!(jobs.tail().ends_with("end\n"));
+        let job = shell(
+            &mut jobs,
+            "echo begin; head -c 1000000000 /dev/zero; echo end",
+        );
+        let finished = wait(&mut jobs, job);
+        assert_eq!(finished.code, 0);
+        let printed = finished.stdout;
+        assert!(printed.starts_with(b"begin\n\0") && printed.ends_with(b"\0end\n"));
+        let kept = (64 << 10) + MOST_OUTPUT;
+        let note = format!(
+            "\n[vtax: {} bytes are left out here]\n",
+            1_000_000_010 - kept
+        );
+        assert_eq!(printed.len(), kept + note.len());
+        let at = printed.windows(6).position(|bytes| bytes == b"[vtax:");
+        let at = at.unwrap() - 1;
+        assert_eq!(&printed[at..at + note.len()], note.as_bytes());
         let size = fs::metadata(jobs.stdout(0)).unwrap().len();
-        assert_eq!(size, MOST_OUTPUT as u64 + 1, "the rest fills no disk");
+        assert_eq!(size, kept as u64, "the rest fills no disk");
     }
 
     #[test]

@@ -281,9 +281,10 @@ impl Plan {
         (self.idle_phase() + block) * self.repetitions
     }
 
-    /// Returns the length of the idle phase before each block on a real host; zero without meters.
+    /// Returns the length of the idle phase before each block on a real host; zero without meters. A model has none.
     fn idle_phase(&self) -> Duration {
-        let has_meter = self.meters.iter().any(|name| name != "none");
+        let mut meters = self.meters.iter();
+        let has_meter = meters.any(|name| name != "none" && name != "model");
         if has_meter { self.idle } else { Duration::ZERO }
     }
 }

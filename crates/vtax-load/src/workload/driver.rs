@@ -80,6 +80,13 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
     if output.trim().is_empty() {
         output = String::from_utf8_lossy(&finished.stdout).into_owned();
     }
+    // A command of a plan, natively too, sees the files of its guest.
+    let place = match own {
+        Some(own) if where_ == "target" && own != oci::ENTER => {
+            ", in the files of vtax's image: those of this host come with `files` (--files)"
+        }
+        _ => "",
+    };
     HostError::Program {
         command: shown(line),
         // What `timeout` returns when it ends a command.
@@ -88,7 +95,7 @@ fn failure(line: &[String], finished: &Finished, where_: &str, programs: &[Progr
                 Some(limit) => format!("it did not end within {limit} s"),
                 None => status(finished.code),
             },
-            _ => status(finished.code),
+            _ => format!("{}{place}", status(finished.code)),
         },
         output,
     }

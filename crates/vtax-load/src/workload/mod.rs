@@ -451,6 +451,15 @@ pub trait Workload: Sync {
         driver::start(target, client, service, command, programs, extent, timing)
     }
 
+    /// The command line that starts a command that does nothing in the target, as the load is started; `None` for loads
+    /// that do not run in the target to their end.
+    ///
+    /// # Errors
+    /// As [`Workload::load`].
+    fn launch(&self, _spec: LoadSpec) -> Outcome<Option<CommandLine>> {
+        Ok(None)
+    }
+
     /// Parses the output of the load. A pure function, tested on recorded and on garbage input.
     ///
     /// # Errors
@@ -555,6 +564,11 @@ pub struct WorkloadResult {
     pub metrics: BTreeMap<String, Metric>,
     /// Distributions in nanoseconds, by the name of their quantity: `latency`.
     pub histograms: Vec<(String, Histogram<u64>)>,
+    /// The CPU time of a command in the target and of the processes that it waited for, by the kernel that it ran on, in
+    /// seconds; with a resolution of 2 ms.
+    pub own_cpu: Option<f64>,
+    /// The CPU time of starting that command in the target, where it is known.
+    pub launch: Option<Launch>,
     /// Reasons to suspect this trial that only the load generator knows.
     pub suspect: Vec<String>,
     /// Claims of the load generator that the lab's counters can check. A contradiction makes the trial suspect.
@@ -565,6 +579,16 @@ pub struct WorkloadResult {
     /// The lateness of the load generator, where it is a large part of the latencies: a steady trial becomes suspect, and
     /// a ramp where a level up to the one that broke the objective has it.
     pub late: Option<Lateness>,
+}
+
+/// The CPU time of starting a command in a target: of the programs that enter the target, of the agent, the shell and the
+/// time limit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Launch {
+    /// All that the guest's control groups count beyond the command's own time.
+    Rest,
+    /// That of starting `true` in the same way, in seconds.
+    Measured(f64),
 }
 
 /// The useful work, as a rate or a total.

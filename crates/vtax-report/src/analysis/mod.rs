@@ -9,6 +9,7 @@ mod comparisons;
 mod energy;
 mod installations;
 mod knees;
+mod launch;
 mod machines;
 mod model;
 mod noise;
@@ -189,6 +190,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         .collect();
     let installations = installations::sentences(&installed, &host);
     let energy = energy::lines(&summaries, trials.iter().map(|read| &read.trial));
+    let launches = launch::lines(trials.iter().map(|read| &read.trial));
     let mut analysis = Analysis {
         energy,
         path: first.path().to_owned(),
@@ -227,6 +229,7 @@ pub fn analyse_shards(shards: &[&ResultsDir]) -> Result<Analysis, ResultsError> 
         unreadable,
     };
     analysis.noise = noise::lines(&analysis);
+    analysis.noise.extend(launches);
     analysis.sentences = words::sentences(&analysis, &trials);
     let shifts = analysis.shifts.iter().filter_map(|shift| {
         let treatment = analysis.treatment(&shift.treatment)?;

@@ -126,6 +126,9 @@ pub struct CommandArgs {
     /// A file or directory that the image gets; the commands in the target run beside it. It can be given several times.
     #[arg(long, value_name = "PATH", requires = "guests")]
     pub files: Vec<PathBuf>,
+    /// A file that the measured command in the target reads as its standard input.
+    #[arg(long, value_name = "FILE", requires = "guests")]
+    pub input: Option<PathBuf>,
     /// The measured command.
     #[arg(last = true, index = 2, value_name = "COMMAND", requires = "guests")]
     pub words: Vec<String>,

@@ -90,6 +90,9 @@ pub fn plan(arguments: &CommandArgs) -> Result<Option<String>, LoadError> {
         let files = arguments.files.iter().map(|path| absolute(path));
         plan.texts("files", &files.collect::<Result<Vec<String>, _>>()?);
     }
+    if let Some(input) = &arguments.input {
+        plan.text("stdin", &absolute(input)?);
+    }
     Ok(Some(plan.finish()))
 }
 

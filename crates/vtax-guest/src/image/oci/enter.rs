@@ -14,6 +14,8 @@ use vtax_host::untrusted::tar::{Entry, Kind};
 pub const DIRECTORY: &str = "/image";
 /// The program that runs its arguments in the image, or the image's entry point without arguments.
 pub const ENTER: &str = "/usr/lib/vtax/image";
+/// The argument of [`ENTER`] that starts no program.
+pub const NOTHING: &str = "";
 /// The program that mounts the kernel's file systems in the image, where the platform has not.
 pub const MOUNTS: &str = "/usr/lib/vtax/image-mounts";
 

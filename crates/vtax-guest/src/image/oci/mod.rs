@@ -15,7 +15,7 @@ mod layout;
 mod program;
 mod stream;
 
-pub use enter::{CAPABILITIES, DIRECTORY, ENTER, MOUNTS};
+pub use enter::{CAPABILITIES, DIRECTORY, ENTER, MOUNTS, NOTHING};
 
 use super::above::{self, Making};
 use super::build::{put, run_logged};

@@ -10,12 +10,12 @@ use toml::de::DeTable;
 use vtax_core::Base;
 use vtax_core::metric::Better;
 use vtax_host::settings::Settings;
-use vtax_load::workload::command::figure::{Figure, Place, UNITS, check, unit};
+use vtax_load::workload::command::figure::{AUTO, Figure, Place, UNITS, check, unit};
 use vtax_load::workload::command::{Definition, Ready, words};
 
 /// The keys that [`Reader::command`] reads.
-const OWN: [&str; 8] = [
-    "load", "serve", "ready", "prepare", "packages", "files", "work", "metrics",
+const OWN: [&str; 9] = [
+    "load", "serve", "ready", "prepare", "packages", "files", "stdin", "work", "metrics",
 ];
 /// The keys of a number in the output.
 const FIGURE: [&str; 6] = ["json", "csv", "row", "regex", "unit", "better"];
@@ -54,13 +54,16 @@ impl Reader<'_, &Catalogue> {
                 .help_with("leave it out: it would do nothing; with an `image` its entry point is the service"),
             _ => {}
         }
+        let mut files = self.files(table, has_image);
+        let stdin = self.stdin(table, has_image, &mut files);
         let definition = Definition {
             load: load.unwrap_or_default(),
             serve,
             ready,
             prepare: self.line(table, "prepare"),
             packages: self.packages(table, has_image),
-            files: self.files(table, has_image),
+            files,
+            stdin,
             work: self.work(table, offset),
             metrics: self.metrics(table),
         };
@@ -137,6 +140,52 @@ impl Reader<'_, &Catalogue> {
         files
     }
 
+    /// Reads the file of standard input, which is added to the files. Returns its name among them.
+    fn stdin(
+        &mut self,
+        table: &DeTable<'_>,
+        has_image: bool,
+        files: &mut Vec<String>,
+    ) -> Option<String> {
+        let value = table.get("stdin")?;
+        let path = self.text_of(value, "stdin")?;
+        let name = |text: &str| {
+            let name = Path::new(text).file_name()?.to_str()?;
+            (!text.contains('\0')).then(|| name.to_owned())
+        };
+        let Some(own) = name(&path) else {
+            self.refuse(
+                value,
+                format!("`{path}` does not end with the name of a file"),
+            )
+            .help_with("such as stdin = \"input.csv\"");
+            return None;
+        };
+        if table.contains_key("serve") || table.contains_key("ready") || has_image {
+            self.refuse(
+                value,
+                "`stdin` is for a command in the target, without a service or an image",
+            )
+            .help_with("let a shell read the file: sh -c 'command <file'");
+            return None;
+        }
+        if !files.contains(&path) {
+            if files
+                .iter()
+                .any(|other| name(other).as_deref() == Some(&own))
+            {
+                self.refuse(
+                    value,
+                    format!("`stdin` has the name of another of the `files`, {own}"),
+                )
+                .help_with("rename one: each is copied by its last name");
+                return None;
+            }
+            files.push(path);
+        }
+        Some(own)
+    }
+
     /// Reads a list of texts with their offsets, of what vtax's own image gets.
     fn list(
         &mut self,
@@ -184,7 +233,10 @@ impl Reader<'_, &Catalogue> {
         let keys = FIGURE.into_iter().filter(|key| *key != "better");
         self.only(inner, keys.chain(["count"]), "`work`");
         let figure = self.figure(inner, place, "work")?;
-        let (unit, _) = unit(&figure.unit)?;
+        let Some((unit, _)) = unit(&figure.unit) else {
+            // The output decides.
+            return Some(figure);
+        };
         match (is_timed, unit.per) {
             (true, Some(Base::Second)) | (false, None) => {}
             (true, _) => self
@@ -266,7 +318,7 @@ impl Reader<'_, &Catalogue> {
                 .help_with(UNITS);
             return None;
         };
-        if unit(&text).is_none() {
+        if text != AUTO && unit(&text).is_none() {
             self.complain(offset, format!("`{name}`: `{text}` is not a unit"))
                 .help_with(UNITS);
             return None;

@@ -167,7 +167,7 @@ fn every_mistake_of_a_command_is_refused_with_its_cause() {
         ("load = \"a\"\nextent = \"duration\"", "needs `work`"),
         ("load = \"a\"\nwork = { count = 1 }", "has no `unit`"),
         (
-            "load = \"a\"\nwork = { count = 1, unit = \"parsec\" }",
+            "load = \"a\"\nwork = { count = 1, unit = \"two words\" }",
             "is not a unit",
         ),
         (
@@ -208,6 +208,15 @@ fn every_mistake_of_a_command_is_refused_with_its_cause() {
         ),
         ("load = \"a\"\nmetrics = 3", "must be a section"),
         ("load = 3", "`load` must be text"),
+        ("load = \"a\"\nstdin = \"/\"", "does not end with the name"),
+        (
+            "load = \"a\"\nserve = \"b\"\nready = \"exit\"\nstdin = \"in\"",
+            "for a command in the target",
+        ),
+        (
+            "load = \"a\"\nfiles = [\"x/in\"]\nstdin = \"y/in\"",
+            "has the name of another",
+        ),
     ] {
         let found = of_command(lines).map(|_| ()).unwrap_err().to_string();
         assert!(found.contains(cause), "{lines}: {found}");

@@ -52,7 +52,10 @@ pub(super) struct IdleHost<'a> {
 impl IdlePhases {
     /// Whether a trial of `block` begins with a phase.
     pub fn are_due(&self, block: u32, host: &IdleHost<'_>) -> bool {
-        let has_meter = !host.meters.energy.is_empty() && host.source != Source::Emulated;
+        // A model states its own idle power.
+        let mut series = host.meters.energy.iter();
+        let is_metered = series.any(|(_, source)| *source == Source::Measured);
+        let has_meter = is_metered && host.source != Source::Emulated;
         has_meter && !host.length.is_zero() && !self.blocks.contains(&block)
     }
 

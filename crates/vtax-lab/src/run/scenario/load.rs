@@ -7,8 +7,11 @@ use crate::plan::{Plan, PlannedTreatment, Profile, load_seed};
 use std::time::{Duration, Instant};
 use vtax_core::Source;
 use vtax_host::HostError;
+use vtax_host::command::CommandLine;
 use vtax_host::settings::{Domain, Level, Parameter, Settings};
-use vtax_load::workload::{Extent, LOAD_SEED, Load, Timing, Workload, WorkloadResult};
+use vtax_load::workload::{
+    Extent, LOAD_SEED, Load, LoadSpec, Scratch, Timing, Workload, WorkloadResult,
+};
 
 /// The most characters of a generator's output that an error quotes.
 const QUOTED_CHARACTERS: usize = 400;
@@ -113,6 +116,26 @@ impl<'a, 'b> DrivenGuest<'a, 'b> {
     pub fn runs_in_target(&self) -> bool {
         let running = self.load.as_ref();
         running.is_some_and(|running| running.load.runs_in_target())
+    }
+
+    /// Returns the command line that starts a command that does nothing as the load is started, if it has one.
+    ///
+    /// # Errors
+    /// When the plan's command cannot be read.
+    pub fn launch(
+        &self,
+        trial: &TrialContext<'_>,
+        timing: Timing,
+    ) -> Result<Option<CommandLine>, LabError> {
+        let settings = self.settings(trial, None);
+        let guest = &*self.guest;
+        let spec = LoadSpec {
+            address: guest.target.about().address,
+            scratch: &Scratch::of(guest.target.as_ref()),
+            settings: &settings,
+            timing,
+        };
+        Ok(guest.spec.workload.launch(spec)?)
     }
 
     /// Returns the time at which a generator that changes levels by itself began the present level.

@@ -7,12 +7,16 @@ use std::collections::BTreeMap;
 use vtax_core::owner::Owner;
 use vtax_core::{Base, Pattern, Quantity, Source, Unit, counter, metric};
 use vtax_load::workload::check::Account;
-use vtax_load::workload::{WorkDone, WorkloadResult};
+use vtax_load::workload::{Launch, WorkDone, WorkloadResult};
 use vtax_observe::counters::Rule;
 use vtax_report::results::{Metric, Stage, Work};
 
 /// What a guest's frames must amount to before notifications are divided by them.
 const ENOUGH_BYTES: f64 = 1e6;
+
+/// The least CPU time of a command, in seconds: half a millisecond of user and of system time, below which both are
+/// printed as 0.
+const OWN_RESOLUTION: f64 = 1e-3;
 
 /// What a summary leads with where the guest has the vtax NIC, beside the workload's own.
 const HOLDING: [&metric::Metric; 5] = [
@@ -224,7 +228,7 @@ impl Observation<'_> {
         }
         let work = result.work.as_ref().map(|work| in_window(work, seconds));
         let work = work.filter(|work| work.amount > 0.0);
-        self.add_cpu(&mut set, seconds, work.as_ref());
+        self.add_cpu(&mut set, seconds, work.as_ref(), result);
         if result.work.is_none() {
             set.lead(metric::CPU_CORES);
         }
@@ -261,7 +265,13 @@ impl Observation<'_> {
         set.metrics
     }
 
-    fn add_cpu(&self, set: &mut MetricSet, seconds: f64, work: Option<&Work>) {
+    fn add_cpu(
+        &self,
+        set: &mut MetricSet,
+        seconds: f64,
+        work: Option<&Work>,
+        result: &WorkloadResult,
+    ) {
         let Some(cpu) = self.cpu() else { return };
         let spent = cpu.for_target();
         let of_platform = set.source;
@@ -293,7 +303,7 @@ impl Observation<'_> {
         }
         set.source = charged;
         if let Some(work) = work {
-            self.add_cpu_per_work(set, &cpu, work);
+            self.add_cpu_per_work(set, &cpu, work, result);
         }
         set.source = of_platform;
         if let Some(dom0) = self
@@ -304,8 +314,18 @@ impl Observation<'_> {
         }
     }
 
-    fn add_cpu_per_work(&self, set: &mut MetricSet, cpu: &CpuShares, work: &Work) {
-        let spent = cpu.for_target();
+    fn add_cpu_per_work(
+        &self,
+        set: &mut MetricSet,
+        cpu: &CpuShares,
+        work: &Work,
+        result: &WorkloadResult,
+    ) {
+        let mut spent = cpu.for_target();
+        if let Some(launch) = self.launch(spent, result) {
+            set.add(metric::LAUNCH_CPU, launch);
+            spent -= launch;
+        }
         set.add_per_work(metric::CPU_PER_WORK, spent, work);
         if self.guest == 0 {
             set.add_per_work(metric::CPU_MACHINE_PER_WORK, cpu.busy, work);
@@ -314,6 +334,21 @@ impl Observation<'_> {
             let outside = (spent - guest).max(0.0);
             set.add_per_work(metric::CPU_OUTSIDE_GUEST_PER_WORK, outside, work);
         }
+    }
+
+    /// The part of the guest's CPU time that started its command. At least the command's own time stays.
+    fn launch(&self, spent: f64, result: &WorkloadResult) -> Option<f64> {
+        let own = result.own_cpu?;
+        let launch = match result.launch? {
+            Launch::Measured(seconds) => seconds,
+            Launch::Rest => {
+                let owner = &self.guests.get(self.guest)?.owner;
+                self.delta(owner, counter::CPU_TOTAL)? / 1e9 - own
+            }
+        };
+        // The kernel counts the command's own time in parts of a millisecond, and prints whole ones.
+        let least = own.max(OWN_RESOLUTION);
+        Some(launch.min(spent - least).max(0.0))
     }
 
     fn add_energy(&self, set: &mut MetricSet, seconds: f64, work: Option<&Work>) {

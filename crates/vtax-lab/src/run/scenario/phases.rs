@@ -16,9 +16,10 @@ use course::Course;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use vtax_core::{Nanoseconds, Quantity, Source, metric};
+use vtax_guest::platform::GuestKernel;
 use vtax_host::cell::TARGET;
 use vtax_host::signals::Signals;
-use vtax_load::workload::{LoadLevel, Timing, WorkloadResult};
+use vtax_load::workload::{Launch, LoadLevel, Timing, WorkloadResult};
 use vtax_observe::{Observer, Snapshot};
 use vtax_report::results::{Metric, ObjectiveOutcome, PhaseTimes, offered_load};
 use vtax_report::stats;
@@ -36,6 +37,8 @@ const COMPLETION_LIMIT: Duration = Duration::from_secs(3600);
 const START_INTERVAL: Duration = Duration::from_secs(2);
 /// The time that neighbours are loaded beyond the target's last window.
 const NEIGHBOURS_TAIL: Duration = Duration::from_millis(100);
+/// The starts of a command that does nothing by which the cost of a start is measured, beyond the first.
+const LAUNCHES: u32 = 3;
 /// The metrics of a level in events, in addition to the headlines.
 const LEVEL_METRICS: [&metric::Metric; 5] = [
     metric::CPU_CORES,
@@ -342,7 +345,9 @@ impl PhaseRunner<'_, '_, '_> {
         // A run to completion is measured from its first instruction to its last, and so has no warm-up. Loads that
         // already run beside it have one.
         let mut left = BTreeMap::new();
+        let mut launch = None;
         let (opening, timing) = if to_completion {
+            launch = self.launch(timing)?;
             left = Left::before(&mut self.guests)?;
             if self.guests.iter().any(|driven| driven.is_loaded()) {
                 self.wait(Instant::now() + timing.warmup, None)?;
@@ -390,6 +395,10 @@ impl PhaseRunner<'_, '_, '_> {
         self.wait(began + limit, Some(Role::Window))?;
         self.guests.need_ends(Role::Window, limit)?;
         let left = Left::after(left, &mut self.guests)?;
+        let mut results = self.take_results(went_on.is_some())?;
+        if let Some(result) = results.get_mut(TARGET) {
+            result.launch = launch;
+        }
         Ok(MeasuredWindow {
             name: quantity.map_or_else(|| "steady".to_owned(), |level| level.to_string()),
             level: quantity,
@@ -397,11 +406,43 @@ impl PhaseRunner<'_, '_, '_> {
             end,
             before,
             after,
-            results: self.take_results(went_on.is_some())?,
+            results,
             charged,
             kept: None,
             left,
         })
+    }
+
+    /// Measures what it costs to start a command in the target, where its load is one that runs to its end in it. In the
+    /// host's own kernel, that is what the target's groups count beyond the command's own time.
+    fn launch(&mut self, timing: Timing) -> Result<Option<Launch>, LabError> {
+        let target = &mut self.guests.target;
+        let Some(line) = target.launch(&self.trial, timing)? else {
+            return Ok(None);
+        };
+        match target.guest.spec.platform.guest_kernel() {
+            GuestKernel::Hosts => return Ok(Some(Launch::Rest)),
+            GuestKernel::External => return Ok(None),
+            GuestKernel::Own => {}
+        }
+        let mut times = Vec::new();
+        // The first start reads programs into memory.
+        for run in 0..=LAUNCHES {
+            let begin = self.instruments.observer.mark()?;
+            let guest = &mut *self.guests.target.guest;
+            let ended = guest.target.run(&line, LOAD_GRACE);
+            let ended = ended.map_err(|cause| guest.blame(cause))?;
+            let end = self.instruments.observer.mark()?;
+            if ended.code != 0 {
+                return Ok(None);
+            }
+            let observation = self.instruments.metering.observation((&begin, &end), 0);
+            let used = observation.cpu().map(|cpu| cpu.for_target());
+            times.extend(used.filter(|_| run > 0));
+        }
+        let number = u32::try_from(times.len()).unwrap_or(u32::MAX);
+        let mean = times.iter().sum::<f64>() / f64::from(number);
+        Ok((number > 0).then_some(Launch::Measured(mean)))
     }
 
     /// Starts the loads of the window, one after the other, so that all are warm when it opens.

@@ -47,10 +47,21 @@ pub struct Figure {
 }
 
 /// Units with a factor to one of the catalogue.
-const SCALED: [(&str, Base, f64); 13] = [
+const SCALED: [(&str, Base, f64); 24] = [
     ("ms", Base::Second, 1e-3),
     ("us", Base::Second, 1e-6),
+    ("\u{b5}s", Base::Second, 1e-6),
+    ("\u{3bc}s", Base::Second, 1e-6),
+    ("sec", Base::Second, 1.0),
     ("min", Base::Second, 60.0),
+    ("h", Base::Second, 3600.0),
+    ("KB", Base::Byte, 1e3),
+    ("TB", Base::Byte, 1e12),
+    ("Kbit", Base::Bit, 1e3),
+    ("Kbits", Base::Bit, 1e3),
+    ("Mbits", Base::Bit, 1e6),
+    ("Gbits", Base::Bit, 1e9),
+    ("bits", Base::Bit, 1.0),
     ("kB", Base::Byte, 1e3),
     ("MB", Base::Byte, 1e6),
     ("KiB", Base::Byte, 1024.0),
@@ -62,6 +73,32 @@ const SCALED: [(&str, Base, f64); 13] = [
     ("mJ", Base::Joule, 1e-3),
     ("kJ", Base::Joule, 1e3),
 ];
+
+/// Suffixes of a number that multiply it.
+const SUFFIXES: [(&str, f64); 8] = [
+    ("k", 1e3),
+    ("K", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+    ("Ki", 1024.0),
+    ("Mi", 1_048_576.0),
+    ("Gi", 1_073_741_824.0),
+];
+
+/// The unit that is read where the number stands.
+pub const AUTO: &str = "auto";
+
+/// A number that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The number, in the catalogue's unit.
+    pub value: f64,
+    /// Its unit.
+    pub unit: Unit,
+    /// The reason why it may be a part of another number, or in another unit.
+    pub doubt: Option<String>,
+}
 
 /// A place that cannot hold a number, or an output without the number at its place.
 #[derive(Debug, PartialEq, thiserror::Error)]
@@ -102,6 +139,9 @@ pub enum FigureError {
     /// A row that is too short.
     #[error("the row has no field under {0:?}")]
     Field(String),
+    /// A number without a unit beside it, where the unit is `auto`.
+    #[error("no unit that is known follows the number {0:?}, and `unit` is `auto`")]
+    NoUnit(String),
     /// An output without a match.
     #[error("nothing matches `{0}`")]
     Match(String),
@@ -161,24 +201,98 @@ impl Figure {
     ///
     /// # Errors
     /// When it is not there, no number, negative or not finite; with the last lines of the output.
-    pub fn read(&self, name: &str, output: &str) -> Outcome<(f64, Unit)> {
-        let (unit, factor) = unit(&self.unit)
-            .ok_or_else(|| garbage(COMMAND, &format!("`{}` is not a unit", self.unit)))?;
-        let value = match &self.place {
-            Place::Count(count) => Ok(*count),
+    pub fn read(&self, name: &str, output: &str) -> Outcome<Reading> {
+        let found = match &self.place {
+            Place::Count(count) => Ok(Found::of(*count)),
             Place::Json(pointer) => json(output, pointer),
             Place::Csv { column, row } => csv(output, column, row.as_deref()),
             Place::Regex(pattern) => matched(output, pattern),
         };
-        let value = value.map_err(|cause| {
+        let scaled = found.and_then(|found| {
+            let (unit, factor) = match self.unit.as_str() {
+                AUTO => known(&found.after)
+                    .ok_or_else(|| FigureError::NoUnit(found.value.to_string()))?,
+                text => unit(text).ok_or_else(|| FigureError::Text(text.to_owned()))?,
+            };
+            let doubt = found.doubt(&self.unit, unit, factor);
+            Ok((found.value * factor, unit, doubt))
+        });
+        let (value, unit, doubt) = scaled.map_err(|cause| {
             let quoted = last_lines(output);
             garbage(
                 COMMAND,
                 &format!("`{name}` cannot be read: {cause}; its last lines:\n{quoted}"),
             )
         })?;
-        Ok((number(COMMAND, name, Some(value * factor))?, unit))
+        Ok(Reading {
+            value: number(COMMAND, name, Some(value))?,
+            unit,
+            doubt: doubt.map(|doubt| format!("`{name}` is {doubt}")),
+        })
     }
+}
+
+/// A number as it stands in an output.
+#[derive(Debug, Default)]
+struct Found {
+    value: f64,
+    /// The text that follows the number up to the next blank, or the next word after a blank.
+    after: String,
+    /// Why it is a part of a longer number.
+    part: Option<String>,
+}
+
+impl Found {
+    fn of(value: f64) -> Self {
+        Self {
+            value,
+            ..Self::default()
+        }
+    }
+
+    /// A number in its own field, with a unit behind it or not.
+    fn of_field(text: &str) -> Result<Self, FigureError> {
+        let text = text.trim();
+        let end = text.find(|c: char| !(c.is_ascii_digit() || ".,+-eE".contains(c)));
+        let (number, after) = match end {
+            // The letter of an exponent belongs to the number only if digits follow.
+            Some(end) if parsed(&text[..end]).is_ok() => text.split_at(end),
+            _ => (text, ""),
+        };
+        Ok(Self {
+            value: parsed(number)?,
+            after: after.trim().to_owned(),
+            part: None,
+        })
+    }
+
+    /// Why the number may be wrong in a plan's unit.
+    fn doubt(&self, named: &str, unit: Unit, factor: f64) -> Option<String> {
+        if let Some(part) = &self.part {
+            return Some(part.clone());
+        }
+        let (other, other_factor) = known(&self.after)?;
+        let is_count = other == Unit::of(Base::One) && other_factor != 1.0;
+        let is_scaled = is_count || other == unit && other_factor != factor;
+        let is_percent = self.after == "%" && unit != Unit::of(Base::Percent);
+        (named != AUTO && (is_scaled || is_percent)).then(|| {
+            format!(
+                "read in {named}, and `{}` follows it: `unit = \"auto\"` reads the unit that stands there",
+                self.after
+            )
+        })
+    }
+}
+
+/// The unit of a word behind a number; `None` for a word that is none.
+fn known(word: &str) -> Option<(Unit, f64)> {
+    let suffix = SUFFIXES.iter().find(|(suffix, _)| *suffix == word);
+    if let Some((_, factor)) = suffix {
+        return Some((Unit::of(Base::One), *factor));
+    }
+    let (unit, factor) = unit(word)?;
+    let is_named = |base: Base| matches!(base, Base::Item(_));
+    (!is_named(unit.base) && !unit.per.is_some_and(is_named)).then_some((unit, factor))
 }
 
 fn parsed(text: &str) -> Result<f64, FigureError> {
@@ -189,7 +303,7 @@ fn parsed(text: &str) -> Result<f64, FigureError> {
         .map_err(|_| FigureError::Text(text.to_owned()))
 }
 
-fn json(output: &str, pointer: &str) -> Result<f64, FigureError> {
+fn json(output: &str, pointer: &str) -> Result<Found, FigureError> {
     let of_lines = || {
         let mut lines = output.lines().rev();
         lines.find_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -199,14 +313,15 @@ fn json(output: &str, pointer: &str) -> Result<f64, FigureError> {
     match document.pointer(pointer) {
         Some(Value::Number(number)) => number
             .as_f64()
+            .map(Found::of)
             .ok_or_else(|| FigureError::Text(number.to_string())),
-        Some(Value::String(text)) => parsed(text),
+        Some(Value::String(text)) => Found::of_field(text),
         Some(_) => Err(FigureError::Value(pointer.to_owned())),
         None => Err(FigureError::Nothing(pointer.to_owned())),
     }
 }
 
-fn csv(output: &str, column: &str, row: Option<&str>) -> Result<f64, FigureError> {
+fn csv(output: &str, column: &str, row: Option<&str>) -> Result<Found, FigureError> {
     let mut lines = output.lines().map(fields);
     let place = lines
         .by_ref()
@@ -222,7 +337,7 @@ fn csv(output: &str, column: &str, row: Option<&str>) -> Result<f64, FigureError
             None => FigureError::Empty,
         })?;
     let field = found.get(place);
-    parsed(field.ok_or_else(|| FigureError::Field(column.to_owned()))?)
+    Found::of_field(field.ok_or_else(|| FigureError::Field(column.to_owned()))?)
 }
 
 /// The fields of one line of CSV.
@@ -241,11 +356,51 @@ fn fields(line: &str) -> Vec<String> {
     all.iter().map(|field| field.trim().to_owned()).collect()
 }
 
-fn matched(output: &str, pattern: &str) -> Result<f64, FigureError> {
+fn matched(output: &str, pattern: &str) -> Result<Found, FigureError> {
     let last = regex(pattern)?.captures_iter(output).last();
-    let group = last.and_then(|captures| captures.get(1));
-    let group = group.ok_or_else(|| FigureError::Match(pattern.to_owned()))?;
-    parsed(group.as_str())
+    let missing = || FigureError::Match(pattern.to_owned());
+    let captures = last.ok_or_else(missing)?;
+    let (whole, group) = (captures.get(0), captures.get(1));
+    let (whole, group) = whole.zip(group).ok_or_else(missing)?;
+    let before = output.get(..group.start()).unwrap_or_default();
+    let after = output.get(group.end()..).unwrap_or_default();
+    // What the expression itself has beside the number is what the plan expects there.
+    let goes_on = group.end() == whole.end() && continues(after);
+    let began = group.start() == whole.start() && {
+        let mut back = before.chars().rev();
+        match back.next() {
+            Some('.' | ',') => back.next().is_some_and(|c| c.is_ascii_digit()),
+            Some(c) => c.is_ascii_digit(),
+            None => false,
+        }
+    };
+    let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+    let end = after.find(char::is_whitespace).unwrap_or(after.len());
+    let longer = || output.get(start..group.end() + end).unwrap_or_default();
+    let blank = after.strip_prefix(' ').unwrap_or(after);
+    let word = blank.split(|c: char| c.is_whitespace() || ",;)]".contains(c));
+    Ok(Found {
+        value: parsed(group.as_str())?,
+        after: match group.end() == whole.end() {
+            true => word.into_iter().next().unwrap_or_default().to_owned(),
+            false => String::new(),
+        },
+        part: (goes_on || began).then(|| format!("{}, a part of `{}`", group.as_str(), longer())),
+    })
+}
+
+/// Whether a number goes on in the text behind it.
+fn continues(after: &str) -> bool {
+    let mut rest = after.chars();
+    let is_digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
+    match rest.next() {
+        Some('.' | ',') => is_digit(rest.next()),
+        Some('e' | 'E') => match rest.next() {
+            Some('+' | '-') => is_digit(rest.next()),
+            other => is_digit(other),
+        },
+        other => is_digit(other),
+    }
 }
 
 /// The last lines of an output.
@@ -261,13 +416,80 @@ pub fn last_lines(output: &str) -> String {
 mod tests {
     use super::*;
 
-    fn read(place: Place, unit: &str, output: &str) -> Outcome<(f64, Unit)> {
+    fn reading(place: Place, unit: &str, output: &str) -> Outcome<Reading> {
         let figure = Figure {
             place,
             unit: unit.to_owned(),
             better: Better::Higher,
         };
         figure.read("rate", output)
+    }
+
+    fn read(place: Place, unit: &str, output: &str) -> Outcome<(f64, Unit)> {
+        reading(place, unit, output).map(|read| (read.value, read.unit))
+    }
+
+    #[test]
+    fn a_number_that_goes_on_and_a_unit_of_another_size_are_doubted() {
+        let doubt = |pattern: &str, unit: &str, output: &str| {
+            reading(Place::Regex(pattern.to_owned()), unit, output)
+                .unwrap()
+                .doubt
+        };
+        let plain = "([0-9.]+)";
+        let units = doubt(plain, "ms", "Latency 980.00us").unwrap();
+        assert!(units.contains("read in ms, and `us` follows it"), "{units}");
+        assert!(doubt(plain, "ms", "Latency 980.00 us").is_some());
+        assert!(
+            doubt("rate: ([0-9]+)", "1", "rate: 12,345.6")
+                .unwrap()
+                .contains("12, a part of `12,345.6`")
+        );
+        assert!(
+            doubt("rate: ([0-9.]+)", "1", "rate: 1.2e+04\n")
+                .unwrap()
+                .contains("1.2e+04")
+        );
+        assert!(doubt("rate: ([0-9.]+)", "request/s", "rate: 1.2k").is_some());
+        assert!(doubt("rate: ([0-9.]+)", "1", "rate: 12%").is_some());
+        assert!(doubt("([0-9]+)", "1", "12.5").is_some());
+        for (pattern, unit, output) in [
+            (plain, "us", "Latency 980.00us"),
+            ("rate: ([0-9.]+)", "request", "rate: 12 requests in 3 s"),
+            ("rate: ([0-9.]+)us", "us", "rate: 12us"),
+            ("rate: ([0-9.,]+)", "1", "rate: 12,345.6 in all"),
+            ("rate: ([0-9.]+)", "%", "rate: 12%"),
+            ("took ([0-9.]+)", "s", "took 3 seconds, e.g."),
+            ("took ([0-9]+)", "frame", "took 3. End"),
+        ] {
+            assert_eq!(doubt(pattern, unit, output), None, "{output}");
+        }
+    }
+
+    #[test]
+    fn an_automatic_unit_is_the_one_that_stands_there() {
+        let auto = |output: &str| {
+            let place = Place::Regex("is +([0-9.]+)".to_owned());
+            let read = reading(place, AUTO, output).map_err(|error| error.to_string())?;
+            assert_eq!(read.doubt, None, "{output}");
+            Ok((read.value, read.unit.to_string()))
+        };
+        for (output, value, unit) in [
+            ("is 980.00us", 980e-6, "s"),
+            ("is 980 \u{b5}s", 980e-6, "s"),
+            ("is 1.5ms", 1.5e-3, "s"),
+            ("is 2.5 s", 2.5, "s"),
+            ("is 12.5k", 12_500.0, "1"),
+            ("is 2Ki", 2048.0, "1"),
+            ("is 9.4 Gbits/sec", 9.4e9, "bit/s"),
+            ("is 3 MB/s", 3e6, "B/s"),
+        ] {
+            let (found, of) = auto(output).unwrap();
+            assert!((found / value - 1.0).abs() < 1e-12, "{output}: {found}");
+            assert_eq!(of, unit, "{output}");
+        }
+        let refused: String = auto("is 12 requests").unwrap_err();
+        assert!(refused.contains("`unit` is `auto`"), "{refused}");
     }
 
     fn value(place: Place, output: &str) -> f64 {
@@ -308,7 +530,8 @@ mod tests {
             read("request/min"),
             (2.0 / 60.0, "request/s".parse().unwrap())
         );
-        assert_eq!(unit("parsec"), None);
+        assert_eq!(unit("frame/s").unwrap().1, 1.0);
+        assert_eq!(unit("two words"), None);
         assert_eq!(unit("/s"), None);
     }
 

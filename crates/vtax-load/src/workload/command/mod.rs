@@ -14,6 +14,7 @@ use figure::{COMMAND, Figure, FigureError};
 use std::str::FromStr;
 use vtax_core::metric::OWN;
 use vtax_guest::image::{oci, user_files};
+use vtax_host::command::quoted;
 
 /// The workload.
 pub struct Command;
@@ -37,6 +38,8 @@ const PACKAGES: Parameter = Parameter::unset("load.packages", Domain::Text("a li
     .help("Debian packages that the image gets");
 const FILES: Parameter = Parameter::unset("load.files", Domain::Text("a list of paths"))
     .help("files and directories that the image gets, beside which the commands in the target run");
+const STDIN: Parameter = Parameter::unset("load.stdin", Domain::Text("a path"))
+    .help("the file that the command reads as its standard input, beside the image's files; unset: nothing");
 const WORK: Parameter = Parameter::unset(
     "load.work",
     Domain::Text("{ count | json | csv | regex, unit }"),
@@ -64,9 +67,10 @@ const MOST_OVERTIME: Duration = Duration::from_secs(30);
 /// The beginning of the line that the script prints last.
 const TRAILER: &str = "vtax: elapsed_us ";
 
-/// Runs a command and prints its time by the clock of the machine that it runs on.
+/// Runs a command and prints its time by the clock of the machine that it runs on, and its CPU time: the shell's own, and
+/// that of its children, of which the command is the only one (POSIX, `times`).
 const TIMED: &str = r#"a=$EPOCHREALTIME; "$@" || exit; b=$EPOCHREALTIME
-printf '\nvtax: elapsed_us %d\n' $((${b/[.,]/} - ${a/[.,]/}))"#;
+printf '\nvtax: elapsed_us %d\n' $((${b/[.,]/} - ${a/[.,]/})); times"#;
 
 /// Runs a service. The last of its outputs, at most 256 KiB, are kept in `$1`, and the end of
 /// them is printed when it ends. `dd` writes at once what it reads.
@@ -135,6 +139,8 @@ pub struct Definition {
     pub packages: Vec<String>,
     /// The files and directories that the image gets.
     pub files: Vec<String>,
+    /// The file of standard input of a command in the target, by its name among [`Definition::files`].
+    pub stdin: Option<String>,
     /// The work.
     pub work: Option<Figure>,
     /// The metrics by name, without their prefix.
@@ -163,6 +169,7 @@ impl Definition {
         );
         let files = || json(serde_json::to_string(&self.files));
         set(&FILES, (!self.files.is_empty()).then(files));
+        set(&STDIN, self.stdin.clone());
         set(
             &WORK,
             self.work
@@ -269,7 +276,9 @@ static ABOUT: About = About {
     kind: KIND,
     summary: "any command, with a service of its own where it needs one, and the numbers that it prints",
     parameters: &[LEVEL, EXTENT, WARMUP_RUNS, READY_WITHIN, LIMIT],
-    definition: &[LOAD, SERVE, READY, PREPARE, PACKAGES, FILES, WORK, METRICS],
+    definition: &[
+        LOAD, SERVE, READY, PREPARE, PACKAGES, FILES, STDIN, WORK, METRICS,
+    ],
     target_programs: &[
         Program::of("bash", "bash"),
         Program::of("timeout", "coreutils"),
@@ -357,19 +366,11 @@ impl Workload for Command {
         let settings = spec.settings;
         let words = line(&LOAD, spec.address, settings, spec.timing)?
             .ok_or_else(|| HostError::Setting(format!("{} is not set", LOAD.key)))?;
-        let limit = match self.extent(settings) {
-            Extent::FixedDuration => {
-                (spec.timing.warmup + spec.timing.duration + MOST_OVERTIME).as_secs_f64()
-            }
-            Extent::ToCompletion => LIMIT.number(settings),
-        };
-        let limit = limit.to_string();
         let words = match has_service(settings) {
             true => words,
             false => in_target(words, settings),
         };
-        let before = ["timeout", "-k", "2", &limit, "bash", "-c", TIMED, MARK].map(str::to_owned);
-        let line = command(before.into_iter().chain(words));
+        let line = self.timed(words, settings, spec.timing);
         Ok(match has_service(settings) {
             true => LoadCommand::client(line),
             false => LoadCommand::target(beside_files(line, settings)),
@@ -377,13 +378,33 @@ impl Workload for Command {
         .patient(MOST_OVERTIME))
     }
 
+    fn launch(&self, spec: LoadSpec) -> Outcome<Option<CommandLine>> {
+        let settings = spec.settings;
+        if has_service(settings) || self.extent(settings) != Extent::ToCompletion {
+            return Ok(None);
+        }
+        // In an image, which may lack `true`, the program that enters it.
+        let nothing = match oci::PARAMETER.given(settings) {
+            Some(_) => vec![oci::ENTER.to_owned(), oci::NOTHING.to_owned()],
+            None => vec!["true".to_owned()],
+        };
+        let line = self.timed(nothing, settings, spec.timing);
+        Ok(Some(beside_files(line, settings)))
+    }
+
     fn parse(&self, raw: &[u8], settings: &Settings, _: Timing) -> Outcome<WorkloadResult> {
         let all = text(COMMAND, raw)?;
         let trailer = all.rfind(TRAILER).map(|at| all.split_at(at));
-        let (output, elapsed) = trailer
+        let (output, elapsed, own_cpu) = trailer
             .and_then(|(output, trailer)| {
-                let elapsed: f64 = trailer.strip_prefix(TRAILER)?.trim_end().parse().ok()?;
-                Some((output.strip_suffix('\n').unwrap_or(output), elapsed / 1e6))
+                let mut lines = trailer.strip_prefix(TRAILER)?.lines();
+                let elapsed: f64 = lines.next()?.parse().ok()?;
+                let own_cpu = lines.nth(1).and_then(times);
+                Some((
+                    output.strip_suffix('\n').unwrap_or(output),
+                    elapsed / 1e6,
+                    own_cpu,
+                ))
             })
             .ok_or_else(|| {
                 garbage(
@@ -394,8 +415,10 @@ impl Workload for Command {
         let elapsed = positive(COMMAND, "elapsed", Some(elapsed))?;
         let mut metrics = Metrics::default();
         let own: Option<BTreeMap<String, Figure>> = figures(&METRICS, settings)?;
+        let mut suspect = Vec::new();
         for (name, figure) in own.unwrap_or_default() {
-            let (value, unit) = figure.read(&name, output)?;
+            let figure::Reading { value, unit, doubt } = figure.read(&name, output)?;
+            suspect.extend(doubt);
             let metric = Metric {
                 quantity: vtax_core::Quantity::new(value, unit),
                 source: Source::Measured,
@@ -409,6 +432,10 @@ impl Workload for Command {
         }
         let work: Option<Figure> = figures(&WORK, settings)?;
         let work = work.map(|work| work.read("work", output)).transpose()?;
+        let work = work.map(|figure::Reading { value, unit, doubt }| {
+            suspect.extend(doubt);
+            (value, unit)
+        });
         let extent = self.extent(settings);
         let (done, claims) = match (extent, work) {
             (
@@ -449,9 +476,22 @@ impl Workload for Command {
         }
         Ok(WorkloadResult {
             claims,
+            suspect,
+            own_cpu,
             ..metrics.result(done)
         })
     }
+}
+
+/// The sum of user and system time of a line of `times`, such as `0m0.010s 0m0.002s`, in seconds.
+fn times(line: &str) -> Option<f64> {
+    let one = |text: &str| {
+        let (minutes, seconds) = text.strip_suffix('s')?.split_once('m')?;
+        let seconds: f64 = seconds.replace(',', ".").parse().ok()?;
+        Some(minutes.parse::<f64>().ok()? * 60.0 + seconds)
+    };
+    let (user, system) = line.split_once(' ')?;
+    Some(one(user)? + one(system)?).filter(|sum| sum.is_finite() && *sum >= 0.0)
 }
 
 /// Work in a unit of the plan.
@@ -465,6 +505,23 @@ fn once() -> Work {
 }
 
 impl Command {
+    /// The command line that runs a command with its time limit, and prints its times.
+    fn timed(&self, words: Vec<String>, settings: &Settings, timing: Timing) -> CommandLine {
+        let limit = match self.extent(settings) {
+            Extent::FixedDuration => {
+                (timing.warmup + timing.duration + MOST_OVERTIME).as_secs_f64()
+            }
+            Extent::ToCompletion => LIMIT.number(settings),
+        };
+        let limit = limit.to_string();
+        let timed = match STDIN.given(settings) {
+            Some(file) => TIMED.replacen("\"$@\"", &format!("\"$@\" <{}", quoted(file)), 1),
+            None => TIMED.to_owned(),
+        };
+        let before = ["timeout", "-k", "2", &limit, "bash", "-c", &timed, MARK].map(str::to_owned);
+        command(before.into_iter().chain(words))
+    }
+
     /// Starts the service and waits until it is ready.
     fn start(&self, context: &mut ServeContext, words: &[String]) -> Outcome<Service> {
         let (client, settings) = (context.client, context.settings);

@@ -24,6 +24,7 @@ fn redis() -> Definition {
         ready: Some("tcp:6379".to_owned()),
         prepare: None,
         packages: vec!["redis-server".to_owned()],
+        stdin: None,
         files: Vec::new(),
         work: Some(figure(Place::Count(100.0), "request")),
         metrics: [("rate".to_owned(), figure(rate, "request/s"))].into(),
@@ -94,6 +95,7 @@ fn the_first_program_in_the_target_is_that_of_the_preparation_the_service_or_the
 fn commands_in_the_target_run_beside_the_plan_s_files_and_the_client_s_do_not() {
     let mut definition = Definition {
         load: "./app --bench".to_owned(),
+        stdin: None,
         files: vec!["../target/app".to_owned(), "data dir".to_owned()],
         ..Definition::default()
     };
@@ -211,5 +213,45 @@ fn readiness_is_a_port_a_line_of_the_log_or_an_end() {
         "",
     ] {
         assert!(ready(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn standard_input_is_a_file_beside_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("in put's"), "one\ntwo\n").unwrap();
+    let definition = Definition {
+        load: "wc -l".to_owned(),
+        files: vec!["x/in put's".to_owned()],
+        stdin: Some("in put's".to_owned()),
+        ..Definition::default()
+    };
+    let line = Command.timed(
+        vec!["wc".into(), "-l".into()],
+        &definition.settings(),
+        NO_TIMES,
+    );
+    let output = std::process::Command::new(&line[0])
+        .args(&line[1..])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.starts_with("2\n"), "{printed}");
+    let result = Command
+        .parse(printed.as_bytes(), &definition.settings(), NO_TIMES)
+        .unwrap();
+    assert!(
+        result.own_cpu.is_some_and(|own| (0.0..5.0).contains(&own)),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_line_of_times_is_read_with_either_decimal_sign() {
+    assert_eq!(times("0m0.010s 0m0.002s"), Some(0.012));
+    assert_eq!(times("1m2,500s 0m0,250s"), Some(62.75));
+    for wrong in ["", "0m0.010s", "m s", "0m0.010 0m0.002", "0mNaNs 0m0.002s"] {
+        assert_eq!(times(wrong), None, "{wrong}");
     }
 }

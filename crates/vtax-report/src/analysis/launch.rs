@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The lines about commands that are short beside their start, whose CPU time is known less precisely than their intervals say.
+
+use crate::results::Trial;
+use std::collections::BTreeMap;
+use vtax_core::{Base, Quantity, Unit, metric};
+
+/// The starts below which the CPU time of a command is called short.
+const FEW_STARTS: f64 = 10.0;
+/// The resolution of a command's own CPU time: user and system time are printed in whole milliseconds each.
+const RESOLUTION: f64 = 2e-3;
+
+/// A sentence for each treatment whose command takes less CPU time than [`FEW_STARTS`] starts.
+pub(super) fn lines<'a>(trials: impl Iterator<Item = &'a Trial>) -> Vec<String> {
+    let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+    for trial in trials.filter(|trial| trial.suspect.is_empty()) {
+        let value = |name: &str| Some(trial.metrics.get(name)?.quantity.value);
+        let start = value(metric::LAUNCH_CPU.name);
+        let each = value(metric::CPU_PER_WORK.name);
+        let own = each.zip(trial.work.as_ref());
+        let own = own.map(|(each, work)| each * work.amount);
+        if let Some(times) = start.zip(own) {
+            let of = found.entry(&trial.treatment.label).or_default();
+            of.push(times);
+        }
+    }
+    let lines = found.into_iter().filter_map(|(label, times)| {
+        #[allow(
+            clippy::cast_precision_loss,
+            reason = "a run has far fewer than 2^53 trials"
+        )]
+        let number = times.len() as f64;
+        let mean = |of: fn(&(f64, f64)) -> f64| times.iter().map(of).sum::<f64>() / number;
+        let (start, own) = (mean(|times| times.0), mean(|times| times.1));
+        let shown = |seconds| Quantity::new(seconds, Unit::of(Base::Second)).to_string();
+        (own < start * FEW_STARTS).then(|| {
+            format!(
+                "{label}: starting the command takes {} of CPU time, which is no part of its {}; so short a command is known \
+                 to {}, {:.0} % of it.",
+                shown(start),
+                shown(own),
+                shown(RESOLUTION),
+                RESOLUTION / own * 100.0
+            )
+        })
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::{Metric, Work};
+    use vtax_core::Source;
+
+    fn trial(start: f64, own: f64) -> Trial {
+        let text = include_str!("../../tests/data/format-1/trials/0000/trial.json");
+        let mut trial: Trial = serde_json::from_str(text).unwrap();
+        trial.suspect.clear();
+        let unit = Unit::of(Base::One);
+        for (metric, value) in [
+            (metric::LAUNCH_CPU, start),
+            (metric::CPU_PER_WORK, own / 2.0),
+        ] {
+            let metric_ = Metric::of(metric, "", unit, value, Source::Measured);
+            trial.metrics.insert(metric.name.to_owned(), metric_);
+        }
+        trial.work = Some(Work {
+            amount: 2.0,
+            unit: Unit::of(Base::Operation),
+            phrase: "do 1 op".to_owned(),
+        });
+        trial
+    }
+
+    #[test]
+    fn a_command_that_is_short_beside_its_start_is_named_with_its_uncertainty() {
+        let short = [trial(0.018, 0.001), trial(0.020, 0.003)];
+        let lines = lines(short.iter());
+        assert_eq!(lines.len(), 1);
+        let line = &lines[0];
+        assert!(
+            line.contains("takes 19.0 ms of CPU time, which is no part of its 2.00 ms")
+                && line.contains("100 % of it"),
+            "{line}"
+        );
+        assert!(super::lines([trial(0.018, 0.2)].iter()).is_empty());
+    }
+}
