@@ -421,6 +421,8 @@ impl Charger {
                     .map(|modelled| modelled.total())
                     .unwrap_or_default();
             }
+            totals.gone.stages.merge(&ledger.departed.stages);
+            totals.gone.energy += ledger.departed.energy;
             totals.host += ledger.host;
             totals.host_softirq += ledger.host_softirq;
             totals.host_energy += ledger.host_energy;

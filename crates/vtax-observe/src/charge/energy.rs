@@ -175,6 +175,7 @@ impl Ledger {
         if weights <= 0.0 {
             self.host_energy += Joules(idle);
         }
+        self.departed.energy = Joules(share(self.departed.stages.total()));
         for row in &mut self.rows {
             let mut joules = share(row.stages.total());
             if weights > 0.0 {

@@ -47,6 +47,8 @@ pub struct Usage {
     pub softirq_apart: bool,
     /// Each guest's own use.
     pub guests: Vec<GuestUse>,
+    /// The time of containers that ended within the interval, which is not part of any guest's own use.
+    pub departed: Nanoseconds,
 }
 
 /// The result of a method for one guest.
@@ -152,6 +154,9 @@ pub struct Ledger {
     pub total: Nanoseconds,
     /// The guests, by number.
     pub rows: Vec<Row>,
+    /// The guests that ended within the interval, together: the time that is in no other row. Its number is 0, which no
+    /// guest has.
+    pub departed: Row,
     /// The host's own tasks.
     pub host: Nanoseconds,
     /// Soft interrupts for no guest.
@@ -211,6 +216,9 @@ impl Ledger {
             let around = guest.inside.and_then(|number| places.get(&number));
             owner.inside = around.copied().or(owner.inside);
         }
+        let mut departed = OwnerTimes::default();
+        departed.tasks.add(Stage::Vcpu, usage.departed);
+        owners.push(departed);
         let host = Host {
             busy: usage.total,
             stolen: usage.stolen,
@@ -239,6 +247,7 @@ impl Ledger {
                 modelled: modelled(work(*number).softirq_error, work(*number).context_error),
             })
             .collect();
+        let departed = account.charges.last().copied().unwrap_or_default();
         // Work for a guest without a row (it has ended meanwhile) stays visible as unattributed.
         let made_good = account.rest.0.min(carried.0);
         carried.0 = (carried.0 - made_good).saturating_add(account.excess.0);
@@ -254,6 +263,11 @@ impl Ledger {
             span: usage.span,
             total: account.total,
             rows,
+            departed: Row {
+                stages: departed.stages,
+                booked: departed.booked,
+                ..Row::default()
+            },
             host: account.host,
             host_softirq: account.softirq,
             host_energy: Joules(0.0),
@@ -266,11 +280,15 @@ impl Ledger {
         }
     }
 
+    /// The rows of the guests, and then of those that ended within the interval.
+    pub fn charged(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().chain([&self.departed])
+    }
+
     /// The sum of all times in the ledger.
     pub fn sum(&self) -> Nanoseconds {
         let rows = self
-            .rows
-            .iter()
+            .charged()
             .fold(0u64, |sum, row| sum.saturating_add(row.stages.total().0));
         Nanoseconds(
             rows.saturating_add(self.host.0)
@@ -281,8 +299,7 @@ impl Ledger {
 
     /// The sum of all energy in the ledger.
     pub fn energy(&self) -> Joules {
-        self.rows
-            .iter()
+        self.charged()
             .fold(self.host_energy + self.unattributed_energy, |sum, row| {
                 sum + row.energy
             })
@@ -498,7 +515,7 @@ mod tests {
             works in prop::collection::hash_map(1u32..8, (0u64..2_000_000_000, 0u64..2_000_000_000), 0..6),
             total in 0u64..20_000_000_000, tasks in 0u64..20_000_000_000,
             host in 0u64..2_000_000_000, context in 0u64..2_000_000_000,
-            softirq_apart in any::<bool>(), carried in 0u64..1_000_000_000,
+            softirq_apart in any::<bool>(), carried in 0u64..1_000_000_000, departed in 0u64..2_000_000_000,
             stolen in 0u64..20_000_000_000, tasks_hold_stolen in any::<bool>(), is_by_clock in any::<bool>(),
         ) {
             let usage = Usage {
@@ -507,6 +524,7 @@ mod tests {
                 tasks: Nanoseconds(tasks),
                 tasks_hold_stolen,
                 softirq_apart,
+                departed: Nanoseconds(departed),
                 guests: guests.iter().map(|(number, own, is_outside, inside)| GuestUse {
                     number: *number,
                     own: *own,
@@ -527,6 +545,7 @@ mod tests {
             let ledger = Ledger::close(&usage, &io, &mut left);
             prop_assert_eq!(ledger.sum().0 + ledger.made_good.0, ledger.total.0 + ledger.excess.0);
             prop_assert_eq!(carried + ledger.excess.0, left.0 + ledger.made_good.0);
+            prop_assert!(ledger.departed.stages.total().0 <= departed);
             prop_assert!(ledger.rows.iter().all(|row| row.stages.total().0 < 1 << 40));
         }
     }

@@ -9,6 +9,7 @@
 mod charger;
 mod cost;
 mod counted;
+mod departed;
 mod energy;
 mod exchanges;
 mod irq_accounting;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The use of the host and its guests in an interval, as the kernel accounts it.
 
+use super::departed::DepartedReader;
 use super::irq_accounting::IrqAccounting;
 use super::ledger::{GuestUse, Stage, Stages, Usage};
 use crate::clock::Clock;
 use crate::counters::{
     Change, Counter, HostCpu, HostTimes, ProcessClock, Rule, VmmThreads, XenClock, process_clock,
 };
-use crate::guests::{Guest, Guests, HelperWork, Hierarchy, is_dom0};
+use crate::guests::{Guest, GuestKey, Guests, HelperWork, Hierarchy, is_dom0};
 use crate::{ObserveError, Roots};
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -30,6 +31,7 @@ pub(super) struct UsageReader {
     last: Option<HostTimes>,
     softirq_apart: bool,
     guests: HashMap<u32, Reader>,
+    departed: DepartedReader,
     /// The changes that left something uncounted in the last interval, each a sentence.
     pub(super) problems: Vec<String>,
 }
@@ -112,6 +114,7 @@ impl UsageReader {
             last: None,
             softirq_apart: accounting.is_apart(),
             guests: HashMap::new(),
+            departed: DepartedReader::default(),
             problems: Vec::new(),
         })
     }
@@ -148,6 +151,7 @@ impl UsageReader {
                 .saturating_add(TICK_SLACK)
         });
         self.problems.clear();
+        self.departed.begin();
         let (mut leapt, mut fell) = (0u64, 0u64);
         let mut used = Vec::with_capacity(list.len());
         for guest in list {
@@ -188,6 +192,7 @@ impl UsageReader {
                     .to_owned(),
             );
         }
+        let departed = self.departed.read(guests, limit);
         let host = self.read_host(clock.now())?;
         let ran = self.dom0.as_mut().and_then(|(clock, counter)| {
             let total = clock.read(&[0]).ok();
@@ -228,6 +233,7 @@ impl UsageReader {
             softirq: host.time.softirq_since(&last.time),
             softirq_apart: self.softirq_apart,
             guests: used,
+            departed,
         }))
     }
 
@@ -267,6 +273,10 @@ impl UsageReader {
             }
             Err(_) => return None,
         };
+        if let (Own::Group(_), GuestKey::Group { inode, .. }) = (&reader.own, &guest.key) {
+            let total = totals.get(Stage::Vcpu);
+            self.departed.note(*inode, total);
+        }
         let mut used = gains(&mut reader.counters, &totals, is_new, fell);
         reader
             .helpers

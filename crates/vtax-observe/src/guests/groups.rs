@@ -3,7 +3,7 @@
 //! parsed once, since a group's inode is never reused.
 
 use super::runtimes::{self, Container};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, openat, statat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, inotify, openat, statat};
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
 use std::mem::MaybeUninit;
@@ -23,16 +23,135 @@ pub(super) struct Groups {
     known: HashMap<u64, Known>,
     passes: u64,
     entries: Vec<MaybeUninit<u8>>,
+    removals: Removals,
+    families: Vec<Family>,
 }
 
 #[derive(Debug)]
 struct Known {
+    /// The inode of its parent; 0 below the hierarchy's root.
+    parent: u64,
+    found: u64,
+    family: Option<FamilyKind>,
     /// Relative to the hierarchy.
     path: PathBuf,
     /// The container that its path describes.
     by_name: Option<Container>,
     is_container: bool,
     seen: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FamilyKind {
+    /// By its name, it contains guests only.
+    Guests,
+    /// A guest was found in it. It may contain other groups too.
+    Mixed,
+}
+
+/// A control group that contains guests, with all groups directly in it. The CPU time of a group includes the time of
+/// all groups that were ever in it, so that guests which ended between two passes are found in the difference.
+#[derive(Debug)]
+pub(crate) struct Family {
+    /// Relative to the hierarchy.
+    pub(crate) path: PathBuf,
+    /// Its inode.
+    pub(crate) inode: u64,
+    /// Whether it was absent in the last pass.
+    pub(crate) is_new: bool,
+    /// The groups that ended in it since the last pass.
+    pub(crate) ended: Ended,
+    /// The groups in it.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A group in a [`Family`].
+#[derive(Debug)]
+pub(crate) struct Member {
+    /// Relative to the hierarchy.
+    pub(crate) path: PathBuf,
+    /// Its inode.
+    pub(crate) inode: u64,
+    /// Whether it was absent in the last pass.
+    pub(crate) is_new: bool,
+    /// Whether its name is one that engines give.
+    pub(crate) is_engines: bool,
+}
+
+/// The groups that ended in a [`Family`] since the last pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Ended {
+    /// None, as far as is known.
+    #[default]
+    Nothing,
+    /// Guests only.
+    Guests,
+    /// At least one that was no guest.
+    Others,
+}
+
+impl Ended {
+    fn and(self, is_guest: bool) -> Self {
+        match (self, is_guest) {
+            (Self::Others, _) | (_, false) => Self::Others,
+            _ => Self::Guests,
+        }
+    }
+}
+
+/// The names of the groups that are removed from families, by inotify: those that come and go between two passes are in
+/// no directory.
+#[derive(Debug)]
+struct Removals {
+    queue: Option<OwnedFd>,
+    /// By watch descriptor: the inode of the family and its path.
+    watched: HashMap<i32, (u64, PathBuf)>,
+}
+
+impl Removals {
+    fn new() -> Self {
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
+        Self {
+            queue: inotify::init(flags).ok(),
+            watched: HashMap::new(),
+        }
+    }
+
+    /// Watches a family. Where the kernel refuses, only the removal of groups that a pass saw is known.
+    fn watch(&mut self, inode: u64, mounted: &Path, path: &Path) {
+        let Some(queue) = &self.queue else { return };
+        let flags = inotify::WatchFlags::DELETE | inotify::WatchFlags::MOVED_FROM;
+        let flags = flags | inotify::WatchFlags::ONLYDIR;
+        if let Ok(watch) = inotify::add_watch(queue, mounted.join(path), flags) {
+            self.watched.insert(watch, (inode, path.to_owned()));
+        }
+    }
+
+    /// What ended since the last call, by the inode of the family.
+    fn read(&mut self, buffer: &mut [MaybeUninit<u8>]) -> HashMap<u64, Ended> {
+        let mut ended: HashMap<u64, Ended> = HashMap::new();
+        let Some(queue) = &self.queue else {
+            return ended;
+        };
+        let mut events = inotify::Reader::new(queue, buffer);
+        while let Ok(event) = events.next() {
+            let kind = event.events();
+            if kind.contains(inotify::ReadFlags::QUEUE_OVERFLOW) {
+                for (inode, _) in self.watched.values() {
+                    ended.insert(*inode, Ended::Others);
+                }
+            } else if kind.contains(inotify::ReadFlags::IGNORED) {
+                self.watched.remove(&event.wd());
+            } else if let (Some((inode, path)), Some(name)) =
+                (self.watched.get(&event.wd()), event.file_name())
+            {
+                let group = path.join(OsStr::from_bytes(name.to_bytes()));
+                let of_family = ended.entry(*inode).or_default();
+                *of_family = of_family.and(runtimes::is_engines(&group));
+            }
+        }
+        ended
+    }
 }
 
 /// A container that was not present in the last pass.
@@ -49,7 +168,14 @@ impl Groups {
             known: HashMap::new(),
             passes: 0,
             entries: vec![MaybeUninit::uninit(); 32 << 10],
+            removals: Removals::new(),
+            families: Vec::new(),
         }
+    }
+
+    /// The groups that contain guests, the innermost first.
+    pub(super) fn families(&self) -> &[Family] {
+        &self.families
     }
 
     /// Whether the group was a container's in the last pass.
@@ -75,17 +201,72 @@ impl Groups {
         self.passes += 1;
         let mut added = Vec::new();
         if let Some(root) = open(CWD, mounted) {
-            self.walk(&root, Path::new(""), 0, states, &mut added);
+            self.walk(&root, (0, Path::new("")), 0, states, &mut added);
         }
+        // Read after the directories: a group that is in neither was removed before its name was read.
+        let mut ended = self.removals.read(&mut self.entries);
         let passes = self.passes;
-        self.known.retain(|_, known| known.seen == passes);
+        self.known.retain(|_, known| {
+            if known.seen != passes {
+                let is_guest = known.is_container || runtimes::is_engines(&known.path);
+                let of_family = ended.entry(known.parent).or_default();
+                *of_family = of_family.and(is_guest);
+            }
+            known.seen == passes
+        });
+        for added in &added {
+            let parent = self.known.get(&added.inode).map(|known| known.parent);
+            let family = parent.and_then(|parent| self.known.get_mut(&parent));
+            if let Some(family) = family.filter(|family| family.family.is_none()) {
+                family.family = Some(FamilyKind::Mixed);
+                let parent = parent.unwrap_or_default();
+                self.removals.watch(parent, mounted, &family.path);
+            }
+        }
+        self.gather_families(&ended);
         added
+    }
+
+    fn gather_families(&mut self, ended: &HashMap<u64, Ended>) {
+        let is_new = |known: &Known| known.found == self.passes && self.passes > 1;
+        let mut families: HashMap<u64, Family> = HashMap::new();
+        for (inode, known) in &self.known {
+            let Some(kind) = known.family.filter(|_| !known.is_container) else {
+                continue;
+            };
+            families.insert(
+                *inode,
+                Family {
+                    path: known.path.clone(),
+                    inode: *inode,
+                    is_new: is_new(known),
+                    ended: match kind {
+                        FamilyKind::Guests => Ended::Guests,
+                        FamilyKind::Mixed => ended.get(inode).copied().unwrap_or_default(),
+                    },
+                    members: Vec::new(),
+                },
+            );
+        }
+        for (inode, known) in &self.known {
+            if let Some(family) = families.get_mut(&known.parent) {
+                family.members.push(Member {
+                    path: known.path.clone(),
+                    inode: *inode,
+                    is_new: is_new(known),
+                    is_engines: known.is_container || runtimes::is_engines(&known.path),
+                });
+            }
+        }
+        self.families = families.into_values().collect();
+        self.families
+            .sort_by_key(|family| std::cmp::Reverse(family.path.iter().count()));
     }
 
     fn walk(
         &mut self,
         directory: &OwnedFd,
-        path: &Path,
+        (inode_of_parent, path): (u64, &Path),
         depth: usize,
         states: &HashMap<&Path, &Container>,
         added: &mut Vec<Added>,
@@ -111,9 +292,12 @@ impl Groups {
                 let path = path.join(OsStr::from_bytes(name.to_bytes()));
                 let known = Known {
                     by_name: runtimes::recognise(&path),
+                    family: runtimes::holds_only_guests(&path).then_some(FamilyKind::Guests),
                     path,
                     is_container: false,
                     seen: 0,
+                    parent: inode_of_parent,
+                    found: self.passes,
                 };
                 self.known.insert(inode, known);
             }
@@ -137,18 +321,18 @@ impl Groups {
             }
             known.is_container = is.is_some();
             if !known.is_container {
-                below.push((CString::from(name), known.path.clone()));
+                below.push((CString::from(name), inode, known.path.clone()));
             }
         }
         if depth == DEEPEST_GROUP {
             return;
         }
-        for (name, path) in below {
+        for (name, inode, path) in below {
             // A group's directory has one link for each child group; most have none.
             let is_leaf = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| stat.st_nlink == 2);
             if !is_leaf && let Some(directory) = open(directory, name.as_c_str()) {
-                self.walk(&directory, &path, depth + 1, states, added);
+                self.walk(&directory, (inode, &path), depth + 1, states, added);
             }
         }
     }

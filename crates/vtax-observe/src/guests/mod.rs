@@ -31,6 +31,7 @@ use crate::Roots;
 use container::OciStates;
 use device::HostLinks;
 use groups::{Added, Groups};
+pub(crate) use groups::{Ended, Family};
 use rustix::fs::{Mode, OFlags, RawDir};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem::MaybeUninit;
@@ -259,6 +260,11 @@ impl Guests {
     /// The hierarchy that accounts CPU time.
     pub fn hierarchy(&self) -> Option<&Hierarchy> {
         self.hierarchy.as_ref()
+    }
+
+    /// The control groups that contain guests, the innermost first.
+    pub(crate) fn families(&self) -> &[Family] {
+        self.groups.families()
     }
 
     /// The inode of the host's network namespace.

@@ -257,6 +257,35 @@ pub(super) fn recognise(group: &Path) -> Option<Container> {
     })
 }
 
+/// Whether a group contains guests only, by the path of the group relative to the hierarchy: kubelet's groups, and
+/// groups that engines create for their containers.
+pub(super) fn holds_only_guests(group: &Path) -> bool {
+    let parts: Vec<&[u8]> = group.iter().map(OsStrExt::as_bytes).collect();
+    let is_kubelets = |part: &&[u8]| std::str::from_utf8(part).is_ok_and(pod::is_kubelets);
+    if parts.iter().any(is_kubelets) {
+        return true;
+    }
+    let guests = ROWS.iter().filter(|row| row.guest.is_some());
+    let around = guests.filter_map(|row| row.pattern.rsplit_once('/'));
+    around
+        .map(|(around, _)| around)
+        .chain(["libpod_parent"])
+        .filter(|around| !around.contains("**"))
+        .any(|around| {
+            let pattern: Vec<&str> = around.split('/').collect();
+            ends_in(&pattern, &parts, &mut Vec::new())
+        })
+}
+
+/// Whether a group is a guest's, or one that an engine creates beside its guest, by its path.
+pub(super) fn is_engines(group: &Path) -> bool {
+    let parts: Vec<&[u8]> = group.iter().map(OsStrExt::as_bytes).collect();
+    ROWS.iter().any(|row| {
+        let pattern: Vec<&str> = row.pattern.split('/').collect();
+        ends_in(&pattern, &parts, &mut Vec::new())
+    })
+}
+
 /// Whether a path ends in these parts; `id` is set to the part that identifies the guest.
 fn ends_in(pattern: &[&str], path: &[&[u8]], id: &mut Vec<u8>) -> bool {
     let Some((last, pattern)) = pattern.split_last() else {
@@ -353,6 +382,26 @@ mod tests {
     fn found(path: &str) -> Option<(Platform, String)> {
         let path = path.replace("ID", ID).replace("POD", POD);
         recognise(Path::new(&path)).map(|found| (found.platform, found.id))
+    }
+
+    #[test]
+    fn a_group_that_contains_nothing_but_guests_is_known_by_its_path() {
+        for (group, is) in [
+            ("docker", true),
+            ("a/lxc.payload", true),
+            ("slurm_node1/uid_1000", true),
+            ("libpod_parent", true),
+            ("kubepods.slice/kubepods-burstable.slice", true),
+            ("", false),
+            ("system.slice", false),
+            ("machine.slice", false),
+            ("user.slice/user-0.slice", false),
+        ] {
+            assert_eq!(holds_only_guests(Path::new(group)), is, "{group}");
+        }
+        let id = Path::new("system.slice").join(format!("docker-{ID}.scope"));
+        assert!(is_engines(&id));
+        assert!(!is_engines(Path::new("system.slice/logrotate.service")));
     }
 
     #[test]

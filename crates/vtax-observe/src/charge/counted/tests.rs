@@ -215,6 +215,7 @@ impl Kernel {
         let ticks = self.hits(all * self.aliased) * PERIOD;
         let run = own[0] + own[1] + sender + all - idle;
         let usage = Usage {
+            departed: Nanoseconds(0),
             span: Nanoseconds(1_000_000_000),
             processors: 2,
             total: nanoseconds(run + idle),
