@@ -557,3 +557,84 @@ fn guests_that_come_and_go_leave_a_ledger_that_closes() {
         }
     }
 }
+
+/// Containers as crash loops and cron jobs make them: each lives for less than an interval, in a real control group.
+/// A service's end beside them shows whose time is whose.
+#[test(needs = [root()])]
+fn containers_that_live_shorter_than_an_interval_are_charged_and_services_are_not() {
+    let Some(hierarchy) = Hierarchy::find(Path::new("/sys")) else {
+        skip!("no control group hierarchy accounts CPU time");
+    };
+    let test = format!("vtax-test-short-{}", std::process::id());
+    let around = hierarchy.mounted.join(&test);
+    // Below `docker`, all groups are containers; in a slice, services may be beside them.
+    let (docker, slice) = (around.join("docker"), around.join("test.slice"));
+    for directory in [&docker, &slice] {
+        std::fs::create_dir_all(directory).unwrap();
+    }
+    struct Remove<'a>(Vec<&'a Path>);
+    impl Drop for Remove<'_> {
+        fn drop(&mut self) {
+            for directory in &self.0 {
+                let _ = std::fs::remove_dir(directory);
+            }
+        }
+    }
+    let _remove = Remove(vec![&docker, &slice, &around]);
+    let scope = |number: u32| format!("docker-{number:064x}.scope");
+    // The slice is known by a container in it.
+    let kept = slice.join(scope(0));
+    std::fs::create_dir(&kept).unwrap();
+    let mut charger = charger(MethodChoice::Counted);
+    charger.pass(&SystemClock).unwrap();
+
+    let mut departed = |groups: &[std::path::PathBuf]| {
+        let groups = groups.iter();
+        let used: Vec<u64> = groups.map(|group| life(group, hierarchy.v1)).collect();
+        let pass = charger.pass(&SystemClock).unwrap();
+        let ledger = pass.ledger().unwrap();
+        assert_eq!(
+            ledger.sum().0 + ledger.made_good.0,
+            ledger.total.0 + ledger.excess.0
+        );
+        (used, ledger.departed.stages.total().0)
+    };
+    for directory in [&docker, &slice] {
+        let name = |number: u32| match directory == &docker {
+            true => format!("{number:064x}"),
+            false => scope(number),
+        };
+        let groups: Vec<_> = (1..4).map(|number| directory.join(name(number))).collect();
+        let (used, charged) = departed(&groups);
+        let used = used.iter().sum::<u64>();
+        // Other engines of this host may have short containers as well.
+        let is_all = charged as f64 >= used as f64 * 0.95;
+        assert!(is_all, "{charged} ns charged of {used} ns in {directory:?}");
+    }
+    let (used, charged) = departed(&[slice.join("some.service")]);
+    let is_little = (charged as f64) < used[0] as f64 * 0.5;
+    std::fs::remove_dir(&kept).unwrap();
+    assert!(is_little, "{charged} ns charged of a service's {used:?} ns");
+}
+
+/// Lets a process work in a new control group for 150 ms or more of processor time, and removes the group. Returns the
+/// time that the group used, in nanoseconds.
+fn life(group: &Path, v1: bool) -> u64 {
+    use vtax_kernel::cgroup::GroupClock;
+    std::fs::create_dir(group).unwrap();
+    let procs = group.join("cgroup.procs");
+    let work = "echo $$ > \"$0\" && i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done";
+    let mut clock = GroupClock::of(group, v1).unwrap();
+    while clock.times().unwrap().total.0 < 150_000_000 {
+        let status = Command::new("sh").args(["-c", work]).arg(&procs).status();
+        assert!(status.unwrap().success());
+    }
+    let used = clock.times().unwrap().total.0;
+    drop(clock);
+    let until = Instant::now() + Duration::from_secs(5);
+    while std::fs::remove_dir(group).is_err() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!group.exists());
+    used
+}

@@ -335,7 +335,7 @@ mod tests {
         let guest = (0_u32..6, prop::array::uniform15(values.clone()));
         let second = (
             any::<i64>(),
-            prop::array::uniform14(values),
+            prop::array::uniform15(values),
             prop::collection::vec(guest, 0..5),
         );
         let seconds = prop::collection::vec(second, 0..20);

@@ -81,6 +81,7 @@ fn flag(source: Option<Source>) -> Markup {
 fn found(report: &Report<'_>) -> Markup {
     let busy = report.busy_cpu_seconds.max(1e-9);
     let guests: f64 = report.guests.iter().map(|guest| guest.cpu_seconds).sum();
+    let guests = guests + report.departed_cpu_seconds;
     let known = || {
         let guests = report.guests.iter();
         guests.filter(|guest| guest.hidden_share.is_some())
@@ -142,6 +143,9 @@ fn guests(report: &Report<'_>) -> Markup {
             }
         }
         @if rest > 0 { tr { td { (counted(rest, "more guest")) ", in the JSON" } } }
+        @if report.departed_cpu_seconds > 0.0 {
+            tr { td { "departed guests" } td {} td {} td { (format!("{:.1} s", report.departed_cpu_seconds)) } td { (percent(report.departed_cpu_seconds / busy)) } }
+        }
         tr { td { "the host itself" } td {} td {} td { (format!("{:.1} s", report.host_cpu_seconds)) } td { (percent(report.host_cpu_seconds / busy)) } }
         tr { td { "unattributed" } td {} td {} td { (format!("{:.1} s", report.unattributed_cpu_seconds)) } td { (percent(report.unattributed_cpu_seconds / busy)) } }
         tr { td { b { "all" } } td {} td { (length(report.recorded_seconds)) } td { (format!("{:.1} s", report.busy_cpu_seconds)) } td { "100 %" } td {} td {} td {} td { (joules(report.energy_joules)) (flag(report.energy_source.filter(|_| report.energy_joules.is_some()))) } }
@@ -276,7 +280,7 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
         .collect();
     let mut names: Vec<&str> = named.iter().map(String::as_str).collect();
     let mut colours: Vec<&str> = COLOURS.iter().copied().take(names.len()).collect();
-    if report.guests.len() > named.len() {
+    if report.guests.len() > named.len() || report.departed_cpu_seconds > 0.0 {
         names.push(OTHERS.0);
         colours.push(OTHERS.1);
     }
@@ -303,6 +307,7 @@ fn over_time(report: &Report<'_>) -> Option<Figure> {
                 .guests
                 .iter()
                 .for_each(|(name, processors)| add(name, *processors));
+            add(OTHERS.0, minute.departed_processors);
             add(UNATTRIBUTED.0, minute.unattributed_processors);
             add(HOST.0, minute.host_processors);
         }

@@ -57,6 +57,8 @@ pub struct Report<'a> {
     pub busy_cpu_seconds: f64,
     /// The host's own time.
     pub host_cpu_seconds: f64,
+    /// Guests that ended within an interval, for the time that is in no guest's row.
+    pub departed_cpu_seconds: f64,
     /// Time without an owner.
     pub unattributed_cpu_seconds: f64,
     /// Energy.
@@ -132,6 +134,8 @@ pub struct MinuteReport {
     pub busy_processors: f64,
     /// Processors that worked for the host itself.
     pub host_processors: f64,
+    /// Processors that worked for guests which ended within an interval.
+    pub departed_processors: f64,
     /// Processors without an owner.
     pub unattributed_processors: f64,
     /// Mean power.
@@ -188,6 +192,7 @@ impl<'a> Report<'a> {
                 .then(|| recording.bytes as f64 / recording.guest_seconds as f64),
             busy_cpu_seconds: host.busy.as_secs_f64(),
             host_cpu_seconds: host.host.as_secs_f64(),
+            departed_cpu_seconds: host.departed.as_secs_f64(),
             unattributed_cpu_seconds: host.unattributed.as_secs_f64(),
             energy_joules: host.energy.map(|energy| energy.0),
             guests: recording
@@ -218,6 +223,7 @@ fn minute(recording: &Recording, at: usize) -> Option<MinuteReport> {
         seconds,
         busy_processors: processors(window.busy),
         host_processors: processors(window.host),
+        departed_processors: processors(window.departed),
         unattributed_processors: processors(window.unattributed),
         watts: window.energy.map(|Joules(energy)| energy / seconds),
         guests,
@@ -420,6 +426,9 @@ pub fn table(report: &Report<'_>, recording: &Recording, width: usize) -> String
             sum(|guest| guest.cpu_seconds),
             energy,
         ));
+    }
+    if report.departed_cpu_seconds > 0.0 {
+        rows.push(row("departed guests", report.departed_cpu_seconds, None));
     }
     rows.push(row("the host itself", report.host_cpu_seconds, None));
     rows.push(row("unattributed", report.unattributed_cpu_seconds, None));

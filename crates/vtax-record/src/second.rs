@@ -22,7 +22,7 @@ const LONGEST_TEXT: usize = 4096;
 /// The number of values of one guest in a second.
 pub const OF_GUEST: usize = 15;
 /// The number of values of the host in a second.
-pub const OF_HOST: usize = 14;
+pub const OF_HOST: usize = 15;
 
 /// Places of a guest's values. Stages come first, in the order of [`Stage::CHARGED`].
 const IDLE: usize = 6;
@@ -51,6 +51,8 @@ const HOST_OWN_ERROR: usize = 10;
 const HOST_SOFTIRQ_ERROR: usize = 11;
 const UNATTRIBUTED_ERROR: usize = 12;
 const RECORDER: usize = 13;
+/// Guests that ended within the second. They have no idle energy.
+const DEPARTED: usize = 14;
 
 /// The identity of a guest.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -192,6 +194,7 @@ impl Remainders {
         put(UNATTRIBUTED, ledger.unattributed.0, UNIT);
         put(EXCESS, ledger.excess.0, UNIT);
         put(RECORDER, own_cpu.0, UNIT);
+        put(DEPARTED, ledger.departed.stages.total().0, UNIT);
         let idle = |energy: Joules, time: u64| microjoules(energy.0 - active * time as f64);
         put(HOST_IDLE, idle(ledger.host_energy, own), 1000);
         let rest = ledger.unattributed.0;
@@ -316,6 +319,8 @@ impl Second {
             unattributed_error: time_of_error(self.host[UNATTRIBUTED_ERROR]),
             ..Ledger::default()
         };
+        let departed = time(DEPARTED);
+        ledger.departed.stages.add(Stage::Vcpu, departed);
         let mut exchanges = Vec::with_capacity(self.guests.len());
         for (number, values) in &self.guests {
             let mut stages = Stages::default();
@@ -355,6 +360,7 @@ impl Second {
                 row.energy = of(row.stages.total().0, values[IDLE]);
             }
             let own = ledger.host.0.saturating_add(ledger.host_softirq.0);
+            ledger.departed.energy = of(departed.0, 0);
             ledger.host_energy = of(own, self.host[HOST_IDLE]);
             ledger.unattributed_energy = of(ledger.unattributed.0, self.host[UNATTRIBUTED_IDLE]);
         }

@@ -101,6 +101,8 @@ pub struct Window {
     pub busy: Nanoseconds,
     /// The host's own time, soft interrupts for no guest included.
     pub host: Nanoseconds,
+    /// Guests that ended within an interval, for the time that is in no guest's use.
+    pub departed: Nanoseconds,
     /// Time without an owner.
     pub unattributed: Nanoseconds,
     /// Energy, where a meter reported it.
@@ -112,6 +114,7 @@ impl Window {
         self.span += other.span;
         self.busy += other.busy;
         self.host += other.host;
+        self.departed += other.departed;
         self.unattributed += other.unattributed;
         self.energy = match (self.energy, other.energy) {
             (Some(mine), Some(more)) => Some(mine + more),
@@ -255,6 +258,7 @@ impl Summing {
                 span,
                 busy: account.ledger.total,
                 host: account.ledger.host + account.ledger.host_softirq,
+                departed: account.ledger.departed.stages.total(),
                 unattributed: account.ledger.unattributed,
                 energy: account.energy.map(|energy| energy.total),
             });

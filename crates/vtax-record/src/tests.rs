@@ -87,6 +87,7 @@ fn what_is_recorded_is_read_again_and_sums_are_exact_to_a_unit() {
     let mut host = host(3);
     let mut last = None;
     for second in 0..150 {
+        host.depart(1_000_000);
         let snapshot = host.pass(12_345_678 + second);
         recorder.take(&snapshot);
         last = Some(snapshot);
@@ -107,6 +108,8 @@ fn what_is_recorded_is_read_again_and_sums_are_exact_to_a_unit() {
         (3, 60_000_000_000)
     );
     let unit = crate::second::UNIT;
+    assert_eq!(recording.host.departed.0, 150_000_000);
+    assert_eq!(Report::of(&recording).departed_cpu_seconds, 0.15);
     for guest in &recording.guests {
         let truth = &last
             .guests
@@ -135,7 +138,7 @@ fn what_is_recorded_is_read_again_and_sums_are_exact_to_a_unit() {
         .sum();
     assert_eq!(
         recording.host.busy.0,
-        parts + recording.host.host.0 + recording.host.unattributed.0
+        parts + recording.host.departed.0 + recording.host.host.0 + recording.host.unattributed.0
     );
 }
 

@@ -18,6 +18,8 @@ pub struct Host {
     totals: Totals,
     passes: i64,
     began: Option<Timestamp>,
+    /// The time of guests that end within the next pass.
+    departs: u64,
 }
 
 impl Host {
@@ -47,6 +49,11 @@ impl Host {
         }
     }
 
+    /// Lets guests that no pass sees use `time` nanoseconds within the next pass.
+    pub fn depart(&mut self, time: u64) {
+        self.departs = time;
+    }
+
     /// Takes a snapshot of one second in which every guest uses `time` nanoseconds. Times are modelled as by the
     /// counted method: the error is up to a hundredth of `time` in the guest's own, and a fiftieth in soft interrupts.
     pub fn pass(&mut self, time: u64) -> Snapshot {
@@ -68,9 +75,16 @@ impl Host {
             .unwrap_or_default();
         used.exchanges.received = time;
         used.exchanges.sent = time * 2;
+        let departs = std::mem::take(&mut self.departs);
+        let mut departed = Row {
+            energy: energy(departs),
+            ..Row::default()
+        };
+        departed.stages.add(Stage::Vcpu, Nanoseconds(departs));
         let ledger = Ledger {
+            departed,
             span: Nanoseconds(1_000_000_000),
-            total: Nanoseconds(time * (self.guests.len() as u64 + 1) + time / 2),
+            total: Nanoseconds(time * (self.guests.len() as u64 + 1) + time / 2 + departs),
             rows: self
                 .guests
                 .iter()
@@ -91,6 +105,8 @@ impl Host {
             ..Ledger::default()
         };
         let totals = &mut self.totals;
+        totals.gone.stages.merge(&ledger.departed.stages);
+        totals.gone.energy += ledger.departed.energy;
         totals.host += ledger.host;
         totals.host_energy += ledger.host_energy;
         totals.unattributed += ledger.unattributed;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `vtax charge`: one record for each guest and stage of an interval, for the host and for unattributed time. The
+//! `vtax charge`: one record for each guest and stage of an interval, for the guests that ended in it, for the host and
+//! for unattributed time. The
 //! records of an interval add up to its measured total.
 
 use crate::pace::Pace;
@@ -32,6 +33,8 @@ pub enum RecordFormat {
 pub enum Party {
     /// The guest that the record names.
     Guest,
+    /// The guests that ended within the interval, for the time that is in no record of theirs.
+    Departed,
     /// The host's own work.
     Host,
     /// No party: time that no method could attribute.
@@ -187,6 +190,20 @@ pub fn of_ledger<'a>(interval: &Interval<'a>, method: &'a str, ledger: &Ledger) 
             active,
         );
     }
+    let departed = &ledger.departed;
+    if departed.stages.total().0 > 0 {
+        let whom = Record {
+            party: Party::Departed,
+            ..blank.clone()
+        };
+        split(
+            &mut records,
+            &whom,
+            &stages(&departed.stages, departed.modelled),
+            departed.energy,
+            active,
+        );
+    }
     let host = Record {
         party: Party::Host,
         ..blank.clone()
@@ -337,6 +354,7 @@ pub fn write(record: &Record<'_>, format: RecordFormat, out: &mut impl Write) ->
             let party = match party {
                 Party::Guest => "guest",
                 Party::Host => "host",
+                Party::Departed => "departed",
                 Party::Unattributed => "unattributed",
             };
             writeln!(
@@ -479,6 +497,7 @@ mod tests {
             host.start(number);
         }
         for rule in [IdleRule::Host, IdleRule::Equal, IdleRule::Reservation] {
+            host.depart(7_000_000);
             let mut snapshot = host.pass(12_345_678);
             let energy = EnergyUse {
                 total: Joules(100.0),
@@ -500,6 +519,8 @@ mod tests {
                 .filter_map(|record| record.energy_joules)
                 .sum();
             assert!((joules - 100.0).abs() < 1e-6, "{joules}");
+            let departed = records.iter().find(|of| of.party == Party::Departed);
+            assert_eq!(departed.map(|of| of.cpu_seconds), Some(0.007));
             let idle = records.iter().filter(|record| record.stage == "idle");
             let idle: f64 = idle.filter_map(|record| record.energy_joules).sum();
             assert!((idle - 30.0).abs() < 1e-6, "{rule:?}: {idle}");

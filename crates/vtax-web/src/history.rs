@@ -227,7 +227,8 @@ pub fn sum<const N: usize>(points: impl Iterator<Item = Point<N>>) -> Point<N> {
 pub fn host_point(rates: &Rates) -> Point<{ HOST.len() }> {
     let of = |party| rates.rows.iter().find(|row| row.party == party);
     let cpu = |party| of(party).map(|row| row.cpu_percent);
-    let guests = sum(guests(rates).map(guest_point));
+    let departed = of(Party::Departed);
+    let guests = sum(guests(rates).chain(departed).map(guest_point));
     let mut point = [0.0; HOST.len()];
     for (place, value) in point.iter_mut().zip(guests.iter().take(STAGES)) {
         *place = if value.is_nan() { 0.0 } else { *value };

@@ -18,6 +18,8 @@ pub enum Party {
     Host,
     /// Use that no party can be charged for.
     Unattributed,
+    /// Guests that ended within the interval.
+    Departed,
     /// A guest.
     Guest,
 }
@@ -114,7 +116,8 @@ pub struct Rates {
     pub energy_covers: Option<String>,
     /// Whether the energy is measured or modelled.
     pub energy_source: Option<Source>,
-    /// The whole host, the host's own work, the unattributed use; then the guests.
+    /// The whole host, the host's own work, the unattributed use, the guests that ended within the interval where they
+    /// used any time; then the guests.
     pub rows: Vec<Row>,
     /// Problems, each in one sentence.
     pub problems: Vec<String>,
@@ -200,10 +203,23 @@ impl Rates {
         for guest in &snapshot.guests {
             stages.merge(&guest.used.stages);
         }
+        stages.merge(&ledger.departed.stages);
         stages.add(Stage::Softirq, ledger.host_softirq);
         all.stage_cpu_percent = StagePercents::of(&stages, span);
         sort.order(&mut guests);
         let mut rows = vec![all, host, nobody];
+        let departed = &ledger.departed;
+        if departed.stages.total().0 > 0 {
+            rows.push(Row {
+                stage_cpu_percent: StagePercents::of(&departed.stages, span),
+                ..plain(
+                    Party::Departed,
+                    "departed",
+                    departed.stages.total(),
+                    departed.energy.0,
+                )
+            });
+        }
         rows.append(&mut guests);
         Self {
             at: snapshot.ended.to_string(),
@@ -353,9 +369,12 @@ mod tests {
         let mut host = Host::default();
         host.start(1);
         host.start(2);
+        host.depart(50_000_000);
         let rates = Rates::of(&host.pass(200_000_000), Sort::default());
         let of = |party| rates.rows.iter().filter(move |row| row.party == party);
         let all = of(Party::All).next().unwrap();
+        let departed = of(Party::Departed).next().unwrap();
+        assert_eq!(departed.cpu_percent, 5.0);
         let parts: f64 = rates.rows.iter().skip(1).map(|row| row.cpu_percent).sum();
         assert!((all.cpu_percent - parts).abs() < 1e-9 && (all.cpu_percent - 70.0).abs() < 1e-9);
         let watts: f64 = rates.rows.iter().skip(1).filter_map(|row| row.watts).sum();

@@ -67,11 +67,14 @@ pub struct View {
 impl View {
     /// Returns the number of guests that fit.
     pub fn room(&self) -> usize {
-        // Two lines of summary, the heading, three sums, the help.
+        // Two lines of summary, the heading, the sums, the help.
         self.height
-            .map_or(usize::MAX, |height| height.saturating_sub(7))
+            .map_or(usize::MAX, |height| height.saturating_sub(4 + SUMS))
     }
 }
+
+/// The rows of sums that are always shown.
+const SUMS: usize = 3;
 
 /// Returns the lines of the screen.
 pub fn lines(rates: &Rates, view: &View) -> Vec<Line> {
@@ -81,15 +84,17 @@ pub fn lines(rates: &Rates, view: &View) -> Vec<Line> {
         line(heading(view), Style::Heading),
     ];
     let is_guest = |row: &&Row| row.party == Party::Guest;
-    let sums = rates.rows.iter().filter(|row| !is_guest(row));
+    let sums: Vec<&Row> = rates.rows.iter().filter(|row| !is_guest(row)).collect();
+    let room = view.room().saturating_sub(sums.len().saturating_sub(SUMS));
     let guests = rates
         .rows
         .iter()
         .filter(is_guest)
         .skip(view.skipped)
-        .take(view.room());
+        .take(room);
     lines.extend(
-        sums.chain(guests)
+        sums.into_iter()
+            .chain(guests)
             .map(|row| line(row_text(row, view), Style::Plain)),
     );
     if let Some(height) = view.height {

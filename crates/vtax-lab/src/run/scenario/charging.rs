@@ -169,7 +169,8 @@ impl Charged {
 
     fn add_host(&self, rates: &mut Rates) {
         for (method, ledger) in &self.pass.ledgers {
-            rates.method(metric::CHARGE_HOST, method, ledger.host);
+            let host = ledger.host + ledger.departed.stages.total();
+            rates.method(metric::CHARGE_HOST, method, host);
             rates.method(metric::CHARGE_HOST_SOFTIRQ, method, ledger.host_softirq);
             rates.method(metric::CHARGE_UNATTRIBUTED, method, ledger.unattributed);
             // The counted method distributes all soft interrupt time, by the kernel's account or by samples.
