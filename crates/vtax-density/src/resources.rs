@@ -8,7 +8,7 @@ use std::fs;
 use std::time::Instant;
 use vtax_core::Bytes;
 use vtax_host::{HostError, Roots};
-use vtax_kernel::stat::{CpuState, HostStat, tasks};
+use vtax_kernel::stat::{CpuState, CpuTimes, HostStat, tasks};
 use vtax_kernel::{MemInfo, net_devices};
 
 /// A resource that can be exhausted.
@@ -131,8 +131,8 @@ pub struct Accounts {
     pub at: Option<Instant>,
     /// Memory.
     pub memory: Memory,
-    /// Processor time since boot of all processors, in nanoseconds: busy, and in total.
-    cpu: (f64, f64),
+    /// Processor time of all processors since boot.
+    cpu: CpuTimes,
     /// Open files and their limit.
     handles: (f64, f64),
     /// Tasks and their limit.
@@ -180,7 +180,7 @@ impl Accounts {
                 .map(|megabits| megabits * 1e6 / 8.0)
         };
         Ok(Self {
-            cpu: cpu(&HostStat::read(&roots.proc).unwrap_or_default()),
+            cpu: HostStat::read(&roots.proc).unwrap_or_default().times,
             disks: disks(&text("diskstats")),
             links: links(&text("net/dev"), speed),
             ..Self::levels(roots)?
@@ -222,10 +222,8 @@ impl Accounts {
     #[must_use]
     pub fn shares_since(&self, earlier: &Self, process: Option<&ProcessLevels>) -> Shares {
         let mut shares = self.level_shares(process);
-        let all = self.cpu.1 - earlier.cpu.1;
-        if all > 0.0 {
-            let busy = (self.cpu.0 - earlier.cpu.0) / all * 100.0;
-            shares.insert(Resource::Cpu, busy.clamp(0.0, 100.0));
+        if let Some(share) = self.cpu.since(&earlier.cpu).as_ref().and_then(busy_share) {
+            shares.insert(Resource::Cpu, share * 100.0);
         }
         let seconds = match (self.at, earlier.at) {
             (Some(now), Some(then)) => now.saturating_duration_since(then).as_secs_f64(),
@@ -285,12 +283,12 @@ pub fn most_mappings() -> f64 {
         .unwrap_or(65_530.0)
 }
 
-/// Busy and total processor time, in nanoseconds. Waiting for a disk is idle. Stolen time did not belong to this host:
-/// it is neither busy nor part of the total.
-fn cpu(stat: &HostStat) -> (f64, f64) {
-    let busy = stat.times.sum(&CpuState::BUSY).0 as f64;
-    let idle = stat.times.sum(&[CpuState::Idle, CpuState::Iowait]).0 as f64;
-    (busy, busy + idle)
+/// The busy share of processor time. Waiting for a disk is idle. Stolen time did not belong to this host: it is neither
+/// busy nor part of the total. `None` without any time.
+fn busy_share(gain: &CpuTimes) -> Option<f64> {
+    let busy = gain.sum(&CpuState::BUSY).as_secs_f64();
+    let idle = gain.sum(&[CpuState::Idle, CpuState::Iowait]).as_secs_f64();
+    (busy + idle > 0.0).then(|| busy / (busy + idle))
 }
 
 fn handles(file_nr: &str) -> (f64, f64) {
@@ -347,8 +345,8 @@ mod tests {
         Roots::below(directory)
     }
 
-    fn cpu_of(stat: &str) -> (f64, f64) {
-        cpu(&HostStat::parse(stat.as_bytes()).unwrap())
+    fn cpu_of(stat: &str) -> CpuTimes {
+        HostStat::parse(stat.as_bytes()).unwrap().times
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub enum CpuState {
     Guest,
 }
 
+/// A fall that is no reset: the kernel sums times over processors that run meanwhile.
+const JITTER: i128 = 50_000_000;
+
 /// The number of states.
 pub const STATES: usize = 9;
 
@@ -80,7 +83,51 @@ impl CpuTimes {
         self.0.get(state as usize).copied().unwrap_or_default()
     }
 
-    /// The time in several states.
+    /// The difference since `earlier`, each state by itself; `None` where the time in a state fell, so that the counter
+    /// was reset or a processor went away.
+    ///
+    /// Idle and iowait time are one clock that counts in one of two columns, and the kernel may move time from one to
+    /// the other: where one of them fell, the other gains that much less.
+    pub fn since(&self, earlier: &Self) -> Option<Self> {
+        let change = |state| i128::from(self.of(state).0) - i128::from(earlier.of(state).0);
+        let gain = |state: CpuState, change: i128| {
+            let gain = match change {
+                change if change >= 0 => u64::try_from(change).ok()?,
+                // Guest time is a part of user time, and is not added to it.
+                change if change >= -JITTER || state == CpuState::Guest => 0,
+                _ => return None,
+            };
+            Some(Nanoseconds(gain))
+        };
+        let mut times = Self::default();
+        for (state, _) in CpuState::ALL {
+            let change = match state {
+                CpuState::Idle => change(state) + change(CpuState::Iowait).min(0),
+                CpuState::Iowait => change(state).max(0) + change(CpuState::Idle).min(0),
+                _ => change(state),
+            };
+            times.set(
+                state,
+                gain(state, change).or_else(|| {
+                    // The other column has the gain, less this fall.
+                    let is_pair = matches!(state, CpuState::Idle | CpuState::Iowait);
+                    let other = self.pair_since(earlier);
+                    (is_pair && other >= -JITTER).then_some(Nanoseconds(0))
+                })?,
+            );
+        }
+        Some(times)
+    }
+
+    fn pair_since(&self, earlier: &Self) -> i128 {
+        let sum = |times: &Self| {
+            i128::from(times.of(CpuState::Idle).0) + i128::from(times.of(CpuState::Iowait).0)
+        };
+        sum(self) - sum(earlier)
+    }
+
+    /// The time in several states, of a difference: the times since boot may be any numbers, and their sum would hide a
+    /// change.
     pub fn sum(&self, states: &[CpuState]) -> Nanoseconds {
         let times = states.iter().map(|state| self.of(*state).0);
         Nanoseconds(times.fold(0, u64::saturating_add))
@@ -197,6 +244,36 @@ mod tests {
         assert_eq!(
             (stat.context_switches, stat.interrupts),
             (Some(4242), Some(12))
+        );
+    }
+
+    #[test]
+    fn each_state_is_subtracted_by_itself_whatever_the_others_show() {
+        let ms =
+            |times: [u64; STATES]| CpuTimes::from(times.map(|time| time.saturating_mul(1_000_000)));
+        // Iowait that the kernel printed as a huge number stays there, and idle time goes on.
+        let before = ms([100, 0, 100, 1000, u64::MAX, 0, 0, 0, 0]);
+        let after = ms([200, 0, 300, 1400, u64::MAX, 0, 0, 0, 0]);
+        let gain = after.since(&before).unwrap();
+        assert_eq!(gain.sum(&CpuState::BUSY).0, 300_000_000);
+        let idle = [CpuState::Idle, CpuState::Iowait];
+        assert_eq!(gain.sum(&idle).0, 400_000_000);
+        // Time moves between idle and iowait.
+        let before = ms([0, 0, 0, 1000, 500, 0, 0, 0, 0]);
+        for after in [
+            [0, 0, 0, 1700, 200, 0, 0, 0, 0],
+            [0, 0, 0, 300, 1600, 0, 0, 0, 0],
+        ] {
+            assert_eq!(ms(after).since(&before).unwrap().sum(&idle).0, 400_000_000);
+        }
+        // Both fall; a busy state falls; guest time falls, which user time includes.
+        assert_eq!(ms([0, 0, 0, 700, 500, 0, 0, 0, 0]).since(&before), None);
+        let user = ms([900, 0, 0, 1000, 500, 0, 0, 0, 800]);
+        assert_eq!(before.since(&user), None);
+        assert!(
+            ms([990, 0, 0, 1000, 500, 0, 0, 0, 0])
+                .since(&user)
+                .is_some()
         );
     }
 

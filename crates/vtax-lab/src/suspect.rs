@@ -78,7 +78,7 @@ impl HostWatch {
         let counter = |name| keyed(&vmstat, name).unwrap_or(0);
         HostReading {
             at: SystemClock.now(),
-            cpu: HostTimes::of(&stat.times),
+            cpu: stat.times,
             softirq_threads: Nanoseconds(
                 self.softirq_threads
                     .iter()
@@ -104,8 +104,8 @@ impl HostWatch {
 pub struct HostReading {
     /// The time, on the monotonic clock.
     pub at: Nanoseconds,
-    /// The CPU time of the whole host.
-    pub cpu: HostTimes,
+    /// The CPU time of the whole host since boot.
+    pub cpu: CpuTimes,
     /// CPU time of the kernel's `ksoftirqd` threads, which process the trial's own packets.
     pub softirq_threads: Nanoseconds,
     /// Thermal throttling events, by place (`cpu3`, `package 0`).
@@ -120,7 +120,7 @@ pub struct HostReading {
     pub free_disk: Option<Bytes>,
 }
 
-/// CPU time of a host since boot, summed over its CPUs (`/proc/stat`, first line).
+/// CPU time of a host between two readings, summed over its CPUs (`/proc/stat`, first line).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostTimes {
     /// In processes and their system calls: user, nice and system time.
@@ -142,21 +142,6 @@ impl HostTimes {
             idle: times.sum(&[Idle, Iowait]),
             steal: times.of(Steal),
         }
-    }
-
-    /// The difference since `before`; `None` where a counter was reset, so that no share is known. The sampler
-    /// reports that counter.
-    fn since(&self, before: &Self) -> Option<Self> {
-        let exact = |after: Nanoseconds, before: Nanoseconds| {
-            let change = Rule::TIME.change(before.0, after.0, u64::MAX);
-            change.is_exact().then_some(Nanoseconds(change.gain()))
-        };
-        Some(Self {
-            processes: exact(self.processes, before.processes)?,
-            interrupts: exact(self.interrupts, before.interrupts)?,
-            idle: exact(self.idle, before.idle)?,
-            steal: exact(self.steal, before.steal)?,
-        })
     }
 
     fn capacity(&self) -> u64 {
@@ -192,7 +177,9 @@ pub struct OwnWork {
 /// scatter more: the trial counts.
 pub fn disturbances(before: &HostReading, after: &HostReading, own: &OwnWork) -> Vec<String> {
     let mut reasons = Vec::new();
+    // Where a counter was reset, no share is known. The sampler reports that counter.
     if let Some(cpu) = after.cpu.since(&before.cpu) {
+        let cpu = HostTimes::of(&cpu);
         reasons.extend(foreign_load(before, after, &cpu, own));
         reasons.extend(steal(&cpu, own));
     }
@@ -447,6 +434,14 @@ mod tests {
         Nanoseconds((value * 1e9) as u64)
     }
 
+    fn times(user: f64, softirq: f64, idle: f64) -> CpuTimes {
+        let mut times = CpuTimes::default();
+        times.set(CpuState::User, seconds_of(user));
+        times.set(CpuState::Softirq, seconds_of(softirq));
+        times.set(CpuState::Idle, seconds_of(idle));
+        times
+    }
+
     /// Two CPUs for ten seconds, 8 s of them busy.
     fn quiet_window() -> (HostReading, HostReading, OwnWork) {
         let before = HostReading {
@@ -457,12 +452,7 @@ mod tests {
         };
         let after = HostReading {
             at: seconds_of(10.0),
-            cpu: HostTimes {
-                processes: seconds_of(6.0),
-                interrupts: seconds_of(2.0),
-                idle: seconds_of(12.0),
-                steal: Nanoseconds(0),
-            },
+            cpu: times(6.0, 2.0, 12.0),
             ..before.clone()
         };
         let own = OwnWork {
@@ -527,7 +517,7 @@ mod tests {
 
     #[test]
     fn load_of_other_programs_is_reported_with_its_share_of_the_machine() {
-        let reason = only_disturbance(|after, _| after.cpu.processes = seconds_of(8.0));
+        let reason = only_disturbance(|after, _| after.cpu.set(CpuState::User, seconds_of(8.0)));
         assert!(
             reason.contains("2.45 s") && reason.contains("11.1 % of the machine (limit 5.0 %)"),
             "{reason}"
@@ -537,7 +527,7 @@ mod tests {
     #[test]
     fn where_nobody_else_works_ticks_are_no_sign_of_others() {
         let (before, mut after, mut own) = quiet_window();
-        after.cpu.processes = seconds_of(8.0);
+        after.cpu.set(CpuState::User, seconds_of(8.0));
         own.is_alone = true;
         assert_eq!(disturbances(&before, &after, &own), Vec::<String>::new());
     }
@@ -545,9 +535,9 @@ mod tests {
     #[test]
     fn network_work_of_the_kernel_is_not_foreign() {
         let (before, mut after, own) = quiet_window();
-        after.cpu.processes = seconds_of(8.0);
+        after.cpu.set(CpuState::User, seconds_of(8.0));
         after.softirq_threads = seconds_of(2.3);
-        after.cpu.interrupts = seconds_of(9.0);
+        after.cpu.set(CpuState::Softirq, seconds_of(9.0));
         assert_eq!(disturbances(&before, &after, &own), Vec::<String>::new());
     }
 
@@ -558,17 +548,13 @@ mod tests {
             at: seconds_of(0.5),
             ..HostReading::default()
         };
-        after.cpu = HostTimes {
-            processes: seconds_of(0.15),
-            idle: seconds_of(0.85),
-            ..HostTimes::default()
-        };
+        after.cpu = times(0.15, 0.0, 0.85);
         assert!(disturbances(&before, &after, &OwnWork::default()).is_empty());
     }
 
     #[test]
     fn stolen_time_is_a_reason() {
-        let reason = only_disturbance(|after, _| after.cpu.steal = seconds_of(10.0));
+        let reason = only_disturbance(|after, _| after.cpu.set(CpuState::Steal, seconds_of(10.0)));
         assert!(
             reason.contains("10.00 s") && reason.contains("33.3 %"),
             "{reason}"
@@ -578,7 +564,7 @@ mod tests {
     #[test]
     fn what_the_trials_own_domains_took_from_dom0_is_not_stolen() {
         let (before, mut after, mut own) = quiet_window();
-        after.cpu.steal = seconds_of(10.0);
+        after.cpu.set(CpuState::Steal, seconds_of(10.0));
         own.domains = seconds_of(4.0);
         assert!(disturbances(&before, &after, &own).is_empty());
         own.domains = seconds_of(0.5);
@@ -688,7 +674,7 @@ mod tests {
         );
         let reading = HostWatch::new(&host.roots, &host.path("")).read();
         assert_eq!(
-            reading.cpu,
+            HostTimes::of(&reading.cpu),
             HostTimes {
                 processes: seconds_of(1.5),
                 interrupts: seconds_of(0.13),

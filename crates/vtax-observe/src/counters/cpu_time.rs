@@ -16,11 +16,11 @@ pub(crate) struct CpuTime {
     counters: [Counter; STATES],
     /// Idle and iowait together. An idle period of a processor counts as one or the other, depending on whether a task
     /// waits for a device at the time of the reading; the sum is steady.
-    unused: Counter,
+    unused: Pair,
     mark: CpuMark,
 }
 
-/// Totals at one time, and the number of events that kept each from being exact.
+/// Totals since the first reading at one time, and the number of events that kept each from being exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuMark {
     pub(crate) at: Nanoseconds,
@@ -34,11 +34,42 @@ pub(crate) struct CpuMark {
     passes: u64,
 }
 
+/// The sum of idle and iowait time. Their changes are added, not their readings: a reading may be any number.
+#[derive(Debug, Default)]
+struct Pair {
+    last: Option<[u64; 2]>,
+    /// The distance from the highest reading that was counted: negative after jitter.
+    level: i128,
+    /// Gains since the first reading.
+    total: u64,
+}
+
+impl Pair {
+    fn advance_within(&mut self, raw: [u64; 2], most: u64) -> Change {
+        let Some(last) = self.last.replace(raw) else {
+            return Change::First;
+        };
+        let changes = raw.iter().zip(last);
+        let changes = changes.map(|(now, before)| i128::from(*now) - i128::from(before));
+        self.level += changes.sum::<i128>();
+        let distance = u64::try_from(self.level.unsigned_abs()).unwrap_or(u64::MAX);
+        let change = match self.level < 0 {
+            true => Rule::TIME.change(distance, 0, most),
+            false => Rule::TIME.change(0, distance, most),
+        };
+        if !matches!(change, Change::Jittered(_)) {
+            self.level = 0;
+        }
+        self.total = self.total.saturating_add(change.gain());
+        change
+    }
+}
+
 impl CpuTime {
     pub(crate) fn new() -> Self {
         Self {
             counters: std::array::from_fn(|_| Counter::new(Rule::TIME)),
-            unused: Counter::new(Rule::TIME),
+            unused: Pair::default(),
             mark: CpuMark::default(),
         }
     }
@@ -56,7 +87,7 @@ impl CpuTime {
         let before = self.mark;
         let span = now.saturating_since(before.at);
         let most = most_cpu_time(span, processors.max(before.processors));
-        let pair = raw.sum(&[CpuState::Idle, CpuState::Iowait]).0;
+        let pair = [CpuState::Idle, CpuState::Iowait].map(|state| raw.of(state).0);
         let pair = self.unused.advance_within(pair, most);
         findings.note(path, "idle and iowait time", pair);
         let mut mark = CpuMark {
@@ -75,17 +106,22 @@ impl CpuTime {
                 _ => counter.advance_within(raw, most),
             };
             findings.note(path, name, change);
+            let gain = if before.passes > 0 { change.gain() } else { 0 };
+            match time {
+                CpuState::Softirq => mark.softirq = mark.softirq.saturating_add(gain),
+                CpuState::Steal => mark.stolen = mark.stolen.saturating_add(gain),
+                _ => {}
+            }
+            if CpuState::BUSY.contains(&time) {
+                mark.busy = mark.busy.saturating_add(gain);
+            }
             match time {
                 CpuState::Steal => unused_is_exact &= change.is_exact(),
                 _ if CpuState::BUSY.contains(&time) => busy_is_exact &= change.is_exact(),
                 _ => {}
             }
         }
-        let totals = self.totals();
-        mark.busy = totals.sum(&CpuState::BUSY).0;
-        mark.softirq = totals.of(CpuState::Softirq).0;
-        mark.stolen = totals.of(CpuState::Steal).0;
-        mark.unused = self.unused.total().saturating_add(mark.stolen);
+        mark.unused = self.unused.total.saturating_add(mark.stolen);
         mark.unused_faults += u64::from(before.passes > 0 && !unused_is_exact);
         mark.busy_faults += u64::from(before.passes > 0 && !busy_is_exact);
         self.mark = mark;
@@ -203,6 +239,25 @@ mod tests {
             line(SECOND, 90 * SECOND, 13 * SECOND, 0),
             line(2 * SECOND, 106 * SECOND, 0, 0),
         ];
+        assert_eq!(busy(&lines), [Some(SECOND), Some(SECOND)]);
+    }
+
+    /// The kernel has printed iowait time below zero as a huge number.
+    #[test]
+    fn a_column_with_a_huge_number_hides_no_change_of_the_others() {
+        let lines = [
+            line(0, 100 * SECOND, u64::MAX, 0),
+            line(SECOND, 103 * SECOND, u64::MAX, 0),
+            line(2 * SECOND, 105 * SECOND, u64::MAX, SECOND),
+        ];
+        assert_eq!(busy(&lines), [Some(SECOND), Some(SECOND)]);
+        // A busy column with such a number, where the samples decide.
+        let mut lines = [0, 1, 2].map(|second| line(second * SECOND, 100 * SECOND, 0, 0));
+        for line in &mut lines {
+            line[CpuState::System as usize] = u64::MAX;
+        }
+        lines[1][CpuState::Idle as usize] = 5 * SECOND;
+        lines[2][CpuState::Idle as usize] = 8 * SECOND;
         assert_eq!(busy(&lines), [Some(SECOND), Some(SECOND)]);
     }
 

@@ -8,7 +8,7 @@
 //! that tasks were scheduled; interrupts of the idle task are in neither. Idle time is exact on hosts with one
 //! processor (`idle_sleep`). The root `cpu.stat` of cgroup v2 has the same ticks as `/proc/stat` and is not used.
 
-use super::counter::{Findings, Rule, most_cpu_time};
+use super::counter::{Counter, Findings, Rule, most_cpu_time};
 use super::cpu_time::{CpuMark, CpuTime};
 use super::idle_sleep::IdleSleep;
 use super::series::{Column, GuardedColumn};
@@ -19,6 +19,9 @@ use vtax_core::counter;
 use vtax_core::owner::Owner;
 use vtax_kernel::stat::{self, CpuState, CpuTimes, Line};
 use vtax_kernel::{KernelError, KernelFile, text};
+
+/// More than a century: a larger number is no time since boot, and gains could not be added to it.
+const MOST_AT_FIRST: u64 = 1 << 62;
 
 const OWNER: &Owner = &Owner::Host;
 
@@ -61,7 +64,11 @@ impl HostTimes {
 #[derive(Debug)]
 struct Processor {
     number: u32,
-    busy: GuardedColumn,
+    busy: Column,
+    /// Of each busy state.
+    counters: [Counter; CpuState::BUSY.len()],
+    /// The first reading of all states, as far as it is a number, and all gains since.
+    total: u64,
     /// The last pass that saw it.
     seen: u64,
 }
@@ -137,7 +144,9 @@ impl HostCpu {
             self.processor(*number, times, most);
         }
         for gone in self.cpus.iter_mut().filter(|cpu| cpu.seen != self.passes) {
-            gone.busy.vanish();
+            for counter in &mut gone.counters {
+                counter.vanish();
+            }
         }
         let online = u32::try_from(processors.len()).unwrap_or(u32::MAX);
         self.lines = processors;
@@ -170,19 +179,23 @@ impl HostCpu {
 
     /// The line of one processor.
     fn processor(&mut self, number: u32, times: &CpuTimes, most: u64) {
-        let busy = times.sum(&CpuState::BUSY).0;
         let position = self.cpus.iter().position(|known| known.number == number);
         let position = position.unwrap_or_else(|| {
             self.cpus.push(Processor {
                 number,
-                busy: GuardedColumn::new(OWNER, counter::CPU_BUSY_OF.of(number), Rule::TIME),
+                busy: Column::counter(OWNER, counter::CPU_BUSY_OF.of(number)),
+                counters: std::array::from_fn(|_| Counter::new(Rule::TIME)),
+                total: times.sum(&CpuState::BUSY).0.min(MOST_AT_FIRST),
                 seen: self.passes,
             });
             self.cpus.len() - 1
         });
         if let Some(processor) = self.cpus.get_mut(position) {
             // The line of the whole host reports changes that left something uncounted.
-            processor.busy.advance_within(busy, most);
+            for (counter, state) in processor.counters.iter_mut().zip(CpuState::BUSY) {
+                let gain = counter.advance_within(times.of(state).0, most).gain();
+                processor.total = processor.total.saturating_add(gain);
+            }
             processor.seen = self.passes;
         }
     }
@@ -244,8 +257,10 @@ impl Instrument for HostCpu {
         }
         let scheduled = self.scheduled.iter_mut().map(|(_, column)| column);
         let cpus = self.cpus.iter_mut().filter(|cpu| cpu.seen == self.passes);
-        let guarded = scheduled.chain(cpus.map(|cpu| &mut cpu.busy));
-        for column in guarded.chain([&mut self.context_switches]) {
+        for cpu in cpus {
+            cpu.busy.record_count(cpu.total, into);
+        }
+        for column in scheduled.chain([&mut self.context_switches]) {
             column.publish(into);
         }
         findings.end()

@@ -96,9 +96,4 @@ impl GuardedColumn {
     pub(crate) fn total(&self) -> u64 {
         self.counter.total()
     }
-
-    /// Marks the source as absent in this pass.
-    pub(crate) fn vanish(&mut self) {
-        self.counter.vanish();
-    }
 }

@@ -42,15 +42,16 @@ pub fn counters(interrupts: &str, stat: &str, net_dev: &str) -> BTreeMap<String,
         }
     }
     for line in stat::lines(stat.as_bytes()) {
-        let mut put = |name: &str, value: u64| counters.insert(name.to_owned(), value as f64);
+        let mut put = |name: &str, value: f64| counters.insert(name.to_owned(), value);
         match line {
             Line::All(times) => {
                 // User time includes guest time; in stolen time the processor works for others.
-                put(counter::CPU_BUSY, times.sum(&CpuState::BUSY).0);
-                put(counter::CPU_STEAL, times.of(CpuState::Steal).0);
+                let busy = CpuState::BUSY.map(|state| times.of(state).0 as f64);
+                put(counter::CPU_BUSY, busy.iter().sum());
+                put(counter::CPU_STEAL, times.of(CpuState::Steal).0 as f64);
             }
-            Line::Interrupts(total) => drop(put(counter::INTERRUPTS_TOTAL, total)),
-            Line::ContextSwitches(count) => drop(put(counter::CONTEXT_SWITCHES, count)),
+            Line::Interrupts(total) => drop(put(counter::INTERRUPTS_TOTAL, total as f64)),
+            Line::ContextSwitches(count) => drop(put(counter::CONTEXT_SWITCHES, count as f64)),
             Line::Processor(..) => {}
         }
     }

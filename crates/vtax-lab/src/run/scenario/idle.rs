@@ -9,7 +9,7 @@ use crate::LabError;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use vtax_core::owner::Owner;
-use vtax_core::{Nanoseconds, Source};
+use vtax_core::Source;
 use vtax_host::meters::Meters;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
@@ -142,28 +142,18 @@ impl IdleHost<'_> {
     }
 }
 
-/// The busy share of all processors' time between two readings; `None` where a counter fell.
+/// The busy share of all processors' time between two readings; `None` where a counter was reset.
 fn busy_share(before: &HostStat, after: &HostStat) -> Option<f64> {
-    let spent = |of: CpuState| after.times.of(of).0.checked_sub(before.times.of(of).0);
-    let sum = |states: &[CpuState]| -> Option<Nanoseconds> {
-        let times: Option<u64> = states.iter().map(|state| spent(*state)).sum();
-        times.map(Nanoseconds)
-    };
-    // Time of guests is a part of user time.
-    let busy = [
-        CpuState::User,
-        CpuState::Nice,
-        CpuState::System,
-        CpuState::Irq,
-        CpuState::Softirq,
-    ];
-    let (busy, rest) = (sum(&busy)?.as_secs_f64(), sum(&NOT_BUSY)?.as_secs_f64());
+    let spent = after.times.since(&before.times)?;
+    let busy = spent.sum(&CpuState::BUSY).as_secs_f64();
+    let rest = spent.sum(&NOT_BUSY).as_secs_f64();
     (busy + rest > 0.0).then(|| busy / (busy + rest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vtax_core::Nanoseconds;
     use std::fs;
     use std::sync::atomic::{AtomicU64, Ordering};
 
