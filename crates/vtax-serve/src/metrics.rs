@@ -54,6 +54,8 @@ pub struct PushState {
     pub dropped_full: u64,
     /// Samples that the server refuses however often they are sent.
     pub dropped_refused: u64,
+    /// Samples that are too large for the server, each in a request of its own.
+    pub dropped_too_large: u64,
     /// Samples that could not be written to or read from the disk.
     pub dropped_disk: u64,
     /// Requests that are repeated: without a response, or with one that asks to retry later.
@@ -318,7 +320,7 @@ fn rest(out: &mut dyn Families, snapshot: &Snapshot, listing: &Listing) {
     let (departed, left_out) = (&listing.departed_sum, &listing.left_out_sum);
     cpu(
         "vtax_departed_guests_cpu_seconds",
-        "Processor time of guests that are gone. Grows at once by all that a guest had used when it ends: for sums, not for rates.",
+        "Processor time of guests that are gone. Grows at once by all that a guest had used when it ends, and by guests that lived between two passes: for sums, not for rates.",
         &[(&[], departed.cpu.as_secs_f64())],
     );
     cpu(
@@ -539,6 +541,7 @@ fn pushes(out: &mut dyn Families, states: &[PushState]) {
         for (reason, samples) in [
             ("full", state.dropped_full),
             ("refused", state.dropped_refused),
+            ("too_large", state.dropped_too_large),
             ("disk", state.dropped_disk),
         ] {
             out.sample(&[("to", &state.to), ("reason", reason)], count(samples));
@@ -576,6 +579,7 @@ mod tests {
             host.start(number);
             if number % 3 == 0 {
                 host.end(number / 2);
+                host.depart(5_000_000);
             }
             let text = text(&mut host, &mut roster, u64::from(number) * 1_000_000);
             let parts = sum(

@@ -15,6 +15,30 @@ use vtax_serve::{Own, Token};
 
 type Seen = Arc<Mutex<Vec<(Instant, String, Vec<u8>)>>>;
 
+/// A server that answers 413 to bodies of more than `most` bytes, and the sizes of all requests.
+fn small_server(most: usize) -> (u16, Arc<Mutex<Vec<usize>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let Some((_, body)) = request(&mut stream) else {
+                continue;
+            };
+            kept.lock().unwrap().push(body.len());
+            let status = match body.len() > most {
+                true => "413 Content Too Large",
+                false => "204 No Content",
+            };
+            let head =
+                format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            let _ = stream.write_all(head.as_bytes());
+        }
+    });
+    (port, seen)
+}
+
 /// A server that gives these answers in turn, the last one from then on, and the requests that it received.
 fn server(answers: &[&str]) -> (u16, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -352,4 +376,160 @@ fn a_queue_that_is_full_says_so_once() {
     let printed = pusher.take_messages();
     let full = printed.iter().filter(|line| line.contains("is full"));
     assert_eq!(full.count(), 1, "{printed:?}");
+}
+
+/// Pushes ten passes of 30 guests, queued before the server can be reached, to a server that takes `most` bytes.
+fn pushed_in_small_requests(
+    most: usize,
+    to: fn(u16) -> String,
+) -> (PushState, Vec<String>, Vec<usize>, u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let (port, seen) = small_server(most);
+    let mut pusher = Pusher::start(&options(&to(port), directory.path())).unwrap();
+    let mut host = Host::default();
+    for number in 1..=30 {
+        host.start(number);
+    }
+    let mut samples = 0;
+    for _ in 0..10 {
+        let snapshot = host.pass(1000);
+        let listing = Roster::new(100).update(&snapshot);
+        let body = vtax_serve::push::body(
+            vtax_serve::push::Protocol::RemoteWrite,
+            &snapshot,
+            &listing,
+            &[],
+        );
+        samples += body.unwrap().1 as u64;
+        pusher.push(&snapshot, &listing, &Own::default());
+    }
+    let state = drained(&pusher);
+    let seen = seen.lock().unwrap().clone();
+    (state, pusher.take_messages(), seen, samples)
+}
+
+fn otlp(port: u16) -> String {
+    format!("otlp:http://127.0.0.1:{port}/v1/metrics")
+}
+
+#[test]
+fn a_server_that_takes_small_requests_only_gets_every_sample() {
+    for to in [remote_write, otlp] {
+        let (state, printed, seen, samples) = pushed_in_small_requests(1500, to);
+        assert_eq!(
+            (state.sent, state.dropped_refused),
+            (samples, 0),
+            "{state:?}"
+        );
+        assert_eq!(state.dropped_too_large, 0);
+        let too_large = seen.iter().filter(|bytes| **bytes > 1500).count();
+        assert!(too_large <= 12, "{too_large} of {} requests", seen.len());
+        let notes = printed.iter().filter(|line| line.contains("too large"));
+        assert_eq!(notes.count(), 1, "{printed:?}");
+    }
+}
+
+#[test]
+fn a_sample_that_is_too_large_alone_is_dropped_and_counted_with_its_reason() {
+    let (state, printed, seen, samples) = pushed_in_small_requests(10, remote_write);
+    assert_eq!((state.sent, state.dropped_too_large), (0, samples));
+    assert_eq!(state.dropped_refused, 0);
+    assert!(seen.len() as u64 <= samples * 2, "{}", seen.len());
+    assert!(
+        printed.iter().any(|line| line.contains("one sample")),
+        "{printed:?}"
+    );
+}
+
+#[test]
+fn a_server_that_asks_for_a_wait_by_a_date_is_left_alone_until_then() {
+    let dates = "Date: Fri, 27 Nov 2026 18:00:00 GMT\r\nRetry-After: Fri, 27 Nov 2026 18:00:02 GMT";
+    let busy = format!("429 Too Many Requests\r\n{dates}|");
+    let (state, _, seen) = pushed(&[&busy, TAKEN], 1);
+    let seen = seen.lock().unwrap();
+    assert_eq!((seen.len(), state.failures), (2, 1));
+    assert!(seen[1].0 - seen[0].0 >= Duration::from_secs(2));
+}
+
+#[test]
+fn a_server_that_closes_at_once_gets_a_message_that_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let mut all = listener.incoming().flatten();
+        for number in 0.. {
+            let Some(mut stream) = all.next() else { return };
+            // Before the request and after it.
+            if number % 2 == 1 {
+                let _ = request(&mut stream);
+            }
+        }
+    });
+    let mut pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+    let mut host = Host::default();
+    host.start(1);
+    pass(&mut pusher, &mut host);
+    let state = eventually("failures", || match pusher.states().remove(0) {
+        state if state.failures >= 4 => Ok(state),
+        state => Err(format!("{state:?}")),
+    });
+    assert!(state.queue_samples > 0, "nothing is lost: {state:?}");
+    let printed = pusher.take_messages();
+    assert!(
+        printed[0].contains("it closed the connection without an answer"),
+        "{printed:?}"
+    );
+}
+
+/// The memory of this process, in KiB.
+fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Servers that answer with redirects, endless heads, endless bodies, endless chunks and noise as fast as they can.
+#[test]
+fn hostile_answers_take_no_memory_and_lose_no_sample() {
+    for answer in [
+        "HTTP/1.1 307 Temporary Redirect\r\nLocation: /again\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: ",
+        "HTTP/1.1 503 Busy\r\nContent-Length: 99999999999\r\n\r\n",
+        "HTTP/1.1 503 Busy\r\nTransfer-Encoding: chunked\r\n\r\nfffffffffffffff\r\n",
+        "",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let is_complete = answer.contains("Connection: close");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = request(&mut stream);
+                let _ = stream.write_all(answer.as_bytes());
+                let noise = vec![b'x'; 1 << 16];
+                while !is_complete && stream.write_all(&noise).is_ok() {}
+            }
+        });
+        let before = resident();
+        let mut pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+        let mut host = Host::default();
+        host.start(1);
+        for _ in 0..20 {
+            pass(&mut pusher, &mut host);
+        }
+        let state = eventually("failures", || match pusher.states().remove(0) {
+            state if state.failures >= 3 => Ok(state),
+            state => Err(format!("{state:?}")),
+        });
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 32 << 10, "{grown} KiB more by {answer:?}");
+        assert!(
+            state.queue_samples > 0 && state.sent == 0,
+            "{answer:?}: {state:?}"
+        );
+    }
 }

@@ -6,6 +6,7 @@ use super::wire::{self, Pass};
 use super::{Destination, Inside, Protocol, PushError, PushOptions, Shared};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use jiff::Timestamp;
 use prost::Message;
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
@@ -68,6 +69,8 @@ enum Answer {
     Old(String),
     /// The server will never take the samples.
     Refused(String),
+    /// The request is too large for the server.
+    TooLarge(String),
     /// The request is to be repeated.
     Later {
         why: String,
@@ -85,6 +88,19 @@ struct Packed {
     damaged: u64,
     /// The time of its newest record, in ms since 1970.
     newest: Option<i64>,
+    /// The samples of the body.
+    samples: u64,
+}
+
+/// A record that is sent in several requests, since it is too large for one.
+struct Part {
+    record: Vec<u8>,
+    /// The samples that were sent or dropped.
+    from: usize,
+    /// The samples of the next request.
+    count: usize,
+    /// The samples of the record.
+    all: usize,
 }
 
 pub(super) struct Sender {
@@ -97,6 +113,11 @@ pub(super) struct Sender {
     agent: Agent,
     /// Records to send one by one, after they were refused together.
     singly: usize,
+    /// Records of the next request, at most.
+    most: usize,
+    /// Bytes of a body, at most: half of the smallest that the server found too large.
+    limit: usize,
+    part: Option<Part>,
     /// Records up to this time, in ms since 1970, may have been delivered by an attempt without a response.
     pub(super) unsure_until: Option<i64>,
 }
@@ -146,6 +167,9 @@ impl Sender {
             authorization,
             agent,
             singly: 0,
+            most: MAX_PASSES,
+            limit: usize::MAX,
+            part: None,
             unsure_until: None,
         })
     }
@@ -161,7 +185,12 @@ impl Sender {
                 body,
                 damaged,
                 newest,
+                samples,
             } = self.body(&batch);
+            let size = body.as_ref().map_or(0, Vec::len);
+            if size > self.limit && self.shrink(&batch, samples) {
+                continue;
+            }
             let answer = match &body {
                 Some(body) => self.send(body),
                 None => Answer::Refused(String::new()),
@@ -197,10 +226,31 @@ impl Sender {
                 failed = 0;
             }
             inside.state.requests += 1;
-            inside.state.sent_bytes += body.map_or(0, |body| body.len() as u64);
-            inside.state.dropped_disk += damaged;
-            let samples = batch.samples - damaged;
+            inside.state.sent_bytes += size as u64;
+            if matches!(answer, Answer::TooLarge(_)) && samples > 1 {
+                if self.limit == usize::MAX {
+                    let line = format!(
+                        "{} finds a request of {size} bytes too large; smaller ones are sent",
+                        self.shown
+                    );
+                    inside.messages.push(line);
+                }
+                self.limit = self.limit.min(size / 2);
+                drop(inside);
+                self.shrink(&batch, samples);
+                continue;
+            }
             match answer {
+                Answer::TooLarge(why) => {
+                    if inside.state.dropped_too_large == 0 {
+                        let line = format!(
+                            "{} finds a request with one sample too large, which is dropped: {why}",
+                            self.shown
+                        );
+                        inside.messages.push(line);
+                    }
+                    inside.state.dropped_too_large += samples;
+                }
                 Answer::Old(_) | Answer::Refused(_) if batch.records.len() > 1 => {
                     // One by one shows which record is refused.
                     self.singly = batch.records.len();
@@ -228,6 +278,15 @@ impl Sender {
                 }
                 Answer::Later { .. } => {}
             }
+            if let Some(part) = &mut self.part {
+                part.from += part.count;
+                if part.from < part.all {
+                    continue;
+                }
+                self.part = None;
+            }
+            inside.state.dropped_disk += damaged;
+            self.most = self.most.saturating_mul(2).min(MAX_PASSES);
             self.singly = self.singly.saturating_sub(1);
             if let Err(cause) = inside.queue.done(&batch) {
                 let line = format!("cannot note what was pushed to {}: {cause}", self.shown);
@@ -238,7 +297,8 @@ impl Sender {
 
     /// The next batch; none at the end.
     fn next(&self, shared: &Shared) -> Option<Batch> {
-        let most = if self.singly > 0 { 1 } else { MAX_PASSES };
+        let is_single = self.singly > 0 || self.part.is_some();
+        let most = if is_single { 1 } else { self.most };
         let mut inside = shared.lock();
         loop {
             if inside.until.is_some_and(|until| until <= Instant::now()) {
@@ -266,20 +326,51 @@ impl Sender {
         }
     }
 
-    fn body(&self, batch: &Batch) -> Packed {
-        let passes: Vec<Pass> = batch
+    /// Halves the next request; false where it has one sample only.
+    fn shrink(&mut self, batch: &Batch, samples: u64) -> bool {
+        if batch.records.len() > 1 {
+            self.most = batch.records.len() / 2;
+            return true;
+        }
+        let samples = usize::try_from(samples).unwrap_or(usize::MAX);
+        let Some(record) = batch.records.first().filter(|_| samples > 1) else {
+            return false;
+        };
+        let part = self.part.get_or_insert_with(|| Part {
+            record: record.clone(),
+            from: 0,
+            count: samples,
+            all: samples,
+        });
+        part.count = samples / 2;
+        true
+    }
+
+    fn body(&mut self, batch: &Batch) -> Packed {
+        // A record may have been dropped meanwhile to make room.
+        self.part = self
+            .part
+            .take()
+            .filter(|part| batch.records.first() == Some(&part.record));
+        let mut passes: Vec<Pass> = batch
             .records
             .iter()
             .filter_map(|record| unpacked(record))
             .collect();
         let read: u64 = passes.iter().map(|pass| pass.samples() as u64).sum();
+        let newest = passes.iter().map(|pass| pass.time_ms).max();
+        if let (Some(part), Some(pass)) = (&self.part, passes.first_mut()) {
+            pass.keep(part.from, part.count);
+        }
+        let samples = passes.iter().map(|pass| pass.samples() as u64).sum();
         let body = (!passes.is_empty())
             .then(|| body(self.protocol, &passes, &self.labels))
             .flatten();
         Packed {
             body,
             damaged: batch.samples.saturating_sub(read),
-            newest: passes.iter().map(|pass| pass.time_ms).max(),
+            newest,
+            samples,
         }
     }
 
@@ -301,23 +392,54 @@ impl Sender {
             Ok(response) => response,
             Err(cause) => {
                 return Answer::Later {
-                    why: cause.to_string(),
+                    why: failure(&cause),
                     asked: None,
                     may_be_taken: was_sent(&cause),
                 };
             }
         };
         let status = response.status().as_u16();
-        let asked = response
-            .headers()
-            .get("retry-after")
-            .and_then(|seconds| seconds.to_str().ok()?.trim().parse().ok())
-            .map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+        let header = |name| response.headers().get(name)?.to_str().ok();
+        let now = header("date").and_then(date).unwrap_or_else(Timestamp::now);
+        let asked = header("retry-after").and_then(|text| retry_after(text, now));
         // A longer body is ignored.
         let message = response.body_mut().with_config().limit(64 * 1024);
         let message = message.read_to_vec().unwrap_or_default();
         judge(self.protocol, status, &message, asked)
     }
+}
+
+/// The reason why a request got no answer.
+fn failure(cause: &ureq::Error) -> String {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match cause {
+        ureq::Error::Io(io)
+            if [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof]
+                .contains(&io.kind()) =>
+        {
+            "it closed the connection without an answer; check that the address and the port are those of its \
+             receiver, and whether it speaks http or https"
+                .to_owned()
+        }
+        cause => cause.to_string(),
+    }
+}
+
+/// A date of HTTP, as `Sun, 06 Nov 1994 08:49:37 GMT` (RFC 9110, section 5.6.7; the obsolete forms are not read).
+fn date(text: &str) -> Option<Timestamp> {
+    jiff::fmt::rfc2822::DateTimeParser::new()
+        .parse_timestamp(text.trim())
+        .ok()
+}
+
+/// The wait that a server asks for, in seconds or by a date (RFC 9110, section 10.2.3), limited.
+fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let asked = match text.trim().parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        // A date that has passed asks for no wait.
+        Err(_) => Duration::try_from(date(text)?.duration_since(now)).unwrap_or_default(),
+    };
+    Some(asked.min(MAX_RETRY_AFTER))
 }
 
 /// Whether a request that failed may have reached the server.
@@ -358,6 +480,7 @@ fn judge(protocol: Protocol, status: u16, message: &[u8], asked: Option<Duration
             asked,
             may_be_taken: status >= 500,
         },
+        413 => Answer::TooLarge(why),
         _ => Answer::Refused(why),
     }
 }
@@ -386,5 +509,35 @@ fn wait(shared: &Shared, inside: std::sync::MutexGuard<'_, Inside>, time: Durati
         }
         let waited = shared.news.wait_timeout(inside, left);
         (inside, _) = waited.unwrap_or_else(std::sync::PoisonError::into_inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_asks_for_a_wait_in_seconds_or_by_a_date_and_never_for_more_than_five_minutes() {
+        let now = date("Fri, 27 Nov 2026 18:00:00 GMT").unwrap();
+        for (text, seconds) in [
+            ("6", Some(6)),
+            (" 0 ", Some(0)),
+            ("86400", Some(300)),
+            ("18446744073709551615", Some(300)),
+            ("Fri, 27 Nov 2026 18:00:06 GMT", Some(6)),
+            ("Fri, 27 Nov 2026 17:59:59 GMT", Some(0)),
+            ("Sat, 27 Nov 2027 18:00:00 GMT", Some(300)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Wed, 30 Dec 9998 23:59:59 GMT", Some(300)),
+            // Beyond the dates that are read.
+            ("Fri, 31 Dec 9999 23:59:59 GMT", None),
+            ("Fri, 27 Nov 2026", None),
+            ("-1", None),
+            ("soon", None),
+            ("", None),
+        ] {
+            let asked = retry_after(text, now);
+            assert_eq!(asked, seconds.map(Duration::from_secs), "{text}");
+        }
     }
 }

@@ -73,6 +73,18 @@ impl Pass {
             .sum()
     }
 
+    /// Keeps `count` samples after the first `from`.
+    pub(super) fn keep(&mut self, mut from: usize, mut count: usize) {
+        for family in &mut self.families {
+            let skipped = from.min(family.samples.len());
+            from -= skipped;
+            family.samples.drain(..skipped);
+            family.samples.truncate(count);
+            count -= family.samples.len();
+        }
+        self.families.retain(|family| !family.samples.is_empty());
+    }
+
     /// Adds a staleness marker for every series of `before` that is not in this pass.
     pub(super) fn end_missing(&mut self, before: &Self) {
         for old in &before.families {

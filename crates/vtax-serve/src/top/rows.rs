@@ -376,7 +376,7 @@ mod tests {
         let departed = of(Party::Departed).next().unwrap();
         assert_eq!(departed.cpu_percent, 5.0);
         let parts: f64 = rates.rows.iter().skip(1).map(|row| row.cpu_percent).sum();
-        assert!((all.cpu_percent - parts).abs() < 1e-9 && (all.cpu_percent - 70.0).abs() < 1e-9);
+        assert!((all.cpu_percent - parts).abs() < 1e-9 && (all.cpu_percent - 75.0).abs() < 1e-9);
         let watts: f64 = rates.rows.iter().skip(1).filter_map(|row| row.watts).sum();
         assert!((all.watts.unwrap() - watts).abs() < 1e-9);
         let guest = of(Party::Guest).next().unwrap();
