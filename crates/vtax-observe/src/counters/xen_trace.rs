@@ -84,6 +84,9 @@ fn unavailable(reason: impl Into<String>) -> ObserveError {
     }
 }
 
+/// More processors than any host of Xen has; what is kept for each has a bound.
+const MOST_PROCESSORS: u32 = 1 << 16;
+
 /// The number of the idle domain, `DOMID_IDLE`.
 const IDLE: u16 = 0x7fff;
 /// The number of Dom0.
@@ -174,7 +177,9 @@ impl Records {
             let begins = record.event == CPU_CHANGE;
             self.window = match self.window.checked_sub(record.length) {
                 Some(left) if !begins => left,
-                None if begins && self.window == 0 => record.data[1],
+                None if begins && self.window == 0 && record.data[0] < MOST_PROCESSORS => {
+                    record.data[1]
+                }
                 _ => return Err(NotRecords),
             };
             taken += record.length as usize;

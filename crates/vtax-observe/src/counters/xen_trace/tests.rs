@@ -188,3 +188,126 @@ proptest! {
         }
     }
 }
+
+/// Reads a stream in pieces; what is kept has a bound, and nothing that is published falls.
+fn read_hostile(stream: &[u8], piece: usize) -> Tally {
+    let (mut records, mut tally) = (Records::default(), watching(&[DOM0, 1]));
+    let mut before = [0; 6];
+    let mut waited = Rising::new(&Owner::Host, counter::XEN_HYPERCALLS);
+    for piece in stream.chunks(piece.max(1)) {
+        if records.take(piece, |record| tally.count(record)).is_err() {
+            break;
+        }
+        assert!(records.rest.len() < 40, "longer than the longest record");
+        let of = |of: fn(&Scheduling) -> u64| tally.domains.values().map(of).sum::<u64>();
+        let now = [
+            tally.hypercalls,
+            tally.vm_exits,
+            tally.switches,
+            tally.lost,
+            tally.covered(),
+            of(|domain| domain.wakeups),
+        ];
+        assert!(now.iter().zip(before).all(|(now, before)| *now >= before));
+        before = now;
+        let last = tally.span.map_or(0, |(_, last)| last);
+        let shown = waited.last;
+        waited.record(
+            tally.domains[&DOM0].waited(last) as f64,
+            &mut Readings::default(),
+        );
+        assert!(waited.last >= shown);
+        assert!(tally.ran.len() <= MOST_PROCESSORS as usize);
+        let edges = tally.domains.values().map(|domain| domain.edges.len());
+        assert!(edges.max().unwrap_or(0) <= 1 << 16);
+    }
+    tally
+}
+
+#[test]
+fn a_window_of_a_processor_that_no_host_has_is_refused() {
+    for (processor, is_read) in [
+        (0, true),
+        (65_535, true),
+        (65_536, false),
+        (u32::MAX, false),
+    ] {
+        let stream = window(processor, &[change(0, 0, 1, 0, 5)]);
+        let read = count(&mut watching(&[]), &[stream.as_slice()]);
+        assert_eq!(read.is_ok(), is_read, "{processor}");
+    }
+}
+
+/// 400,000 windows of as many processors: what is kept for each processor has a bound.
+#[test]
+fn many_processors_take_no_more_memory_than_a_host_may_have() {
+    let (mut records, mut tally) = (Records::default(), watching(&[]));
+    let mut refused = 0;
+    for processor in 0..400_000 {
+        let stream = window(processor, &[change(0, 0, 1, 0, 5)]);
+        let read = records.take(&stream, |record| tally.count(record));
+        if read.is_err() {
+            refused += 1;
+            records = Records::default();
+        }
+    }
+    assert_eq!((tally.ran.len(), refused), (65_536, 400_000 - 65_536));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn random_bytes_are_read_within_bounds(
+        stream in prop::collection::vec(any::<u8>(), 0..4000), piece in 1usize..600,
+    ) {
+        read_hostile(&stream, piece);
+    }
+
+    /// Records whose types are those of Xen, with any time stamps, lengths, processors and domains.
+    #[test]
+    fn records_in_any_order_with_any_numbers_are_read_within_bounds(
+        records in prop::collection::vec(
+            (0usize..8, any::<u64>(), prop::collection::vec(any::<u32>(), 0..8), any::<bool>()), 0..80),
+        lie in prop::option::of((any::<prop::sample::Index>(), any::<u32>())),
+        piece in 1usize..200,
+    ) {
+        let events = [LOST_RECORDS, CPU_CHANGE, RUNSTATE_CHANGE, RUNSTATE_CHANGE | 0x110,
+            RUNSTATE_CHANGE | 0x210, RUNSTATE_CHANGE | 0x100, PV_HYPERCALL_V2, VM_EXIT];
+        let mut stream = Vec::new();
+        for (number, (event, tsc, data, is_small)) in records.iter().enumerate() {
+            let tsc = if *is_small { tsc % 1000 } else { *tsc };
+            let mut data = data.clone();
+            data.truncate(7);
+            if let (true, Some(first)) = (*is_small, data.first_mut()) {
+                *first %= 4;
+            }
+            stream.extend(window(number as u32 % 4, &[record(events[*event], tsc, &data)]));
+        }
+        if let (Some((at, number)), false) = (lie, stream.is_empty()) {
+            let at = at.index(stream.len() / 4) * 4;
+            stream[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        read_hostile(&stream, piece);
+    }
+
+    /// What xentrace wrote, with bytes changed, cut out and repeated.
+    #[test]
+    fn a_damaged_trace_is_read_within_bounds(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0u8..3), 1..12),
+        piece in 1usize..5000,
+    ) {
+        let mut stream = AT_REST.to_vec();
+        for (at, byte, change) in changes {
+            let at = at.index(stream.len());
+            match change {
+                0 => stream[at] = byte,
+                1 => drop(stream.drain(at..(at + usize::from(byte)).min(stream.len() - 1).max(at))),
+                _ => {
+                    let again = stream[at..(at + usize::from(byte)).min(stream.len())].to_vec();
+                    stream.splice(at..at, again);
+                }
+            }
+        }
+        read_hostile(&stream, piece);
+    }
+}
