@@ -8,8 +8,8 @@ use super::super::busy;
 use crate::LabError;
 use std::collections::BTreeSet;
 use std::time::Duration;
-use vtax_core::owner::Owner;
 use vtax_core::Source;
+use vtax_core::owner::Owner;
 use vtax_host::meters::Meters;
 use vtax_host::roots::Roots;
 use vtax_host::signals::Signals;
@@ -153,9 +153,9 @@ fn busy_share(before: &HostStat, after: &HostStat) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vtax_core::Nanoseconds;
     use std::fs;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use vtax_core::Nanoseconds;
 
     /// A machine with one RAPL package that draws `watts`, and one processor that is busy for `busy` of 100 ticks a
     /// second.
