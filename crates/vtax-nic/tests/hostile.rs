@@ -403,3 +403,170 @@ fn a_control_queue_that_is_forwarded_is_served_and_survives_nonsense() {
     pass(&mut peer, &mut nic, "nonsense on the control queue");
     bench.check("nonsense on the control queue");
 }
+
+/// Random numbers that are the same in each run (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, most: u64) -> u64 {
+        self.next() % most.max(1)
+    }
+
+    fn bytes(&mut self, most: u64) -> Vec<u8> {
+        let length = self.below(most + 1);
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// The descriptors and the resident memory, in KiB, of the back end.
+fn held(backend: &Backend) -> (usize, u64) {
+    let process = format!("/proc/{}", backend.id());
+    let descriptors = std::fs::read_dir(format!("{process}/fd")).unwrap().count();
+    let status = std::fs::read_to_string(format!("{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let memory = line.unwrap().split_whitespace().nth(1).unwrap();
+    (descriptors, memory.parse().unwrap())
+}
+
+#[test]
+fn coalescing_commands_of_a_live_driver_with_any_numbers_stop_neither_it_nor_others() {
+    let mut bench = Bench::new();
+    let options = Options {
+        features: Options::default()
+            .features
+            .with(Features::NOTF_COAL)
+            .with(Features::VQ_NOTF_COAL),
+        control: true,
+        ..Options::default()
+    };
+    let mut peer = bench.connect("a0", Options::default());
+    let mut nic = bench.connect("b0", options);
+    pass(&mut peer, &mut nic, "the start of a control queue");
+    let before = held(&bench.backend);
+    let (mut random, mut taken, mut refused) = (Random(20_261_127), 0, 0);
+    for round in 0..3000 {
+        let extreme = [0, 1, 2, 64, 1_000_000, u32::MAX - 1, u32::MAX];
+        let mut number = || match random.below(3) {
+            0 => random.next() as u32,
+            _ => extreme[random.below(7) as usize],
+        };
+        let mut data: Vec<u8> = [number(), number(), number()]
+            .into_iter()
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        if random.below(3) == 0 {
+            data = random.bytes(24);
+        }
+        let command = [&[6, random.below(6) as u8][..], &data].concat();
+        let room = random.below(40) as u32;
+        let answer = nic.command(&command, room, Duration::from_secs(10));
+        let answer = answer.unwrap_or_else(|| panic!("no answer to {command:?}"));
+        match answer[0] {
+            0 => taken += 1,
+            1 => refused += 1,
+            other => panic!("{other} to {command:?}"),
+        }
+        nic.send(0, &frame());
+        peer.send(0, &frame());
+        nic.receive(0, 64, |_| {});
+        peer.receive(0, 64, |_| {});
+        if round % 1000 == 999 {
+            bench.check("coalescing commands");
+        }
+    }
+    eprintln!("{taken} commands taken, {refused} refused");
+    assert!(taken > 300 && refused > 300, "{taken} and {refused}");
+    assert_eq!(bench.faults("b0"), 0);
+    pass(&mut peer, &mut nic, "coalescing commands");
+    pass(&mut nic, &mut peer, "coalescing commands");
+    let after = held(&bench.backend);
+    assert!(
+        after.0 <= before.0 && after.1 < before.1 + 8192,
+        "{before:?}, {after:?}"
+    );
+}
+
+/// Sequences of messages under traffic, those of live migration after copying (POSTCOPY_ADVISE, LISTEN, END, with
+/// userfaultfd or other descriptors) among them. The front end asks for acknowledgements, and does not read them, or reads
+/// them late.
+#[test]
+fn random_sequences_of_messages_with_late_acknowledgements_stop_nobody() {
+    const REPLY: u32 = 1 << 3;
+    let mut bench = Bench::new();
+    let (mut random, mut messages, mut sessions, mut ended) = (Random(43), 0_u64, 0, 0);
+    let mut before = None;
+    while sessions < 150 {
+        sessions += 1;
+        let mut peer = bench.connect("b0", Options::default());
+        let mut hostile = bench.connect("a0", Options::default());
+        // The kernel's userfaultfd, where it is allowed; any other descriptor as well.
+        let flags = rustix::mm::UserfaultfdFlags::CLOEXEC | rustix::mm::UserfaultfdFlags::NONBLOCK;
+        // SAFETY: nothing is registered with the descriptor.
+        let faults = unsafe { rustix::mm::userfaultfd(flags) };
+        let counter = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let faults = faults.unwrap_or_else(|_| counter());
+        let call = counter();
+        for _ in 0..random.below(60) {
+            let code = match random.below(3) {
+                0 => 28 + random.below(3) as u32,
+                _ => random.below(64) as u32,
+            };
+            // The ends of a session are left to the other messages now and then.
+            let is_end = [request::SET_MEM_TABLE, request::SET_FEATURES].contains(&code);
+            if is_end && random.below(4) > 0 {
+                continue;
+            }
+            let mut flags = 1 | if random.below(2) == 0 { REPLY } else { 0 };
+            if random.below(20) == 0 {
+                flags = random.next() as u32;
+            }
+            let payload = match random.below(3) {
+                0 => vec![],
+                1 => [random.below(3), random.below(300)]
+                    .into_iter()
+                    .flat_map(|number| (number as u32).to_ne_bytes())
+                    .collect(),
+                _ => random.bytes(64),
+            };
+            let all = [faults.as_fd(), call.as_fd(), hostile.memory.as_fd()];
+            let first = random.below(3) as usize;
+            let count = random.below(3) as usize;
+            let files: Vec<_> = all.into_iter().cycle().skip(first).take(count).collect();
+            if hostile
+                .session
+                .send(&message(code, flags, &payload), &files)
+                .is_err()
+            {
+                break;
+            }
+            messages += 1;
+            hostile.send(0, &frame());
+            peer.send(0, &frame());
+            peer.receive(0, 64, |_| {});
+        }
+        if random.below(2) == 0 {
+            ended += u32::from(hostile.session.closed_within(Duration::from_millis(20)));
+        }
+        drop((hostile, peer));
+        if sessions % 30 == 0 {
+            bench.check("random messages");
+            before = before.or_else(|| Some(held(&bench.backend)));
+        }
+    }
+    let (before, after) = (before.unwrap(), held(&bench.backend));
+    eprintln!(
+        "{messages} messages in {sessions} sessions, {ended} ended early; {before:?}, {after:?}"
+    );
+    assert!(messages > 500, "{messages}");
+    assert!(
+        after.0 <= before.0 + 8 && after.1 < before.1 + 8192,
+        "{before:?}, {after:?}"
+    );
+}
