@@ -605,3 +605,80 @@ fn more_live_guests_than_one_process_may_hold_names_the_limit() {
         "{error}"
     );
 }
+
+/// Random guests: storms on all ports, resets by the keyboard controller, by port 0xCF9 and by a triple fault, halts with
+/// interrupts off, endless loops, writes over their own code. Each population is one random program; the monitor
+/// survives, keeps its memory, and a population of well-behaved guests in the same process goes on.
+#[test(needs = [test_all("takes 20 s"), micro_vms()])]
+fn storms_of_random_guests_end_at_most_themselves() {
+    let friends = web(2);
+    let mut seed = 43_u64;
+    let mut random = move |most: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) as usize % most
+    };
+    let (mut answered, mut dead) = (0, 0);
+    let before = resident();
+    for round in 0..40 {
+        // cli; xor ax,ax; mov ds,ax; mov ss,ax; mov sp,0x7C00
+        let mut code = vec![0xFA, 0x31, 0xC0, 0x8E, 0xD8, 0x8E, 0xD0, 0xBC, 0x00, 0x7C];
+        while code.len() < 440 {
+            let port = [random(256) as u8, random(8) as u8];
+            let value = random(256) as u8;
+            match random(11) {
+                0 => code.extend([0xB0, value, 0xE6, port[0]]), // out imm8, al
+                1 => code.extend([0xE4, port[0]]),              // in al, imm8
+                2 => code.extend([0xBA, port[0], port[1], 0xB0, value, 0xEE]), // out dx, al
+                3 => code.extend([0xBA, port[0], port[1], 0x66, 0xED]), // in eax, dx
+                4 => code.extend([0xBA, port[0], port[1], 0xB9, 0xFF, 0xFF, 0xF3, 0x6E]), // rep outsb
+                5 => code.extend([
+                    0xBA, port[0], port[1], 0xB9, 0xFF, 0x0F, 0x31, 0xFF, 0xF3, 0x6C,
+                ]), // rep insb
+                6 => code.extend([0xB0, 0xFE, 0xE6, 0x64]), // reset: the keyboard controller
+                7 => code.extend([0xBA, 0xF9, 0x0C, 0xB0, 0x06, 0xEE]), // reset: 0xCF9
+                8 => code.extend([0xFB, 0xF4, 0xFA]),       // sti; hlt; cli
+                9 if random(8) == 0 => code.extend([0x0F, 0x01, 0x1E, 0x00, 0x7D, 0xCC]), // an empty table of interrupts
+                9 => code.push(value), // any byte
+                _ => code.extend([0xC6, 0x06, value, 0x7C, port[0]]), // over its own code
+            }
+        }
+        code.extend([0xE9, 0x3E, 0xFE]); // back to near the beginning
+        code.truncate(509);
+        let image = program(&code);
+        let plan = Plan {
+            image,
+            first: 0,
+            count: 8,
+            holding: if round % 2 == 0 {
+                Holding::Parked
+            } else {
+                Holding::Live
+            },
+        };
+        let population = Arc::new(Population::new(plan).unwrap());
+        let addresses = Addresses {
+            http: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            unix: None,
+        };
+        let workers = Workers::start(Arc::clone(&population), 2, &addresses).unwrap();
+        let until = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < until {
+            let mut stream = TcpStream::connect(workers.http().unwrap()).unwrap();
+            let request = format!("GET /vm/{}/x HTTP/1.1\r\nHost: x\r\n\r\n", random(10));
+            let _ = stream.write_all(request.as_bytes());
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(20)));
+            answered += usize::from(stream.read(&mut [0; 64]).is_ok_and(|read| read > 0));
+        }
+        assert!(!workers.stopped(), "round {round}");
+        dead += population.census().dead;
+        workers.stop().unwrap();
+        assert_eq!(friends.get("/vm/1/").0, 200, "round {round}");
+    }
+    eprintln!("320 guests in 40 populations: {dead} ended, {answered} requests answered");
+    assert!(dead > 0 && answered > 0, "{dead} and {answered}");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 20, "{grown} bytes more");
+    friends.stop();
+}
