@@ -27,6 +27,7 @@ mod left;
 mod libvirt;
 mod misdeeds;
 mod mutations;
+mod one_liner;
 mod package;
 mod page_names;
 mod places;
