@@ -22,6 +22,7 @@ mod quantity;
 mod random;
 mod series;
 mod source;
+pub mod terminal;
 mod typed;
 mod unit;
 

@@ -5,10 +5,9 @@
 pub mod archive;
 mod stream;
 pub mod tar;
-mod text;
 
 pub use stream::{Lines, drain, end_of, output, read};
-pub use text::{shown, shown_lines};
+pub use vtax_core::terminal::{shown, shown_lines};
 
 /// The most bytes of one line or one short response.
 pub const LONGEST_LINE: usize = 1 << 20;
