@@ -2,7 +2,10 @@
 //! The parts of a command line that all vtax programs share: times with units, `--format` and `--json`, and old
 //! spellings of options.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 #![cfg_attr(
     test,
     allow(

@@ -2,7 +2,6 @@
 //! Old spellings of options: each is replaced by the one in use before the command line is parsed, with a note.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 
 /// An old spelling of an option.
 #[derive(Debug, Clone, Copy)]
@@ -76,7 +75,7 @@ pub fn replaced(
     }
     for note in notes {
         // Without a reader the notes are not needed.
-        let _ = writeln!(std::io::stderr(), "{program}: {note}");
+        let _ = vtax_core::terminal::note(&format!("{program}: {note}"));
     }
     words
 }

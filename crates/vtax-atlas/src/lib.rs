@@ -5,7 +5,10 @@
 //! [`catalogue`] lists comparisons and claims, [`ours`] has the measured numbers, [`verdict`] judges a claim, [`claims`]
 //! counts the verdicts, and [`page()`] renders the page. This crate starts no runs: [`missing`] returns the plans to run.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod catalogue;
 pub mod claims;

@@ -9,12 +9,16 @@
 //! assert_eq!(rate.to_string(), "3.20 Gbit/s");
 //! ```
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod account;
 mod count;
 pub mod counter;
 pub mod csv;
+mod guard;
 pub mod metric;
 pub mod owner;
 mod pattern;
@@ -27,6 +31,7 @@ mod typed;
 mod unit;
 
 pub use count::{counted, noun, thousands};
+pub use guard::{Panicked, guarded};
 pub use pattern::Pattern;
 pub use quantity::Quantity;
 pub use random::SplitMix64;

@@ -6,6 +6,7 @@
 //! that no message has to remember it.
 
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The most characters of one line.
 const MOST_CHARACTERS: usize = 2000;
@@ -134,7 +135,7 @@ pub fn note(message: &str) -> io::Result<()> {
 }
 
 /// Whether text for this output has styles: it is a terminal, and the variable `NO_COLOR` is unset or empty.
-pub fn is_styled(output: &impl IsTerminal) -> bool {
+fn is_styled(output: &impl IsTerminal) -> bool {
     output.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -155,6 +156,19 @@ impl<W> Output<W> {
     /// Whether styles have an effect.
     pub fn has_styles(&self) -> bool {
         self.keeps == Keeps::Styles
+    }
+}
+
+impl<W: IsTerminal> Output<W> {
+    /// Whether the output is a terminal.
+    pub fn is_terminal(&self) -> bool {
+        self.into.is_terminal()
+    }
+}
+
+impl<W: AsFd> AsFd for Output<W> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.into.as_fd()
     }
 }
 
@@ -220,7 +234,11 @@ fn filtered(bytes: &[u8], styles: bool) -> (String, usize) {
                     text.push(' ');
                 }
             } else {
-                text.push(if matches!(c, '\n' | '\t') || !steers(c) { c } else { ' ' });
+                text.push(if matches!(c, '\n' | '\t') || !steers(c) {
+                    c
+                } else {
+                    ' '
+                });
             }
             valid = valid.get(length..).unwrap_or_default();
             left -= length;
@@ -259,7 +277,10 @@ mod tests {
         assert_eq!(shown("a\u{9b}2Jb\u{202e}c\nd\te"), "a 2Jb c d e");
         assert_eq!(shown_lines("a\x1b[2J\nb\tc\r"), "a [2J\nb\tc ");
         assert_eq!(
-            written(&["a\x1b[2J\u{9b}\nb\tc\x1a\u{202e}ü\x7f".as_bytes()], Keeps::Text),
+            written(
+                &["a\x1b[2J\u{9b}\nb\tc\x1a\u{202e}ü\x7f".as_bytes()],
+                Keeps::Text
+            ),
             "a [2J \nb\tc  ü "
         );
     }
@@ -286,7 +307,10 @@ mod tests {
             written(&[text.as_bytes()], Keeps::Styles),
             "\x1b[1mbold\x1b[0m  [8mhidden\x1b[0m  ]8;;http://a \\link"
         );
-        assert_eq!(written(&[b"\x1b[1mbold\x1b[0m"], Keeps::Text), " [1mbold [0m");
+        assert_eq!(
+            written(&[b"\x1b[1mbold\x1b[0m"], Keeps::Text),
+            " [1mbold [0m"
+        );
         assert_eq!(written(&[b"\x1b[2J"], Keeps::All), "\x1b[2J");
     }
 

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use vtax_args::FormatArgs;
+use vtax_core::terminal;
 use vtax_core::{Source, counted};
 use vtax_host::signals::Signals;
 use vtax_host::{HostError, Roots};
@@ -80,7 +81,7 @@ impl DensityArguments {
                 let plan = shipped::read(path)?;
                 if let Some(words) = plan.note() {
                     // Without a reader of standard error the climb goes on.
-                    let _ = writeln!(io::stderr(), "{words}");
+                    let _ = terminal::note(&words);
                 }
                 plan.text
             }
@@ -131,7 +132,7 @@ impl DensityArguments {
         } else {
             Box::new(move |event| {
                 if let Some(words) = line_of(&event)
-                    && writeln!(io::stderr(), "{words}").is_err()
+                    && terminal::note(&words).is_err()
                 {
                     asked.store(true, Ordering::SeqCst);
                 }
@@ -166,9 +167,11 @@ impl DensityArguments {
     pub fn report(&self, results: &Path) -> Result<(), LabError> {
         let (path, summary) = report::write(&ResultsDir::open(results)?)?;
         let written = if self.format.is_json() {
-            print_line(&serde_json::json!({"event": "report", "path": path}).to_string())
+            let line = serde_json::json!({"event": "report", "path": path}).to_string();
+            print_line(&line)
         } else {
-            print_line(&format!("{summary}\nreport: {}", path.display()))
+            let mut out = terminal::stdout();
+            writeln!(out, "{summary}\nreport: {}", path.display()).and_then(|()| out.flush())
         };
         // The report exists, so a closed output is no error.
         if let Err(cause) = written
@@ -195,9 +198,9 @@ pub fn note_absent(labels: Vec<String>, place: &str, progress: &mut dyn Progress
     }
 }
 
-/// Writes a line to standard output, which may be closed.
+/// Writes a line of JSON to standard output, which may be closed.
 fn print_line(line: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = terminal::data();
     writeln!(out, "{line}").and_then(|()| out.flush())
 }
 

@@ -6,7 +6,10 @@
 //! results directory, which [`report`] reads. A [`climb`] grows the population in equal [`stop::steps`] with a
 //! [`supervisor`] and samples the host's [`resources`] at each step. [`stop::judge`] decides when a climb ends.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod cli;
 pub mod climb;

@@ -5,7 +5,10 @@
 //! The doctor makes the same checks as a run: it runs each platform's own check, makes and destroys a cell, boots a
 //! kernel, runs a container and measures meters under load. Each probe removes all that it makes. See `docs/reference/doctor.md`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod containers;
 mod counters;

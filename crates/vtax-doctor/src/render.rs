@@ -16,8 +16,7 @@ impl Style {
     /// The style for standard output: coloured on a terminal, with its width up to 100 columns, since longer lines are
     /// hard to read; plain in 80 columns elsewhere. Respects `NO_COLOR`.
     pub fn for_stdout() -> Self {
-        use std::io::IsTerminal;
-        let stdout = std::io::stdout();
+        let stdout = vtax_core::terminal::stdout();
         if !stdout.is_terminal() {
             return Self {
                 color: false,
@@ -27,7 +26,7 @@ impl Style {
         let columns =
             rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
         Self {
-            color: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            color: stdout.has_styles(),
             width: if columns == 0 {
                 80
             } else {

@@ -17,7 +17,10 @@
 //! # Ok(())
 //! # }
 //! ```
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod dir;
 mod error;

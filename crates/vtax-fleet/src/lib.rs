@@ -16,7 +16,10 @@
 //!
 //! After a kill the same `vtax run --fleet` continues: it finds the work directory, and by its name the engine's job.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod collect;
 mod engine;

@@ -5,7 +5,10 @@
 //! [`journal`] before it is made. [`lock`] excludes a second lab. A [`cell`] is the sandbox of one trial: every
 //! resource that the kernel can free by itself is tied to the cell's holder process.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod cell;
 pub mod command;

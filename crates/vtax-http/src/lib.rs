@@ -9,7 +9,10 @@
 //! Each connection has a thread, so that a handler may block. A [`Server`] is for few clients. A program with thousands
 //! of clients, such as the monitor of micro VMs, runs its own event loop and uses [`parse`] and [`write_head`].
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod address;
 mod listen;

@@ -2,7 +2,10 @@
 //! The sandbox of a program that serves: no capabilities, only the files, TCP ports and processes that it needs
 //! (Landlock), and only the system calls that it needs (seccomp). Threads that are started later inherit it.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 #[cfg(all(feature = "testing", target_arch = "x86_64"))]
 pub mod taken_over;

@@ -5,7 +5,10 @@
 //! them. They are total: for any content, they return values or `None`. Functions that open files take the root of
 //! the tree (`/proc`, a group's directory), so that tests run on fake trees.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod cgroup;
 mod cpu_table;

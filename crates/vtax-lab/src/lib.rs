@@ -2,7 +2,10 @@
 //! From a plan to trials to a results directory: [`plan`] expands a plan into treatments, and [`run`] runs their
 //! trials in a seeded random order. See `docs/why/design.md`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod error;
 mod external;

@@ -4,14 +4,17 @@
 //! In a service of systemd a line has the journal's priority and no time of its own. The output of a program, such as a
 //! table or its final error, is not logged.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod startup;
 
 pub use startup::Startup;
 
 use clap::{ArgAction, Args};
-use std::{fmt, io};
+use std::fmt;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::filter::{ParseError, Targets};
@@ -20,6 +23,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use vtax_core::terminal;
 
 /// The options for how much is logged. Without either, the directives in `RUST_LOG` apply; the default level is `info`.
 #[derive(Debug, Clone, Copy, Default, Args)]
@@ -41,7 +45,7 @@ impl Verbosity {
         let (filter, invalid) = self.filter(&directives);
         let lines = tracing_subscriber::fmt::layer()
             .with_ansi(false)
-            .with_writer(io::stderr)
+            .with_writer(terminal::stderr)
             // The program does not end when the reader of standard error does.
             .log_internal_errors(false);
         let log = tracing_subscriber::registry().with(filter);
@@ -82,7 +86,7 @@ impl Verbosity {
 /// Whether standard error is the socket of systemd's journal that `JOURNAL_STREAM` names (systemd.exec(5)). A child
 /// whose standard error leads elsewhere inherits the variable too.
 fn is_journal() -> bool {
-    rustix::fs::fstat(io::stderr()).is_ok_and(|stat| {
+    rustix::fs::fstat(terminal::stderr()).is_ok_and(|stat| {
         std::env::var("JOURNAL_STREAM")
             .is_ok_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
     })
@@ -122,6 +126,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io;
     use std::sync::{Arc, Mutex};
     use tracing::{debug, error, info};
 

@@ -14,13 +14,14 @@ use crate::population::{Holding, Plan, Population};
 use crate::shard::{GUESTS_PER_PROCESS, ShardCommand, Shards};
 use crate::tcg::{Accelerator, Qemus};
 use clap::{Args, Subcommand, ValueEnum};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vtax_args::old::Old;
+use vtax_core::terminal;
 use vtax_log::Verbosity;
 
 /// Old spellings of options.
@@ -148,7 +149,7 @@ fn build(arguments: &BuildArguments) -> Result<()> {
     });
     write_disk(&image, arguments.format, &output)?;
     writeln!(
-        io::stdout(),
+        terminal::stdout(),
         "{}: 512-byte boot sector of {}",
         output.display(),
         image.name()
@@ -159,7 +160,7 @@ fn build(arguments: &BuildArguments) -> Result<()> {
 /// Prints a line. Failures are ignored, so that guests do not end when the reader of the output does.
 macro_rules! say {
     ($($words:tt)*) => {{
-        let _ = writeln!(io::stdout(), $($words)*);
+        let _ = writeln!(terminal::stdout(), $($words)*);
     }};
 }
 
@@ -360,7 +361,7 @@ fn shard(arguments: &ShardArguments) -> Result<()> {
         std::thread::sleep(FASTEST_BOOT * missing);
     }
     say!("ready");
-    let _ = std::io::stdout().flush();
+    let _ = terminal::stdout().flush();
     // The parent holds the other end: the shard ends with the parent.
     let _ = std::io::stdin().read(&mut [0]);
     workers.stop()

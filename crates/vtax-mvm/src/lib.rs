@@ -6,7 +6,10 @@
 //! parked ones as some hundred bytes each, live ones with their KVM objects, and [`population::worker::Workers`] run
 //! them and serve their addresses.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod cli;
 pub mod error;

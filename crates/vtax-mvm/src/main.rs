@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `vtax-mvm` command: micro VMs without the rest of vtax.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 use clap::Parser;
 use std::process::ExitCode;
 use vtax_args::old;
+use vtax_core::terminal::note;
 use vtax_mvm::cli::{MvmCommand, OLD, execute};
 
 /// 512-byte guests, up to a million of them.
@@ -25,7 +29,7 @@ fn main() -> ExitCode {
     match execute(cli.command, &[]) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
-            eprintln!("vtax-mvm: {cause}");
+            let _ = note(&format!("vtax-mvm: {cause}"));
             ExitCode::FAILURE
         }
     }

@@ -2,7 +2,10 @@
 //! The driver's side of vhost-user-net: traffic, a simulator of hold policies, and a front end that behaves like a
 //! guest or injects faults.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod arrivals;
 pub mod backend;

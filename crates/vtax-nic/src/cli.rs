@@ -14,6 +14,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use vtax_args::old::Old;
 use vtax_args::time::whole_microseconds;
+use vtax_core::terminal;
 use vtax_log::Verbosity;
 
 /// A vhost-user network back end that merges notifications within a latency budget
@@ -136,12 +137,12 @@ impl Cli {
     ///
     /// # Errors
     /// When the command fails.
-    pub fn execute(self, out: &mut impl Write) -> Result<(), CliError> {
+    pub fn execute(self) -> Result<(), CliError> {
         match &self.verb {
-            Some(Verb::Ctl(ctl)) => Ok(ctl.run(out)?),
-            Some(Verb::Top(top)) => Ok(top.run(out)?),
+            Some(Verb::Ctl(ctl)) => Ok(ctl.run()?),
+            Some(Verb::Top(top)) => Ok(top.run()?),
             None if self.print_capabilities => {
-                Ok(writeln!(out, "{CAPABILITIES}").map_err(ClientError::Print)?)
+                Ok(writeln!(terminal::data(), "{CAPABILITIES}").map_err(ClientError::Print)?)
             }
             None => {
                 self.verbosity.start_log();

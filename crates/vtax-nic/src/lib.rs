@@ -3,7 +3,10 @@
 //!
 //! Of vtax's crates it needs vtax-http, vtax-jail and vtax-log alone. `docs/components/nic.md` is its manual.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 #![deny(unsafe_code)]
 
 pub mod cli;

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The program `vtax-nic`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 use clap::Parser;
 use std::process::ExitCode;
 use vtax_args::old;
+use vtax_core::terminal::note;
 use vtax_nic::cli::{Cli, OLD};
 
 fn main() -> ExitCode {
@@ -14,10 +18,10 @@ fn main() -> ExitCode {
         &[(&[], OLD)],
         "vtax-nic",
     ));
-    match cli.execute(&mut std::io::stdout()) {
+    match cli.execute() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vtax-nic: {error}");
+            let _ = note(&format!("vtax-nic: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -6,7 +6,10 @@
 //! thread of its own and passes each reading to a [`Sink`]. [`Observer::mark`] takes an extra reading immediately, and
 //! the difference of two marks is the cost of a trial. See `docs/reference/observe.md`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod bpf;
 pub mod charge;

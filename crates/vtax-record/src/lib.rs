@@ -4,7 +4,10 @@
 //!
 //! [`frames`] and [`codec`] are the format, [`store`] its directory; see `docs/howto/record-a-host.md`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod advise;
 pub mod codec;

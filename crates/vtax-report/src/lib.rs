@@ -7,7 +7,10 @@
 //! [`svg`] draws figures as files;
 //! [`survey`] reads the results of a whole fleet, [`history`] those of one plan over time.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod analysis;
 pub mod compare;

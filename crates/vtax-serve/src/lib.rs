@@ -4,7 +4,10 @@
 //!
 //! All four read [`Snapshot`]s of one ledger, which a [`Watch`] takes once an interval. See `docs/howto/charge-guests.md`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod cap;
 pub mod exporter;

@@ -7,7 +7,10 @@
 //! machine's clock is its instruction count, so that a plan gives the same numbers on any machine at any time. See
 //! `docs/why/testbed.md`.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 pub mod cost;
 pub mod emulator;

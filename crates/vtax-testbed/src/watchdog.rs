@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 use vtax_host::roots::Roots;
@@ -42,7 +42,7 @@ pub fn watch() {
             std::thread::sleep(INTERVAL);
             if check(&roots, &mut seen) {
                 // A closed output means that the trial has ended.
-                let _ = writeln!(io::stdout(), "{STUCK}");
+                let _ = writeln!(vtax_core::terminal::stdout(), "{STUCK}");
                 return;
             }
         }

@@ -6,7 +6,10 @@
 //! starts runs and sends requests to end to them ([`RunManager`]). Results and runs are read from their directories on
 //! request.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 mod access;
 mod analyses;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The `vtax` command: parses the command line, calls the libraries, prints the results.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
-#![deny(
-    clippy::print_stdout,
-    reason = "standard output that takes no more is an error, not a panic: see `output`"
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
 )]
 
 mod cli;
@@ -25,6 +24,7 @@ use progress::{is_unread, note};
 use std::error::Error;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use vtax_core::terminal;
 use vtax_host::signals::{end_unread, end_with_reader};
 use vtax_mvm::cli::MvmCommand;
 
@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Command::Image(ImageCommand::Build { force }) => commands::image::build(force),
         Command::Testbed(command) => commands::testbed::execute(command),
         Command::Mvm(command) => vtax_mvm::cli::execute(command, &["mvm"]).map_err(Into::into),
-        Command::Nic(command) => command.execute(&mut output::Stdout).map_err(Into::into),
+        Command::Nic(command) => command.execute().map_err(Into::into),
         Command::Density(arguments) => commands::density::run(&arguments),
         Command::Accuracy(AccuracyCommand::Run(arguments)) => commands::accuracy::run(arguments),
         Command::Accuracy(AccuracyCommand::Table { results, format }) => {
@@ -135,17 +135,26 @@ fn print_help(words: &[String]) -> ExitCode {
 /// Prints the output of clap where no command runs: help and version on standard output with status 0, a wrong command
 /// line on standard error with status 2.
 fn print_parsed(answer: &clap::Error) -> ExitCode {
-    match answer.print().and_then(|()| std::io::stdout().flush()) {
-        Err(cause) if !answer.use_stderr() && cause.kind() != ErrorKind::BrokenPipe => {
-            note(&format!("vtax: {}", output::cannot_write(cause)));
+    let text = answer.render();
+    if answer.use_stderr() {
+        let mut out = terminal::stderr();
+        let text = match out.has_styles() {
+            true => text.ansi().to_string(),
+            false => text.to_string(),
+        };
+        let _ = out.write_all(text.as_bytes());
+        return Exit::Usage.into();
+    }
+    let text = match terminal::stdout().has_styles() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    match output::write(format_args!("{text}")) {
+        Err(cause) if cause.kind() != ErrorKind::BrokenPipe => {
+            note(&format!("vtax: {cause}"));
             Exit::Failed.into()
         }
-        _ => if answer.use_stderr() {
-            Exit::Usage
-        } else {
-            Exit::Done
-        }
-        .into(),
+        _ => Exit::Done.into(),
     }
 }
 

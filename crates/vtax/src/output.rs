@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Standard output: a failed write is an error of the command, never a panic.
+//! Standard output of the commands: a failed write is an error of the command, never a panic. What is for people goes
+//! through [`terminal::stdout`], what is for programs through [`terminal::data`].
 
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use vtax_core::terminal;
 
-/// Writes formatted text to standard output; [`out!`] and [`outln!`] call it.
+/// Writes formatted text for people to standard output; [`out!`] and [`outln!`] call it.
 ///
 /// # Errors
 /// When standard output cannot be written: a full disk, a closed descriptor.
 pub fn write(text: Arguments<'_>) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_fmt(text)
+    let mut out = terminal::stdout();
+    out.write_all(text.to_string().as_bytes())
         .and_then(|()| out.flush())
         .map_err(cannot_write)
 }
@@ -23,26 +25,23 @@ pub fn cannot_write(cause: io::Error) -> io::Error {
     )
 }
 
-/// Standard output for code that takes a writer, with errors that name it.
-#[derive(Debug)]
-pub struct Stdout;
-
-impl Write for Stdout {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        io::stdout().write(bytes).map_err(cannot_write)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stdout().flush().map_err(cannot_write)
-    }
+/// Writes a line for programs to standard output: JSON.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_data(line: &str) -> io::Result<()> {
+    let mut out = terminal::data();
+    out.write_all(format!("{line}\n").as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(cannot_write)
 }
 
-/// `print!` that returns an error instead of a panic.
+/// `print!` for people that returns an error instead of a panic.
 macro_rules! out {
     ($($text:tt)*) => { $crate::output::write(format_args!($($text)*)) };
 }
 
-/// `println!` that returns an error instead of a panic.
+/// `println!` for people that returns an error instead of a panic.
 macro_rules! outln {
     () => { $crate::output::write(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };

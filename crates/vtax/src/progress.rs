@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The progress of a run: one moving line on a terminal, plain lines in a log, JSON for programs.
 
+use crate::output;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::io::{self, IsTerminal, Write};
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vtax_core::counted;
+use vtax_core::{counted, terminal};
 use vtax_host::signals::Signals;
 use vtax_lab::run::{Event, Progress};
 
@@ -23,7 +24,7 @@ pub fn choose(json: bool, signals: &Signals) -> Box<dyn Progress> {
 
 /// The format for people that suits standard error: a moving line on a terminal, else plain lines.
 pub fn for_people(signals: &Signals) -> Box<dyn Progress> {
-    if io::stderr().is_terminal() {
+    if terminal::stderr().is_terminal() {
         Box::new(Terminal::default())
     } else {
         Box::new(Plain {
@@ -34,12 +35,12 @@ pub fn for_people(signals: &Signals) -> Box<dyn Progress> {
 
 /// Writes a line to standard error; an error is ignored.
 pub fn note(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = terminal::note(line);
 }
 
 /// Whether standard output or standard error is a pipe without a reader.
 pub fn is_unread() -> bool {
-    let (out, err) = (io::stdout(), io::stderr());
+    let (out, err) = (terminal::stdout(), terminal::stderr());
     let mut pipes = [
         PollFd::new(&out, PollFlags::empty()),
         PollFd::new(&err, PollFlags::empty()),
@@ -58,11 +59,10 @@ struct Json {
 
 impl Progress for Json {
     fn event(&mut self, event: Event) {
-        if let Ok(line) = serde_json::to_string(&event) {
-            let mut out = io::stdout().lock();
-            if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
-                self.interrupted.store(true, Ordering::Relaxed);
-            }
+        if let Ok(line) = serde_json::to_string(&event)
+            && output::write_data(&line).is_err()
+        {
+            self.interrupted.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -76,7 +76,7 @@ struct Plain {
 impl Progress for Plain {
     fn event(&mut self, event: Event) {
         if let Some(text) = lines(&event)
-            && writeln!(io::stderr(), "{text}").is_err()
+            && terminal::note(&text).is_err()
         {
             self.interrupted.store(true, Ordering::Relaxed);
         }
@@ -122,7 +122,8 @@ impl Progress for Terminal {
             | Event::Metered { .. } => {}
         }
         if let Some(text) = lines(&event) {
-            note(&format!("\r\x1b[K{text}"));
+            let _ = terminal::stderr().over_line("");
+            note(&text);
         }
         let finished = self.of > 0 && self.done == self.of;
         if self.of > 0 && !finished {
@@ -140,7 +141,7 @@ impl Progress for Terminal {
             let width = 79;
             let shown: String = line.chars().take(width).collect();
             // A closed terminal has sent SIGHUP, which ends the run.
-            let _ = write!(io::stderr(), "\r\x1b[K{shown}");
+            let _ = terminal::stderr().over_line(&shown);
         }
     }
 }

@@ -369,7 +369,7 @@ fn handle(population: &mut dyn Population, request: &Request, limits: &Limits) -
 }
 
 fn send(answer: &Answer) -> std::result::Result<(), HostError> {
-    let mut out = io::stdout().lock();
+    let mut out = vtax_core::terminal::data();
     serde_json::to_string(answer)
         .map_err(io::Error::from)
         .and_then(|line| writeln!(out, "{line}"))

@@ -271,7 +271,7 @@ fn imply(at: &OwnedFd, name: &OsStr, implied: Implied<'_>) -> io::Result<OwnedFd
 
 /// Removes a file, a link, or a directory with its content. A missing one is not an error.
 pub(super) fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    Ok(vtax_files::remove_at(folder.as_fd(), name)?)
+    vtax_files::remove_at(folder.as_fd(), name)
 }
 
 fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {

@@ -235,7 +235,7 @@ pub enum ObjectiveError {
     )]
     Unit {
         /// The objective.
-        objective: Objective,
+        objective: Box<Objective>,
         /// The unit of the metric.
         found: Unit,
     },
@@ -294,7 +294,7 @@ impl Objective {
         let found = metric.quantity;
         if self.has_unit && found.unit != self.limit.unit {
             return Err(ObjectiveError::Unit {
-                objective: self.clone(),
+                objective: Box::new(self.clone()),
                 found: found.unit,
             });
         }

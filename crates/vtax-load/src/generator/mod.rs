@@ -243,7 +243,7 @@ pub(crate) fn print<T: Serialize>(outcome: Result<T, HostError>) -> Result<(), H
     let mut line =
         line.map_err(|cause| HostError::file("write", "standard output")(cause.into()))?;
     line.push('\n');
-    io::stdout()
+    vtax_core::terminal::data()
         .write_all(line.as_bytes())
         .map_err(HostError::file("write", "standard output"))?;
     outcome.map(|_| ())

@@ -2,7 +2,10 @@
 //! `vtax-hold`: asks the NIC's back end, from inside a guest, to hold notifications, and renews the lease. It needs
 //! nothing but a kernel; `docs/components/nic-hold.md` describes how to build it statically.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(
+    not(test),
+    deny(clippy::disallowed_methods, clippy::print_stdout, clippy::print_stderr)
+)]
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -88,14 +91,14 @@ fn ended(outcome: Result<(), HoldError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("vtax-hold: {error}");
+            let _ = vtax_core::terminal::note(&format!("vtax-hold: {error}"));
             ExitCode::FAILURE
         }
     }
 }
 
 fn print(line: &str) -> Result<(), HoldError> {
-    writeln!(std::io::stdout(), "{line}").map_err(HoldError::Print)
+    writeln!(vtax_core::terminal::stdout(), "{line}").map_err(HoldError::Print)
 }
 
 fn parse(arguments: &[String]) -> Result<Arguments, HoldError> {

@@ -4,6 +4,7 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use vtax_core::terminal;
 
 use clap::{Args, Subcommand};
 
@@ -147,11 +148,11 @@ impl Ctl {
     ///
     /// # Errors
     /// When the request fails or the answer cannot be printed.
-    pub fn run(&self, out: &mut impl Write) -> Result<(), ClientError> {
+    pub fn run(&self) -> Result<(), ClientError> {
         let mut client = Client::connect(&self.socket)?;
         let mut response = client.ask(&self.verb.request())?;
         loop {
-            self.print(out, &response).map_err(ClientError::Print)?;
+            self.print(&response).map_err(ClientError::Print)?;
             if !matches!(self.verb, Verb::Watch { .. }) {
                 return Ok(());
             }
@@ -159,11 +160,13 @@ impl Ctl {
         }
     }
 
-    fn print(&self, out: &mut impl Write, response: &Response) -> io::Result<()> {
+    fn print(&self, response: &Response) -> io::Result<()> {
         if self.format.is_json() || response.ports.is_empty() {
-            return out.write_all(&response.to_line());
+            let mut out = terminal::data();
+            out.write_all(&response.to_line())?;
+            return out.flush();
         }
-        writeln!(out, "{}", table(&response.ports))
+        writeln!(terminal::stdout(), "{}", table(&response.ports))
     }
 }
 

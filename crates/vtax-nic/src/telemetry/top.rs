@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use vtax_args::time::whole_milliseconds;
+use vtax_core::terminal;
 
 use super::PortSnapshot;
 use crate::control::api::{Request, Response};
@@ -25,14 +26,12 @@ pub struct Top {
     pub count: Option<u32>,
 }
 
-const CLEAR: &str = "\x1b[H\x1b[2J";
-
 impl Top {
     /// Shows until vtax-nic ends, or the number of intervals is reached.
     ///
     /// # Errors
     /// When the connection breaks or the picture cannot be printed.
-    pub fn run(&self, out: &mut impl Write) -> Result<(), ClientError> {
+    pub fn run(&self) -> Result<(), ClientError> {
         let mut client = Client::connect(&self.socket)?;
         let request = Request::Subscribe {
             port: None,
@@ -43,10 +42,13 @@ impl Top {
         while self.count.is_none_or(|count| shown < count) {
             let now = client.next_answer()?;
             let picture = picture(&before, &now);
-            let start = if self.count.is_none() { CLEAR } else { "" };
-            write!(out, "{start}{picture}")
-                .and_then(|()| out.flush())
-                .map_err(ClientError::Print)?;
+            let mut out = terminal::stdout();
+            match self.count {
+                None => out.over_screen(&picture),
+                Some(_) => out.write_all(picture.as_bytes()),
+            }
+            .and_then(|()| out.flush())
+            .map_err(ClientError::Print)?;
             before = now;
             shown += 1;
         }

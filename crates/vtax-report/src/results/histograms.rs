@@ -120,7 +120,7 @@ pub(super) fn read(directory: &Dir, below: &Path) -> Result<Vec<HistogramRecord>
         other => other?,
     };
     // The decoder relies on the counts in the file, so a panic on a damaged one is caught here.
-    std::panic::catch_unwind(|| parse(&bytes))
+    vtax_core::guarded(|| parse(&bytes))
         .unwrap_or(Err(LogError::Contradiction))
         .map_err(|why| ResultsError::Corrupted {
             path: directory.path().join(below),

@@ -322,7 +322,7 @@ fn corrupted(path: &Path) -> impl Fn(ParquetError) -> ResultsError + use<> {
 /// Parses untrusted bytes and turns a panic into an error. The Parquet decoder asserts some invariants of the file
 /// instead of returning an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read))
+    vtax_core::guarded(read)
         .unwrap_or_else(|_| Err(refused("a value in it contradicts its own description")))
 }
 

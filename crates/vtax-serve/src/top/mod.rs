@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use table::{Line, Style, View};
 use terminal::Screen;
+use vtax_core::terminal::{self as output, shown};
 use vtax_observe::ObserveError;
 
 /// Options of `vtax top`.
@@ -62,7 +63,10 @@ pub fn run(mut watch: Watch, options: &TopOptions, stop: &AtomicBool) -> Result<
 fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     watch.pass()?;
     let mut pace = Pace::new(options.interval);
-    let mut out = io::stdout().lock();
+    let mut out = match options.json {
+        true => output::data(),
+        false => output::stdout(),
+    };
     let mut left = options.count;
     while left != Some(0) && pace.wait(stop) {
         left = left.map(|left| left - 1);
@@ -70,8 +74,8 @@ fn print(watch: &mut Watch, options: &TopOptions, stop: &AtomicBool) -> Result<(
         add_notes(&mut snapshot, watch);
         let rates = Rates::of(&snapshot, options.sort);
         if options.json {
-            serde_json::to_writer(&mut out, &rates).map_err(io::Error::from)?;
-            writeln!(out)?;
+            let line = serde_json::to_string(&rates).map_err(io::Error::from)?;
+            writeln!(out, "{line}")?;
         } else {
             let view = View {
                 width: terminal::width(),
@@ -240,7 +244,7 @@ fn frame(lines: &[Line]) -> String {
             Style::Faint => "\x1b[2m",
         };
         // Writing to a string does not fail.
-        let _ = write!(frame, "\x1b[{erase}{style}{}\x1b[0m", line.text);
+        let _ = write!(frame, "\x1b[{erase}{style}{}\x1b[0m", shown(&line.text));
     }
     frame
 }

@@ -11,6 +11,7 @@ use rustix::termios::{
 use std::io::{self, Write};
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
+use vtax_core::terminal as output;
 
 /// Enters the alternate screen, hides the cursor and disables wrapping at the right edge.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l";
@@ -22,7 +23,7 @@ static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Returns whether there is a terminal for a screen and for its keys.
 pub fn is_interactive() -> bool {
-    isatty(io::stdin()) && isatty(io::stdout())
+    isatty(io::stdin()) && isatty(output::stdout())
 }
 
 /// Returns the columns of the terminal at standard output; 80 without a terminal.
@@ -31,7 +32,7 @@ pub fn width() -> usize {
 }
 
 fn size() -> (usize, usize) {
-    match tcgetwinsize(io::stdout()) {
+    match tcgetwinsize(output::stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
             (usize::from(size.ws_col), usize::from(size.ws_row))
         }
@@ -130,6 +131,10 @@ fn restore() {
 }
 
 fn write(bytes: &[u8]) -> io::Result<()> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "frames of its own, with cleaned text"
+    )]
     let mut out = io::stdout().lock();
     out.write_all(bytes)?;
     out.flush()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use vtax_observe::clock::SystemClock;
 
 pub fn serve() -> Outcome {
+    #[expect(clippy::disallowed_methods, reason = "a protocol over ssh")]
     let (input, output) = (std::io::stdin(), std::io::stdout());
     Ok(vtax_lab::place::actor::serve(
         input,

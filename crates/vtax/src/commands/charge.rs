@@ -7,10 +7,11 @@ use crate::cli::{
     By, CapArgs, ChargeArgs, ChargeFormat, ExporterArgs, LedgerArgs, PushArgs, ShareArgs, TopArgs,
     WebArgs,
 };
+use crate::output::{outln, write_data};
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
-use vtax_core::Watts;
+use vtax_core::{Watts, terminal};
 use vtax_host::Roots;
 use vtax_host::journal::Journal;
 use vtax_host::lock::Lock;
@@ -56,7 +57,7 @@ pub fn charge(arguments: &ChargeArgs) -> Outcome {
             By::Pod => records::By::Pod,
         },
     };
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = io::BufWriter::new(terminal::data());
     Ok(records::run(
         watch(&arguments.ledger)?,
         &options,
@@ -94,7 +95,10 @@ pub fn cap(arguments: &CapArgs) -> Outcome {
     for left in left {
         note(&left.to_string());
     }
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out: Box<dyn Write> = match options.json {
+        true => Box::new(terminal::data()),
+        false => Box::new(terminal::stdout()),
+    };
     let watch = watch(&arguments.ledger)?;
     Ok(cap::run(
         watch,
@@ -155,7 +159,6 @@ fn push(arguments: PushArgs) -> Result<PushOptions, Box<dyn Error>> {
 }
 
 pub fn share(arguments: &ShareArgs) -> Outcome {
-    let mut out = io::stdout().lock();
     let port = arguments
         .port
         .clone()
@@ -164,12 +167,10 @@ pub fn share(arguments: &ShareArgs) -> Outcome {
     for share in shares.take(arguments.count.unwrap_or(usize::MAX)) {
         let share = share?;
         if arguments.format.is_json() {
-            serde_json::to_writer(&mut out, &share)?;
-            writeln!(out)?;
+            write_data(&serde_json::to_string(&share)?)?;
         } else {
-            writeln!(out, "{share}")?;
+            outln!("{share}")?;
         }
-        out.flush()?;
     }
     Ok(())
 }
@@ -188,7 +189,7 @@ pub fn web(arguments: &WebArgs) -> Outcome {
             .zip(arguments.key.clone())
             .map(|(chain, key)| Certificate { chain, key }),
         token: arguments.token_file.clone(),
-        is_private: io::stderr().is_terminal(),
+        is_private: terminal::stderr().is_terminal(),
         watch_token: arguments.watch_token_file.clone(),
         watch_only: arguments.watch_only,
         machines: Machines {

@@ -4,7 +4,7 @@
 use crate::Outcome;
 use crate::cli::DoctorArgs;
 use crate::exit::CannotHere;
-use crate::output::{out, outln};
+use crate::output::{out, write_data};
 use vtax_doctor::{self as doctor, HostProbes, KvmBoot, Options, Style};
 use vtax_guest::image::{self, Recipe};
 use vtax_guest::platform::qemu;
@@ -28,7 +28,7 @@ pub fn run(arguments: &DoctorArgs) -> Outcome {
     signals.check()?;
     end_with_reader()?;
     if arguments.format.is_json() {
-        outln!("{}", doctor::json(&findings)?)?;
+        write_data(&doctor::json(&findings)?)?;
     } else {
         out!("{}", doctor::render(&findings, Style::for_stdout()))?;
     }

@@ -3,8 +3,9 @@
 
 use crate::Outcome;
 use crate::cli::{GenerateCommand, help};
-use crate::output::Stdout;
+use crate::output::cannot_write;
 use std::io::Write;
+use vtax_core::terminal;
 
 pub fn execute(command: &GenerateCommand) -> Outcome {
     match command {
@@ -12,7 +13,10 @@ pub fn execute(command: &GenerateCommand) -> Outcome {
         GenerateCommand::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut help::parser(), "vtax", &mut text);
-            Stdout.write_all(&text)?;
+            let mut out = terminal::data();
+            out.write_all(&text)
+                .and_then(|()| out.flush())
+                .map_err(cannot_write)?;
         }
     }
     Ok(())

@@ -25,7 +25,6 @@ pub mod run;
 pub mod testbed;
 
 use crate::Outcome;
-use crate::output::outln;
 use vtax_core::counted;
 use vtax_report::analysis::Analysis;
 use vtax_report::gate::{self, GateOutcome, JudgedGate};
@@ -90,6 +89,7 @@ impl GatesNotPassed {
 
 /// Prints one JSON document.
 fn json(value: &impl serde::Serialize) -> Outcome {
-    outln!("{}", serde_json::to_string_pretty(value)?)?;
-    Ok(())
+    Ok(crate::output::write_data(&serde_json::to_string_pretty(
+        value,
+    )?)?)
 }

@@ -9,9 +9,10 @@ use crate::cli::RecordArgs;
 use crate::output::cannot_write;
 use crate::output::{out, outln};
 use std::error::Error;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use vtax_core::counted;
+use vtax_core::terminal;
 use vtax_host::Roots;
 use vtax_host::facts;
 use vtax_host::signals::Signals;
@@ -90,7 +91,7 @@ pub fn compare(
 /// Writes the records of a recording as CSV.
 pub fn export(path: &Path, output: Option<&Path>) -> Outcome {
     let damaged = match output {
-        None => export::csv(path, &mut BufWriter::new(io::stdout().lock()))?,
+        None => export::csv(path, &mut BufWriter::new(terminal::data()))?,
         Some(file) => {
             let mut output = vtax_files::output(file)?;
             let mut into = BufWriter::new(output.file());

@@ -12,8 +12,9 @@ use crate::output::{cannot_write, out, outln};
 use crate::progress::note;
 use rustix::termios::tcgetwinsize;
 use std::error::Error;
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use vtax_core::terminal::{data, stdout};
 use vtax_record::store;
 use vtax_report::analysis::{Analysis, analyse, analyse_shards};
 use vtax_report::compare::RunComparison;
@@ -47,8 +48,8 @@ pub fn report(arguments: &ReportArgs) -> Outcome {
     }
     let analysis = show(&arguments.results)?;
     if arguments.variance {
-        let is_terminal = io::stdout().is_terminal();
-        out!("{}", terminal::variance(&analysis, width(), is_terminal))?;
+        let styled = stdout().has_styles();
+        out!("{}", terminal::variance(&analysis, width(), styled))?;
     }
     Ok(())
 }
@@ -81,8 +82,8 @@ fn draw(directories: &[PathBuf], formats: &[svg::FigureFormat], into: Option<&Pa
 /// Writes the report and prints the table, its sentences and the report's path.
 pub fn show(directories: &[PathBuf]) -> Result<Analysis, Box<dyn Error>> {
     let (path, analysis) = write(directories)?;
-    let out = io::stdout();
-    out!("{}", terminal::table(&analysis, width(), out.is_terminal()))?;
+    let styled = stdout().has_styles();
+    out!("{}", terminal::table(&analysis, width(), styled))?;
     outln!("\nreport: {}", path.display())?;
     Ok(analysis)
 }
@@ -265,11 +266,11 @@ pub fn export(arguments: &ExportArgs) -> Outcome {
             unreadable
         }
         (ExportFormat::Csv, None) => {
-            csv(&results, of, &mut BufWriter::new(io::stdout().lock())).map_err(cannot_write)?
+            csv(&results, of, &mut BufWriter::new(data())).map_err(cannot_write)?
         }
     };
     for cause in unreadable {
-        eprintln!("left out: {cause}");
+        note(&format!("left out: {cause}"));
     }
     Ok(())
 }
@@ -298,7 +299,7 @@ fn csv(results: &ResultsDir, of: ExportOf, into: &mut impl Write) -> io::Result<
 
 /// The terminal's width in columns, within the limits of the tables.
 pub(super) fn width() -> usize {
-    tcgetwinsize(io::stdout())
+    tcgetwinsize(stdout())
         .map_or(80, |size| usize::from(size.ws_col))
         .clamp(60, 120)
 }

@@ -198,8 +198,8 @@ fn record(
 /// The directories in which the image's programs are found.
 pub(super) fn path(execution: &Execution) -> String {
     let variables = execution.env.iter().flatten();
-    let own = variables.filter_map(|variable| variable.strip_prefix("PATH="));
-    own.last().unwrap_or(PATH).to_owned()
+    let mut own = variables.filter_map(|variable| variable.strip_prefix("PATH="));
+    own.next_back().unwrap_or(PATH).to_owned()
 }
 
 /// The image's working directory, an absolute path.
