@@ -61,6 +61,16 @@ fn systemd_finds_nothing_wrong_with_the_units() {
         let text = fs::read_to_string(root().join("contrib/systemd").join(&unit)).unwrap();
         assert!(text.contains("NoNewPrivileges=yes"), "{unit}");
         assert!(text.contains("CapabilityBoundingSet="), "{unit}");
+        for restriction in [
+            "LockPersonality=yes",
+            "ProtectControlGroups=yes",
+            "ProtectKernelModules=yes",
+            "RestrictNamespaces=",
+            "RestrictSUIDSGID=yes",
+            "SystemCallArchitectures=native",
+        ] {
+            assert!(text.contains(restriction), "{unit} lacks {restriction}");
+        }
         let lines = text
             .lines()
             .filter(|line| !line.starts_with("Documentation="));
