@@ -580,10 +580,10 @@ fn containers_that_live_shorter_than_an_interval_are_charged_and_services_are_no
             }
         }
     }
-    let _remove = Remove(vec![&docker, &slice, &around]);
     let scope = |number: u32| format!("docker-{number:064x}.scope");
     // The slice is known by a container in it.
     let kept = slice.join(scope(0));
+    let _remove = Remove(vec![&kept, &docker, &slice, &around]);
     std::fs::create_dir(&kept).unwrap();
     let mut charger = charger(MethodChoice::Counted);
     charger.pass(&SystemClock).unwrap();
@@ -613,7 +613,6 @@ fn containers_that_live_shorter_than_an_interval_are_charged_and_services_are_no
     }
     let (used, charged) = departed(&[slice.join("some.service")]);
     let is_little = (charged as f64) < used[0] as f64 * 0.5;
-    std::fs::remove_dir(&kept).unwrap();
     assert!(is_little, "{charged} ns charged of a service's {used:?} ns");
 }
 

@@ -457,12 +457,14 @@ fn a_server_that_closes_at_once_gets_a_message_that_says_so() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
-        let mut all = listener.incoming().flatten();
-        for number in 0.. {
-            let Some(mut stream) = all.next() else { return };
-            // Before the request and after it.
+        for (mut stream, number) in listener.incoming().flatten().zip(0..) {
+            // Before the request and after it; then another protocol.
             if number % 2 == 1 {
                 let _ = request(&mut stream);
+            }
+            if number >= 4 {
+                let _ = request(&mut stream);
+                let _ = stream.write_all(b"<html>400</html>\r\n\r\n");
             }
         }
     });
@@ -480,6 +482,21 @@ fn a_server_that_closes_at_once_gets_a_message_that_says_so() {
         printed[0].contains("it closed the connection without an answer"),
         "{printed:?}"
     );
+    drop(pusher);
+    // Another exporter, which the server answers with something else.
+    let pusher = Pusher::start(&options(&remote_write(port), directory.path())).unwrap();
+    eventually("a message", || {
+        let printed = pusher.take_messages();
+        let is_named = printed
+            .iter()
+            .any(|line| line.contains("its answer is not HTTP"));
+        if is_named {
+            Ok(())
+        } else {
+            Err(format!("{printed:?}"))
+        }
+    });
+    drop(pusher);
 }
 
 /// The memory of this process, in KiB.

@@ -412,15 +412,20 @@ impl Sender {
 /// The reason why a request got no answer.
 fn failure(cause: &ureq::Error) -> String {
     use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    const CHECK: &str = "check that the address and the port are those of its receiver, and whether it speaks http or https";
     match cause {
         ureq::Error::Io(io)
-            if [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof]
-                .contains(&io.kind()) =>
+            if [
+                BrokenPipe,
+                ConnectionAborted,
+                ConnectionReset,
+                UnexpectedEof,
+            ]
+            .contains(&io.kind()) =>
         {
-            "it closed the connection without an answer; check that the address and the port are those of its \
-             receiver, and whether it speaks http or https"
-                .to_owned()
+            format!("it closed the connection without an answer; {CHECK}")
         }
+        ureq::Error::Protocol(cause) => format!("its answer is not HTTP ({cause}); {CHECK}"),
         cause => cause.to_string(),
     }
 }
