@@ -471,14 +471,7 @@ fn undo(change: &Change) -> Result<Option<String>, HostError> {
                     problem: "it is not named like one of ours and is not removed; look at it and remove it by hand, then run `vtax restore --forget`".to_owned(),
                 });
             }
-            match fs::remove_dir_all(path) {
-                Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(HostError::File {
-                    action: "remove",
-                    path: path.clone(),
-                    cause,
-                }),
-                _ => Ok(()),
-            }
+            Ok(vtax_files::remove_all(path)?)
         }
     }?;
     Ok(None)

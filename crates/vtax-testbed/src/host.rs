@@ -233,7 +233,7 @@ fn remove_in(cache: &Path, hypervisor: Hypervisor) -> Result<Vec<CachedHost>, Ho
     let mut kept = list_in(cache)?;
     kept.retain(|kept| kept.hypervisor == hypervisor);
     for CachedHost { path, .. } in &kept {
-        fs::remove_dir_all(path).map_err(HostError::file("remove", path))?;
+        vtax_files::remove_all(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         for made in made_from(cache, &name) {
             scratch::remove(&made)?;

@@ -15,7 +15,6 @@ use sha2::{Digest, Sha256};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use vtax_core::{Bytes, Source};
@@ -137,7 +136,7 @@ pub fn run_plan(
     let ended = run_experiment(&mut hosts, &options, signals, progress);
     // This host is unchanged, so the state has only the lock; the lock of another run stays.
     if !matches!(ended, Err(LabError::Host(HostError::Busy { .. }))) {
-        let _ = fs::remove_dir_all(&options.state_dir);
+        let _ = vtax_files::remove_all(&options.state_dir);
     }
     ended.map(|(_, summary)| summary)
 }

@@ -72,7 +72,7 @@ fn sweep(below: &Path) {
         .collect();
     for (path, _lock) in left {
         // A failure leaves the directory to the next sweep.
-        let _ = fs::remove_dir_all(path);
+        let _ = vtax_files::remove_all(&path);
     }
 }
 

@@ -141,7 +141,7 @@ impl Records {
         for folder in self.folders().into_iter().skip(MAX_RECORDS) {
             if !read(&folder).is_some_and(|record| record.is_alive()) {
                 // A folder that cannot be removed stays; it takes a few kilobytes.
-                let _ = fs::remove_dir_all(folder);
+                let _ = vtax_files::remove_all(&folder);
             }
         }
     }

@@ -171,7 +171,7 @@ impl GuestDriver for Containers {
                 reason: last_line(&String::from_utf8_lossy(&output.stderr)),
             });
         }
-        let _ = fs::remove_dir_all(self.folder.join(&name));
+        let _ = vtax_files::remove_all(&self.folder.join(&name));
         Ok(())
     }
 

@@ -5,7 +5,7 @@
 //! holds a shared lock on each image that it uses until it ends, so that no other process removes it.
 
 use super::build::{Building, pack, publish, require_root_and_programs, require_space, run_logged};
-use super::{GuestFiles, lock, lock_name, refuse_mounts, remove_abandoned};
+use super::{GuestFiles, lock, lock_name, remove_abandoned, remove_unmounted};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -135,11 +135,11 @@ fn prune(images: &Path, most: usize, progress: &mut dyn FnMut(&str)) -> Result<(
             continue;
         }
         let path = images.join(&hash);
-        refuse_mounts(&path)?;
         progress(&format!(
             "removing the image {hash}, which was not used for the longest time"
         ));
-        if let Err(error) = vtax_files::remove_all(&path) {
+        // One that cannot be removed is no reason against the image that was made.
+        if let Err(error) = remove_unmounted(&path) {
             progress(&format!("the image {hash} is left: {error}"));
         }
     }

@@ -268,7 +268,7 @@ impl IncomingDir {
 impl Drop for IncomingDir {
     fn drop(&mut self) {
         // After a rename there is nothing to remove; the next run removes any rest.
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = vtax_files::remove_all(&self.path);
     }
 }
 

@@ -138,12 +138,7 @@ impl Unpacked {
         let AboutImage {
             path, directory, ..
         } = &self.about;
-        program::check(&tree, word, path, Path::new(directory)).map_err(|problem| {
-            HostError::NotInImage {
-                image: image.to_owned(),
-                problem,
-            }
-        })
+        program::check(&tree, image, word, path, Path::new(directory))
     }
 }
 
@@ -464,7 +459,7 @@ fn unpack(
             &mut left,
             &mut |entry, content, left| {
                 own.add(entry, content, &mut || {
-                    take_entry(left).map_err(io::Error::other)
+                    take_entry(left, &layer.name).map_err(io::Error::other)
                 })
             },
         );
@@ -503,11 +498,14 @@ fn unpack(
 }
 
 /// Takes one entry from those that an image may have.
-fn take_entry(left: &mut Bounds) -> Result<(), String> {
+fn take_entry(left: &mut Bounds, name: &Path) -> Result<(), HostError> {
     let rest = left.entries.checked_sub(1);
     left.entries = rest.ok_or_else(|| {
         let most = BOUNDS.entries;
-        format!("the image has more than {most} files and directories")
+        invalid(
+            name,
+            &format!("the image has more than {most} files and directories"),
+        )
     })?;
     Ok(())
 }
@@ -554,7 +552,7 @@ fn apply_entries(
         .next_entry()
         .map_err(|refusal| refused(refusal, name))?
     {
-        take_entry(left).map_err(|problem| invalid(name, &problem))?;
+        take_entry(left, name)?;
         let levels = entry.name.components().count();
         if levels > MOST_DEPTH {
             return Err(invalid(

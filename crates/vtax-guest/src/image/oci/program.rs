@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use vtax_host::HostError;
 
 /// The longest first line of a script that Linux reads (`BINPRM_BUF_SIZE`).
 const MOST_LINE: usize = 256;
@@ -14,11 +15,23 @@ const MOST_LINE: usize = 256;
 const MOST_HEADERS: u16 = 64;
 
 /// Checks that a program is in an image, with its interpreter: a word with `/` relative to the image's working directory, or
-/// a name in the directories of `path`.
+/// a name in the directories of `path`. `image` names the image in errors.
 ///
 /// # Errors
 /// What the image lacks.
-pub(super) fn check(tree: &Tree, word: &str, path: &str, directory: &Path) -> Result<(), String> {
+pub(super) fn check(
+    tree: &Tree,
+    image: &str,
+    word: &str,
+    path: &str,
+    directory: &Path,
+) -> Result<(), HostError> {
+    let lacks = |problem| {
+        Err(HostError::NotInImage {
+            image: image.to_owned(),
+            problem,
+        })
+    };
     let candidates: Vec<PathBuf> = match word.contains('/') {
         true => vec![directory.join(word)],
         false => path
@@ -41,14 +54,14 @@ pub(super) fn check(tree: &Tree, word: &str, path: &str, directory: &Path) -> Re
         return match interpreter(&file) {
             Some(interpreter) if open(tree, &directory.join(&interpreter)).is_none() => {
                 let shown = interpreter.to_string_lossy().escape_default().to_string();
-                Err(format!(
+                lacks(format!(
                     "the interpreter `{shown}` of `{word}` is not in the image"
                 ))
             }
             _ => Ok(()),
         };
     }
-    Err(match (refused, word.contains('/')) {
+    lacks(match (refused, word.contains('/')) {
         (Some(()), _) => format!("`{word}` in the image is no executable file"),
         (None, true) => format!("`{word}` is not in the image"),
         (None, false) => format!("`{word}` is not in the image (PATH {path})"),

@@ -719,7 +719,10 @@ fn a_program_that_an_image_lacks_and_one_without_its_interpreter_are_found_befor
     ]);
     let root = unpacked(&[layer]);
     let tree = Tree::open(root.path()).unwrap();
-    let check = |word: &str| program::check(&tree, word, "/opt:/sbin", Path::new("/srv"));
+    let check = |word: &str| {
+        program::check(&tree, "oci:app", word, "/opt:/sbin", Path::new("/srv"))
+            .map_err(|error| error.to_string())
+    };
     for fine in [
         "sh",
         "alias",
@@ -745,7 +748,7 @@ fn a_program_that_an_image_lacks_and_one_without_its_interpreter_are_found_befor
             "the interpreter `/lib/ld.so` of `dynamic` is not in the image",
         ),
     ] {
-        assert_eq!(check(word), Err(problem.to_owned()));
+        assert_eq!(check(word), Err(format!("the image oci:app: {problem}")));
     }
 }
 

@@ -121,7 +121,7 @@ impl DomainGuard {
     fn end(&mut self) -> Result<(), HostError> {
         self.has_ended = true;
         self.virsh.end(&self.name)?;
-        std::fs::remove_dir_all(&self.folder).map_err(HostError::file("remove", &self.folder))
+        Ok(vtax_files::remove_all(&self.folder)?)
     }
 }
 
