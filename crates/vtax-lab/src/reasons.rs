@@ -83,6 +83,14 @@ pub const REASONS: &[Reason] = &[
         remedy: "Let the command wait for what it starts (`wait` in a shell), or start a service with `serve`.",
     },
     Reason {
+        name: "not-waited-for",
+        words: &["the command did not wait for processes"],
+        is_suspect: true,
+        because: "The cost of a command is its own CPU time and that of the processes that it waits for. Work of others is missing from it.",
+        source: "The CPU time that the target's control groups count beyond that of the commands by their waiters. Limit: 25 % and 0.1 s.",
+        remedy: "Let the command wait for what it starts (`wait` in a shell), or start a service with `serve`.",
+    },
+    Reason {
         name: "left-groups",
         words: &["left the target's control groups"],
         is_suspect: true,

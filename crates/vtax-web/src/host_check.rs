@@ -2,10 +2,13 @@
 //! The check whether this host can run a plan: `vtax run --dry-run`, which makes the checks of a run before its first
 //! trial and changes nothing.
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// What the host lacks for a plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,16 +40,33 @@ pub enum HostCheckError {
         /// The kernel's reason.
         cause: io::Error,
     },
+    /// It did not end in time.
+    #[error(
+        "the check of this host for the plan did not end within {0:?}: does the plan name a file that cannot be read to its end?"
+    )]
+    TooLong(Duration),
     /// It printed no result; its last message.
     #[error("cannot check this host for the plan: {0}")]
     NoResult(String),
 }
 
-/// Checks this host for a plan, by `program`.
+/// The longest check. The page answers within 30 s.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Checks this host for a plan, by `program`, which is ended when it takes too long.
 ///
 /// # Errors
-/// When the program cannot be started, or prints no result.
+/// When the program cannot be started, does not end in time, or prints no result.
 pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, HostCheckError> {
+    check_within(program, text, quick, LIMIT)
+}
+
+fn check_within(
+    program: &Path,
+    text: &str,
+    quick: bool,
+    limit: Duration,
+) -> Result<HostCheck, HostCheckError> {
     let started = |cause| HostCheckError::Start {
         program: program.to_owned(),
         cause,
@@ -62,11 +82,33 @@ pub fn check(program: &Path, text: &str, quick: bool) -> Result<HostCheck, HostC
         .stderr(Stdio::piped())
         .spawn()
         .map_err(started)?;
-    if let Some(mut plan) = child.stdin.take() {
-        // A program that ends early reports the reason on its standard error.
-        let _ = plan.write_all(text.as_bytes());
+    // Unlike its number, this is never that of another process.
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let process = pid
+        .map(|pid| pidfd_open(pid, PidfdFlags::empty()))
+        .transpose();
+    let process = process.map_err(|cause| started(cause.into()))?;
+    let (ended, end) = channel::<()>();
+    let (output, is_late) = std::thread::scope(|scope| {
+        let watchdog = scope.spawn(move || {
+            let is_late = end.recv_timeout(limit) == Err(RecvTimeoutError::Timeout);
+            if let Some(process) = process.filter(|_| is_late) {
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+            is_late
+        });
+        if let Some(mut plan) = child.stdin.take() {
+            // A program that ends early reports the reason on its standard error.
+            let _ = plan.write_all(text.as_bytes());
+        }
+        let output = child.wait_with_output();
+        drop(ended);
+        (output, watchdog.join().unwrap_or(false))
+    });
+    let output = output.map_err(started)?;
+    if is_late {
+        return Err(HostCheckError::TooLong(limit));
     }
-    let output = child.wait_with_output().map_err(started)?;
     serde_json::from_slice(&output.stdout).map_err(|_| {
         let messages = String::from_utf8_lossy(&output.stderr);
         HostCheckError::NoResult(messages.lines().last().unwrap_or_default().to_owned())
@@ -98,6 +140,25 @@ mod tests {
             notes: vec!["busy".to_owned()],
         };
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_dry_run_that_does_not_end_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!("echo $$ >{}; exec sleep 600", pid.display());
+        let limit = Duration::from_millis(300);
+        // A plan that does not fit into the pipe is not waited for either.
+        let plan = "x".repeat(1 << 20);
+        let failed = check_within(&program(&folder, &script), &plan, false, limit);
+        assert!(
+            failed
+                .unwrap_err()
+                .to_string()
+                .contains("did not end within 300ms")
+        );
+        let pid = fs::read_to_string(pid).unwrap();
+        assert!(!Path::new("/proc").join(pid.trim()).exists());
     }
 
     #[test]

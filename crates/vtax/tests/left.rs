@@ -60,6 +60,23 @@ fn a_command_that_leaves_work_running_makes_its_trial_suspect() {
     }
 }
 
+#[test(needs = [can_run_trials()])]
+fn a_command_that_does_not_wait_for_a_process_that_ends_makes_its_trial_suspect() {
+    // The process has no parent in the command, and ends before it.
+    let script = format!("(setsid sh -c '{WORK}' &) ; sleep 4");
+    for trial in trials(&script, &["native", "container"]) {
+        let found = trial.suspect.iter();
+        let found = found.filter(|reason| reason.starts_with("the command did not wait for"));
+        assert_eq!(
+            found.count(),
+            1,
+            "{}: {:?}",
+            trial.treatment.label,
+            trial.suspect
+        );
+    }
+}
+
 /// Root of bare metal can write the control groups of the host, by the root of the cell's first process.
 const ESCAPE: &str = r#"
 for list in /proc/1/root/sys/fs/cgroup/*/cgroup.procs /proc/1/root/sys/fs/cgroup/cgroup.procs; do

@@ -18,6 +18,7 @@ mod charge_tools;
 mod cli;
 mod closing_line;
 mod docs;
+mod escapes;
 mod files;
 mod fleet;
 mod gates;

@@ -40,6 +40,9 @@ pub struct TargetProcesses {
     /// The CPU time of the commands that have ended, with all processes that were waited for, as the kernel reported it to
     /// their waiters on this host; `None` for commands in another kernel.
     pub waited: Option<Nanoseconds>,
+    /// Whether the commands are descendants of those waiters, so that what the groups count beyond is of processes that
+    /// nobody waited for.
+    pub are_descendants: bool,
 }
 
 impl TargetProcesses {

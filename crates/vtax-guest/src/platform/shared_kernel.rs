@@ -138,6 +138,14 @@ pub(super) fn works(
     })
 }
 
+impl SharedKernelTarget {
+    /// Whether a monitor or a sandbox starts the commands, and not the program that asks it to.
+    fn is_started_elsewhere(&self) -> bool {
+        let mut words = self.entrance.prefix.iter();
+        words.any(|word| word == "podman" || word == "runsc")
+    }
+}
+
 impl Target for SharedKernelTarget {
     fn about(&self) -> &About {
         &self.about
@@ -179,6 +187,7 @@ impl Target for SharedKernelTarget {
         let proc = self.entry.proc();
         let mut found = TargetProcesses {
             waited: Some(self.jobs.waited()),
+            are_descendants: !self.is_started_elsewhere(),
             ..TargetProcesses::default()
         };
         for (pid, place) in self.entry.processes() {

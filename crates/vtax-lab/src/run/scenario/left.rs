@@ -112,6 +112,17 @@ impl Left {
                  counted {counted:.2} s"
             ));
         }
+        let unwaited = waited.zip(counted).filter(|(waited, counted)| {
+            *counted > waited * WAITED_FACTOR && counted - waited > WAITED_SECONDS
+        });
+        if let Some((waited, counted)) = unwaited.filter(|_| self.after.are_descendants) {
+            reasons.push(format!(
+                "the command did not wait for processes that used {:.2} s of CPU time, {:.0} % of the window's: they are in no \
+                 cost",
+                counted - waited,
+                (counted - waited) / counted * 100.0
+            ));
+        }
         reasons
     }
 }
@@ -160,11 +171,13 @@ mod tests {
                 counted: processes(&counted[..1]),
                 escaped: BTreeMap::new(),
                 waited: Some(Nanoseconds(1_000_000_000)),
+                are_descendants: true,
             },
             after: TargetProcesses {
                 counted: processes(counted),
                 escaped: processes(escaped),
                 waited: Some(Nanoseconds(1_000_000_000 + waited_ms * 1_000_000)),
+                are_descendants: true,
             },
         }
     }
@@ -189,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_process_that_still_runs_is_named_with_its_share() {
-        let of = left(&[("init", 10), ("work", 300)], &[], 30);
+        let of = left(&[("init", 10), ("work", 300)], &[], 300);
         assert_eq!(
             known(of.reasons(Some(0.33))),
             [
@@ -217,5 +230,19 @@ mod tests {
                 "a process left the target's control groups: its commands used 0.35 s of CPU time, and the groups counted 0.02 s"
             ]
         );
+    }
+
+    #[test]
+    fn processes_that_ended_and_were_not_waited_for_are_found_by_their_time() {
+        let of = left(&[("init", 10)], &[], 30);
+        assert_eq!(
+            known(of.reasons(Some(1.03))),
+            [
+                "the command did not wait for processes that used 1.00 s of CPU time, 97 % of the window's: they are in no cost"
+            ]
+        );
+        let mut elsewhere = of;
+        elsewhere.after.are_descendants = false;
+        assert_eq!(known(elsewhere.reasons(Some(1.03))), Vec::<String>::new());
     }
 }
