@@ -28,7 +28,7 @@ pub fn cannot_write(cause: io::Error) -> io::Error {
 /// Writes a line for programs to standard output: JSON.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_data(line: &str) -> io::Result<()> {
     let mut out = terminal::data();
     out.write_all(format!("{line}\n").as_bytes())
