@@ -86,6 +86,44 @@ fn a_user_who_cannot_install_packages_gets_their_names_and_tests_run_without_the
     assert!(!of(&[]).status.success(), "a build needs the packages");
 }
 
+#[test(needs = [program("python3")])]
+fn a_program_that_nothing_installs_fails_the_lint_and_one_of_the_list_does_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let scripts = folder.path().join("scripts");
+    fs::create_dir_all(&scripts).unwrap();
+    fs::create_dir(folder.path().join(".ci")).unwrap();
+    fs::write(folder.path().join(".ci/run"), "make lint\n").unwrap();
+    fs::write(
+        folder.path().join("Makefile"),
+        "test:\n\t@$(CARGO) test | sponge\n",
+    )
+    .unwrap();
+    for name in ["programs", "setup"] {
+        fs::copy(script(name).get_program(), scripts.join(name)).unwrap();
+    }
+    let example = "# perl is only named\necho 'perl in quotes'; x=$(gawk 1 file) | xargs -P 2 ruby\n\
+        shown() { busybox ls; }\nif ps; then shown; fi\ncommand -v jq || exit; jq .\n";
+    fs::write(scripts.join("example"), example).unwrap();
+    let python =
+        "#!/usr/bin/env python3\nsubprocess.run([\"rsync\", \"x\"]); subprocess.run([\"ip\"])\n";
+    fs::write(scripts.join("other"), python).unwrap();
+    let output = Command::new(scripts.join("programs")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let named: Vec<&str> = printed
+        .lines()
+        .map(|line| line.split(": add").next().unwrap())
+        .collect();
+    let expected = [
+        "Makefile: nothing installs sponge",
+        "scripts/example: nothing installs gawk",
+        "scripts/example: nothing installs ps",
+        "scripts/example: nothing installs ruby",
+        "scripts/other: nothing installs rsync",
+    ];
+    assert_eq!(named, expected, "{printed}");
+}
+
 #[test(needs = [root()])]
 fn services_that_packages_for_tests_bring_are_disabled_and_others_are_left_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
